@@ -43,7 +43,7 @@ class EpisodeCheckpoint(Checkpoint):
     SIGTERM and an interrupt (Ctrl-C) end the run after the training step that they come in, with a `last.ckpt` from
     which it goes on as if nothing had been; a second interrupt ends it at once. While the run is validated the next
     training step is waited for by an interrupt, and SIGTERM ends it with the checkpoints that are there. Of several
-    processes it is enough that one is told.
+    processes it is enough that one is signalled.
 
     SLURM's signal before the time limit (`#SBATCH --signal=SIGUSR1@90`) does the same and requeues the job, in place of
     Lightning's own handler, which would save in the middle of a step. Jobs that SLURM or torchrun starts again:
@@ -115,7 +115,7 @@ class EpisodeCheckpoint(Checkpoint):
     # -- the run's folder -------------------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Locks the folder, and reads what is there of this run.
+        """Locks the folder, and reads its checkpoints of this run.
 
         Raises:
             ValueError: Another run is saving there.
@@ -257,7 +257,7 @@ class EpisodeCheckpoint(Checkpoint):
         return tuple(int(count() // period) if period else 0 for period, count in counts)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Saves `best.ckpt` where the monitored value is better than ever, and what was due before the validation.
+        """Saves `best.ckpt` where the monitored value is better than ever, and checkpoints due before the validation.
 
         Raises:
             ValueError: Validation logged no such value.

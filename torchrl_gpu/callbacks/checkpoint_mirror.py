@@ -1,4 +1,4 @@
-"""Every committed checkpoint, copied to object storage in the background."""
+"""Background copies of every committed checkpoint in object storage."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CheckpointMirror(CheckpointListener):
         self._folder: Path | None = None
 
     def fetch(self, folder: Path) -> None:
-        """Fetches the newest whole checkpoint, and the best one, into a folder that holds none.
+        """Fetches the newest complete checkpoint, and the best one, into a folder that has none.
 
         Where several processes call it, as torchrun starts them, one of each machine fetches and the others wait.
 
@@ -140,7 +140,7 @@ class CheckpointMirror(CheckpointListener):
             _log.warning("%s: want storage that takes checkpoints; got %s; training goes on", where, said)
 
     def flush(self) -> None:
-        """Waits for what is not yet uploaded, and ends the thread."""
+        """Waits for pending uploads, and ends the thread."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -155,7 +155,7 @@ class CheckpointMirror(CheckpointListener):
 
 
 def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
-    """The `.ckpt` files that were fetched: the newest whole one, and the best one.
+    """Fetches checkpoints, and returns their `.ckpt` files: the newest complete one, and the best one.
 
     Raises:
         ValueError: The storage cannot be read.
@@ -172,7 +172,7 @@ def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Holds a lock beside a folder's files, where the file system has locks."""
+    """Context manager of a lock beside a folder's files, where the file system has locks."""
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / ".fetching"
     with place.open("a") as lock:

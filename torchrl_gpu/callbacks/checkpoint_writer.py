@@ -20,10 +20,10 @@ from torchrl_gpu.training.divergence import Diverged, not_finite
 
 
 class CheckpointListener(Callback):
-    """A callback that is told of every checkpoint of a run, and waited for at its end."""
+    """Base class of callbacks that are notified of every checkpoint of a run, and flushed at its end."""
 
     def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None:
-        """Takes notice of a checkpoint, in the first process; its files are on the disk.
+        """Called with every checkpoint, in the first process; its files are on the disk.
 
         Args:
             entry: Its manifest, see `checkpoint_entry`.
@@ -32,7 +32,7 @@ class CheckpointListener(Callback):
         """
 
     def flush(self) -> None:
-        """Finishes what is still to be done; called once the last checkpoint is written, or the run has failed."""
+        """Finishes pending work; called once the last checkpoint is written, or the run has failed."""
 
 
 def write_checkpoint(
@@ -97,12 +97,12 @@ def write_checkpoint(
 
 
 def listeners(trainer: Any) -> list[CheckpointListener]:
-    """Callbacks of a Trainer that are told of checkpoints."""
+    """Callbacks of a Trainer that are notified of checkpoints."""
     return [each for each in trainer.callbacks if isinstance(each, CheckpointListener)]
 
 
 def _all_wrote(trainer: Trainer, problem: Exception | None) -> bool:
-    """Returns whether all processes could write; each waits for the others.
+    """True where all processes could write; each waits for the others.
 
     Raises:
         Exception: One of them failed by more than its disk, which ends all.
@@ -142,5 +142,5 @@ def _not_written(path: Path, size: int, problem: Exception | None) -> str:
 
 
 def _mib(num_bytes: int) -> str:
-    """Bytes as MiB, with digits enough that a few are not none."""
+    """Bytes as text in MiB, with digits enough that a few are not 0."""
     return f"{num_bytes / 2**20:,.1f}" if num_bytes >= 2**20 else f"{math.ceil(num_bytes / 2**20 * 1000) / 1000:g}"

@@ -19,7 +19,7 @@ class DeviceCount:
         self._copied: torch.cuda.Event
 
     def __call__(self, count: Tensor | int) -> int:
-        """The count (int64, a scalar); where it is on CUDA, what it was one or a few calls ago."""
+        """The count (int64, a scalar); where it is on CUDA, its value of one or a few calls ago."""
         if not isinstance(count, Tensor) or count.device.type != "cuda":
             return int(count)
         if self._host is None:

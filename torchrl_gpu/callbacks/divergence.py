@@ -1,4 +1,4 @@
-"""Ends a run whose weights hold NaN or infinity, skips the update, or goes back to a checkpoint."""
+"""Reactions to NaN or infinity in weights: end the run, skip the update, or go back to a checkpoint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RecentBatches(deque[Any]):
 
 
 class Divergence(Callback):
-    """Ends a run whose weights hold NaN or infinity, with a line that says so and the batches that it came from.
+    """Ends a run whose weights contain NaN or infinity, with an error line and the batches that caused it.
 
     `lightning fit` adds one to every run that has none. The loss is looked at after every training step, on a GPU a
     step or a few late, without waiting for it; where it is not finite, so are the weights. The batches of the last
@@ -78,7 +78,7 @@ class Divergence(Callback):
         self._told = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Looks at what the run begins with, and lowers learning rates where it has gone back.
+        """Checks the weights that the run begins with, and lowers learning rates where it has gone back.
 
         Raises:
             ValueError: The weights that it begins with are not finite; or "skip" cannot be done.
@@ -111,7 +111,7 @@ class Divergence(Callback):
         self._skipped = in_all + broken, (in_a_row + 1) * broken
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:
-        """Looks at the loss, and where that is not finite at the weights.
+        """Checks the loss, and where that is not finite the weights.
 
         Raises:
             Diverged: They are not finite, or all updates are skipped.
@@ -130,7 +130,7 @@ class Divergence(Callback):
         return trainer.strategy.reduce_boolean_decision(bool(broken), all=False)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Says more of what a checkpoint has noticed when it was to be saved."""
+        """Completes the message of a divergence that was found while a checkpoint was being saved."""
         if isinstance(exception, Diverged) and not exception.told:
             told = self._diverged(trainer, str(exception))
             exception.args, exception.checkpoint, exception.told = told.args, told.checkpoint, True
@@ -176,7 +176,7 @@ class Divergence(Callback):
             pl_module.watch_batches(None)
 
     def state_dict(self) -> dict[str, Any]:
-        """For how many times of going back learning rates have been lowered; nothing where there was none."""
+        """Number of rollbacks for which learning rates have been lowered; empty where there was none."""
         return {"rates_taken": self._rates_taken} if self._rates_taken else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ class EndSignals:
 
 
 def any_of_all(trainer: Trainer, *flags: bool) -> list[bool]:
-    """Of each flag whether any process has it; with several processes all must ask at the same step."""
+    """Logical or of each flag over all processes; with several processes all must ask at the same step."""
     if trainer.world_size == 1:
         return list(flags)
     together = torch.tensor(flags, dtype=torch.int32, device=trainer.strategy.root_device)
@@ -87,7 +87,7 @@ def any_of_all(trainer: Trainer, *flags: bool) -> list[bool]:
 
 
 def requeue_job() -> str | None:
-    """Asks SLURM to start this job again; what went wrong, if anything."""
+    """Asks SLURM to start this job again; the error message, None where it did."""
     job = os.environ.get("SLURM_JOB_ID", "")
     if "SLURM_ARRAY_JOB_ID" in os.environ:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}"
@@ -101,7 +101,7 @@ def requeue_job() -> str | None:
 
 
 def requeue_from(trainer: Trainer) -> bool:
-    """Has the first process requeue the job; whether it could, known to all."""
+    """Requeues the job from the first process; True, in all processes, where that succeeded."""
     problem = requeue_job() if trainer.is_global_zero else None
     problem = trainer.strategy.broadcast(problem)
     if problem is not None:
@@ -110,6 +110,6 @@ def requeue_from(trainer: Trainer) -> bool:
 
 
 def is_restart() -> bool:
-    """Returns whether SLURM or torchrun has started this job before: after a requeue, a preemption or a failure."""
+    """True where SLURM or torchrun has started this job before: after a requeue, a preemption or a failure."""
     counts = (os.environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
     return any(count.isdigit() and int(count) > 0 for count in counts)

@@ -28,7 +28,7 @@ _MAX_REMEMBERED = 256  # streams, of those drawn last
 
 
 class FrameSink(Protocol):
-    """The part of `torchrl_gpu.streaming.StreamServer` that is used here."""
+    """Protocol of a stream server: the part of `torchrl_gpu.streaming.StreamServer` that is used here."""
 
     def declare(self, stream: str, title: str | None = None) -> None: ...
 
@@ -44,7 +44,7 @@ class FrameSink(Protocol):
 
 
 class Decider(Protocol):
-    """The part of `torchrl_gpu.evaluation.decisions.Decisions` that is used here."""
+    """Protocol of a policy's decisions: the part of `torchrl_gpu.evaluation.decisions.Decisions` that is used here."""
 
     has_values: bool
 
@@ -52,7 +52,7 @@ class Decider(Protocol):
 
 
 class EnvStreamName(NamedTuple):
-    """Of a stream, in its parts."""
+    """Parsed name of an environment stream."""
 
     base: str  # "env3", "worst", "best" or "grid"
     number: int | None  # 3
@@ -60,7 +60,7 @@ class EnvStreamName(NamedTuple):
 
     @staticmethod
     def parse(name: str) -> EnvStreamName | None:
-        """None for what is no stream of environments."""
+        """Parsed name of a stream; None for what is no stream of environments."""
         found = _NAME.fullmatch(name)
         if found is None or (found[2] is not None and name.startswith("grid")):
             return None
@@ -68,7 +68,7 @@ class EnvStreamName(NamedTuple):
 
 
 class EnvStreams:
-    """Draws and publishes what is wanted of some environments, and nothing else.
+    """Renders and publishes the requested streams of some environments, and nothing else.
 
     `envI` shows environment I, whether it is among the names or not. `worst` and `best` show the one whose return is
     least or greatest among those that are at least as many steps into their episode as the average, and stay with it
@@ -169,13 +169,13 @@ class EnvStreams:
             self.sink.declare_family(family, self.view.num_envs, f"Environment{ending}")
 
     def _draws(self, name: str, only: Collection[str] | None) -> bool:
-        """Returns whether to draw a stream: always if named, overlays and others where they are watched."""
+        """True where a stream is to be drawn: always if named, overlays and others where they are watched."""
         if only is not None and name not in only:
             return False
         return self._serves(name) and (name in self.names or self.sink.watchers(name) > 0)
 
     def _serves(self, name: str) -> bool:
-        """Returns whether a stream of the server, which may have others, too, is one of these."""
+        """True where a stream of the server, which may have others, too, is one of these."""
         found = EnvStreamName.parse(name)
         return (
             found is not None
@@ -234,7 +234,7 @@ class EnvStreams:
         return decisions[index]
 
     def _told_of_policy(self, index: int, decisions: dict[int, Decision]) -> dict[str, Any]:
-        """Numbers of what the policy does next in an environment; none where they are not asked for."""
+        """Metrics of the policy's next decision in an environment; empty where they are not asked for."""
         if self.policy is None:
             return {}
         action = self._decide(index, decisions).action
@@ -261,7 +261,7 @@ class EnvStreams:
 
 
 def overlays_of(view: Viewable, *, has_policy: bool, has_values: bool) -> dict[str, Overlay]:
-    """The overlays that an environment has, as far as what they need is there, by name."""
+    """Overlays of an environment, by name, as far as policy and values that they need are there."""
     from torchrl_gpu.envs.viewable import Overlaid  # here, as torch in `_read`
 
     there = {"env"} | ({"action"} if has_policy else set()) | ({"values"} if has_policy and has_values else set())
@@ -280,7 +280,7 @@ def choose(name: str, metrics: dict[str, np.ndarray]) -> int:
 
 
 def title(name: str, overlays: Mapping[str, Overlay] | None = None) -> str:
-    """Title of a stream on the page."""
+    """Display name of a stream on the page."""
     base, _, overlay = name.partition(":")
     of = TITLES.get(base) or f"Environment {base.removeprefix('env')}"
     if not overlay:
@@ -308,7 +308,7 @@ def check_names(
 
 
 def _store(found: dict[Any, Any], name: str | int, value: Any) -> None:
-    """Keeps a value of a stream or an environment, of which there may be millions: the newest ones."""
+    """Stores a value of a stream or an environment, of which there may be millions: only the newest ones stay."""
     found.pop(name, None)
     found[name] = value
     if len(found) > _MAX_REMEMBERED:

@@ -1,4 +1,4 @@
-"""Environments that several processes step, for those that keep a CPU busy."""
+"""Worker processes that step environments, for those that keep a CPU busy."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torchrl_gpu.training.data.episodes import suite_of
 
 
 class FinalTable(Callback):
-    """When `fit` ends normally, prints and writes what `test` would: the policy beside its baselines, same episodes.
+    """Prints and writes the table of `test` when `fit` ends normally: policy and baselines on the same episodes.
 
     The first process does it, after the last checkpoint is saved; `trainer.fast_dev_run` leaves it out.
 

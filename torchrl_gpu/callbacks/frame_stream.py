@@ -1,4 +1,4 @@
-"""A run to watch live in the browser."""
+"""`FrameStream`: live view of a run in the browser."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class FrameStream(Callback):
     # -- begin and end ----------------------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Complains before anything is trained."""
+        """Validates streams and films before anything is trained."""
         if stage != "fit":
             return
         env = getattr(pl_module, "env", None)
@@ -155,17 +155,17 @@ class FrameStream(Callback):
         self._timer = HookTimer(time.perf_counter())
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Prints what it has cost."""
+        """Prints the time that the stream has taken."""
         if self.server is not None:
             cost = self.cost = self._timer.totals(time.perf_counter())
             print(f"FrameStream: {cost['hook_us']:.1f} µs a hook, {cost['share']:.2%} of the time", flush=True)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Stops."""
+        """Stops the server."""
         self._stop(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Stops: Lightning tears nothing down after an error."""
+        """Stops the server: Lightning tears nothing down after an error."""
         self._stop(trainer)
 
     def _stop(self, trainer: Trainer) -> None:
@@ -207,7 +207,7 @@ class FrameStream(Callback):
         budget.spend(time.perf_counter() - begin)
 
     def _log(self, trainer: Trainer) -> None:
-        """Straight to the loggers: `pl_module.log` takes longer than all the hooks that it would tell of."""
+        """Logs straight to the loggers: `pl_module.log` takes longer than all the hooks that it would report."""
         cost = self._timer.metrics(time.perf_counter())
         for logger in trainer.loggers:
             logger.log_metrics({f"stream/{name}": value for name, value in cost.items()}, trainer.global_step)

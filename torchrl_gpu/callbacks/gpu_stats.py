@@ -1,4 +1,4 @@
-"""What the machine does while a run trains, and why a GPU idles."""
+"""Hardware utilization of a training run, with a warning and its cause when the GPU idles."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class GpuStats(Callback):
         self._warned = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Looks whether the device can be asked.
+        """Checks that the device can be queried.
 
         Raises:
             ModuleNotFoundError: It is a GPU, and NVML is not there.
@@ -71,7 +71,7 @@ class GpuStats(Callback):
         self._sampler = Sampler(read_gpu if device.type == "cuda" else ProcessReader(), device, self.every_s)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
-        """Logs what was sampled since the last time."""
+        """Logs the means of the samples since the last time."""
         log = getattr(pl_module, "step_log", None)
         due = trainer._logger_connector.should_update_logs if log is None else log.due
         if self._sampler is None or not due:
@@ -98,7 +98,7 @@ class GpuStats(Callback):
         self._stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """The same: Lightning tears nothing down after an error."""
+        """Ends the thread: Lightning tears nothing down after an error."""
         self._stop()
 
     def _stop(self) -> None:
@@ -108,7 +108,7 @@ class GpuStats(Callback):
 
 
 def idle_message(busy: float, spent: Mapping[str, float]) -> str:
-    """The warning.
+    """Warning about an idle GPU.
 
     Args:
         busy: Share of the time in which the GPU was busy.

@@ -1,4 +1,4 @@
-"""A run that outlives its loggers: one that fails costs a warning, and what it was to write."""
+"""Failures of loggers as warnings: a failed call loses its record, and not the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IN_A_ROW = 10
 
 @contextmanager
 def outlives(what: str) -> Iterator[None]:
-    """Turns a disk that cannot be written to into a warning: what is only to be looked at must not end a run."""
+    """Context manager that turns an OSError into a warning: a failed write of diagnostics must not end a run."""
     try:
         yield
     except OSError as error:
@@ -29,8 +29,8 @@ class LoggerGuard(Callback):
     """Keeps errors of loggers, such as those of a full disk or a lost connection, from ending a run.
 
     `lightning fit` adds one. From the beginning of training on, a call of a logger that fails is dropped: the first of
-    each logger with a warning, the others counted and told at the end. What has failed ten times in a row is not tried
-    again. A logger that cannot begin still ends the run before it has begun.
+    each logger with a warning, the others counted and reported at the end. What has failed ten times in a row is not
+    tried again. A logger that cannot begin still ends the run before it has begun.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Figures of the machine, read on a thread of their own."""
+"""Hardware metrics, sampled on a background thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UTILIZATION = "gpu_utilization_percent"
 
 
 class Sampler:
-    """Reads figures on a thread of its own, until it is stopped.
+    """Samples metrics of a device on a background thread, until it is stopped.
 
     Args:
         read: Gives the figures of a device.
@@ -50,7 +50,7 @@ class Sampler:
                 self._busy.append(found[UTILIZATION])
 
     def means(self) -> dict[str, float]:
-        """Of the readings since the last call; empty where there were none. An error is told of once."""
+        """Means of the readings since the last call; empty where there were none. An error is reported once."""
         with self._lock:
             found, self._found = self._found, []
         if self._error is not None:
@@ -71,7 +71,7 @@ class Sampler:
 
 
 def read_gpu(device: torch.device) -> dict[str, float]:
-    """Figures of a GPU through NVML; asks the driver and never waits for the device's work."""
+    """Metrics of a GPU through NVML; asks the driver and never waits for the device's work."""
     return {
         UTILIZATION: float(torch.cuda.utilization(device)),
         "gpu_memory_gib": torch.cuda.device_memory_used(device) / 2**30,
@@ -81,7 +81,7 @@ def read_gpu(device: torch.device) -> dict[str, float]:
 
 
 class ProcessReader:
-    """Figures of this process: how many cores it kept busy since the last reading, and its memory."""
+    """Metrics of this process: number of cores it kept busy since the last reading, and its memory."""
 
     def __init__(self) -> None:
         self._last = time.monotonic(), time.process_time()

@@ -195,7 +195,7 @@ class RunProgress(TQDMProgressBar):
 
 
 class _LoggedValues(DummyLogger):
-    """The last value of everything that the loggers are given, read from the device already."""
+    """Logger that keeps the last value of everything logged, read from the device already."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,14 +206,14 @@ class _LoggedValues(DummyLogger):
 
 
 class _Nowhere(io.TextIOBase):
-    """Takes a bar where there is no terminal to draw it on."""
+    """Text stream that discards a bar where there is no terminal to draw it on."""
 
     def write(self, text: str) -> int:
         return len(text)
 
 
 def _draws_bars() -> bool:
-    """Whether the output is a terminal; tqdm draws nothing on one that does not know its own size."""
+    """True where the output is a terminal on which tqdm draws: not on one that does not know its own size."""
     try:
         return sys.stdout.isatty() and os.get_terminal_size(sys.stdout.fileno()).lines > 0
     except OSError:  # a terminal without a file

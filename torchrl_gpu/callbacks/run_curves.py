@@ -15,7 +15,7 @@ _LEFT_OUT = ("epoch", "hp_metric", "step")  # which Lightning adds
 
 
 class CurveLogger(Logger):
-    """A logger beside those of the run, which passes on to a stream server what they are given.
+    """Logger that forwards the values given to the run's loggers to a stream server.
 
     Lightning has read the scalars from the device for the other loggers by then, so that nothing more is read. The step
     is the number of updates made, as in the meta data of the pictures.
@@ -34,16 +34,16 @@ class CurveLogger(Logger):
 
     @property
     def name(self) -> str | None:
-        """That of the run's first logger, so that progress bars show one."""
+        """Name of the run's first logger, so that progress bars show one."""
         return self._first.name
 
     @property
     def version(self) -> int | str | None:
-        """That of the run's first logger."""
+        """Version of the run's first logger."""
         return self._first.version
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Leaves them out."""
+        """Ignores hyperparameters."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Passes on the scalars, true as 1."""
@@ -77,7 +77,7 @@ def _number(value: Any) -> float | None:
 
 
 def follow(trainer: Trainer, server: Any) -> CurveLogger | None:
-    """Has a server show what a run logs from now on; None where the run has no logger, and so logs nothing."""
+    """Adds a `CurveLogger` that shows a run's logged values on a server; None where the run has no logger."""
     if not trainer.loggers:
         return None
     logger = CurveLogger(trainer, server)
@@ -86,6 +86,6 @@ def follow(trainer: Trainer, server: Any) -> CurveLogger | None:
 
 
 def unfollow(trainer: Trainer, logger: CurveLogger | None) -> None:
-    """Takes back what `follow` did."""
+    """Removes the logger that `follow` added."""
     if logger is not None:
         trainer.loggers = [each for each in trainer.loggers if each is not logger]

@@ -26,7 +26,7 @@ class NetworkSummary(ModelSummary):
 
 
 def network_table(module: nn.Module) -> Table:
-    """The networks of a module, each followed by its parts; a network with two names stands in it once."""
+    """The networks of a module, each followed by its parts; a network with two names is listed once."""
     table = Table("network", "class", box=None, pad_edge=False)
     table.add_column("parameters", justify="right")
     table.add_column("")

@@ -1,4 +1,4 @@
-"""Rates of a run."""
+"""Throughput of a run: env-steps/s, updates/s and episodes/h."""
 
 from __future__ import annotations
 

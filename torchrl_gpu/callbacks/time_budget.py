@@ -1,10 +1,10 @@
-"""Time that a callback takes of a run: a budget for it, and a count of it."""
+"""Time that a callback takes of a run: its budget and its timer."""
 
 from __future__ import annotations
 
 
 class TimeBudget:
-    """A share of the time that may be spent, saved up to a burst.
+    """Budget of wall-clock time: a share of it, saved up to a burst.
 
     Args:
         share: Of the time, in (0, 1].
@@ -19,19 +19,19 @@ class TimeBudget:
         self._at: float | None = None
 
     def allows(self, now: float) -> bool:
-        """Returns whether any time is left at `now`, seconds, which never runs back."""
+        """True where any time is left at `now`, seconds, which never runs back."""
         if self._at is not None:
             self._left_s = min(self.burst_s, self._left_s + self.share * (now - self._at))
         self._at = now
         return self._left_s > 0.0
 
     def spend(self, seconds: float) -> None:
-        """Takes away what was spent; it may be more than is left, which then takes its time to come back."""
+        """Deducts time that was spent; it may be more than is left, which then takes its time to come back."""
         self._left_s = max(self._left_s - seconds, -self.share * self.silence_s)
 
 
 class HookTimer:
-    """Time spent in the hooks of a callback.
+    """Timer of the hooks of a callback.
 
     Args:
         now: Seconds.
@@ -54,7 +54,7 @@ class HookTimer:
         return found
 
     def totals(self, now: float) -> dict[str, float]:
-        """The same since the beginning."""
+        """`metrics` since the beginning."""
         return _cost(self.all_calls + self.calls, self.all_seconds + self.seconds, now - self.begun)
 
 

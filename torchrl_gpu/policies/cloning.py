@@ -1,4 +1,4 @@
-"""Policies that do what they were shown: behaviour cloning."""
+"""Behaviour-cloned policies, for continuous and for discrete actions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from torchrl_gpu.system.arguments import shown
 
 @dataclass(frozen=True)
 class Cloned:
-    """A cloned policy as `PolicyWrapper` takes it: greedy always."""
+    """Adapter of a cloned policy for `PolicyWrapper`: always greedy."""
 
     space: AgentSpace
     policy: TensorDictModuleBase
     exploration: None = None
 
     def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
-        """Not to be had: it knows of no returns."""
+        """Always a ValueError: a cloned policy has no distribution of returns."""
         raise ValueError(f"BC: cvar wants an agent that knows how returns vary, such as IQN; got {risk.cvar!r}")
 
 
@@ -43,7 +43,7 @@ Scores = dict[str, Tensor]
 
 @final
 class BCPolicy(nn.Module):
-    """Actions from vectors of observations, by a perceptron between normalised numbers.
+    """MLP policy from observation vectors to continuous actions, both normalised.
 
     Mean and standard deviation of observations and actions are buffers, so that a checkpoint holds them: what goes in
     and comes out is in the units of the demonstrations. A number that never changes keeps its unit.
@@ -97,7 +97,7 @@ class BCPolicy(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments that make another one, as plain data; `load_policy` takes them as `bc_policy`."""
+        """Constructor arguments as plain data; `load_policy` takes them as `bc_policy`."""
         names = ("obs_dim", "action_dim", "hidden", "loss", "layer_norm")
         return {name: getattr(self, name) for name in names} | {"observations": list(self.in_keys)}
 
@@ -116,7 +116,7 @@ class BCPolicy(nn.Module):
 
     @torch.no_grad()
     def set_statistics(self, observations: Tensor, actions: Tensor) -> None:
-        """Takes mean and standard deviation of what is learned from: (L, obs_dim) and (L, action_dim)."""
+        """Sets the normalisation to mean and standard deviation of training rows: (L, obs_dim) and (L, action_dim)."""
         for name, values in (("observation", observations), ("action", actions)):
             std, mean = torch.std_mean(values.double(), 0, correction=0)
             changes = std > 1e-6 * mean.abs().clamp_min(1e-6)
@@ -124,7 +124,7 @@ class BCPolicy(nn.Module):
             getattr(self, f"{name}_std").copy_(torch.where(changes, std, 1.0))
 
     def scores(self, batch: TensorDictBase) -> Scores:
-        """`loss`, and `error`: root of the mean square of the normalised action's; of rows (B,) with an `action`."""
+        """`loss`, and `error`, the RMS error of the normalised action; of rows (B,) with an `action`."""
         wanted = (batch.get("action").float() - self.action_mean) / self.action_std
         mean, log_std = self._outputs(observed(self, batch))
         square = (mean - wanted).square()
@@ -138,7 +138,7 @@ class BCPolicy(nn.Module):
 
 
 def settings_of(state: Mapping[str, Any], action_dim: int) -> dict[str, Any]:
-    """Arguments of the `BCPolicy` whose `state_dict` it is, as far as its weights tell: `hidden`, `loss`, `layer_norm`.
+    """`BCPolicy` arguments that follow from the weights of its `state_dict`: `hidden`, `loss`, `layer_norm`.
 
     Raises:
         ValueError: It has no linear layers.
@@ -177,7 +177,7 @@ def vectors_of(record: Any) -> tuple[Callable[[], BCPolicy], dict[str, int]]:
 
 @final
 class ClonedChoice(nn.Module):
-    """The choice among actions that was shown most likely: the legal one with the largest value of a Q-network.
+    """Cloned choice among discrete actions: the legal one with the largest value of a Q-network.
 
     Learned is softmax(values / temperature) over legal actions, so that the values can go on as those of a Q-learner:
     the lower the temperature, the less they differ. A value that all actions of a state share, as a dueling network

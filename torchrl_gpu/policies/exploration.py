@@ -1,4 +1,4 @@
-"""Exploration that is drawn on the device, and knows the action mask or the bounds."""
+"""Epsilon-greedy exploration on the device, within the action mask or the bounds."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from torchrl_gpu.system import arguments
 
 @dataclass(frozen=True)
 class EpsilonGreedy:
-    """With probability epsilon an action is drawn uniformly: from the legal ones, or within the bounds.
+    """Epsilon-greedy settings: with probability epsilon a uniform draw from the legal actions, or within the bounds.
 
-    These are the settings; an agent makes the module that explores from them.
+    An agent makes the exploration module from them.
 
     Args:
         start: Epsilon at the first frame.
@@ -43,7 +43,7 @@ class EpsilonGreedy:
         return self.start + (self.end - self.start) * min(1.0, frame / self.frames)
 
     def module(self, space: AgentSpace) -> EpsilonGreedyModule:
-        """What explores the actions of a space."""
+        """Exploration module for the actions of a space."""
         return EpsilonGreedyModule(self, space)
 
 
@@ -99,7 +99,7 @@ class EpsilonGreedyModule(TensorDictModuleBase):
 
 
 def random_legal(mask: Tensor) -> Tensor:
-    """An index drawn uniformly from the true entries of each row; 0 where there is none.
+    """An index drawn uniformly from the true elements of each row; 0 where there is none.
 
     Args:
         mask: (…, A) bool.

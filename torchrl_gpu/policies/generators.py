@@ -1,4 +1,4 @@
-"""States of torch's random generators: taken, put back, seeded for a while."""
+"""Save, restore and temporary seeding of torch's random generators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Takes what `random_state` gave."""
+    """Restores a state from `random_state`."""
     present = random_state(device)
     for name in {"cpu"} | (set(state) & set(present)):
         form = Entry(torch.uint8, tuple(present[name].shape))
@@ -35,7 +35,7 @@ def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
 
 @contextmanager
 def generators_kept(device: torch.device) -> Iterator[None]:
-    """Puts torch's generators back."""
+    """Context manager that restores torch's generators on exit."""
     before = random_state(device)
     try:
         yield
@@ -45,7 +45,7 @@ def generators_kept(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Torch's generators begin from a seed, and are put back in the end."""
+    """Context manager that seeds torch's generators, and restores them on exit."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

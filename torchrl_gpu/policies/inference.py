@@ -27,7 +27,7 @@ class InferencePolicy(TensorDictModuleBase):
         policy: Writes `action` for rows whose observations stand at the root, whatever the batch.
         space: What the agent observes and does.
         name: Of the agent.
-        about: What made it, as plain data: its environment's settings under `env`, versions, commit, frames.
+        about: Origin, as plain data: its environment's settings under `env`, versions, commit, frames.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class InferencePolicy(TensorDictModuleBase):
 
     @property
     def device(self) -> torch.device:
-        """Where it decides."""
+        """Device that the policy runs on."""
         return next((each.device for each in chain(self.parameters(), self.buffers())), torch.device("cpu"))
 
     def forward(self, observations: TensorDictBase | Tensor) -> TensorDictBase | Tensor:

@@ -1,4 +1,4 @@
-"""A policy out of a file: nothing in it runs, nothing that it names is imported, and it is held to what it says."""
+"""Policies from checkpoints and weight files: no code runs, nothing is imported, all content is validated."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def load_policy(
     env: PackingEnv | None = None,
     classes: Sequence[type] = (),
 ) -> InferencePolicy:
-    """The greedy policy that a file holds, ready to decide.
+    """The greedy policy of a file, ready for inference.
 
     A file is a checkpoint of one of this package's runs, which needs no config beside it, or a dict
     `{"model_state_dict", "obs_dim", "action_dim"}` that `torch.save` wrote: the weights of linear layers one after the
@@ -82,7 +82,7 @@ def load_policy(
 
 
 def _said(error: Exception) -> str:
-    """In one line: what is wanted and what came."""
+    """Error message in one line: what is wanted, and what came."""
     words = " ".join(str(error).split()) or type(error).__name__
     words = words if "; got" in words else f"want settings that an agent can be made of; got what fails with: {words}"
     return words if len(words) <= _LONGEST else words[: _LONGEST - 1] + "…"
@@ -90,7 +90,7 @@ def _said(error: Exception) -> str:
 
 @torch.no_grad()
 def _try_out(policy: InferencePolicy, most_bytes: int) -> None:
-    """Lets a policy decide once on made-up observations, as what is recorded of it may contradict itself."""
+    """Runs a policy once on synthetic observations, as its record may contradict itself."""
     space = policy.space
     names = [*policy.in_keys, *(["active"] if "active" in space.observations else [])]
     forms = {name: space.observations[name] for name in names}

@@ -1,4 +1,4 @@
-"""What every policy is to those that play with it."""
+"""`Policy`: the callable type of every policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
 def known(policy: Policy, visible_items: int = 1) -> str:
-    """What a policy knows of the items to come, for tables: figures compare only where this is the same.
+    """Knowledge that a policy has of the items to come, for tables: figures compare only where this is the same.
 
     Args:
         policy: Says it in the attribute `knows`: "the distribution", "the boxes but not their order", "the true

@@ -72,7 +72,7 @@ class Registry:
         return found(**made) if is_dataclass(found) else partial(found, **made)
 
     def _argument(self, cls: type, name: str, value: Any) -> Any:
-        """An argument of a class: settings become what they describe."""
+        """An argument of a class, with the objects that its settings describe."""
         if not isinstance(value, Mapping):
             return value
         if "class_path" in value:

@@ -1,4 +1,4 @@
-"""How careful a distributional agent is: the level of its conditional value at risk."""
+"""Risk level of a distributional agent: that of its conditional value at risk (CVaR)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RiskLevel(nn.Module):
         return (tensordict.get("clearance") / self.distance).clamp(0, 1).to(self.level.dtype)
 
     def check(self, agent: str, space: AgentSpace) -> RiskLevel:
-        """Itself; ValueError unless what it looks at is observed."""
+        """Itself; ValueError unless the observation that it reads exists."""
         if missing := [key for key in self.in_keys if key not in space.observations]:
             raise ValueError(
                 f"{agent}: an adaptive cvar wants {missing[0]} to observe; {space.source} gives only {space.names}"

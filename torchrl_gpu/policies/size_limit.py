@@ -1,4 +1,4 @@
-"""How large a module would be, found out before any memory is taken for it."""
+"""Bound on a module's size, checked by building it on the meta device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_BYTES_AT_ONCE = 2**30  # of a tensor of a trial pass
 
 
 def without_memory(make: Callable[[], Module], where: str, most_bytes: int) -> Module:
-    """What a function makes, on torch's device `meta`: shapes and types without numbers.
+    """The module that a function makes, on torch's device `meta`: shapes and types without numbers.
 
     Args:
         make: Makes a module out of plain settings.
@@ -33,7 +33,7 @@ def without_memory(make: Callable[[], Module], where: str, most_bytes: int) -> M
 
 
 class _SizeLimit(TorchDispatchMode):
-    """Counts operators, and the bytes of what they make: of new tensors in all, of those out of others one by one."""
+    """Counter of operators, and of bytes of their outputs: new tensors in all, those out of others one by one."""
 
     def __init__(self, where: str, most_bytes: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What one agent observes and does, as plain data: all that agents and networks are built from."""
+"""`AgentSpace`: observations and action of one agent as plain data, all that agents and networks are built from."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class AgentSpace:
 
     @classmethod
     def from_dict(cls, given: Any) -> AgentSpace:
-        """The space that `to_dict` wrote; what comes from outside, such as from a checkpoint, is checked.
+        """The space of a dict that `to_dict` wrote, validated, as it may come from outside, such as from a checkpoint.
 
         Raises:
             ValueError: Something is missing, is too much, or is not what it must be.
@@ -126,7 +126,7 @@ class AgentSpace:
 
     @property
     def masked(self) -> bool:
-        """Whether only some of the actions are legal: there is an `action_mask`. Without one, all always are."""
+        """True where only some of the actions are legal: there is an `action_mask`. Without one, all always are."""
         return self.num_actions is not None and "action_mask" in self.observations
 
     @property
@@ -162,12 +162,12 @@ def in_keys(network: nn.Module) -> list[str]:
 
 
 def observed(network: nn.Module, batch: TensorDictBase) -> list[Tensor]:
-    """What a network takes of a batch, in the order of its arguments."""
+    """Inputs of a network from a batch, in the order of its arguments."""
     return [batch.get(key) for key in in_keys(network)]
 
 
 def detached(batch: TensorDictBase) -> TensorDictBase:
-    """A batch as an actor learns on it: what networks made of observations is given, no gradient goes back to them."""
+    """A batch as an actor learns on it: features that networks made of observations are detached from them."""
     return batch.detach() if any(value.requires_grad for value in batch.values(leaves_only=True)) else batch
 
 
@@ -183,12 +183,12 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def _all(value: Any, *kinds: type) -> bool:
-    """Whether it is a list of elements of these types alone."""
+    """True for a list of elements of these types alone."""
     return isinstance(value, list) and all(type(each) in kinds for each in value)
 
 
 def _is_form(value: Any) -> bool:
-    """Whether it is shape and dtype of an observation."""
+    """True for shape and dtype of an observation."""
     if not isinstance(value, list) or len(value) != 2 or not _all(value[0], int) or min(value[0], default=0) < 0:
         return False
     return isinstance(value[1], str) and isinstance(getattr(torch, value[1], None), torch.dtype)

@@ -1,4 +1,4 @@
-"""Actions out of unbounded numbers: two ways to squash them into bounds, with what that does to densities."""
+"""Squashing of unbounded numbers into action bounds, by tanh or atan, with the change of density."""
 
 from __future__ import annotations
 

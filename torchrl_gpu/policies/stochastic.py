@@ -1,4 +1,4 @@
-"""Actors that draw their actions, and can tell how likely actions that were drawn before are now."""
+"""Stochastic actors: sampling, and log-probabilities and entropy of earlier actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks that do not learn: target networks with the rules by which they follow, critics that pass gradients on."""
+"""Target networks and their update rules; networks with fixed weights that pass gradients to their inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tensors = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class SoftTargets:
-    """Targets take a share of the online weights at every update.
+    """Soft target updates: targets take a share of the online weights at every update.
 
     Args:
         tau: The share.
@@ -41,7 +41,7 @@ class SoftTargets:
 
 @dataclass(frozen=True)
 class PeriodicTargets:
-    """Targets become the online weights every so many updates.
+    """Periodic target updates: targets become the online weights every so many updates.
 
     Args:
         period: How many.
@@ -75,7 +75,7 @@ def weight_pairs(*networks: tuple[nn.Module, nn.Module]) -> list[tuple[Tensor, T
 
 
 def loss_pairs(loss: LossModule, *networks: str) -> list[tuple[Tensor, Tensor]]:
-    """The same of a loss of TorchRL, by what it calls its networks."""
+    """`weight_pairs` of a TorchRL loss, by its names for its networks."""
     named = [(getattr(loss, f"{name}_params"), getattr(loss, f"target_{name}_params")) for name in networks]
     return [
         (weight, targets.get(key))
@@ -86,7 +86,7 @@ def loss_pairs(loss: LossModule, *networks: str) -> list[tuple[Tensor, Tensor]]:
 
 
 def forget_settings(loss: LossModule, **networks: nn.Module) -> None:
-    """Keeps what is set and not learned out of the state dict of a loss of TorchRL: its discount, bounds of actors.
+    """Keeps settings out of the state dict of a TorchRL loss: its discount, bounds of actors.
 
     Args:
         loss: Holds the parameters and all buffers of its networks, as `NAME_params`.
@@ -112,13 +112,13 @@ def _leave_out(loss: Any, state: dict[str, Any], prefix: str, *args: Any) -> Non
 
 
 def _put_back(loss: Any, state: dict[str, Any], prefix: str, *args: Any) -> None:
-    """Has those that the loss holds stand in a state dict that it is to load."""
+    """Adds the settings of a loss to a state dict that it is to load."""
     for name in loss.set_names:
         params, _, setting = name.partition(".")
         state[prefix + name] = getattr(loss, params).get(tuple(setting.split("."))).detach()
 
 
 def fixed(network: nn.Module, *inputs: Any) -> Any:
-    """What a network gives, with gradients to its inputs and none to its weights."""
+    """Output of a network, with gradients to its inputs and none to its weights."""
     weights = {name: weight.detach() for name, weight in network.named_parameters()}
     return functional_call(network, weights, inputs)

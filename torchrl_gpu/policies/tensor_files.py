@@ -1,4 +1,4 @@
-"""Files of tensors and text, of which nothing runs: safetensors, read with care."""
+"""Validated reading of safetensors files: tensors and text, of which nothing runs."""
 
 from __future__ import annotations
 

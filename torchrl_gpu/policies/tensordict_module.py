@@ -1,4 +1,4 @@
-"""A network as a module over TensorDicts."""
+"""A faster `TensorDictModule` with one output key."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torchrl_gpu.policies.spaces import in_keys
 
 @final
 class Entry(TensorDictModuleBase):
-    """Writes what a network gives as one entry.
+    """Module over TensorDicts that writes a network's output under one key.
 
     tensordict's `TensorDictModule` does the same; in 0.14 it looks for pandas on the disk at every call, which takes as
     long as a small network.
 
     Args:
-        name: The entry.
+        name: The key.
         module: `forward` takes the entries named by its `in_keys`, and gives a tensor.
-        more: Entries that it takes behind them.
+        more: Keys of further inputs behind them.
     """
 
     def __init__(self, name: str, module: nn.Module, more: Sequence[str] = ()) -> None:
@@ -31,5 +31,5 @@ class Entry(TensorDictModuleBase):
         self.in_keys, self.out_keys = [*in_keys(module), *more], [name]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes the entry."""
+        """Writes the key."""
         return tensordict.set(self.out_keys[0], self.module(*(tensordict.get(key) for key in self.in_keys)))

@@ -14,7 +14,7 @@ _current: _RowStreams | None = None
 
 
 class _RowStreams:
-    """Numbers by counter, row by row; every row has drawn equally often."""
+    """Counter-based random streams, one for each row; every row has drawn equally often."""
 
     def __init__(self, key: Tensor) -> None:
         self.key, self.drawn = key, 0

@@ -1,4 +1,4 @@
-"""Weights that come from outside, looked at before a module takes them."""
+"""Validation of state dicts from outside, before a module loads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMED = 3  # weights that a message names
 
 
 def settings_in(module: nn.Module) -> set[str]:
-    """Names of buffers that hold settings: they are set and not learned, so that no checkpoint has a say in them."""
+    """Names of buffers that hold settings: they are set and not learned, so that no checkpoint overrides them."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, each in module.named_modules()
@@ -33,7 +33,7 @@ def drop_settings(module: nn.Module, state_dict: dict[str, Any], prefix: str, *a
 
 
 def check_weights(where: str, state: Mapping[str, Any], module: nn.Module, *, strict: bool = True) -> None:
-    """Returns if a state dict holds all weights of the module and no others, of their shapes and types, and finite.
+    """ValueError unless a state dict has just the weights of the module, of their shapes and types, and finite.
 
     Settings that stand there too, as in checkpoints of older versions, are passed over.
 
@@ -69,7 +69,7 @@ def check_weights(where: str, state: Mapping[str, Any], module: nn.Module, *, st
 
 
 def is_dense(value: Any) -> bool:
-    """Whether it is a tensor whose numbers are there, one by one."""
+    """True for a dense tensor whose numbers are all in memory, one by one."""
     return (
         isinstance(value, Tensor)
         and value.layout is torch.strided

@@ -1,4 +1,4 @@
-"""Any agent as a policy of an environment, whatever the batch and wherever the environment keeps its agents."""
+"""`PolicyWrapper`: any agent as a policy of an environment, for any batch shape and any group of agents."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _BLOCK = 1024  # rows for each thread of a CPU
 
 
 class Actor(Protocol):
-    """What acts: any `Agent`, or what was cloned."""
+    """Protocol of what a `PolicyWrapper` wraps: any `Agent`, or a cloned policy."""
 
     @property
     def space(self) -> AgentSpace:
-        """What it observes and does."""
+        """Observations and action."""
 
     @property
     def policy(self) -> TensorDictModuleBase:
-        """Writes `action`, and what else there is to say of it."""
+        """Module that writes `action` and its other outputs."""
 
     @property
     def exploration(self) -> EpsilonGreedyModule | None:
-        """How it explores besides; None for not at all."""
+        """Exploration besides the policy's own draws; None for none."""
 
     def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
         """As in `Agent`."""
@@ -41,7 +41,7 @@ class Actor(Protocol):
 
 @final
 class PolicyWrapper(TensorDictModuleBase):
-    """Writes what an agent decides for every robot of every environment: one forward pass over all of them.
+    """An agent as a policy of an environment: one forward pass over every robot of every environment.
 
     It reads the group of robots that the agent's environment has, or the root where there is none, in any batch shape,
     and writes there all that the agent's policy gives: `action`, and, by the agent, `action_value`, `action_log_prob`,
@@ -90,13 +90,13 @@ class PolicyWrapper(TensorDictModuleBase):
         return tensordict
 
     def _rows(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """What the agent reads, at the root of a tensordict with a row for every robot."""
+        """Inputs of the agent, at the root of a tensordict with a row for every robot."""
         entries = {name: tensordict.get(key) for name, key in self._reads.items()}
         first = next(iter(entries.values()))
         return TensorDict(entries, batch_size=first.shape[: first.ndim - self._row_dims])
 
     def _in_blocks(self, rows: TensorDictBase) -> dict[str, Tensor]:
-        """What is written for all rows; on a CPU in blocks, so that what lies between layers stays in its cache."""
+        """Outputs for all rows; on a CPU in blocks, so that activations between layers stay in its cache."""
         on_cpu = rows.get(next(iter(self._reads))).device.type == "cpu"
         if torch.compiler.is_compiling() or not on_cpu or rows.numel() <= (block := _BLOCK * torch.get_num_threads()):
             return self._decided(rows)

@@ -1,4 +1,4 @@
-"""Training as Lightning modules, and the parts of loops of one's own."""
+"""Training as Lightning modules, and building blocks for custom loops."""
 
 from torchrl_gpu.training.afterstates import AfterstateLearning
 from torchrl_gpu.training.agent_run import AgentRun

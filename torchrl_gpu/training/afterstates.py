@@ -29,7 +29,7 @@ _STATES = {"state_dict", "current_model_state"}  # the second where the first is
 
 
 class Played(NamedTuple):
-    """Rollout of N environments and T steps, as tables learn from it.
+    """Rollout of N environments and T steps, in the form that tables learn from.
 
     Attributes:
         levels: (N, T, X, Y) uint8, the bins after each step as the tables see them.
@@ -43,7 +43,7 @@ class Played(NamedTuple):
 
 
 class _Unsaved(nn.Module):
-    """A weight that no loss has and no checkpoint holds: DDP refuses a module without one."""
+    """Dummy weight, in no loss and no checkpoint: DDP refuses a module without one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class AfterstateLearning(EnvRun):
         return PackingPolicy(self.space, self.tables)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the space, so that a policy needs no environment, and packs tables to the entries that have learned."""
+        """Adds the space, so that a policy needs no environment, and packs tables to the weights that have learned."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["agent_space"] = self.space.to_dict()
         for name in _STATES & set(checkpoint):
@@ -177,7 +177,7 @@ class AfterstateLearning(EnvRun):
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Plays, and goes over what was played; the error of the last sweep, for callbacks that look at it."""
+        """Plays a rollout, and learns from it; the error of the last sweep, for callbacks that read it."""
         played = self._of_all(self._played(self.play(self.policy, self.rollout_steps)))
         with section("update"):
             errors = [self._sweep(played) for _ in range(self.updates_now(self.sweeps))]
@@ -188,7 +188,7 @@ class AfterstateLearning(EnvRun):
         return {"loss": errors[-1]} if errors else {}
 
     def _played(self, steps: TensorDictBase) -> Played:
-        """Trajectories (N, T), as tables learn from them."""
+        """Trajectories (N, T), in the form that tables learn from."""
         after = steps["next"]
         return Played(self.tables.levels_of(after["box_heightmap"]), after["reward"][..., 0], after["done"][..., 0])
 

@@ -51,7 +51,7 @@ class AgentRun(EnvRun):
 
     @property
     def learner_name(self) -> str:
-        """The agent."""
+        """Display name of the agent."""
         return self.agent.name
 
     @property
@@ -87,7 +87,7 @@ class AgentRun(EnvRun):
         return self.scheduled(optimizer, self.make_scheduler)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what the agent observes and does, so that its policy can be rebuilt without an environment."""
+        """Adds the agent's `AgentSpace`, so that its policy can be rebuilt without an environment."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["agent_space"] = self.agent.space.to_dict()
 

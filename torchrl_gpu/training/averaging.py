@@ -39,7 +39,7 @@ class WeightCopy(nn.Module):
 
 
 class RunAveraging(WeightAveraging):
-    """Does what a `WeightAveraging` of Lightning's asks for, so that a run resumes exactly.
+    """Weight averaging with exact resume, in place of a `WeightAveraging` of Lightning's.
 
     Validation plays with the average, checkpoints hold it as their weights and what training goes on with beside, and
     after training the module has it. Departs from Lightning's: only weights and buffers are copied, see `WeightCopy`;
@@ -60,7 +60,7 @@ class RunAveraging(WeightAveraging):
         return self.asked.state_key
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """As Lightning's callback says."""
+        """As in Lightning's callback."""
         return self.asked.should_update(step_idx, epoch_idx)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

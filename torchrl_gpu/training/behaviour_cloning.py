@@ -140,7 +140,7 @@ class BehaviourCloning(EnvRun):
     # -- demonstrations ---------------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Makes the environment, and holds the demonstrations against it and against the network.
+        """Makes the environment, and validates the demonstrations against it and against the network.
 
         Raises:
             ValueError: They do not fit; the message names file, entry and row.
@@ -165,7 +165,7 @@ class BehaviourCloning(EnvRun):
             self._take_statistics(self.learner)
 
     def _check_demonstrations(self, data: DemonstrationEpisodes) -> None:
-        """ValueError unless they have what the network takes, and no action that is not to be had."""
+        """ValueError unless demonstrations have the network's inputs and legal actions only."""
         found, name = self.demonstrations, self.demonstrations.name
         if isinstance(self.learner, BCPolicy):
             _check_vectors(found, self.learner)
@@ -197,7 +197,7 @@ class BehaviourCloning(EnvRun):
             first += len(index)
 
     def _batch(self, index: Tensor) -> TensorDictBase:
-        """Rows by their numbers (B,), with what the environment makes again."""
+        """Batch of rows by their numbers (B,), with the observations that the environment recomputes."""
         batch = self.demonstrations.batch(index)
         return self.env.restore(batch) if self.has_env else batch
 
@@ -222,7 +222,7 @@ class BehaviourCloning(EnvRun):
         self._pass: tuple[int, Tensor] | None = None
 
     def on_train_start(self) -> None:
-        """Takes what the checkpoint held; there is neither a replay to fill nor an environment to go on with."""
+        """Restores the checkpoint, if any; there is neither a replay to fill nor an environment to go on with."""
         self.resume.restore()
 
     def _draw(self, update: int) -> Tensor:
@@ -304,7 +304,7 @@ class BehaviourCloning(EnvRun):
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def begins_anew(self, saved: int, now: int) -> str:
-        """Rows are shared out among processes."""
+        """As in `EnvRun`: rows are shared out among processes."""
         return "the pass over the demonstrations goes on at another row"
 
     def rank_state(self) -> dict[str, Any]:
@@ -316,7 +316,7 @@ class BehaviourCloning(EnvRun):
         return None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what is observed and done, so that the policy can be rebuilt without environment and demonstrations."""
+        """Adds the policy's settings or space, so that it can be rebuilt without environment and demonstrations."""
         super().on_save_checkpoint(checkpoint)
         if isinstance(self.learner, BCPolicy):
             checkpoint["bc_policy"] = self.learner.settings
@@ -328,7 +328,7 @@ class BehaviourCloning(EnvRun):
 
 
 def _check_entry(found: Demonstrations, key: str, wanted: Entry) -> None:
-    """ValueError unless the values of an entry are what an environment shows; looked at a part at a time."""
+    """ValueError unless the values of a key fit the environment's spec; validated a part at a time."""
     value = found.rows[key]
     first = 0
     for part in value.split(1 << 16):

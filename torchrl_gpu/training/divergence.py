@@ -51,7 +51,7 @@ def not_finite(module: nn.Module) -> str | None:
 
 
 def drop_broken(gradients: list[Tensor]) -> Tensor:
-    """Makes gradients zero, in place, where one of them is not finite; whether it was, a bool on their device."""
+    """Zeroes gradients in place where one of them is not finite; True if so, a bool on their device."""
     broken = ~largest(gradients).isfinite()
     for gradient in gradients:
         gradient.copy_(torch.where(broken, 0.0, gradient))

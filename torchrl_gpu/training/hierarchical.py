@@ -149,7 +149,7 @@ class HierarchicalPacking(ReplayRun):
 
     @property
     def learner_name(self) -> str:
-        """Both."""
+        """Display name: manager and worker."""
         return "manager + worker"
 
     def policy_for(self, env: BatchedEnv) -> HierarchicalPacker:
@@ -158,7 +158,7 @@ class HierarchicalPacking(ReplayRun):
 
     @property
     def has_values(self) -> bool:
-        """The worker has a value for each placement."""
+        """True: the worker has a value for each placement."""
         return True
 
     def baselines(self, env: BatchedEnv) -> Mapping[str, Policy]:
@@ -167,7 +167,7 @@ class HierarchicalPacking(ReplayRun):
         return irregular_baselines(env, self._packer(env), learned=self.trained)
 
     def _packer(self, env: BatchedEnv) -> HierarchicalPacker:
-        """Made once for the environment that was asked for last: the maps of its items take seconds."""
+        """The packer, made once for the environment that was asked for last: the maps of its items take seconds."""
         made = self.__dict__.get("_made")
         if made is None or made[0]() is not env:
             made = self.__dict__["_made"] = weakref.ref(env), self._new_packer(env)  # no submodule, as below

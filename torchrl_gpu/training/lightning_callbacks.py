@@ -1,4 +1,4 @@
-"""Lightning's own callbacks and flags over a module that trains in an environment: what is refused, what is adapted."""
+"""Lightning's own callbacks and flags over a module that trains in an environment: refused or adapted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WANTED: dict[type[Callback], str] = {
 
 
 def check_trainer(where: str, trainer: Trainer) -> None:
-    """Returns if a Trainer has nothing that cannot work, so that it is told before anything runs.
+    """ValueError, before anything runs, where a Trainer has something that cannot work with such a module.
 
     Args:
         where: The module's name.
@@ -50,7 +50,7 @@ def check_trainer(where: str, trainer: Trainer) -> None:
 
 
 def check_monitors(trainer: Any, known: Collection[str] | None) -> None:
-    """Returns if what callbacks `monitor` of a validation is logged there, so that it is told before anything runs.
+    """ValueError, before anything runs, where a callback's `monitor` is not logged by the validation.
 
     Args:
         trainer: With its callbacks.
@@ -71,7 +71,7 @@ def check_monitors(trainer: Any, known: Collection[str] | None) -> None:
 
 
 def adapt_callbacks(trainer: Any) -> None:
-    """Makes callbacks of Lightning's work with such a module: averages of weights, and what is lost when a run goes on.
+    """Adapts callbacks of Lightning's to such a module: averages of weights, and state that a resume would lose.
 
     Args:
         trainer: Whose `callbacks` change.
@@ -84,7 +84,7 @@ def adapt_callbacks(trainer: Any) -> None:
 
 
 def adapt_resumed(trainer: Any) -> None:
-    """The same for a run that goes on from a checkpoint, once that is known.
+    """`adapt_callbacks` for a run that goes on from a checkpoint, once that is known.
 
     Args:
         trainer: With its callbacks.

@@ -98,7 +98,7 @@ class OnPolicy(AgentRun):
 
     @property
     def has_values(self) -> bool:
-        """The critic has a value for states, and none for actions."""
+        """False: the critic has a value for states, and none for actions."""
         return False
 
     def on_fit_start(self) -> None:
@@ -131,7 +131,7 @@ class OnPolicy(AgentRun):
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Plays, values what was played, and learns from it; the loss of the last update, for callbacks."""
+        """Plays a rollout, values it, and learns from it; the loss of the last update, for callbacks."""
         with set_exploration_type(ExplorationType.RANDOM):
             steps = self.play(self.policy, self.rollout_steps)
         with section("update"):

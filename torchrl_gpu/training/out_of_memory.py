@@ -18,11 +18,11 @@ _UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 
 
 class OutOfMemoryAdvice(torch.OutOfMemoryError):
-    """An update did not fit; says which batch or which replay would have."""
+    """Error of an update that did not fit, with the batch or the replay that would have."""
 
 
 class Memory(NamedTuple):
-    """Bytes of a device: what there is for this process, and what it has taken."""
+    """Memory of a device, bytes: available to this process, and taken by it."""
 
     total: int
     taken: int
@@ -37,7 +37,7 @@ class Share(NamedTuple):
 
 
 def device_memory(device: torch.device) -> Memory | None:
-    """None on a device that does not count it."""
+    """Memory of a device; None on one that does not count it."""
     if device.type != "cuda":
         return None
     taken, free = torch.cuda.memory_allocated(device), free_bytes(device)
@@ -46,7 +46,7 @@ def device_memory(device: torch.device) -> Memory | None:
 
 @contextmanager
 def advice(where: str, device: torch.device, batch_size: int, replay: Callable[[], Share]) -> Iterator[None]:
-    """Turns an update that does not fit into an error that says what would have.
+    """Context manager that turns an update that does not fit into an error with the size that would have.
 
     Args:
         where: The first part of the message.
@@ -74,7 +74,7 @@ def advice(where: str, device: torch.device, batch_size: int, replay: Callable[[
 def advised(
     where: str, device: torch.device, memory: Memory, made: int, said: str, batch_size: int, replay: Share
 ) -> str:
-    """The message.
+    """Error message with the batch or the replay that would have fitted.
 
     What an update takes beside all that stays is taken to grow with its batch; it is known to be at least what it had
     made and what could not be had then, so that what is advised is the most that can fit.

@@ -122,7 +122,7 @@ class EnvRun(LightningModule):
         )
 
     def build(self) -> None:
-        """Makes what depends on the environment, such as an agent; its weights are loaded after that."""
+        """Makes the objects that depend on the environment, such as an agent; its weights are loaded after that."""
 
     # -- what a run tells of itself -----------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class EnvRun(LightningModule):
     # -- playing ----------------------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list[Callback]:
-        """None of its own; some of Lightning's are made to fit, see `adapt_callbacks`.
+        """No callbacks of its own; some of Lightning's are adapted, see `adapt_callbacks`.
 
         Raises:
             ValueError: The Trainer has something that cannot work with this module.
@@ -211,7 +211,7 @@ class EnvRun(LightningModule):
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Starts the clock of the run, behind what fills the replay."""
+        """Starts the clock of the run, after the replay is filled."""
         if self._clock is None:
             self._clock = start_clock()
 
@@ -244,7 +244,7 @@ class EnvRun(LightningModule):
         self.meter.count({"done": after["done"], **self.env.episode_outcomes(after)})
 
     def watch_batches(self, watcher: Callable[[TensorDictBase], None] | None) -> None:
-        """Has a function be called with every batch that an update learns from; None for no longer."""
+        """Sets a function that is called with every batch that an update learns from; None removes it."""
         self._watcher = watcher
 
     def note_batch(self, batch: TensorDictBase) -> None:
@@ -324,7 +324,7 @@ class EnvRun(LightningModule):
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def rank_state(self) -> dict[str, Any]:
-        """All that this process needs to go on as if it had never stopped, but weights and optimizer."""
+        """State of this process for an exact resume, besides weights and optimizer."""
         return {
             "frames": self.frames,
             "rollout": self.rollout.state_dict(),
@@ -353,7 +353,7 @@ class EnvRun(LightningModule):
         self.resume.checkpoint = checkpoint
 
     def check_part(self, part: Mapping[str, Any], path: Path) -> None:
-        """ValueError where what a subclass added to this process' part means something else in this run."""
+        """ValueError where a subclass's state in this process' part means something else in this run."""
 
     def begins_anew(self, saved: int, now: int) -> str:
         """Message about processes that were not there when the run was saved, or are not there any more."""
@@ -361,7 +361,7 @@ class EnvRun(LightningModule):
         return f"{own} begin anew" if now > saved else f"{own} are left out"
 
     def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
-        """Restores what a subclass added to this process' part of a checkpoint.
+        """Restores a subclass's state from this process' part of a checkpoint.
 
         Args:
             part: The part; None where there is none.
@@ -371,7 +371,7 @@ class EnvRun(LightningModule):
     # -- evaluation -------------------------------------------------------------------------------------------------
 
     def validated_names(self) -> set[str] | None:
-        """Patterns of the names that validation may log; None where they cannot be told before it."""
+        """Patterns of the names that validation may log; None where they are not known before it."""
         names = score_names(self.env) if type(self).validation_step is EnvRun.validation_step else None
         return None if names is None else {f"val/{name}" for name in names}
 
@@ -401,7 +401,7 @@ class EnvRun(LightningModule):
             )
 
     def compare(self, suite: Any) -> dict[str, float]:
-        """The suite's table of the policy and what it is compared with; the policy's scores by name."""
+        """The suite's table of the policy and its baselines; the policy's scores by name."""
         folder, tested = results_folder(self, self.resume.checkpoint)
         policy, others = self.policy_for(suite.env), self.baselines(suite.env)
         scores: dict[str, float] = suite.compare(policy, folder, self.policy_name, others, tested)
@@ -429,7 +429,7 @@ class ReplayRun(EnvRun):
         self.warmup_frames = whole(type(self).__name__, "warmup_frames", warmup_frames, 0)
 
     def check_replay(self, replay: TensorDictReplayBuffer, needed: int) -> None:
-        """ValueError unless a replay can hold so many transitions: a batch, and what is played between two updates."""
+        """ValueError unless a replay can hold so many transitions: a batch, and those played between two updates."""
         if (capacity := replay.storage.max_size) < needed:
             raise ValueError(
                 f"{type(self).__name__}: replay must hold a batch and a rollout, {needed} transitions; got {capacity}"

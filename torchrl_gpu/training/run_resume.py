@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint: environment, episodes, random numbers and replay of each process."""
+"""Resume of a run from a checkpoint: environment, episodes, random numbers and replay of each process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunResume:
         self.changed: Mapping[str, tuple[Any, Any]] = {}
 
     def restore(self) -> None:
-        """Restores the state of this process, if the run goes on from a checkpoint, and logs what has changed.
+        """Restores the state of this process, if the run goes on from a checkpoint, and logs changed options.
 
         Raises:
             ValueError: A part of the checkpoint belongs to another one, or is no such thing; or bytes of its files are
@@ -82,7 +82,7 @@ class RunResume:
         return f"{name}, process {rank}" if rank else name
 
     def _restore_process(self, state: Mapping[str, Any], where: str) -> None:
-        """Restores what `EnvRun.rank_state` gave, validated."""
+        """Restores a state of `EnvRun.rank_state`, validated."""
         run = self._run
         for name in ("meter", "random"):
             if not isinstance(state.get(name), Mapping):

@@ -132,7 +132,7 @@ def _address(memory: mmap.mmap) -> int:
 
 
 def _lives(pid: int) -> bool:
-    """Returns whether there is such a process that has not ended."""
+    """True where there is such a process that has not ended."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         return status not in "ZX"

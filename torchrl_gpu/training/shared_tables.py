@@ -1,4 +1,4 @@
-"""Learning of tables that is shared out over the processes of a run, to the same bits as in one."""
+"""Learning of n-tuple tables shared out over the processes of a run, bit-identical to that of one process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SharedTables:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Takes over what the other processes have learned since the last time."""
+        """Takes over the weights that other processes have learned since the last time."""
         tables, changes, processes = self.tables, self._changes, len(self.shares)
         num = torch.zeros(processes, len(changes.num), dtype=torch.float64, device="cpu")
         num[self.rank] = changes.num
@@ -94,7 +94,7 @@ class SharedTables:
                 self._take(content, counts[rank])
 
     def _take(self, content: Tensor, counts: list[int]) -> None:
-        """Takes over the entries (4, M) of another process, so many of each table: numbers, weights, drifts, paths."""
+        """Takes over the weights (4, M) of another process, so many of each table: numbers, weights, drifts, paths."""
         tables, plan = self.tables, self.tables.plan
         for table, block in enumerate(content[:, : sum(counts)].split(counts, 1)):
             first, (weight, drift, path) = block[0].long(), (row.view(torch.float32) for row in block[1:])

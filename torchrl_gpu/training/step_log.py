@@ -27,7 +27,7 @@ class StepLog:
         self._has_logged = False
 
     def begin(self) -> None:
-        """Has the next step be logged, as the first one of a run."""
+        """Logs the next step in any case, as the first one of a run."""
         self._has_logged = False
 
     @property

@@ -1,4 +1,4 @@
-"""A network that begins with the weights of another one, layer by layer, by their names."""
+"""Warm start of a network with the weights of another one, layer by layer, by their names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_TENSORS = 10_000  # whose names are compared
 
 @torch.no_grad()
 def take_network(module: nn.Module, path: str) -> list[str]:
-    """Copies what a checkpoint has of a network into it; the names of what was taken.
+    """Copies the weights that a checkpoint has of a network into it; the names of those taken.
 
     Networks stand under other names in other agents: `learner.network.stem.weight` of cloning is
     `objective.value_network_params.module.0.module.stem.weight` of a Q-learner. So the part of the checkpoint and the
@@ -66,7 +66,7 @@ def take_network(module: nn.Module, path: str) -> list[str]:
 
 
 def _saved_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name; `state_dict` leaves out what a loss of TorchRL holds instead."""
+    """Parameters and persistent buffers by name; `state_dict` leaves out those that a loss of TorchRL holds instead."""
     found: dict[str, Tensor] = dict(module.named_parameters())
     for prefix, each in module.named_modules():
         kept = {name: value for name, value in each.named_buffers(recurse=False)}

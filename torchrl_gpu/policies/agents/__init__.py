@@ -1,4 +1,4 @@
-"""Agents: each one final class that knows how to act, how wrong it was, and how its targets follow."""
+"""Agents, one final class each: policy, losses and target updates."""
 
 from torchrl_gpu.policies.agents.ac_iqn import ACIQN
 from torchrl_gpu.policies.agents.base import Agent

@@ -1,4 +1,4 @@
-"""An actor over implicit quantile networks."""
+"""AC-IQN: an actor-critic whose critic is an implicit quantile network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchrl_gpu.system import arguments
 
 @final
 class ACIQN(Agent):
-    """A critic learns quantiles of the value of actions; a deterministic actor climbs those up to a level of risk.
+    """AC-IQN agent: a deterministic actor that maximises the mean, or the CVaR, of an implicit quantile critic.
 
     Lin, Szenher, Huang, Englot, "Distributional Reinforcement Learning Based Integrated Decision Making and Control for
     Autonomous Surface Vehicles", RA-L 10(2), 2025: DDPG whose critic is an IQN (Dabney et al., ICML 2018). `td_error`
@@ -85,12 +85,12 @@ class ACIQN(Agent):
 
     @property
     def observations(self) -> list[str]:
-        """What batches must hold of a state, and of the one that follows."""
+        """Names of the observations that a batch must hold, of the state and of the next state."""
         return [*super().observations, *self.risk.in_keys]
 
     @property
     def actor(self) -> DeterministicActor:
-        """The actor that learns."""
+        """The online actor."""
         return cast("DeterministicActor", self.policy.module)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
@@ -108,7 +108,7 @@ class ACIQN(Agent):
 
     @torch.no_grad()
     def _td_target(self, batch: TensorDictBase) -> Tensor:
-        """Samples (B, U) of the return from each transition on, by the target networks."""
+        """Target samples (B, U) of the return from each transition on, by the target networks."""
         after = batch["next"]
         action = self.target_actor(*observed(self.target_actor, after))
         values = self.target_critic(*observed(self.target_critic, after), action, self._drawn(after))

@@ -1,4 +1,4 @@
-"""What training modules and `PolicyWrapper` may ask of any agent."""
+"""`Agent`: interface of every agent to training modules and `PolicyWrapper`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NetworkFactory = Callable[[AgentSpace], nn.Module]
 
 
 class Agent(nn.Module, ABC):
-    """An agent knows how to act, how wrong it was, and how its targets follow; the rest belongs to who trains it.
+    """Base class of agents: policy, losses and target updates; all else belongs to the training module.
 
     An update is: `losses(batch)`, one backward pass (over their sum, or one each: every loss reaches the weights of its
     own group only), a step of the optimizers of `parameter_groups`, `update_targets(update)`. Entries stand at the root
     of every batch, whatever group the environment keeps them in; `PolicyWrapper` acts in that group.
 
-    A subclass sets `policy`, which writes the greedy `action` and whatever else the agent has to say of it.
+    A subclass sets `policy`, which writes the greedy `action` and the agent's other outputs for it.
 
     Args:
         space: What it observes and does.
@@ -78,33 +78,33 @@ class Agent(nn.Module, ABC):
 
     @property
     def name(self) -> str:
-        """What messages and tables call the agent."""
+        """Display name of the agent in messages and tables."""
         return type(self).__name__
 
     @property
     def observations(self) -> list[str]:
-        """What batches must hold of a state, and of the one that follows."""
+        """Names of the observations that a batch must hold, of the state and of the next state."""
         return [str(key) for key in self.policy.in_keys]
 
     @property
     def batch_keys(self) -> list[NestedKey]:
-        """All that `losses` looks at in a batch, where it is there."""
+        """Keys that `losses` reads from a batch, where present."""
         seen = self.observations
         after = [("next", key) for key in (*seen, "reward", "done", "terminated")]
         return [*seen, "action", "steps_to_next_obs", "priority_weight", *after]
 
     @property
     def targets_update_every_step(self) -> bool:
-        """Whether `update_targets` does the same whatever the number of the update: a CUDA graph may hold it."""
+        """True where `update_targets` does the same at every update number, so that a CUDA graph may hold it."""
         return self.targets is None or self.targets.every_step
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """Scalars on the device that are worth logging beside the losses."""
+        """Scalars on the device to log beside the losses."""
         return {} if self.exploration is None else {"epsilon": self.exploration.epsilon}
 
     def anneal(self, frame: int) -> None:
-        """Sets what depends on how many frames have been played."""
+        """Updates schedules, such as epsilon, for the number of frames played."""
         if self.exploration is not None:
             self.exploration.anneal(frame)
 
@@ -117,11 +117,11 @@ class Agent(nn.Module, ABC):
         raise ValueError(f"{self.name}: cvar wants an agent whose actions depend on it, such as IQN; got {risk.cvar!r}")
 
     def alternatives(self) -> Mapping[str, Policy]:
-        """Other greedy policies over the same weights that a table should show, by name."""
+        """Other greedy policies over the same weights, by name, for result tables."""
         return {}
 
     def losses(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """How wrong each group of parameters was on a batch of transitions.
+        """Losses of a batch of transitions, one for each parameter group.
 
         Of discrete agents: only actions of `action_mask` are bootstrapped, all of them where the environment has none;
         a state without a legal action has the value 0, whether it is terminated or not.
@@ -153,7 +153,7 @@ class Agent(nn.Module, ABC):
 
     @torch.no_grad()
     def update_targets(self, update: int) -> None:
-        """Moves the targets after update number `update`, the first being 1."""
+        """Updates the target networks after update number `update`, the first being 1."""
         if self.targets is not None:
             online, targets = zip(*self._target_pairs(), strict=True)
             self.targets.update(online, targets, update)
@@ -161,7 +161,7 @@ class Agent(nn.Module, ABC):
 
     @torch.no_grad()
     def reset_targets(self) -> None:
-        """Makes the targets what the online weights are, as they are at first."""
+        """Copies the online weights into the targets, as at construction."""
         for online, target in self._target_pairs():
             target.copy_(online)
 
@@ -180,11 +180,11 @@ class Agent(nn.Module, ABC):
         return [weight for group in self.parameter_groups.values() for weight in group]
 
     def _checked(self, network: nn.Module, gives: Sequence[Shape], takes: Sequence[Shape] = ()) -> nn.Module:
-        """The network, if it fits; see `check_network`."""
+        """The network, validated by `check_network`."""
         check_network(self.name, self.space, network, gives, takes)
         return network
 
 
 def check_penalty(agent: str, saturation_penalty: float) -> None:
-    """ValueError unless it can be a cost."""
+    """ValueError unless `saturation_penalty` is a number of at least 0."""
     arguments.number(agent, "saturation_penalty", saturation_penalty, 0)

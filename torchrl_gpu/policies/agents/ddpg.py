@@ -1,4 +1,4 @@
-"""Deterministic policy gradients."""
+"""Deep deterministic policy gradient (DDPG)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchrl_gpu.policies.tensordict_module import Entry
 
 @final
 class DDPG(Agent):
-    """A critic learns the value of actions, an actor climbs it.
+    """DDPG agent: a deterministic actor trained on the gradient of a Q-value critic.
 
     Lillicrap et al., ICLR 2016. The losses are TorchRL's. Departs from the paper: exploration draws uniform actions
     with probability epsilon, as the published navigation agents do, where the paper adds correlated noise; Huber loss.

@@ -1,4 +1,4 @@
-"""Double DQN with masks."""
+"""Double DQN with action masks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchrl_gpu.policies.tensordict_module import Entry
 
 @final
 class DQN(Agent):
-    """Double Q-learning over legal actions: masks hold when acting and when bootstrapping.
+    """Double DQN agent: action masks apply when acting and when bootstrapping.
 
     Mnih et al. 2015; van Hasselt et al. 2016. Loss and modules are TorchRL's. Departs from the papers: Adam's step and
     the Huber loss are chosen by the training module's configuration, targets may follow softly.

@@ -1,4 +1,4 @@
-"""Implicit quantile networks with masks and a level of risk."""
+"""Implicit quantile networks (IQN) with action masks and a level of risk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torchrl_gpu.system import arguments
 
 @final
 class IQN(Agent):
-    """Learns the distribution of returns as quantiles at any share τ; acts on the mean of those up to a level of risk.
+    """IQN agent: learns quantiles of the return at any fraction τ; acts on their mean up to a level of risk.
 
     Dabney, Ostrovski, Silver, Munos, "Implicit Quantile Networks for Distributional RL", ICML 2018. `td_error` is the
     mean distance of quantiles from targets.
@@ -86,7 +86,7 @@ class IQN(Agent):
 
     @property
     def scores(self) -> QuantileScores:
-        """What decides, with the network that learns in `network`."""
+        """Scores that the greedy policy maximises; their `network` is the online network."""
         return cast("QuantileScores", self.policy[0])
 
     def policy_at(self, risk: RiskLevel) -> TensorDictSequential:
@@ -94,7 +94,7 @@ class IQN(Agent):
         return self._policy(self.scores.network, risk, self.scores.num_taus).to(self.scores.even.device)
 
     def alternatives(self) -> Mapping[str, Policy]:
-        """The policy at the level of risk that follows the clearance, where that is observed."""
+        """The policy at the adaptive level of risk, where `clearance` is observed."""
         if "clearance" not in self.space.observations:
             return {}
         return {"adaptive IQN": PolicyWrapper(self, cvar="adaptive")}

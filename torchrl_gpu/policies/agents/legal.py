@@ -1,4 +1,4 @@
-"""Which actions count: those that `action_mask` holds, or all of them where the environment has no mask."""
+"""Legal actions: those of `action_mask`, or all of them where the environment has no mask."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def legal_values(values: Tensor, state: TensorDictBase, space: AgentSpace) -> Te
 
 
 def end_without_actions(rows: TensorDictBase, space: AgentSpace) -> TensorDictBase:
-    """Transitions (B,) in which a next state without any legal action is an end: nothing can be done, its value is 0.
+    """Transitions (B,) that terminate where the next state has no legal action, so that its value is 0.
 
     Args:
         rows: The transitions; they stay as they are. Without `next` nothing is to be done.

@@ -1,4 +1,4 @@
-"""Proximal policy optimization."""
+"""Proximal policy optimization (PPO)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _BLOCK = 1024  # rows at a time on a CPU, so that what lies between layers stays
 
 @final
 class PPO(Agent):
-    """An actor climbs the clipped advantage of what it has just done; a critic learns what states are worth.
+    """PPO agent: an actor trained on the clipped surrogate of its latest rollout, and a critic of state values.
 
     Schulman et al., "Proximal Policy Optimization Algorithms", 2017, with generalised advantage estimates. It learns
     from trajectories and no replay: `estimate` values a rollout once, `losses` are of minibatches of it. TorchRL's
-    `ClipPPOLoss` reads the device back at every call; ours is held to it by a test. `td_error` is that of the critic.
+    `ClipPPOLoss` reads the device back at every call; ours is tested against it. `td_error` is that of the critic.
 
     Departs from the paper: advantages are standardised over the whole rollout, actor and critic share no weights, masks
     hold in the distribution, continuous actions are squashed into their bounds.
@@ -81,23 +81,23 @@ class PPO(Agent):
 
     @property
     def observations(self) -> list[str]:
-        """What batches must hold of a state: what actor or critic take."""
+        """Names of the observations that a batch must hold of a state: the inputs of actor and critic."""
         return list(dict.fromkeys([*map(str, self.policy.in_keys), *in_keys(self.critic)]))
 
     @property
     def batch_keys(self) -> list[NestedKey]:
-        """All that `losses` looks at in a batch."""
+        """Keys that `losses` reads from a batch."""
         return [*self.observations, *self.policy.out_keys, "advantage", "value_target", "priority_weight"]
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """Of the last minibatch: entropy, how far the policy has moved (Schulman's estimate of the divergence, nats),
+        """Metrics of the last minibatch: entropy, KL divergence of the policy's change (Schulman's estimate, nats),
         and the share of ratios beyond the clip."""
         return {name: getattr(self, name) for name in ("entropy", "kl", "clip_fraction")}
 
     @torch.no_grad()
     def estimate(self, steps: TensorDictBase, total: Total | None = None) -> TensorDictBase:
-        """Values a rollout, before it is learnt from; none of its steps is read back.
+        """Advantages and value targets of a rollout, without a host read.
 
         Args:
             steps: (N, T) in order, each trajectory by itself, with `observations` and what the policy wrote; in `next`
@@ -128,7 +128,7 @@ class PPO(Agent):
         return out.flatten()
 
     def _values(self, states: TensorDictBase) -> Tensor:
-        """(N, T, 1) of states (N, T)."""
+        """Values (N, T, 1) of states (N, T)."""
         inputs = [each.flatten(0, 1) for each in observed(self.critic, states)]
         if torch.compiler.is_compiling() or inputs[0].device.type != "cpu":
             values = self.critic(*inputs)

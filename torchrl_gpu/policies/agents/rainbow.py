@@ -1,4 +1,4 @@
-"""Rainbow with masks."""
+"""Rainbow with action masks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchrl_gpu.system import arguments
 
 @final
 class Rainbow(Agent):
-    """Distributional double Q-learning over n-step returns with noisy, dueling networks and priorities.
+    """Rainbow agent: distributional double Q-learning over n-step returns with noisy, dueling networks and priorities.
 
     Hessel et al., AAAI 2018; distributions over atoms are those of Bellemare et al., ICML 2017, noise that of Fortunato
     et al., ICLR 2018. TorchRL's `DistributionalDQNLoss` computes its targets on the host, and knows no masks; ours is
@@ -38,8 +38,8 @@ class Rainbow(Agent):
         network: Makes the network of a space: `forward` takes the entries named by its `in_keys` and gives
             logits (…, A, `num_atoms`) float32; its noisy layers are TorchRL's. A `mean`, where it has one, takes the
             same and then the atoms, and gives the means (…, A): faster, or in less memory.
-        v_min: Smallest return that the atoms can tell.
-        v_max: Largest return that the atoms can tell.
+        v_min: Smallest return that the atoms represent.
+        v_max: Largest return that the atoms represent.
         gamma: Discount of a step.
         n_steps: Rewards summed before bootstrapping.
         double: Whether the online network chooses the bootstrapped action.
@@ -81,7 +81,7 @@ class Rainbow(Agent):
 
     @property
     def online(self) -> ExpectedScores:
-        """The network that learns."""
+        """The online network."""
         return cast("ExpectedScores", self.policy[0].module)
 
     @set_exploration_type(ExplorationType.RANDOM)  # noise on
@@ -92,7 +92,7 @@ class Rainbow(Agent):
 
     @torch.no_grad()
     def _td_target(self, batch: TensorDictBase) -> Tensor:
-        """Probabilities (B, Z) of the atoms after the reward."""
+        """Target distribution: probabilities (B, Z) of the atoms after the reward."""
         after = batch["next"]
         observations = observed(self.online, after)
         probabilities = self.target.network(*observations).softmax(-1)

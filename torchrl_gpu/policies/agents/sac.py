@@ -1,4 +1,4 @@
-"""Soft actor-critic."""
+"""Soft actor-critic (SAC)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from torchrl_gpu.system import arguments
 
 @final
 class SAC(Agent):
-    """Two critics learn the value of actions and of the entropy behind them; the actor climbs the smaller, and entropy.
+    """SAC agent: two soft Q-value critics, and an actor that maximises the smaller of them plus the entropy.
 
     Haarnoja et al., ICML 2018, and "Soft actor-critic algorithms and applications", 2018. TorchRL's `SACLoss` with its
-    `TanhNormal` reads the device back at every call; ours is held to it by a test. `td_error` is the larger of the two.
+    `TanhNormal` reads the device back at every call; ours is tested against it. `td_error` is the larger of the two.
 
     Departs from the papers: epsilon-greedy exploration can be added to sampling.
 

@@ -1,4 +1,4 @@
-"""What a network gives, looked at once when an agent is made: a wrong width is found there, not deep in an update."""
+"""Validation of a network's inputs and outputs when an agent is made: a wrong width fails then, not in an update."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 def check_network(
     agent: str, space: AgentSpace, network: nn.Module, gives: Sequence[Shape], takes: Sequence[Shape] = ()
 ) -> None:
-    """ValueError unless a network names inputs that are observed, and gives what the agent wants for two rows of zeros.
+    """ValueError unless a network's inputs are observed, and its outputs for two rows of zeros fit the agent.
 
     The pass is made without gradients, in eval mode, where the network is. Torch's generators stay as they are.
 
@@ -63,7 +63,7 @@ def checked_in_keys(agent: str, space: AgentSpace, network: nn.Module) -> list[s
 
 @torch.no_grad()
 def _outputs(network: nn.Module, inputs: Sequence[Tensor]) -> list[object]:
-    """What a network gives on its own device."""
+    """Outputs of a network on its own device."""
     device = next((each.device for each in [*network.parameters(), *network.buffers()]), torch.device("cpu"))
     training = [module for module in network.modules() if module.training]
     try:

@@ -1,1 +1,1 @@
-"""Networks and agents that look at clips."""
+"""Encoders of video clips, and agents that observe clips."""

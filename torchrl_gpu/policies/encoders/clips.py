@@ -1,4 +1,4 @@
-"""What the encoders of clips share: the shape that they are made for, leading axes, features, checkpointing."""
+"""`VideoEncoder`, the base of clip encoders: clip shape, leading axes, features, activation checkpointing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ClipShape = tuple[int, int, int, int]
 
 
 class VideoEncoder(nn.Module, ABC):
-    """Features of clips.
+    """Base class of encoders from clips to features.
 
     Args:
         clip_shape: (T, 3, H, W) of the clips.
@@ -47,7 +47,7 @@ class VideoEncoder(nn.Module, ABC):
         """Features (B, F) of clips (B, T, 3, H, W)."""
 
     def stage(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """What a part of the network gives, checkpointed where that is wanted."""
+        """Output of a stage of the network, with activation checkpointing where enabled."""
         if not self.checkpointing or not torch.is_grad_enabled():
             return function(*inputs)
         # Nothing here draws random numbers, so there is no generator to be put back.
@@ -68,7 +68,7 @@ class Projection(nn.Module):
 
 
 def clip_shape_of(where: str, value: Sequence[int], least: ClipShape) -> ClipShape:
-    """The shape as plain numbers.
+    """A clip shape as plain integers.
 
     Raises:
         ValueError: It is not (T, 3, H, W) or smaller than the least.

@@ -1,4 +1,4 @@
-"""Any agent that looks at clips: one encoder in front of it, which learns from what the critics get wrong."""
+"""`FromClips`: any agent behind one clip encoder, which learns from the loss of the critics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ClipNetworkFactory = Callable[[tuple[int, ...]], nn.Module]
 
 @final
 class FromClips(Agent):
-    """An agent that sees `clip`, uint8 (T, C, H, W), through an encoder: to it, clips are vectors of features.
+    """Agent behind a clip encoder: it observes feature vectors in place of `clip`, uint8 (T, C, H, W).
 
     The encoder learns from the first of the agent's losses alone, that of the critics, or of values; an actor learns on
     features that are given (Yarats et al., ICLR 2022). Next clips are encoded by the same weights, without a gradient.
@@ -87,28 +87,28 @@ class FromClips(Agent):
 
     @property
     def name(self) -> str:
-        """The agent and its encoder."""
+        """Display name: the agent and its encoder."""
         return f"{self.agent.name} ({type(self.encoder).__name__})"
 
     @property
     def observations(self) -> list[str]:
-        """What batches must hold."""
+        """Names of the observations that a batch must hold."""
         return [CLIP if name == FEATURES else name for name in self.agent.observations]
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """Those of the agent."""
+        """Metrics of the agent."""
         return self.agent.metrics
 
     @property
     def batch_keys(self) -> list[NestedKey]:
-        """Those of the agent, with clips in place of features."""
+        """Keys that the agent's `losses` read, with clips in place of features."""
         clips: dict[NestedKey, NestedKey] = {FEATURES: CLIP, ("next", FEATURES): ("next", CLIP)}
         return [clips.get(key, key) for key in self.agent.batch_keys]
 
     @property
     def targets_update_every_step(self) -> bool:
-        """Whether those of the agent do."""
+        """As in the agent."""
         return self.agent.targets_update_every_step
 
     def anneal(self, frame: int) -> None:
@@ -116,7 +116,7 @@ class FromClips(Agent):
         self.agent.anneal(frame)
 
     def update_targets(self, update: int) -> None:
-        """Moves the agent's targets, and draws what it draws after an update."""
+        """Updates the agent's targets, with the random draws that it makes after an update."""
         self.agent.update_targets(update)
 
     def reset_targets(self) -> None:
@@ -128,7 +128,7 @@ class FromClips(Agent):
         return EncodedPolicy(self.encoder, self.agent.policy_at(risk))
 
     def alternatives(self) -> Mapping[str, Policy]:
-        """Those of the agent, behind the encoder."""
+        """Alternatives of the agent, behind the encoder."""
         return {name: EncodedPolicy(self.encoder, policy) for name, policy in self.agent.alternatives().items()}
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
@@ -147,14 +147,14 @@ class FromClips(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        """Those of the agent, and of the decoder; the encoder's are with the first, the critics'."""
+        """Weights of the agent and of the decoder; the encoder's are in the first group, the critics'."""
         groups = {name: list(weights) for name, weights in self.agent.parameter_groups.items()}
         next(iter(groups.values())).extend(weight for weight in self.encoder.parameters() if weight.requires_grad)
         return groups if self.decoder is None else {**groups, "reconstruction": list(self.decoder.parameters())}
 
 
 class ClipDecoder(nn.Module):
-    """Draws small clips from features: a hidden layer, and a linear one for the mean colours of 2×2 pixels.
+    """Decoder of small clips from features: a hidden layer, and a linear one for the mean colours of 2×2 pixels.
 
     Args:
         num_features: F.
@@ -169,7 +169,7 @@ class ClipDecoder(nn.Module):
         self.net = nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU(), nn.Linear(hidden, size))
 
     def missing(self, features: Tensor, clips: Tensor) -> Tensor:
-        """Mean over clips and frames of the squared differences, summed over colours and places, a scalar.
+        """Reconstruction error, a scalar: squared differences, mean over clips and frames, sum over colours and places.
 
         Args:
             features: (B, F).
@@ -182,7 +182,7 @@ class ClipDecoder(nn.Module):
 
 @final
 class EncodedPolicy(TensorDictModuleBase):
-    """A policy over features, as one over clips.
+    """Policy over clips: an encoder followed by a policy over features.
 
     Args:
         encoder: Gives features (…, D) of clips.
@@ -196,7 +196,7 @@ class EncodedPolicy(TensorDictModuleBase):
         self.out_keys = list(policy.out_keys)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes what the policy writes."""
+        """Writes the outputs of the policy."""
         features = self.encoder(tensordict.get(CLIP))
         decided = self.policy(tensordict.copy().set(FEATURES, features))
         return tensordict.update(decided.select(*self.out_keys))

@@ -1,4 +1,4 @@
-"""R3D-18 behind the interface of the encoders: torchvision's network with normalisation that is safe for learning."""
+"""R3D-18 as a `VideoEncoder`: torchvision's network with frozen batch, or group, normalisation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINETICS_MEAN, _KINETICS_STD = (0.43216, 0.394666, 0.37645), (0.22803, 0.22145,
 
 @final
 class FrozenBatchNorm3d(nn.BatchNorm3d):
-    """BatchNorm by its running statistics, in training too, where they stay as they are; scale and shift learn.
+    """BatchNorm with frozen running statistics, in training too; scale and shift learn.
 
     Batches of a replay are no fair sample, and a target network that normalised by its own batch would be another one.
     """

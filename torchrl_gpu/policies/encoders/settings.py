@@ -1,4 +1,4 @@
-"""Which encoder of clips a network has, as plain settings that a YAML file can hold."""
+"""`ClipEncoder`: plain settings of a clip encoder, for YAML files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NORMS = ("auto", "frozen", "group")
 
 @dataclass(frozen=True)
 class ClipEncoder:
-    """An encoder of clips; `make` builds it for clips of a shape.
+    """Settings of a clip encoder; `make` builds it for clips of a shape.
 
     Args:
         arch: Which: `Simple2DCNN`, `Simple3DCNN`, `R3D18` or `TimeSformer`.

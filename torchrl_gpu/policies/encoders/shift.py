@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def random_shift(clips: Tensor, most: int) -> Tensor:
-    """Clips (B, T, C, H, W), each moved by whole pixels, all of its frames alike; what is uncovered repeats the edge.
+    """Clips (B, T, C, H, W), each shifted by whole pixels, all of its frames alike; uncovered pixels repeat the edge.
 
     Yarats et al., "Mastering visual continuous control", ICLR 2022, without their interpolation: shifts are whole.
 

@@ -74,7 +74,7 @@ class Simple2DCNN(_PatchEncoder):
 
 @final
 class Simple3DCNN(_PatchEncoder):
-    """Three 3D convolutions: over three frames, over two, over one, the mean over what is left of time.
+    """Three 3D convolutions: over three frames, over two, over one, and the mean over the remaining frames.
 
     Kernels are (3, 4, 4), (2, 2, 2) and (1, 2, 2), strides the same in space and 1 in time, channels 16, 32 and 32. A
     linear layer, LayerNorm and tanh follow.
@@ -137,7 +137,7 @@ def _pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None) -> Te
 
 
 def _plain_pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The same by torch's own operator, for formats that cannot move four bytes as one number."""
+    """`_pixel_convolution` by torch's own operator, for formats that cannot move four bytes as one number."""
     pixels = (clips.to(weight.dtype) - _CENTRE) * _SCALE
     maps = conv3d(pixels.transpose(1, 2), weight, bias, (1, _PATCH, _PATCH)).relu()  # (B, C, T-t+1, H/4, W/4)
     quarters = maps.unflatten(4, (-1, 2, 2)).unflatten(3, (-1, 2, 2))  # (…, rows, 2, 2, columns, 2, 2)

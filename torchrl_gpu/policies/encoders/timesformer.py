@@ -18,7 +18,7 @@ _EPS = 1e-6
 
 
 class Size(NamedTuple):
-    """Channels, blocks and heads of attention."""
+    """Size of a TimeSformer: channels, blocks and attention heads."""
 
     width: int
     depth: int
@@ -102,7 +102,7 @@ class TimeSformer(VideoEncoder):
 
 
 class Attention(nn.Module):
-    """Attention of the tokens of a sequence to each other, by several heads."""
+    """Multi-head self-attention over the tokens of a sequence."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Attention(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What tokens (B, L, D) get, (B, L, D)."""
+        """Attention output (B, L, D) of tokens (B, L, D)."""
         q, k, v = (
             self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         )  # each (B, heads, L, D/heads)

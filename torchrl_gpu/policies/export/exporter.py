@@ -1,4 +1,4 @@
-"""Policies as files that run without this package: ONNX, or a program of torch.export."""
+"""Policy export to files that run without this package: ONNX, or a program of torch.export."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def export_policy(
     *,
     classes: Sequence[type] = (),
 ) -> Path:
-    """Writes a policy as one graph, masks and normalisation inside, for batches of any size, and what it means.
+    """Exports a policy as one graph, masks and normalisation inside, for batches of any size, with its manifest.
 
     The graph takes the observations that `policy.in_keys` names and gives `action`. Before anything is written under
     the name that was asked for, the file is opened again, by ONNX Runtime or by torch, and must decide as the policy
@@ -157,9 +157,9 @@ def _write_onnx(graph: nn.Module, example: list[Tensor], path: Path, names: list
 
 
 def _pack_tables(graph: Any) -> None:
-    """Has the graph make its tables of the one value that most entries have and of the others; to the bit the same.
+    """Stores the graph's tables sparsely, as the most frequent value and all others; bit-identical when expanded.
 
-    ONNX Runtime does so once, when it opens the file.
+    ONNX Runtime expands them once, when it opens the file.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -191,7 +191,7 @@ _WRITERS = {"onnx": _write_onnx, "pt2": _write_pt2}
 
 
 def made_up(policy: InferencePolicy, rows: int) -> list[Tensor]:
-    """Observations of a policy, (rows, …) each, drawn from a seed: masks have a legal action in each row."""
+    """Synthetic observations of a policy, (rows, …) each, drawn from a seed: masks have a legal action in each row."""
     generator = torch.Generator().manual_seed(rows)
     found: dict[str, Tensor] = {}
     for name in policy.in_keys:
@@ -208,7 +208,7 @@ def made_up(policy: InferencePolicy, rows: int) -> list[Tensor]:
 
 
 def _difference(policy: InferencePolicy, run: Run, observations: list[Tensor]) -> float:
-    """How far a file's actions are from the policy's; of discrete ones, how much less they are worth."""
+    """Largest difference of a file's actions from the policy's; of discrete ones, largest loss of value."""
     given = dict(zip(policy.in_keys, observations, strict=True))
     ours = policy.policy(TensorDict({name: value.clone() for name, value in given.items()}, [len(observations[0])]))
     wanted, got = ours.get("action"), run(observations)
@@ -227,7 +227,7 @@ def _difference(policy: InferencePolicy, run: Run, observations: list[Tensor]) -
 
 
 def _describe(policy: InferencePolicy, out: Path, format: str, worst: float) -> None:
-    """Writes the sidecars."""
+    """Writes the manifest, and the LEAPP file."""
     sha256 = hashlib.sha256(out.read_bytes()).hexdigest()
     checked = {"batches": list(_BATCHES), "largest_difference": worst, "tolerance": _TOLERANCE}
     told = {"file": out.name, "file_format": format, "sha256": sha256, "parity": checked} | sidecar(policy)
@@ -240,7 +240,7 @@ def _describe(policy: InferencePolicy, out: Path, format: str, worst: float) -> 
 
 
 def leapp(policy: InferencePolicy, told: dict[str, Any]) -> dict[str, Any]:
-    """A graph of one node in the terms of LEAPP 0.7 (github.com/nvidia-isaac/leapp, "generated configs").
+    """LEAPP 0.7 description of a graph of one node (github.com/nvidia-isaac/leapp, "generated configs").
 
     Shapes are those of a batch of one. `kind`, which is free there, is left out: none of its own words fits these
     observations.

@@ -1,4 +1,4 @@
-"""What the inputs and outputs of a policy mean, as JSON for whoever has neither its environment nor this package."""
+"""JSON manifest of an exported policy's inputs and outputs, readable without its environment or this package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_OBSERVATIONS = (  # arguments of PackingEnv that decide what it shows and wh
 
 
 class Meaning(NamedTuple):
-    """Of an entry: what it is, its unit, the frame that it is given in, the names of its numbers."""
+    """Description of an input or output: text, unit, reference frame, names of its elements."""
 
     says: str
     unit: str | None = None
@@ -105,7 +105,7 @@ _MEANINGS: Mapping[str, Mapping[str, Meaning]] = {
 
 
 def sidecar(policy: InferencePolicy) -> dict[str, Any]:
-    """Names, shapes, types, units and frames of what a policy takes and gives, the rule of its mask, and its origin.
+    """Manifest of a policy: names, shapes, types, units and frames of inputs and outputs, mask rule, and origin.
 
     Everything is plain data; "batch" stands for the axis of any length.
     """
@@ -129,9 +129,9 @@ def sidecar(policy: InferencePolicy) -> dict[str, Any]:
 
 
 def settings_of(env: PackingEnv) -> dict[str, Any]:
-    """The arguments of an environment that decide what it shows and what an action means, as a configuration has them.
+    """Environment arguments that determine observations and the meaning of actions, as a configuration has them.
 
-    Of an item source only plain arguments are told.
+    Of an item source only plain arguments are included.
     """
     source = _source(env)
     plain = {name: getattr(source, name, None) for name in inspect.signature(type(source)).parameters}
@@ -143,7 +143,7 @@ def settings_of(env: PackingEnv) -> dict[str, Any]:
 
 
 def catalogue_of(env: PackingEnv) -> dict[str, Any]:
-    """What tells one catalogue of items from another: how many there are, their names, and a hash of their maps."""
+    """Identity of an item catalogue: number of items, their names, and a hash of their maps."""
     catalogue, hashed = env.catalogue, hashlib.sha256()
     for name in ("extent", "height", "volume", "top", "bottom"):
         value = getattr(catalogue, name)
@@ -165,7 +165,7 @@ def _source(env: PackingEnv) -> ItemSource:
 
 
 def _names(env: PackingEnv) -> list[str] | None:
-    """Of all items, in the order of the catalogue; None for boxes, and where the source does not tell."""
+    """Names of all items, in the order of the catalogue; None for boxes, and for sources without names."""
     if env.catalogue.flat or env.catalogue.num_items > _MOST_NAMES:
         return None
     try:
@@ -181,13 +181,13 @@ def _is_plain(value: Any) -> bool:
 
 
 def computed_inputs(policy: InferencePolicy) -> dict[str, str]:
-    """Inputs of a policy that packs which follow from its heightmap and items, and by which rules."""
+    """Inputs of a packing policy that follow from its heightmap and items, each with its rule."""
     packs = policy.space.source == "PackingEnv"
     return {name: _COMPUTED[name] for name in policy.in_keys if packs and name in _COMPUTED}
 
 
 def elements_of(policy: InferencePolicy, name: str) -> list[str] | None:
-    """Names of the numbers of an entry's last axis, where they are known."""
+    """Names of the elements along the last axis of an input or output, where they are known."""
     known = _MEANINGS.get(policy.space.source, {}).get(name)
     names = None if known is None else known.elements
     if policy.space.source == "MarineNavEnv" and name == "observation":
@@ -217,7 +217,7 @@ def _mask_rule(policy: InferencePolicy) -> str:
 
 
 def _packing(policy: InferencePolicy) -> dict[str, Any]:
-    """The bin, its resolution and grid, and the rotation matrix of each orientation, of a policy that packs."""
+    """The bin, its resolution and grid, and the rotation matrix of each orientation, of a packing policy."""
     extras = policy.space.extras
     bin_, maps = extras.get("bin"), extras.get("action_shape")
     if policy.space.source != "PackingEnv" or not isinstance(bin_, dict) or not isinstance(maps, list):
@@ -239,7 +239,7 @@ def _packing(policy: InferencePolicy) -> dict[str, Any]:
 
 
 def _packer(policy: InferencePolicy) -> dict[str, Any]:
-    """What the hierarchical packer knows of items, and what it chooses from."""
+    """Item catalogue and selection rules of the hierarchical packer; empty for other policies."""
     packer = policy.policy
     if not isinstance(packer, HierarchicalPacker):
         return {}
@@ -256,7 +256,7 @@ def _packer(policy: InferencePolicy) -> dict[str, Any]:
 
 
 def _orientations(policy: InferencePolicy, number: int) -> list[Any] | None:
-    """Rotation matrices, row by row, from the item as it is given; None where the record does not tell."""
+    """Rotation matrices, row by row, from the item as it is given; None where they are not recorded."""
     settings = (policy.about.get("env") or {}).get("init_args") or {}
     packer = policy.policy
     word, source = settings.get("orientations", "yaw"), settings.get("items", "random")

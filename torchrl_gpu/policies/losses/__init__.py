@@ -1,4 +1,4 @@
-"""Losses as pure functions, for what TorchRL has no loss for or one that reads the device back."""
+"""Losses as pure functions, where TorchRL has none, or one that reads the device back."""
 
 from torchrl_gpu.policies.losses.categorical import cross_entropy, project
 from torchrl_gpu.policies.losses.policy_gradient import clipped_surrogate, generalized_advantage, standardized

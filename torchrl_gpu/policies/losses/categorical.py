@@ -1,4 +1,4 @@
-"""Distributions over fixed values, the atoms."""
+"""Categorical distributions over fixed values, the atoms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def project(probabilities: Tensor, values: Tensor, support: Tensor) -> Tensor:
-    """Probabilities of the atoms that are nearest to a distribution over other values.
+    """Projection of a distribution over other values onto the atoms.
 
     Each value, clamped to the support, gives its probability to the two atoms beside it, the nearer one more.
     Bellemare, Dabney, Munos, ICML 2017, eq. 7.
@@ -27,5 +27,5 @@ def project(probabilities: Tensor, values: Tensor, support: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, probabilities: Tensor) -> Tensor:
-    """Cross entropy (B,) of what is predicted, logits (B, Z), under what came, probabilities (B, Z)."""
+    """Cross entropy (B,) of predicted logits (B, Z) under target probabilities (B, Z)."""
     return -(probabilities * logits.log_softmax(-1)).sum(-1)

@@ -1,4 +1,4 @@
-"""What policy gradients are made of: advantages, and the clipped surrogate."""
+"""Policy-gradient terms: generalised advantages, and the clipped surrogate."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def generalized_advantage(
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """The smaller of ratio · A and clip(ratio, 1 − ε, 1 + ε) · A: what a PPO update climbs.
+    """The smaller of ratio · A and clip(ratio, 1 − ε, 1 + ε) · A, the PPO objective.
 
     Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", 2017, eq. 7.
 
@@ -61,7 +61,7 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
 
 
 def standardized(values: Tensor, weight: Tensor | None = None, total: Total | None = None) -> Tensor:
-    """Values less their mean, over their standard deviation.
+    """Standardised values: less their mean, over their standard deviation.
 
     Args:
         values: (…).

@@ -29,5 +29,5 @@ def quantile_huber(values: Tensor, taus: Tensor, targets: Tensor, kappa: float =
 
 
 def quantile_error(values: Tensor, targets: Tensor) -> Tensor:
-    """How far quantiles (…, U) lie from targets (…, U'), mean over all pairs, (…,): a priority; without gradient."""
+    """Mean absolute error (…,) of quantiles (…, U) and targets (…, U') over all pairs: a priority; without gradient."""
     return (targets[..., None, :] - values[..., None]).abs().mean((-2, -1)).detach()

@@ -1,4 +1,4 @@
-"""What every temporal-difference loss shares: its target and the mean over a batch."""
+"""Temporal-difference target and weighted batch mean, shared by all such losses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def discounted(batch: TensorDictBase, value: Tensor, gamma: float) -> Tensor:
-    """Rewards so far plus what is expected to follow: r + γ^m · value where the episode goes on, else r.
+    """Temporal-difference target: r + γ^m · value where the episode goes on, else r.
 
     Sutton 1988. A transition that was cut off goes on: its `next` holds the true last observation.
 

@@ -1,1 +1,1 @@
-"""Networks, by what they look at."""
+"""Networks of agents, by type of observation."""

@@ -1,4 +1,4 @@
-"""Observations of a robot as features: one encoder for each version of the navigation environment."""
+"""Encoders from a robot's observation to features, one for each version of the navigation environment."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ Encoder = UnicycleEncoder | VesselEncoder
 
 
 def encoder_of(space: AgentSpace, normalised: bool = True) -> Encoder:
-    """The encoder of a space, told by the length of its `observation`.
+    """The encoder of a space, selected by the length of its `observation`.
 
     Raises:
         ValueError: There is none for it.

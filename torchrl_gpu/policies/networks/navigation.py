@@ -26,7 +26,7 @@ _LOGITS_AT_ONCE = 1 << 17  # on a CPU, whose cache holds no more
 
 
 class _Network(nn.Module, ABC):
-    """An encoder, and what a subclass adds to it.
+    """Base class of navigation networks: an encoder, and the layers of a subclass.
 
     Args:
         space: Gives the version and the action.
@@ -49,7 +49,7 @@ class _Network(nn.Module, ABC):
 
 @final
 class NavigationScores(_Network):
-    """A value for each action."""
+    """Q-network: a value for each action."""
 
     def _add_layers(self, space: AgentSpace) -> None:
         self.head = self._head(*space.values_shape)
@@ -61,7 +61,7 @@ class NavigationScores(_Network):
 
 @final
 class NavigationQuantiles(_Network):
-    """A quantile of the return for each action, at any shares τ."""
+    """Quantile network: quantiles of the return for each action, at any fractions τ."""
 
     def _add_layers(self, space: AgentSpace) -> None:
         self.taus = TauEmbedding(self.encoder.num_features)
@@ -87,7 +87,7 @@ class NavigationQuantiles(_Network):
 
 @final
 class NavigationAtoms(nn.Module):
-    """A distribution of the return over fixed values for each action: dueling, with noisy layers.
+    """Categorical distribution of the return over fixed values for each action: dueling, with noisy layers.
 
     Args:
         space: Gives the version and the number of actions.
@@ -127,7 +127,7 @@ class NavigationAtoms(nn.Module):
         return torch.cat(means).view(*value.shape[:-1], num_logits // self.num_atoms)
 
     def _streams(self, *observations: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Logits of the value (…, Z), what the last layer of the advantage takes, and its weights and bias."""
+        """Logits of the value (…, Z), the input of the advantage's last layer, and its weights and bias."""
         features = hidden = self.encoder(*observations)
         *layers, last = self.advantage
         for layer in layers:
@@ -142,7 +142,7 @@ class NavigationAtoms(nn.Module):
 
 @final
 class NavigationActor(_Network):
-    """An action before it is squashed."""
+    """Deterministic actor: an action before it is squashed."""
 
     def _add_layers(self, space: AgentSpace) -> None:
         self.head = self._head(*space.action_shape)
@@ -154,7 +154,7 @@ class NavigationActor(_Network):
 
 @final
 class NavigationGaussian(_Network):
-    """Mean and logarithm of the standard deviation of an action before it is squashed."""
+    """Gaussian actor: mean and log standard deviation of an action before it is squashed."""
 
     smallest, largest = -20.0, 2.0  # of the logarithm
 
@@ -162,14 +162,14 @@ class NavigationGaussian(_Network):
         self.head = self._head(2 * space.action_shape[0])
 
     def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Twice (…, D) float32."""
+        """Mean and log standard deviation, (…, D) float32 each."""
         mean, log_std = self.head(self.encoder(*observations)).chunk(2, -1)
         return mean, log_std.clamp(self.smallest, self.largest)
 
 
 @final
 class NavigationValue(_Network):
-    """The value of a state."""
+    """State-value critic."""
 
     def _add_layers(self, space: AgentSpace) -> None:
         self.head = self._head(1)
@@ -181,7 +181,7 @@ class NavigationValue(_Network):
 
 @final
 class NavigationCritic(_Network):
-    """The value of an action: features of the action multiply those of the observations."""
+    """Q-value critic: features of the action multiply those of the observations."""
 
     def _add_layers(self, space: AgentSpace) -> None:
         self.action = nn.Linear(*space.action_shape, self.encoder.num_hidden)
@@ -195,7 +195,7 @@ class NavigationCritic(_Network):
 
 @final
 class NavigationQuantileCritic(_Network):
-    """Quantiles of the return after an action, at any shares τ."""
+    """Quantile critic: quantiles of the return after an action, at any fractions τ."""
 
     def _add_layers(self, space: AgentSpace) -> None:
         self.taus = TauEmbedding(self.encoder.num_features)
@@ -210,7 +210,7 @@ class NavigationQuantileCritic(_Network):
 
 
 class _Head(nn.Module):
-    """Two hidden layers and the outputs; what is known of an action multiplies the first hidden layer."""
+    """Head: two hidden layers and the outputs; features of an action multiply the first hidden layer."""
 
     def __init__(self, num_features: int, num_hidden: int, num_outputs: int) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class _Head(nn.Module):
         return self.out(self.hidden(features, action)).float()
 
     def hidden(self, features: Tensor, action: Tensor | None = None) -> Tensor:
-        """What the last layer takes."""
+        """Input of the last layer."""
         hidden = relu(self.first(features), inplace=True)
         if action is not None:
             hidden = hidden * action

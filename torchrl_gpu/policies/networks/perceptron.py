@@ -1,4 +1,4 @@
-"""A perceptron that is known by its weights alone."""
+"""Multilayer perceptron whose shape follows from its state dict alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_LAYERS = 64
 
 @final
 class Perceptron(nn.Module):
-    """Linear layers with an activation between them.
+    """MLP: linear layers with an activation between them.
 
     Args:
         widths: Of inputs, hidden layers and outputs.
@@ -39,7 +39,7 @@ class Perceptron(nn.Module):
 
 
 def widths_of(state: Mapping[str, Any]) -> tuple[list[str], list[int]]:
-    """What `Perceptron` calls each weight of a state dict, in its order, and its widths.
+    """`Perceptron`'s names for the weights of a state dict, in its order, and the layer widths.
 
     Raises:
         ValueError: They are not a weight and a bias of each of some linear layers, which follow each other.

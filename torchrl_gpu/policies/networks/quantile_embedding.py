@@ -1,4 +1,4 @@
-"""Shares of a distribution as features."""
+"""Cosine embedding of quantile fractions τ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_ONCE_ELSEWHERE = 1 << 20
 
 @final
 class TauEmbedding(nn.Module):
-    """Features of shares τ: cosines cos(π·i·τ), i from 0, through one layer.
+    """Features of quantile fractions τ: cosines cos(π·i·τ), i from 0, through one layer.
 
     Dabney, Ostrovski, Silver, Munos, ICML 2018, eq. 4.
 
@@ -41,7 +41,7 @@ class TauEmbedding(nn.Module):
 
 
 def in_parts(taus: Tensor, rows: int) -> tuple[Tensor, ...]:
-    """Shares (…, U) in parts of as many as are best computed at once, each for that many rows."""
+    """Fractions (…, U) split into parts of the size that is best computed at once, each for that many rows."""
     if torch.compiler.is_exporting():  # a graph for any number of rows
         return (taus,)
     pairs = _AT_ONCE.get(taus.device.type, _AT_ONCE_ELSEWHERE)

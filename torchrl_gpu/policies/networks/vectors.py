@@ -1,4 +1,4 @@
-"""Networks for environments that are seen as vectors of numbers."""
+"""Networks for observations that are vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchrl_gpu.system import arguments
 
 
 class _Vectors(nn.Module):
-    """A perceptron over observations that are vectors.
+    """Base class of networks for vector observations: a perceptron.
 
     Args:
         space: What the agent observes and does.
@@ -54,7 +54,7 @@ class _Vectors(nn.Module):
 
 @final
 class VectorScores(_Vectors):
-    """Values of all actions from observations that are vectors, by a perceptron with hidden layers."""
+    """Q-network over vector observations: values of all actions, by a perceptron with hidden layers."""
 
     def _num_outputs(self, space: AgentSpace) -> int:
         return space.values_shape[0]
@@ -66,7 +66,7 @@ class VectorScores(_Vectors):
 
 @final
 class VectorActor(_Vectors):
-    """An action before it is squashed, from observations that are vectors."""
+    """Deterministic actor over vector observations: an action before it is squashed."""
 
     def _num_outputs(self, space: AgentSpace) -> int:
         return space.action_shape[0]
@@ -78,7 +78,7 @@ class VectorActor(_Vectors):
 
 @final
 class VectorGaussian(_Vectors):
-    """Mean and logarithm of the standard deviation of an action before it is squashed, from vectors."""
+    """Gaussian actor over vector observations: mean and log standard deviation of an action before it is squashed."""
 
     smallest, largest = -20.0, 2.0  # of the logarithm
 
@@ -86,14 +86,14 @@ class VectorGaussian(_Vectors):
         return 2 * space.action_shape[0]
 
     def forward(self, *vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Twice (…, D) float32 of vectors."""
+        """Mean and log standard deviation, (…, D) float32 each, of vectors."""
         mean, log_std = self.net(torch.cat(vectors, -1)).float().chunk(2, -1)
         return mean, log_std.clamp(self.smallest, self.largest)
 
 
 @final
 class VectorValue(_Vectors):
-    """The value of a state, from observations that are vectors."""
+    """State-value critic over vector observations."""
 
     def _num_outputs(self, space: AgentSpace) -> int:
         return 1
@@ -105,7 +105,7 @@ class VectorValue(_Vectors):
 
 @final
 class VectorCritic(_Vectors):
-    """The value of an action, from observations that are vectors."""
+    """Q-value critic over vector observations."""
 
     def _more_inputs(self, space: AgentSpace) -> int:
         return space.action_shape[0]

@@ -1,4 +1,4 @@
-"""Policies that pack bins."""
+"""Policies for bin packing."""
 
 from torchrl_gpu.policies.packing.heuristics import (
     BASELINES,

@@ -1,4 +1,4 @@
-"""Networks of packing for agents with an actor and a critic: `PlacementScores` taken apart."""
+"""Actor and critic networks for packing: the heads of `PlacementScores`, each on a trunk of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _HalfOfScores(nn.Module):
 
 @final
 class PlacementLogits(_HalfOfScores):
-    """A logit for every placement, for `PPO`; all are alike at first."""
+    """PPO actor: a logit for every placement, all equal at first."""
 
     unused = "value"
 
@@ -42,7 +42,7 @@ class PlacementLogits(_HalfOfScores):
 
 @final
 class PlacementValue(_HalfOfScores):
-    """What a bin and the items at hand are worth, for `PPO`."""
+    """PPO critic: value of a bin with its visible items."""
 
     unused = "advantage"
 

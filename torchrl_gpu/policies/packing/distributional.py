@@ -1,4 +1,4 @@
-"""Distributions of the return behind every placement, for the agents that learn them."""
+"""Distributions of the return after every placement, for the agents that learn them."""
 
 from __future__ import annotations
 

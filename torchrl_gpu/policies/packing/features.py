@@ -1,4 +1,4 @@
-"""Input planes of placement networks: what a placement looks like from close by."""
+"""Input planes of placement networks: local features of every placement."""
 
 from __future__ import annotations
 
@@ -118,6 +118,6 @@ class PlacementFeatures(nn.Module):
 
 
 def _corner(sums: Tensor, x: Tensor, y: Tensor, cells_y: int) -> Tensor:
-    """Entries (x, y) of the integral image (B, (X+3)·(Y+3)) for x (B, J, Gx) and y (B, J, Gy)."""
+    """Elements (x, y) of the integral image (B, (X+3)·(Y+3)) for x (B, J, Gx) and y (B, J, Gy)."""
     at = x[..., :, None] * (cells_y + 3) + y[..., None, :]
     return sums.gather(1, at.flatten(1)).view(at.shape)

@@ -1,4 +1,4 @@
-"""The rows of the evaluation table of irregular packing."""
+"""Baselines of irregular packing: the rows of its evaluation table."""
 
 from __future__ import annotations
 

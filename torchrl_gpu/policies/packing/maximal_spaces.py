@@ -1,4 +1,4 @@
-"""Placing into the corners of empty maximal spaces: the online packing heuristic, and the boundary rule."""
+"""Heuristics over the corners of empty maximal spaces: the online packing heuristic, and the boundary rule."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def maximal_spaces(heights: Tensor, ceiling: float) -> Spaces:
 
 
 class _Corners(PlacementHeuristic):
-    """Boxes go into the corner of an empty maximal space that holds them, the one nearest to the bin's own corner.
+    """Base class of heuristics that place a box into an empty maximal space, at its corner nearest to the bin's own.
 
     Spaces are those that are open from above. Where no such placement is legal, the deepest-bottom-left one is made,
     where the code released with Zhao et al. (ICLR 2022) ends the episode.
@@ -69,14 +69,14 @@ class _Corners(PlacementHeuristic):
 
     @abstractmethod
     def worth(self, spaces: Spaces) -> Tensor:
-        """What is least in the best space, from 0 on, float64, the shape of `spaces.level`."""
+        """Score of each space, least in the best one, from 0 on, float64, the shape of `spaces.level`."""
 
     def choose(self, placements: Placements) -> Tensor:
         """As in the base class."""
         return first_best([self.best(placements), placements.z, placements.reach], placements.legal)
 
     def best(self, placements: Placements) -> Tensor:
-        """Least worth of the spaces in whose corner a placement is, (N, K, O, Gx, Gy); `NONE` where there is none."""
+        """Least score of the spaces in whose corner a placement is, (N, K, O, Gx, Gy); `NONE` where there is none."""
         p = placements
         width = max(1, _CHUNK // (self.bin.cells[0] * self.bin.cells[1]) ** 2)
         parts = [self._worth(*each) for each in zip(p.heightmap.split(width), *self._items(p, width), strict=True)]
@@ -91,7 +91,7 @@ class _Corners(PlacementHeuristic):
         return [each.reshape(shape).split(width) for each in sizes]
 
     def _worth(self, heightmap: Tensor, extent_x: Tensor, extent_y: Tensor, height: Tensor) -> Tensor:
-        """Least worth of the spaces that begin at each cell and hold the item, (N, K, O, X, Y); `NONE` for none."""
+        """Least score of the spaces that begin at each cell and hold the item, (N, K, O, X, Y); `NONE` for none."""
         spaces = maximal_spaces(self.levels(heightmap), self.ceiling)
         worth = torch.where(spaces.maximal, self.worth(spaces), NONE)
         x, y = (torch.arange(cells, device=heightmap.device, dtype=torch.int64) for cells in self.bin.cells)
@@ -115,14 +115,14 @@ class OnlineBinPacking(_Corners):
     """
 
     def worth(self, spaces: Spaces) -> Tensor:
-        """Base, y and x of its corner, as the digits of a number."""
+        """Score of a space: base, y and x of its corner, as the digits of a number."""
         x, y = (torch.arange(cells, device=spaces.level.device, dtype=torch.int64) for cells in self.bin.cells)
         return (spaces.level * len(y) + y[:, None]) * len(x) + x[:, None, None, None]
 
 
 @final
 class BoundaryRule(_Corners):
-    """The empty maximal space that holds the box and is best for what may come.
+    """Boundary rule: the empty maximal space that holds the box and scores best by volume and fitting item sizes.
 
     A space scores its volume in cells, one for each size of the catalogue that fits into it, and 10 more where all do.
     The rule "BR" that Zhao et al. (AAAI 2021) compare with, as released with Zhao et al. (ICLR 2022).
@@ -141,7 +141,7 @@ class BoundaryRule(_Corners):
         self.fitting = (fits[0] & fits[1] & fits[2]).sum(3)  # (X + 1, Y + 1, U + 1), sizes that fit
 
     def worth(self, spaces: Spaces) -> Tensor:
-        """By how much it misses the best score."""
+        """Score of a space: its shortfall from the largest score possible."""
         x, y = (torch.arange(cells, device=spaces.level.device, dtype=torch.int64) for cells in self.bin.cells)
         length = (x - x[:, None] + 1).clamp_min(0)[..., None, None]
         breadth = (y - y[:, None] + 1).clamp_min(0)

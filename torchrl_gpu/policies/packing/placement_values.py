@@ -1,4 +1,4 @@
-"""What placements of boxes are worth, by a weighted sum of a few numbers that know no scale."""
+"""Linear values of box placements: a weighted sum of a few scale-free features."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SAME = 1e-4  # heights closer than this are one but for rounding
 
 
 class Candidates(NamedTuple):
-    """The placements that are valued, (B, M) each; those that are none have `there` false and 0 or more elsewhere."""
+    """Candidate placements, (B, M) each; unused slots have `there` false and 0 or more elsewhere."""
 
     action: Tensor  # int64
     there: Tensor  # bool
@@ -57,9 +57,9 @@ class Candidates(NamedTuple):
 
 @final
 class LinearPlacementValues(nn.Module):
-    """Values of the placements of boxes: weighted sums of nineteen numbers of the box and the pile around it.
+    """Linear values of box placements: weighted sums of nineteen features of the box and the pile around it.
 
-    They tell placements of one box on one pile apart, and nothing else. Valued are the placements that are wedged:
+    They are comparable only between placements of one box on one pile. Valued are the placements that are wedged:
     moved by one place of the grid, one way or the other along x, and one way or the other along y, they would not be
     legal or would rest higher. Of more than `candidates` the lowest count, of equal ones those nearest to the corner of
     the bin. Where anything is legal, at least one placement is wedged.
@@ -144,7 +144,7 @@ class LinearPlacementValues(nn.Module):
         )
 
     def numbers(self, heights: Tensor, found: Candidates) -> Tensor:
-        """The nineteen numbers (B, M, 19) of candidates on piles (B, X, Y) in bin heights.
+        """The nineteen features (B, M, 19) of candidates on piles (B, X, Y) in bin heights.
 
         Base and top of the box, top squared; volume of the hollow under it, twentieths of the bin, on five lines along
         y; x + y of its corner, share of the bin's; length of its sides at walls. Of its four sides the share that
@@ -222,7 +222,7 @@ class LinearPlacementValues(nn.Module):
 
 
 def _edge(level: Tensor, axis: int) -> Tensor:
-    """Whether the place before or behind along an axis is higher, or is none."""
+    """True where the place before or behind along an axis is higher, or is none."""
     beyond = torch.full_like(level.narrow(axis, 0, 1), torch.inf)
     before = torch.cat([beyond, level.narrow(axis, 0, level.shape[axis] - 1)], axis)
     behind = torch.cat([level.narrow(axis, 1, level.shape[axis] - 1), beyond], axis)

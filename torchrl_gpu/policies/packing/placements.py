@@ -1,4 +1,4 @@
-"""What a placement heuristic is: maps of scores over all placements, and the legal one with the least."""
+"""`PlacementHeuristic`: score maps over all placements, of which the legal one with the least score is taken."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Placements(NamedTuple):
 
     @property
     def reach(self) -> Tensor:
-        """x + y, cells, (N, K, O, Gx, Gy) int64: what is least in the corner of the bin."""
+        """x + y, cells, (N, K, O, Gx, Gy) int64, least in the corner of the bin."""
         return self.x + self.y
 
 
 class PlacementHeuristic(TensorDictModuleBase, ABC):
-    """A policy that looks at every legal placement at once and keeps no state.
+    """Stateless policy that scores every legal placement at once.
 
     It reads `legal_mask`, `box_heightmap`, `item_id` and, where the environment shows it, `z_map` (made again where it
     does not), over any batch shape, and writes `action`, int64; 0 where nothing is legal. Equally good placements: the
@@ -97,7 +97,7 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         )
 
     def _given(self, tensordict: TensorDictBase) -> list[Tensor]:
-        """Ids, mask, heightmap and, where it is there, z-map; checked without a look at their values."""
+        """Item ids, mask, heightmap and, where present, z-map; validated without reading their values."""
         item_id, z_map = tensordict.get("item_id", None), tensordict.get("z_map", None)
         slots = (item_id.shape[-1] if isinstance(item_id, Tensor) and item_id.ndim else None,)
         forms: dict[str, Form] = {
@@ -117,7 +117,7 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
 def checked_entries(
     where: str, tensordict: TensorDictBase, forms: Mapping[str, Form], device: torch.device | None
 ) -> list[Tensor]:
-    """Entries of a tensordict, each of its dtype and, behind the batch shape, its shape; see `arguments.tensor`."""
+    """Tensors of a tensordict, each of its dtype and, behind the batch shape, its shape; see `arguments.tensor`."""
     return [
         arguments.tensor(where, name, tensordict.get(name, None), dtype, (*tensordict.shape, *shape), device)
         for name, (dtype, shape) in forms.items()

@@ -1,4 +1,4 @@
-"""Policies that pack bins by what they are worth afterwards, and trained ones that come with the package."""
+"""`PackingPolicy`: packing by the value of the bin afterwards, with the trained policies that come with the package."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _FIELDS_OF_WEIGHTS = ("format", "names", "candidates", "space", "about")
 
 
 class PackingPolicy(TensorDictModuleBase):
-    """Places every item where what is gained, and what the bin is worth afterwards, are largest together.
+    """Greedy packing policy: places every item where gain plus value of the bin afterwards is largest.
 
     Args:
         space: Of the environment, or of another one with the same kind of items: the tables fit bins of any size.
         tables: Values of bins, by tables, or of placements, by weights.
-        about: What made it, as plain data.
+        about: Origin, as plain data.
     """
 
     knows = "nothing"
@@ -95,7 +95,7 @@ class PackingPolicy(TensorDictModuleBase):
         return policy.to(get_device(device)).eval()
 
     def save(self, path: str | Path) -> None:
-        """Writes the tables as a safetensors file, in a few megabytes: half precision, and only entries that learned.
+        """Writes the tables as a safetensors file, in a few megabytes: half precision, and only weights that learned.
 
         The values of bins change by less than 1e-4 of a bin's volume by that. Weights of placements stay as they are.
         """

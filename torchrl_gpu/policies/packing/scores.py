@@ -79,7 +79,7 @@ class PlacementScores(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions around a skip; what the whole map holds is added to the first."""
+    """Residual block of two convolutions; features pooled over the whole map are added to the first."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class _Block(nn.Module):
 
 
 def placement_planes(scores: PlacementScores, *observations: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-    """Planes (B, J, P, Gx, Gy), legal actions (B, A) and the batch shape of what `PlacementScores` takes."""
+    """Planes (B, J, P, Gx, Gy), legal actions (B, A) and the batch shape of the inputs of `PlacementScores`."""
     heightmap, item_size, z_map, legal = observations
     batch = item_size.shape[:-3]
     legal = legal.reshape(-1, *legal.shape[-4:])

@@ -1,4 +1,4 @@
-"""Placing so that the space that can still be reached from above stays largest."""
+"""Placement heuristic that keeps the space accessible from above largest (MACS)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK = 1 << 20  # elements of the largest tensor worked on at once: more leave
 
 
 class Candidates(NamedTuple):
-    """The placements that are scored, deepest-bottom-left first, (N, C)."""
+    """Candidate placements, deepest-bottom-left first, (N, C)."""
 
     action: Tensor  # int64
     legal: Tensor  # bool

@@ -1,4 +1,4 @@
-"""Which of several visible items to pack: the largest."""
+"""Choice of the largest among several visible items."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PER_ITEM = ("item_id", "legal_mask", "z_map", "item_top", "item_bottom")
 
 @final
 class VolumeSorted(TensorDictModuleBase):
-    """The visible item of largest volume that has a legal placement, placed by another policy.
+    """Wrapper policy: the visible item of largest volume that has a legal placement, placed by another policy.
 
     The other policy sees that item alone, as an environment with K = 1 would show it. Of equal volumes the first slot
     goes first; where nothing is legal the action is 0.

@@ -16,7 +16,7 @@ class EpisodeMeter:
 
     Args:
         device: Where the steps are.
-        names: What is told of an episode when it ends.
+        names: Outcomes of an episode, given when it ends.
         memory: Share of the old mean that stays after a batch of steps in which episodes finished.
     """
 
@@ -45,7 +45,7 @@ class EpisodeMeter:
         return {"finished": self.finished, **{f"recent_{name}": value for name, value in self.recent.items()}}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Takes what `state_dict` gave.
+        """Restores a state from `state_dict`.
 
         Raises:
             ValueError: It is something else; nothing has changed then.

@@ -35,7 +35,7 @@ _WARM_UPS = 3  # the first loads libraries and compiles kernels, later ones sett
 
 @dataclass(frozen=True)
 class Graph:
-    """Something recorded: `replay` does it again and leaves what it gives in `result`."""
+    """A captured CUDA graph and its outputs: `replay` runs it again and leaves them in `result`."""
 
     replay: Callable[[], object]
     result: TensorDictBase
@@ -45,7 +45,7 @@ Capture = Callable[[Body, torch.device], Graph]
 
 
 class Steppable(Protocol):
-    """Plays a step in all environments: they themselves, or workers that do it for them."""
+    """Protocol of batched stepping: the environments themselves, or workers that step them."""
 
     @property
     def outcomes(self) -> Sequence[NestedKey]:
@@ -64,7 +64,7 @@ def play_steps(
     decisions: Sequence[NestedKey] = ("action",),
     outcomes: Sequence[NestedKey] | None = None,
 ) -> tuple[TensorDictBase, TensorDictBase]:
-    """Acts for `steps` steps.
+    """Plays `steps` steps of a policy in an environment.
 
     Args:
         env: The environment; restarts its own rows.
@@ -92,7 +92,7 @@ def play_steps(
 
 
 class GraphedRollout:
-    """`play_steps` as a function of what the environment shows; on CUDA one replay of a graph of all T steps.
+    """`play_steps` as a function of the environment's observations; on CUDA one replay of a graph of all T steps.
 
     The environment's state and what it shows live in tensors of their own: a call copies in what is not there already,
     and the last thing that the graph does is to write the new state into them, so that replays follow each other with
@@ -146,7 +146,7 @@ class GraphedRollout:
 
     @torch.no_grad()
     def __call__(self, current: TensorDictBase, *, copy: bool = True) -> tuple[TensorDictBase, TensorDictBase]:
-        """Acts for T steps.
+        """Plays T steps.
 
         Args:
             current: What the environment shows now, (N,).
@@ -173,13 +173,13 @@ class GraphedRollout:
         self._put(state, shown)
 
     def _put(self, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
-        """Makes both the present ones, in the tensors that the graph reads."""
+        """Copies state and observations into the tensors that the graph reads."""
         _write(state, self._state)
         _write(shown, self._shown)
         self.env._set_env_state(self._state)
 
     def _showing(self) -> TensorDictBase:
-        """A new tensordict over what the environment shows: keys that others set stay out of the next call."""
+        """New tensordict over what the environment shows: keys that others set in it stay out of the next call."""
         out = self._groups.copy()
         for key, value in self._shown.items():
             out.set(key, value)
@@ -210,12 +210,12 @@ class GraphedRollout:
         return self._graph
 
     def _rows(self, played: TensorDictBase) -> list[Tensor]:
-        """Copies of what was played, of the state and of what is shown: (N, …) each."""
+        """Copies of the steps played, of the state and of the observations: (N, …) each."""
         values = [*played.values(True, True), *self._state.values(), *self._shown.values()]
         return [value.clone() for value in values if value.ndim and len(value) == self.env.num_envs]
 
     def _check(self, graph: Graph, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
-        """That a replay gives what the steps give one by one; the generator is left as it was.
+        """Self-test of a replay against the steps one by one; the generator is left as it was.
 
         Raises:
             RuntimeError: It does not.
@@ -246,7 +246,7 @@ def _write(values: dict[Any, Tensor], into: dict[Any, Tensor]) -> None:
 
 
 def _rows_that_differ(one: Tensor, other: Tensor) -> Tensor:
-    """(N,) bool, of two tensors (N, …): by more than rounding in another order makes."""
+    """Rows (N,) bool in which two tensors (N, …) differ by more than rounding in another order makes."""
     if one.is_floating_point():
         differ = ~torch.isclose(one, other, rtol=1e-2, atol=1e-3, equal_nan=True)
     else:
@@ -258,7 +258,7 @@ def _rows_that_differ(one: Tensor, other: Tensor) -> Tensor:
 
 
 def casts(device: torch.device) -> tuple[bool, torch.dtype]:
-    """State of autocast: on or off, and its dtype."""
+    """Autocast state: on or off, and its dtype."""
     return torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
 
 
@@ -270,7 +270,7 @@ def uncached_casts(device: torch.device) -> torch.autocast:
 
 @contextmanager
 def same_random_numbers(device: torch.device) -> Iterator[None]:
-    """Leaves the generator of a device as it was, so that what comes next draws the same numbers again."""
+    """Context manager that restores the generator of a device, so that later draws are the same numbers again."""
     on_cuda = device.type == "cuda"
     before = torch.cuda.get_rng_state(device) if on_cuda else torch.get_rng_state()
     try:
@@ -304,7 +304,7 @@ def capture_cuda(body: Body, device: torch.device, wanted: str = _WANTED) -> Gra
 
 
 def _abandon(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> None:
-    """Undoes what a capture that broke off leaves behind: else random numbers could not be drawn outside of graphs, and
+    """Cleans up after a capture that broke off: else random numbers could not be drawn outside of graphs, and
     the allocator would go on to keep memory for the graph."""
     graph.reset()
     with suppress(RuntimeError, AttributeError):  # it has ended in order, or torch has no such function
@@ -323,7 +323,7 @@ def _warm_up(body: Body) -> None:
 
 @contextmanager
 def operator_named(wanted: str = _WANTED) -> Iterator[None]:
-    """Turns what is raised during a capture into an error that names the operator at which it happened.
+    """Context manager that turns an exception during a capture into an error that names the operator.
 
     Args:
         wanted: The first two parts of the message.
@@ -342,7 +342,7 @@ def operator_named(wanted: str = _WANTED) -> Iterator[None]:
 
 
 class _LastOperator(TorchDispatchMode):
-    """Remembers which operator was called last, and what it raised."""
+    """Record of the operator that was called last, and of its exception."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -19,17 +19,17 @@ from torchrl_gpu.training.collect.graphed import RESULTS, GraphedRollout, play_s
 
 
 class Codec(Protocol):
-    """Packs transitions as soon as they are played, before replay keeps them."""
+    """Protocol of codecs: they pack transitions as soon as they are played, before replay keeps them."""
 
     def packed(self, steps: TensorDictBase) -> TensorDictBase:
         """The same steps (N, S), in order, packed; in place. Those that are packed already stay so."""
 
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
-        """Entries of packed steps, given those of the observations."""
+        """Specs of packed steps, given those of the observations."""
 
 
 class Rollout:
-    """Steps an environment with a policy and keeps where it stopped.
+    """Collector of experience: steps an environment with a policy and continues where it stopped.
 
     Args:
         env: The environment; restarts its own rows.
@@ -71,7 +71,7 @@ class Rollout:
 
     @torch.no_grad()
     def collect(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
-        """Acts for `steps` steps.
+        """Plays `steps` steps.
 
         Args:
             policy: Writes `action`.
@@ -91,7 +91,7 @@ class Rollout:
 
     @torch.no_grad()
     def play(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
-        """Acts for `steps` steps.
+        """Plays `steps` steps.
 
         Returns:
             Steps in order, (N, T), or (N·R, T) of R robots, with `next` holding reward, ends and the observations kept;
@@ -101,7 +101,7 @@ class Rollout:
         return self._replayed(fresh), fresh
 
     def set_frames(self, frames: int) -> None:
-        """Tells the environment how many steps have been played, as `BatchedEnv.set_frames`."""
+        """Sets the environment's number of steps played, as `BatchedEnv.set_frames`."""
         self.env.set_frames(frames)
         if self.workers is not None:
             self.workers.set_frames(frames)
@@ -136,7 +136,7 @@ class Rollout:
         return {"env": self.env.state_dict(), "current": self.current.clone().to_dict(), "pending": pending}
 
     def load_state_dict(self, state: dict) -> None:
-        """Goes on where `state` was saved.
+        """Restores a state from `state_dict`.
 
         Raises:
             ValueError: Something in it cannot be this environment's; nothing has changed then.
@@ -150,7 +150,7 @@ class Rollout:
         self.current, self.pending = current, pending
 
     def transition_entries(self, packed: bool = True) -> dict[NestedKey, Entry]:
-        """Entries of a transition, without batch axes; heightmaps as `store` packs them, or as they are shown."""
+        """Specs of a transition's keys, without batch axes; heightmaps as `store` packs them, or as they are shown."""
         specs = (self.env.full_observation_spec, self.env.full_reward_spec, self.env.full_done_spec)
         known = {key: entry for spec in specs for key, entry in self._own_entries(spec).items()}
         known |= {
@@ -166,7 +166,7 @@ class Rollout:
         return there | later
 
     def _own_entries(self, spec: Any) -> dict[str, Entry]:
-        """Those of environments, or of their robots where there is a group, by the last part of their names."""
+        """Specs of the environments, or of their robots where there is a group, by the last part of their keys."""
         depth = len(self.group)
         found = {key if isinstance(key, tuple) else (key,): e for key, e in entries_of(spec, 1 + bool(depth)).items()}
         return {key[-1]: entry for key, entry in found.items() if key[:-1] == self.group}
@@ -215,7 +215,7 @@ def _last(key: NestedKey) -> str:
 
 
 def per_robot(steps: TensorDictBase, group: tuple[str, ...]) -> TensorDictBase:
-    """Steps of every robot by itself, their entries at the root: (N·R, T), of (N, T) with a `group` of R robots."""
+    """Steps of every robot by itself, their keys at the root: (N·R, T), of (N, T) with a `group` of R robots."""
     robots = steps[group].copy()
     robots["next"] = steps[("next", *group)]
     return robots.transpose(1, 2).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""The data side of behaviour cloning: demonstrations, some of them held back, and episodes for evaluation."""
+"""Data module of behaviour cloning: demonstrations, some of them held back, and episodes for evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data side of a run: training steps by their number, and episodes for evaluation."""
+"""Data module of a run: training steps by their number, and episodes for evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data side of a navigation run."""
+"""Data module of a navigation run."""
 
 from __future__ import annotations
 

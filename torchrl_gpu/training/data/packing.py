@@ -1,4 +1,4 @@
-"""The data side of a packing run."""
+"""Data module of a packing run."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class DeviceReplay(TensorDictReplayBuffer):
         """ValueError unless `load_extra_state` would take it."""
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Takes what `extra_state` gave."""
+        """Restores a state from `extra_state`."""
 
     def leave_out(self, index: Tensor, rows: Tensor) -> None:
         """Never draws those of the transitions `index` (B,) for which `rows`, bool (B,) or (B, 1), is true."""
@@ -150,7 +150,7 @@ class DeviceReplay(TensorDictReplayBuffer):
 
 
 class HostStorage(LazyTensorStorage):
-    """Transitions in host memory; what is read comes on a device, through pinned memory where it can be had.
+    """Transitions in host memory, read onto a device, through pinned memory where it can be had.
 
     Args:
         capacity: Transitions kept.

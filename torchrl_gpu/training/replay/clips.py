@@ -42,7 +42,7 @@ class ClipReplay(DeviceReplay):
     """Made by `codec_for`."""
 
     def codec_for(self, env: BatchedEnv) -> FrameStore:
-        """Takes the frames out of what is played in an environment, before it becomes transitions.
+        """Codec that takes the frames out of an environment's steps, before they become transitions.
 
         Raises:
             ValueError: It shows no `frame` and `frame_at`.
@@ -91,7 +91,7 @@ class ClipReplay(DeviceReplay):
         self._frames.check_state_dict(where, state.get("frames"))
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Takes the frames."""
+        """Restores the frames."""
         self._frames.load_state_dict(state["frames"])
 
 
@@ -144,7 +144,7 @@ class FrameStore:
         return steps.exclude("frame", inplace=True)
 
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
-        """Entries of packed steps, given those of the observations."""
+        """Specs of packed steps, given those of the observations."""
         most = torch.tensor([len(self._frames) - 1, _LAST, self.capacity - 1], dtype=torch.int64, device="cpu")
         kept = {key: entry for key, entry in shown.items() if key not in ("frame", "clip")}
         return kept | {"frame_at": Entry(torch.int64, (3,), Bounds(torch.zeros_like(most), most))}
@@ -167,7 +167,7 @@ class FrameStore:
         return (number - earlier >= oldest[row]) & (later[:, 1] <= self._newest[row])
 
     def clips(self, frame_at: Tensor, length: int) -> Tensor:
-        """As `ClipReplay.clips`; a row that there is not stands for the nearest, as a bad index would end CUDA."""
+        """As `ClipReplay.clips`; a row that there is not is read as the nearest, as a bad index would end CUDA."""
         row, number, earlier = frame_at.unbind(1)
         back = torch.arange(length - 1, -1, -1, device=frame_at.device, dtype=torch.int64)
         at = (number[:, None] - torch.minimum(back, earlier[:, None])).remainder(self.capacity)
@@ -200,7 +200,7 @@ class FrameStore:
         check_entries(f"{where}: frames", state, wanted)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Takes what `state_dict` gave.
+        """Restores a state from `state_dict`.
 
         Raises:
             ValueError: It is something else; nothing has changed then.

@@ -1,4 +1,4 @@
-"""Heightmaps as replay keeps them: in whole counts where that loses nothing."""
+"""Lossless packing of heightmaps in replay: as whole counts, where the items have a unit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HeightmapCodec:
         return transitions
 
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
-        """Entries of packed transitions, given those of the observations."""
+        """Specs of packed transitions, given those of the observations."""
         if self.unit is None or _KEY not in shown:
             return shown
         most = round(self._height / self.unit) + 1

@@ -1,4 +1,4 @@
-"""A replay as tensors and plain values, and back: what a checkpoint keeps of it."""
+"""Serialisation of a replay for checkpoints: to tensors and plain values, and back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def restore_replay(
     where: str = "replay",
     entries: Mapping[NestedKey, Entry] | None = None,
 ) -> None:
-    """Fills an empty replay with what `replay_state` gave.
+    """Fills an empty replay from a state of `replay_state`.
 
     Args:
         replay: The empty one.

@@ -1,4 +1,4 @@
-"""The losses of an agent through torch.compile, where that gives the same."""
+"""Losses of an agent through torch.compile, where a self-test finds them equal to eager ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CompiledLosses:
 
     The first batch is computed both ways. Where losses, errors or gradients differ by more than rounding, or where the
     machine cannot compile, a warning says so and the operators run one by one from then on. Generators, and what losses
-    change in the agent, such as statistics, are left as they were by that trial.
+    change in the agent, such as statistics, are left as they were by that self-test.
 
     Args:
         agent: Whose losses are computed. Its weights are read anew at each call.
@@ -33,7 +33,7 @@ class CompiledLosses:
 
     @property
     def compiled(self) -> bool:
-        """True once a trial has found that the compiled function gives the same."""
+        """True once the self-test has found that the compiled function gives the same."""
         return self._losses not in (None, self.agent.losses)
 
     def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ _FAR = 0.1  # of the way that weights move: how far apart two may end
 
 
 class Graphed(ABC):
-    """Updates of an agent as a function of a tensordict; on CUDA one replay of a graph. A subclass says which.
+    """Base class of updates of an agent as a function of a tensordict; on CUDA one replay of a graph.
 
     An update is: `Agent.losses`, the backward pass of their sum, clipping, a step of the optimizer,
     `Agent.update_targets`. A call copies what it is given into tensors that the graph reads. Weights, targets and the
@@ -96,7 +96,7 @@ class Graphed(ABC):
 
     @abstractmethod
     def _learn(self, data: TensorDictBase, plan: Iterable[Settings]) -> TensorDictBase:
-        """All updates of a call, one operator after the other; a graph holds what this does.
+        """All updates of a call, one operator after the other; the body of a graph.
 
         Args:
             data: What the call is given; it may not be changed.
@@ -127,7 +127,7 @@ class Graphed(ABC):
     # -- the update ---------------------------------------------------------------------------------------------------
 
     def _settings(self, update: int = 0) -> Settings:
-        """Of update `update` of a call, the first being 0: the present learning rates, where a graph reads them."""
+        """Settings of update `update` of a call, the first being 0: current learning rates where a graph reads them."""
         groups = self.optimizer.param_groups
         if self._capture is None:
             return [{} for _ in groups]
@@ -161,7 +161,7 @@ class Graphed(ABC):
     # -- the graph ----------------------------------------------------------------------------------------------------
 
     def _on_load(self, optimizer: Optimizer) -> None:
-        """The optimizer's state is in other tensors now."""
+        """Drops the graph: a loaded optimizer has its state in other tensors."""
         self._graph, self._fixed = None, ()
         if self.device.type == "cuda":
             set_capturable(optimizer)
@@ -189,7 +189,7 @@ class Graphed(ABC):
             torch.clear_autocast_cache()
 
     def _check(self, graph: Graph, plan: Sequence[Settings], written: list[Tensor], before: list[Tensor]) -> None:
-        """That a replay gives what the operators give one by one; the generator is left as it was.
+        """Self-test of a replay against the operators one by one; the generator is left as it was.
 
         Raises:
             RuntimeError: It does not.
@@ -210,11 +210,11 @@ class Graphed(ABC):
             raise RuntimeError(f"{wanted} weights that have moved otherwise")
 
     def _weights(self) -> list[Tensor]:
-        """Those that are trained, and others that belong to the agent, such as targets."""
+        """Weights that are trained, and others that belong to the agent, such as targets."""
         return [value for value in self.agent.state_dict().values() if isinstance(value, Tensor)]
 
     def _written(self) -> list[Tensor]:
-        """All that updates write.
+        """All tensors that updates write.
 
         Raises:
             ValueError: The optimizer keeps more than tensors on the device.
@@ -279,7 +279,7 @@ def _but_rate(settings: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _changed(groups: list[dict[str, Any]], settings: Settings) -> Iterator[None]:
-    """Other settings for a while, such as learning rates that a graph reads; schedules go on to see and set numbers."""
+    """Context manager of other settings, such as learning rates that a graph reads; schedules see and set numbers."""
     before = [{name: group[name] for name in each} for group, each in zip(groups, settings, strict=True)]
     for group, each in zip(groups, settings, strict=True):
         group.update(each)
@@ -291,7 +291,7 @@ def _changed(groups: list[dict[str, Any]], settings: Settings) -> Iterator[None]
 
 
 def _distance(ones: list[Tensor], others: list[Tensor]) -> float:
-    """Euclidean, over all elements."""
+    """Euclidean distance over all elements."""
     squares = [(one.double() - other.double()).square().sum() for one, other in zip(ones, others, strict=True)]
     return float(torch.stack(squares).sum().sqrt())
 

@@ -1,4 +1,4 @@
-"""All updates from a rollout as one launch: a CUDA graph of what makes batches of it, and of an update from each."""
+"""All updates from a rollout as one launch: a CUDA graph that makes its batches, and an update from each."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ class GraphedLearning(Graphed):
                 self.schedule.step()
 
     def _look_ahead(self) -> list[Settings]:
-        """The settings of every update that is to come: learning rates, and what the schedule changes besides."""
+        """Settings of every update that is to come: learning rates, and others that the schedule changes."""
         groups = self.optimizer.param_groups
         plan = [[group | each for group, each in zip(groups, settings, strict=True)] for settings in self._in_turn()]
         return [[_unlike(group, each) for group, each in zip(groups, settings, strict=True)] for settings in plan]
 
 
 def _unlike(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Learning rate, and those of the other settings that are not the group's."""
+    """Learning rate, and the other settings that differ from the group's."""
     others = {name: value for name, value in settings.items() if name not in ("params", "lr") and value != group[name]}
     return {"lr": settings["lr"], **others}

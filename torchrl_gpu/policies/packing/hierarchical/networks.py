@@ -88,7 +88,7 @@ class ViewResNet(nn.Module):
 
 
 class StateValue(nn.Module):
-    """The value of a state whatever is done next, from features of the pile and of the visible items; starts at zero.
+    """State value, whatever action follows, from features of the pile and of the visible items; starts at zero.
 
     Args:
         width: Of two hidden layers.

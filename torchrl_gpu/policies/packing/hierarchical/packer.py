@@ -1,4 +1,4 @@
-"""A manager that picks the item and a worker that places it, over whole batches of bins."""
+"""`HierarchicalPacker`: a manager picks the item and a worker places it, over whole batches of bins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACES = ("learned", "growth")
 
 
 class Chosen(NamedTuple):
-    """One decision for each bin, (B,) int64 where nothing else is said."""
+    """One decision for each bin, (B,) int64 unless noted otherwise."""
 
     slot: Tensor  # which visible item
     variant: Tensor  # item · O + orientation
@@ -39,7 +39,7 @@ class Chosen(NamedTuple):
 
 
 class Picked(NamedTuple):
-    """What came into question, and what was picked."""
+    """Items that the manager considered, and the one that it picked."""
 
     slot: Tensor  # (B,) int64, which visible item
     candidates: Tensor  # (B, J) int64, slots
@@ -47,12 +47,12 @@ class Picked(NamedTuple):
 
 
 def _narrow(images: Tensor) -> AbstractContextManager[object]:
-    """bfloat16 on a GPU, where convolutions gain by it; elsewhere nothing changes."""
+    """Autocast to bfloat16 on a GPU, where convolutions gain by it; elsewhere nothing changes."""
     return torch.autocast("cuda", torch.bfloat16) if images.is_cuda else nullcontext()
 
 
 def _parts(images: Tensor) -> Sequence[Tensor]:
-    """At most `_IMAGES` each; an exported graph, which takes any batch, has them all at once."""
+    """Parts of at most `_IMAGES` images; an exported graph, which takes any batch, has them all at once."""
     return (images,) if torch.compiler.is_exporting() else images.split(_IMAGES)
 
 
@@ -120,7 +120,7 @@ class PackerNetworks(nn.Module):
 
 @final
 class HierarchicalPacker(TensorDictModuleBase):
-    """The packer in one environment: reads what it shows and writes `action`; one pass for all bins of a batch.
+    """Hierarchical packing policy of one environment: writes `action`; one pass for all bins of a batch.
 
     Huang, Wang, Zhou, Lu, RA-L 8(1), 2023. Departs from the paper: scores are given at the placement grid, not at
     every cell; each network adds to a rule (see `PackerNetworks`); the worker keeps to placements that raise the pile
@@ -195,14 +195,14 @@ class HierarchicalPacker(TensorDictModuleBase):
         self.height = env.bin.size[2]
 
     def choosing(self, items: str, places: str) -> HierarchicalPacker:
-        """The same packer by other words; weights, maps of the items and epsilons are shared."""
+        """The same packer with other rules for items and places; weights, maps of the items and epsilons are shared."""
         _check_words(items, places)
         other = copy.copy(self)
         other.items, other.places = items, places
         return other
 
     def written(self) -> dict[str, Entry]:
-        """What it writes besides the action must be, without batch axes, so that a loaded replay can be checked."""
+        """Specs of the outputs besides the action, without batch axes, by which a loaded replay is validated."""
         (k, _, gx, gy), floats = self._forms["z_map"][1], Entry(torch.float32, (), Bounds(*ANY))
         items = min(self.item_shortlist or k, k)
         return {
@@ -227,7 +227,7 @@ class HierarchicalPacker(TensorDictModuleBase):
 
     @property
     def has_values(self) -> bool:
-        """Whether `decide` writes what is expected of each action."""
+        """True where `decide` writes values of the actions."""
         return self.places == "learned"
 
     def decide(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -278,7 +278,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         return Picked(candidates.gather(1, best[:, None])[:, 0], candidates, waste)
 
     def waste(self, heightmap: Tensor, item: Tensor, maps: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """What volume the best placement of items (B, J) would close off, (B, J), in bin volumes; arguments of `pick`.
+        """Volume that the best placement of items (B, J) would close off, (B, J), in bin volumes; arguments of `pick`.
 
         It is by how much the pile grows, less the volume of the item; infinite where the item fits nowhere.
         """
@@ -299,7 +299,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         return self.networks.score_items(self.views(heightmap, item_id), box, waste)
 
     def state_features(self, heightmap: Tensor, item_id: Tensor, utilization: Tensor, num_packed: Tensor) -> Tensor:
-        """Features (B, 10) float32 for `StateValue`: of piles (B, X, Y), items (B, K), what is packed (B, 1)."""
+        """Features (B, 10) float32 for `StateValue`: of piles (B, X, Y), items (B, K), utilization and count (B, 1)."""
         row, pile = self._row(item_id), heightmap.flatten(1) / self.height
         box, volume = self.box[row], self.volume[row]
         features = [pile.mean(1), pile.amax(1), pile.std(1), utilization[:, 0], num_packed[:, 0].float() / 50]
@@ -389,7 +389,7 @@ class HierarchicalPacker(TensorDictModuleBase):
 
 
 def rows_of(value: Tensor, index: Tensor) -> Tensor:
-    """Entries `index` (B, J) of `value` (B, O, …) along its second axis."""
+    """Elements `index` (B, J) of `value` (B, O, …) along its second axis."""
     return value.gather(1, index[(..., *[None] * (value.ndim - 2))].expand(-1, -1, *value.shape[2:]))
 
 

@@ -1,4 +1,4 @@
-"""Placing irregular items where the pile that is left is worth most, by a few numbers of its heightmap."""
+"""Placement of irregular items by the value of the resulting pile: a linear function of heightmap features."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SHIPPED = Path(__file__).parent / "weights" / "irregular.json"
 
 
 class Looked(NamedTuple):
-    """Placements of items (B, J) that are looked at, T of each, those that raise the pile least first."""
+    """Candidate placements of items (B, J), T of each, those that raise the pile least first."""
 
     item: Tensor  # (B, J) int64
     turn: Tensor  # (B, J, T) int64, orientation
@@ -46,7 +46,7 @@ class Looked(NamedTuple):
 
 @final
 class PileValues(nn.Module):
-    """What piles are worth that placements leave: a weighted sum of fifteen numbers, see `forward`.
+    """Linear value of the pile after a placement: a weighted sum of fifteen features, see `forward`.
 
     Args:
         weights: One for each of `NAMES`; None for those that come with the package, learned on procedural solids in a
@@ -67,7 +67,7 @@ class PileValues(nn.Module):
         self.register_buffer("weight", torch.tensor(each, dtype=torch.float32, device=torch.get_default_device()))
 
     def forward(self, heights: Tensor, growth: Tensor, base: Tensor) -> Tensor:
-        """Values (B,) float32 of piles; they tell placements of one item on one pile apart, and nothing else.
+        """Values (B,) float32 of piles; comparable only between placements of one item on one pile.
 
         Args:
             heights: (B, Gx, Gy) float32, the highest cell in each place of the grid, in bin heights.
@@ -77,7 +77,7 @@ class PileValues(nn.Module):
         return (self.numbers(heights, growth, base) * self.weight).sum(1)  # no product of matrices: as in any batch
 
     def numbers(self, heights: Tensor, growth: Tensor, base: Tensor) -> Tensor:
-        """The fifteen numbers (B, 15) of piles, arguments as above.
+        """The fifteen features (B, 15) of piles, arguments as in `forward`.
 
         Mean height at which a cube of each of five sides would rest, over all places that it may have; volume of the
         pits that no such cube reaches into; mean step between neighbouring places, standard deviation and mean cube of
@@ -106,7 +106,7 @@ def _highest(heights: Tensor, x: int, y: int) -> Tensor:
 
 @final
 class PileValuePacker(TensorDictModuleBase):
-    """Places the item that a rule picks where the pile that is left has the largest value.
+    """Packing policy: places the item that a rule picks where the resulting pile has the largest value.
 
     The item is the one of the largest bounding box that fits, less half of what its best placement would waste
     (`HierarchicalPacker`'s rule "waste"; with `items=1` its rule "box"). Looked at is, in each of the orientations that
@@ -168,7 +168,7 @@ class PileValuePacker(TensorDictModuleBase):
         return tensordict.set("action", torch.where(fits.any(1), action, 0).view(shape))
 
     def look(self, heightmap: Tensor, item: Tensor, z_map: Tensor, legal: Tensor) -> Looked:
-        """Placements of items (B, J) that come into question, given their maps (B, J, O, Gx, Gy)."""
+        """Candidate placements of items (B, J), given their maps (B, J, O, Gx, Gy)."""
         turns = torch.arange(z_map.shape[2], device=item.device, dtype=torch.int64)
         variants = (item[:, :, None] * len(turns) + turns).flatten(1)  # (B, J·O)
         growth = self.planes.growth(heightmap, variants, z_map.flatten(1, 2)).view_as(z_map)
@@ -180,7 +180,7 @@ class PileValuePacker(TensorDictModuleBase):
         return Looked(item, turn, place, order.values[..., : self.num_placements], base)
 
     def pick(self, looked: Looked) -> Tensor:
-        """Which of the items (B, J) the rule takes, (B,)."""
+        """Index (B,) of the item that the rule picks among items (B, J)."""
         waste = looked.growth[..., 0] - self.volume[looked.item]
         score = self.box[looked.item] - (WASTE_WEIGHT * waste if self.num_items > 1 else 0.0)
         return torch.where(looked.growth[..., 0].isfinite(), score, -torch.inf).argmax(1)

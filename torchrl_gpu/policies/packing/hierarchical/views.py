@@ -1,4 +1,4 @@
-"""What items look like to the networks of the hierarchical packer."""
+"""Inputs of the hierarchical packer's networks: placement planes and item views."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchrl_gpu.policies.spaces import AgentSpace
 
 
 class PlacementPlanes(nn.Module):
-    """The input planes of the worker: of one item in any of its orientations, over the placement grid.
+    """Input planes of the worker: of one item in any of its orientations, over the placement grid.
 
     Those of `PlacementFeatures`, by how much each placement raises the pile, and top and bottom of the item, its
     corner at the origin. Made for the items of one environment; holds no weights.
@@ -36,7 +36,7 @@ class PlacementPlanes(nn.Module):
         self.register_buffer("sizes", _sizes(self.catalogue, env), persistent=False)
 
     def growth(self, heightmap: Tensor, variant: Tensor, z_map: Tensor) -> Tensor:
-        """By how much each placement raises the pile, (B, J, Gx, Gy) float32, in bin volumes; arguments as below."""
+        """Growth of the pile by each placement, (B, J, Gx, Gy) float32, in bin volumes; arguments as below."""
         metres = self.kernels.pile_growth(heightmap, variant, z_map[:, :, None], self.catalogue, self.bin)
         return metres[:, :, 0] * (self.bin.cell_area / self.bin.volume)
 
@@ -64,7 +64,7 @@ class PlacementPlanes(nn.Module):
 
 
 class ItemViews(nn.Module):
-    """The input of the manager: six principal views of each item beside the pile.
+    """Input of the manager: six principal views of each item beside the pile.
 
     Args:
         env: Gives the bin and the items.
@@ -93,7 +93,7 @@ class ItemViews(nn.Module):
 
 
 def _known(row: Tensor, last: int) -> Tensor:
-    """The same rows, but `last`, which is no item's, for all that are not from 0 to below it."""
+    """The rows, with `last`, which is no item's, in place of all outside 0 to `last` − 1."""
     return torch.where((row >= 0) & (row < last), row, last)
 
 

@@ -1,4 +1,4 @@
-"""Tables as checkpoints hold them: only entries that have learned, and the one value of all others."""
+"""Sparse serialisation of n-tuple tables: the weights that have learned, and the one value of all others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBERS = ("weight", "drift", "path")
 
 
 def pack_tables(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state dict whose tables hold what has learned: of 8.7 million entries some hundred thousand.
+    """State dict with sparse tables: of 8.7 million weights, the some hundred thousand that have learned.
 
     In place of the `weight`, `drift` and `path` (E,) of `PatchTables` stand those of the entries that have learned,
     with the numbers of these as `learned` (M,) int32, and the weight of all others as `other` (1,). Of entries that are
@@ -64,7 +64,7 @@ def _tables_of(module: nn.Module) -> Iterator[tuple[str, PatchTables]]:
 
 
 def _packed(plan: PatchPlan, numbers: list[Any]) -> dict[str, Tensor] | None:
-    """Tables in the form of a file; None where they must stay as they are."""
+    """Sparse form of tables; None where they must stay as they are."""
     if plan.entries > MOST_ENTRIES or any(not isinstance(each, Tensor) or each.is_meta for each in numbers):
         return None
     weight, drift, path = numbers
@@ -83,7 +83,7 @@ def _packed(plan: PatchPlan, numbers: list[Any]) -> dict[str, Tensor] | None:
 
 
 def _unpacked(where: str, plan: PatchPlan, held: Mapping[str, Any]) -> list[Tensor]:
-    """Weight, drift and path (E,) of tables in the form of a file."""
+    """Weight, drift and path (E,) of tables in sparse form."""
     learned = arguments.tensor(where, "learned", held["learned"], torch.int32, (None,))
     count, most = len(learned), plan.entries
     if 4 * count > most:  # as images are found, each takes many times its room in the file
@@ -101,7 +101,7 @@ def _unpacked(where: str, plan: PatchPlan, held: Mapping[str, Any]) -> list[Tens
 
 
 def spread(plan: PatchPlan, images: list[Tensor], weight: Tensor, other: Tensor) -> Tensor:
-    """Weights of all entries (E,): `weight` (M,) of those with these images (`images_of`), `other` (1,) elsewhere."""
+    """All weights (E,) of the tables: `weight` (M,) at these images (`images_of`), `other` (1,) elsewhere."""
     made = other.expand(plan.entries).clone()
     for each, part in zip(images, weight.split([each.shape[1] for each in images]), strict=True):
         made[each] = part
@@ -109,7 +109,7 @@ def spread(plan: PatchPlan, images: list[Tensor], weight: Tensor, other: Tensor)
 
 
 def images_of(plan: PatchPlan, entries: Tensor) -> list[Tensor]:
-    """Of each table what is the same as some entries of it, turned or mirrored, (J, M); `entries` int64 rise."""
+    """Indices (J, M) equivalent to `entries` when turned or mirrored, for each table; `entries` int64 rise."""
     offsets = [each.offset for each in plan.tables]
     bounds = torch.searchsorted(
         entries, torch.tensor([*offsets, plan.entries], device=entries.device, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""What bins are worth by look-up tables, and so what every placement is."""
+"""`PatchTables`: n-tuple network values of bins, and so of every placement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEVER = -1e3  # the value of what is not legal: finite, so that it can be drawn 
 
 
 class PatchTables(nn.Module):
-    """Values of placements: what is gained at once, and what the bin is worth after it, by sums of table entries.
+    """Values of placements: the immediate gain plus the n-tuple network value of the bin afterwards.
 
     A bin's value is the utilization that is still to come. It is a sum over patches of neighbouring cells of one table
     entry each, which the heights of the patch find; where a patch lies does not matter, but walls are seen. See
@@ -36,7 +36,7 @@ class PatchTables(nn.Module):
         space: Gives the bin and the grid of placements.
         patches: Shapes of patches, see `PatchPlan`.
         levels: Levels that a bin is high; None for its cells, if they are at most 16, else 10.
-        initial: What every bin is worth at first: above what can be reached, so that nothing is left untried.
+        initial: Value of every bin at first: above what can be reached, so that nothing is left untried.
         pool: Cells along each side of what is seen as one.
 
     Raises:
@@ -116,14 +116,14 @@ class PatchTables(nn.Module):
         return (after + gain[..., None, None]).clamp_min(NEVER).reshape(*batch, -1)
 
     def levels_of(self, heightmap: Tensor) -> Tensor:
-        """What is seen of heightmaps (…, X, Y) in metres: (…, X / pool, Y / pool) uint8, levels."""
+        """Levels (…, X / pool, Y / pool) uint8 of heightmaps (…, X, Y) in metres."""
         if self.pool > 1:
             sides = [part for cells in self.seen for part in (cells, self.pool)]
             heightmap = heightmap.unflatten(-1, sides[2:]).unflatten(-3, sides[:2]).amax((-3, -1))
         return level_heights(heightmap, self.bin.size[2], self.plan.levels)
 
     def values(self, levels: Tensor) -> Tensor:
-        """What bins (N, X / pool, Y / pool) uint8, in levels, are worth, (N,) float32."""
+        """Values (N,) float32 of bins (N, X / pool, Y / pool) uint8, in levels."""
         return value_bins(levels, self.weight, self.plan)
 
     @torch.no_grad()
@@ -144,7 +144,7 @@ class PatchTables(nn.Module):
             counts: (N,) bool, whether a bin counts.
             rate: From 0 to 1.
             part: Numbers of the tables that move; None for all.
-            changes: Told which entries have moved.
+            changes: Records which weights have moved.
         """
         if self._scratch is None or self._scratch.device != self.weight.device:
             self._scratch = self.weight.new_zeros(len(self.weight), 2, dtype=torch.int64)

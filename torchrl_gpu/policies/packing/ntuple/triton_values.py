@@ -84,6 +84,7 @@ def value_placements_kernel(
         clip = tl.load(shape + 3)
         entries = weight + tl.load(shape + 4)
         were = before + n * patches + tl.load(shape + 5)
+        # Only patches that the footprint touches can change: each adds its new weight less its old one.
         for move_x in range(2 - tl.load(shape), most_rows + 1):
             for move_y in range(2 - tl.load(shape + 1), most_columns + 1):
                 first_x, first_y = x + move_x, y + move_y  # of the patch, in the frame
@@ -147,7 +148,7 @@ def value_placements(
 
 @lru_cache(maxsize=8)
 def _described(plan: PatchPlan, cells: tuple[int, int], device: torch.device) -> Tensor:
-    """(shapes, _FIELDS + 3·MOST_CELLS) int32: the ways that patches lie."""
+    """Kernel's table of patch shapes in all their orientations, (shapes, _FIELDS + 3·MOST_CELLS) int32."""
     rows, patch = [], 0
     for each in plan.lying:
         fixed = [each.rows, each.columns, len(each.cells), -1 if each.clip is None else each.clip, each.offset, patch]
@@ -159,7 +160,7 @@ def _described(plan: PatchPlan, cells: tuple[int, int], device: torch.device) ->
 
 
 def self_test(device: str) -> str:
-    """Why the kernel must not be used on a device, in one line; "" where it gives what torch gives there."""
+    """Reason not to use the kernel on a device, in one line; "" where it agrees with torch there."""
     plan, there = PatchPlan(("1x3", "2x2:1"), 6), torch.device(device)
     for pool, cells, step in ((1, (5, 4), 1), (2, (3, 4), 3)):
         given = some_placements(plan, cells, step, pool)
@@ -177,7 +178,7 @@ def self_test(device: str) -> str:
 def some_placements(
     plan: PatchPlan, cells: tuple[int, int], step: int, pool: int, rows: int = 2, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Heights, extents, tops, legality and weights to try: boxes that do not fit and bins too high among them."""
+    """Self-test inputs: heights, extents, tops, legality and weights; with boxes that do not fit and bins too high."""
     g = torch.Generator().manual_seed(seed)
     grid = (rows, 2, *(-(-side * pool // step) for side in cells))
     return (

@@ -1,11 +1,11 @@
-"""What bins are worth after placements: sums of table entries, one for each patch of cells, found by its heights.
+"""N-tuple network values of bins after placements: sums of table weights, one for each patch, indexed by its heights.
 
 These are n-tuple networks (Szubert and Jaśkowski, "Temporal difference learning of n-tuple networks for the game 2048",
-CIG 2014) over heightmaps. `PatchPlan` says which patches there are; the three jobs are
+CIG 2014) over heightmaps. `PatchPlan` defines the patches; the three operations are
 
 - `value_placements`: the value of the bin after every legal placement of boxes;
 - `value_bins`: the value of bins as they are; `shape_values` are the parts that it is a sum of;
-- `learn_bins`: a step of the entries towards what bins were worth.
+- `learn_bins`: a step of the weights towards the targets of bins.
 
 Each is written in torch, which runs on any device and reads nothing back, and defines them; on a CPU with a compiler
 they run in C++ (`native/afterstates.h`), where a placement costs only the patches that its footprint touches, and so
@@ -42,7 +42,7 @@ _LARGEST = 2.0**10  # error
 
 
 class Lying(NamedTuple):
-    """One shape of patches, lying one way.
+    """One patch shape in one orientation.
 
     Attributes:
         rows, columns: Cells along x and y.
@@ -65,7 +65,7 @@ class Lying(NamedTuple):
 
 @dataclass(frozen=True)
 class PatchPlan:
-    """Which patches of a bin have table entries.
+    """Patches of a bin that have weights in the tables.
 
     A bin is `levels` high, and has a frame of one cell around it of that height, so that walls are seen. A shape
     "2x3" stands for all patches of 2×3 and of 3×2 cells that touch the bin; their entries are found by the heights of
@@ -104,12 +104,12 @@ class PatchPlan:
         object.__setattr__(self, "entries", offset)
 
     def patches(self, cells: Sequence[int]) -> int:
-        """How many patches a bin of (X, Y) cells has."""
+        """Number of patches of a bin of (X, Y) cells."""
         return sum(math.prod(self.sides(each, cells)) for each in self.lying)
 
     @staticmethod
     def sides(lying: Lying, cells: Sequence[int]) -> tuple[int, int]:
-        """How many patches of a shape a bin of (X, Y) cells has along x and along y."""
+        """Numbers of patches of a shape along x and along y in a bin of (X, Y) cells."""
         return cells[0] + 3 - lying.rows, cells[1] + 3 - lying.columns
 
     def check_fits(self, cells: Sequence[int]) -> None:
@@ -123,7 +123,7 @@ class PatchPlan:
 
     @cached_property
     def first_images(self) -> Tensor:
-        """(E,) int64: of each entry the least of those that are the same turned or mirrored."""
+        """Least equivalent index of each weight, turned or mirrored, (E,) int64."""
         sizes = [math.prod(_sizes(shape, self.levels)) for shape in self.tables]
         return torch.cat(
             [
@@ -134,11 +134,11 @@ class PatchPlan:
 
     @cached_property
     def tables(self) -> tuple[Lying, ...]:
-        """Of each table the last of the shapes that share it, as it lies."""
+        """For each table, the last of the shapes that share it, as it lies."""
         return tuple({each.table: each for each in self.lying}.values())
 
     def images(self, table: int, numbers: Tensor) -> Tensor:
-        """The entries (J, M) int64 that are the same as some of a table, turned or mirrored in J ways.
+        """Indices (J, M) int64 equivalent to some of a table, turned or mirrored in J ways.
 
         Args:
             table: Which one.
@@ -166,13 +166,13 @@ def _parsed(shape: str, levels: int) -> tuple[int, int, int | None]:
 
 
 def _sizes(shape: Lying, levels: int) -> list[int]:
-    """How many digits each cell of a patch can have in its index."""
+    """Number of digits that each cell of a patch can have in the patch's index."""
     others = levels + 1 if shape.clip is None else 2 * shape.clip + 1
     return [levels + 1, *[others] * (len(shape.cells) - 1)]
 
 
 def _lying(rows: int, columns: int, clip: int | None, levels: int, table: int, offset: int) -> tuple[list[Lying], int]:
-    """A shape in the ways that it can lie, and how many entries it has."""
+    """A shape in all its orientations, and the number of its weights."""
     cells = [(x, y) for x in range(rows) for y in range(columns)]
     if clip is not None:  # the middle one first
         middle = (rows // 2, columns // 2)
@@ -204,7 +204,7 @@ def _moved(cell: tuple[int, int], rows: int, columns: int, flip_x: bool, flip_y:
 
 
 class Tables(NamedTuple):
-    """Entries, and what their steps follow.
+    """Table weights, and the running sums of errors that scale their steps.
 
     Attributes:
         weight: (E,) float32; entries that are the same turned or mirrored are equal.
@@ -281,7 +281,7 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
 
 
 def shape_values(heights: Tensor, weight: Tensor, plan: PatchPlan, part: Sequence[int]) -> Tensor:
-    """What the shapes of some tables have in the values of bins, so that several processes can share the work.
+    """Contributions of some tables to the values of bins, by shape, so that several processes can share the work.
 
     In C++ the rows, added up one after another from the first, are to the last bit what `value_bins` gives.
 
@@ -312,7 +312,7 @@ def shape_values(heights: Tensor, weight: Tensor, plan: PatchPlan, part: Sequenc
 
 
 class Changes(NamedTuple):
-    """Which entries have changed since they were forgotten, each by the first of those that are the same.
+    """Weights that have changed since the record was cleared, each by its least equivalent index.
 
     Attributes:
         first: (E,) int32; of each table, from its offset on, the numbers within it.
@@ -326,7 +326,7 @@ class Changes(NamedTuple):
 
     @classmethod
     def of(cls, plan: PatchPlan) -> Changes:
-        """None so far, on the CPU."""
+        """An empty record, on the CPU."""
         entries, kinds = plan.entries, len(plan.shapes)
         return cls(
             torch.zeros(entries, dtype=torch.int32, device="cpu"),
@@ -347,7 +347,7 @@ def learn_bins(
     part: Sequence[int] | None = None,
     changes: Changes | None = None,
 ) -> None:
-    """Moves entries so that the values of bins move by about `rate` times their errors; in place.
+    """Updates weights in place, so that the values of bins move by about `rate` times their errors.
 
     Each entry moves by the mean of the errors of the bins that it occurs in, once for each time that it does: that is
     the simultaneous algebraic reconstruction technique (Andersen and Kak 1984), whose steps do not add up however often
@@ -356,7 +356,7 @@ def learn_bins(
 
     Args:
         heights: (N, X, Y) uint8, levels.
-        error: (N,) float32: what a bin was worth, less its value.
+        error: (N,) float32: target of a bin, less its value.
         counts: (N,) bool, whether a bin counts.
         tables: Written to.
         plan: The patches.
@@ -409,7 +409,7 @@ def _triton() -> Any:
 
 @cache
 def _triton_problem(device: torch.device) -> str:
-    """Why the kernel in Triton is not taken on a device; "" where it is."""
+    """Reason not to use the Triton kernel on a device; "" where it is used."""
     if device.type != "cuda":
         return "no CUDA device"
     try:
@@ -434,7 +434,7 @@ def framed(heights: Tensor, plan: PatchPlan) -> Tensor:
 
 
 def entries_of(bins: Tensor, plan: PatchPlan) -> Tensor:
-    """(N, patches) int64, where the entry of each patch of framed bins is."""
+    """Weight index of each patch of framed bins, (N, patches) int64."""
     found = []
     for each in plan.lying:
         size = plan.sides(each, (bins.shape[1] - 2, bins.shape[2] - 2))
@@ -485,7 +485,7 @@ def by_torch(
 
 @lru_cache(maxsize=4)
 def _first_images(plan: PatchPlan, device: torch.device) -> Tensor:
-    """`first_images` where they are looked up, so that no update copies them there."""
+    """`first_images` on the device of their use, so that no update copies them there."""
     return plan.first_images.to(device)
 
 
@@ -544,7 +544,7 @@ class _Patches(Structure):
 
     @classmethod
     def of(cls, plan: PatchPlan, heights: Tensor, weight: Tensor, part: tuple[int, ...] | None = None) -> _Patches:
-        """What the C++ side is called with, of all tables or of some; the tensors must outlive the call."""
+        """Arguments of the C++ kernels, of all tables or of some; the tensors must outlive the call."""
         made = _described(plan, part)
         sizes = len(made), len(plan.shapes), *heights.shape[1:], plan.levels, torch.get_num_threads()
         described = cls(*sizes, addressof(made), weight.data_ptr())

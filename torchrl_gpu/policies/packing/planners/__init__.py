@@ -1,4 +1,4 @@
-"""Planners that look ahead: one item by expectation, or a known stream by a beam.
+"""Look-ahead planners: expectimax over the next item, or beam search over a known stream.
 
 Values come from `policies.packing.ntuple`.
 """

@@ -1,4 +1,4 @@
-"""Bins after placements, and what each placement of given items is worth there: what planners look ahead by."""
+"""Bins after placements, and values of the placements of given items in them, for look-ahead planners."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 
 
 class Afterstates:
-    """Places items into bins that no environment holds, and values their placements by tables.
+    """Simulates placements in bins outside of an environment, and values them by tables.
 
     Actions are those of one item: numbers from 0 to below A = O·Gx·Gy. Bins are (B, X, Y) float32, metres.
 
@@ -33,7 +33,7 @@ class Afterstates:
         return torch.where(item >= 0, self.catalogue.volume[item.clamp_min(0)] / self.bin.volume, 0.0)
 
     def values(self, heightmap: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
-        """What the placements of items are worth, gain and bin after it; and where each comes to rest.
+        """Values of the placements of items, gain plus bin afterwards; and the height at which each comes to rest.
 
         Args:
             heightmap: (B, X, Y).

@@ -1,4 +1,4 @@
-"""Looking one item ahead: the best placements by what they leave for whatever comes next."""
+"""One-step expectimax over the next item."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KNOWLEDGE = ("the distribution", "the boxes but not their order")
 
 
 class ExpectedPlacement(TensorDictModuleBase):
-    """Of the placements that tables value most, the one with the largest expected value one item later.
+    """Expectimax policy: of the placements that tables value most, that of the largest expected value one item later.
 
     No future is sampled. What it knows decides how likely each next item is:
 
@@ -100,7 +100,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         return action.gather(1, score.argmax(1, keepdim=True))[:, 0]
 
     def _shares_after(self, item: Tensor, known: Tensor | None = None) -> Tensor:
-        """Of each next item, (N, I) or (1, I), after `item` (N,).
+        """Probabilities of each next item, (N, I) or (1, I), after `item` (N,).
 
         Args:
             item: (N,) int64.
@@ -118,7 +118,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         return self._shares[fill_of(known[:, 0] + self.afterstates.gain(item)), item]
 
     def _worth(self, heightmap: Tensor, shares: Tensor) -> Tensor:
-        """What the best placement of each next item with a share (N, M, I) is worth, likewise, in bins (N·M, X, Y)."""
+        """Values (N, M, I) of the best placement of each next item with a share (N, M, I), in bins (N·M, X, Y)."""
         item = torch.arange(self.num_items, device=heightmap.device, dtype=torch.int64)
         item = torch.where(shares > 0, item, -1).flatten(0, 1)
         best = self.afterstates.values(heightmap, item)[0].amax(2).view(shares.shape)
@@ -145,7 +145,7 @@ def _check_known(where: str, env: PackingEnv, knows: str, next_items: NextItems 
 
 
 def shares_among(items: Tensor, number: int) -> Tensor:
-    """How often each of so many rows of a catalogue is among items, of all that there are.
+    """Relative frequency of each of `number` rows of a catalogue among items.
 
     Args:
         items: (N, T) int64, −1 for none.
@@ -160,7 +160,7 @@ def shares_among(items: Tensor, number: int) -> Tensor:
 
 
 def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
-    """How often each item follows each other in cut sequences, by how much of the bin has come until then.
+    """Transition frequencies of items in cut sequences, by how much of the bin has come until then.
 
     Sequences are cut as in the environment, by a seed of their own. A pair of items is rare in a twelfth of the bin's
     volume, so that what follows any item there stands in for `_PRIOR` of those that follow this one.
@@ -188,5 +188,5 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
 
 
 def fill_of(share: Tensor) -> Tensor:
-    """Which part of the bin's volume a share of it is in."""
+    """Index of the part of the bin's volume, of `_FILLS` equal ones, that a share of it is in."""
     return (share * _FILLS + 1e-3).long().clamp(0, _FILLS - 1)  # sums are rounded

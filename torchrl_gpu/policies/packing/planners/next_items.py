@@ -1,4 +1,4 @@
-"""How likely each item comes next, by those that came: of boxes that are cut from one bin the next can be foretold."""
+"""Next-item probabilities from the items that came before, for boxes that are cut from one bin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_ITEMS, _MOST_AGES, _MOST_WIDTH = 2**20, 256, 4096
 
 @final
 class NextItems(nn.Module):
-    """The probability that each item comes next, by a small network over the items that came before.
+    """Next-item probabilities, by a small network over the items that came before.
 
     It sees which items came, the last ones by their order, and four sums over all of them: their number, volume, base
     area and height. It is learned from sequences alone, see `learn_next_items`, and needs no packing.
@@ -65,7 +65,7 @@ class NextItems(nn.Module):
 
     @classmethod
     def of(cls, env: PackingEnv, ages: int = 20, width: int = 256) -> NextItems:
-        """One for the items of an environment, not trained yet.
+        """An untrained network for the items of an environment.
 
         Raises:
             ValueError: They are not `CutBoxes` without a pool, or a number is out of range.
@@ -101,7 +101,7 @@ class NextItems(nn.Module):
         return scores
 
     def save(self, path: str | Path, about: dict[str, object]) -> None:
-        """Writes the weights in half precision, as a safetensors file, with what made them as plain data."""
+        """Writes the weights in half precision, as a safetensors file, with their origin as plain data."""
         from safetensors.torch import save_file
 
         settings = {"num_items": self.num_items, "ages": self.ages, "width": self.width}
@@ -110,7 +110,7 @@ class NextItems(nn.Module):
 
     @classmethod
     def from_file(cls, path: str | Path) -> NextItems:
-        """What `save` wrote.
+        """The network of a file that `save` wrote.
 
         Raises:
             ValueError: The file is something else, is cut off, or its weights do not fit.
@@ -145,7 +145,7 @@ def pretrained_next_items(env: PackingEnv) -> NextItems | None:
 
 
 def _sums_of(env: PackingEnv) -> Tensor:
-    """What each item adds to the four sums, (I, 4); they are about 1 in a full bin."""
+    """Contribution of each item to the four sums, (I, 4); they are about 1 in a full bin."""
     catalogue, bin_ = env.catalogue, env.bin
     base = catalogue.extent[:, 0].prod(1).float() / (2 * bin_.cells[0] * bin_.cells[1])
     volume, height = catalogue.volume / bin_.volume, catalogue.height[:, 0] / (8 * bin_.size[2])
@@ -201,7 +201,7 @@ def next_item_loss(network: NextItems, rows: Tensor, draws: Tensor) -> Tensor:
 def learn_next_items(
     network: NextItems, env: PackingEnv, steps: int, *, batch: int = 4096, lr: float = 1e-3, seed: int = 0x0DD_17E15
 ) -> list[float]:
-    """Fits a network to what comes next in freshly cut sequences, of which none is one of a protocol's suite.
+    """Fits a network to the next items of freshly cut sequences, none of which is in a protocol's suite.
 
     Args:
         network: Written to.

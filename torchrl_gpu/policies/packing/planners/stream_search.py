@@ -1,4 +1,4 @@
-"""Search over the boxes that are known to come: many lines of placements side by side, in many bins at once."""
+"""Beam search over boxes that are known to come, in many bins at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPARE = 4  # lines that are grown for each that is kept, since some lead to the
 
 
 class Lines(NamedTuple):
-    """Placements one after the other from where each bin stands now, W lines in each of N bins, the best one first.
+    """Beam of placement sequences (lines) from the present state of each bin: W in each of N bins, the best one first.
 
     Attributes:
         heightmap: (N, W, X, Y) float32, metres, at the end of a line.
@@ -37,12 +37,12 @@ class Lines(NamedTuple):
 
 
 class StreamSearch(TensorDictModuleBase):
-    """The first placement of the best line that a beam search over the true coming items finds.
+    """Beam-search policy: the first placement of the best line over the true coming items.
 
     Lines are as long as `depth` items, the visible one counted; of each length the `beam` best go on, by what they fill
-    and what tables say of the bin after it. A line ends where the next item fits nowhere or none is left, and is then
-    worth what it fills. Lines that lead to the same bin, or to its mirror image where that makes no difference, count
-    once. With as many items as an episode has, and a beam as wide as there are lines, the search is exhaustive.
+    and what tables say of the bin after it. A line ends where the next item fits nowhere or none is left, with
+    the value of what it fills. Lines that lead to the same bin, or to its mirror image where that makes no difference,
+    count once. With as many items as an episode has, and a beam as wide as there are lines, the search is exhaustive.
 
     It reads the observation `future_items`. Nothing is drawn, so that the same bins get the same actions.
 
@@ -121,7 +121,7 @@ class StreamSearch(TensorDictModuleBase):
         return Lines(*kept)
 
     def _different(self, lines: Lines) -> Tensor:
-        """Which lines lead to a bin that no better one leads to, (N, C) bool; of those that have ended, the best."""
+        """True for lines to a bin that no better line leads to, (N, C) bool; of those that have ended, for the best."""
         levels = (lines.heightmap / self.afterstates.bin.tolerance).round().flatten(2).double()
         image = (levels @ self.numbers).amin(2)  # (N, C): the same for every image of a bin
         image, order = torch.where(lines.ended, -1.0, image).sort(dim=1, stable=True)
@@ -131,7 +131,7 @@ class StreamSearch(TensorDictModuleBase):
 
 
 def _hash_numbers(env: PackingEnv) -> Tensor:
-    """A number for each cell and image of the bin, (X·Y, S) float64: sums of heights by them tell bins apart.
+    """Hash weights of each cell and image of the bin, (X·Y, S) float64: sums of heights by them tell bins apart.
 
     Whole, and small enough that sums of heights in tolerances are exact: the same in any order.
     """
