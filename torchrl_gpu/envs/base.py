@@ -1,4 +1,4 @@
-"""The batched environment that every environment of this package is: resets of finished rows stay on the device."""
+"""`BatchedEnv`: a TorchRL `EnvBase` whose auto-reset never synchronises with the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16, *_WHOLE)
 
 
 class Conflict(NamedTuple):
-    """Two entries of a state that cannot both be right: the name of one, what it must be, what it is."""
+    """Inconsistency between two keys of a state: the name of one, what it must be, what it is."""
 
     name: str
     wanted: str
@@ -33,7 +33,7 @@ class Conflict(NamedTuple):
 
 
 class _Completed(type(EnvBase)):  # type: ignore[misc]  # a metaclass that TorchRL gives no public name
-    """Calls `_complete` on an environment whose constructor, with those of all its subclasses, has returned."""
+    """Metaclass that calls `_complete` once the constructors of a class and of all its subclasses have returned."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode(False), torch.no_grad():  # else no step outside could write into the state
@@ -43,16 +43,16 @@ class _Completed(type(EnvBase)):  # type: ignore[misc]  # a metaclass that Torch
 
 
 class BatchedEnv(EnvBase, metaclass=_Completed):
-    """`EnvBase` over `num_envs` rows whose `step_and_maybe_reset` never reads the device back.
+    """`EnvBase` over `num_envs` rows whose `step_and_maybe_reset` never synchronises with the device.
 
     TorchRL's own path asks the host whether any row is done, two to four times a step. Here every step computes what a
     reset would give and keeps it where a row is done (`torch.where`): no branch, no read, one graph. The true terminal
     observation stays in `next`.
 
-    A subclass makes specs and `_state`, a dataclass of tensors that decides how the run goes on, and gives `_step` and
-    `_observe_reset`. What others than TorchRL must be told of it, it says itself: `outcomes`, `set_frames`, and
-    `metrics` and `pictures` for viewers (see `envs.viewable`). Arguments of its constructor are kept under their names,
-    so that `like` can make another one.
+    A subclass defines specs, `_state` (a dataclass of tensors that decides how the run goes on), `_step` and
+    `_observe_reset`. Beyond TorchRL's interface it may define `outcomes`, `set_frames`, and `metrics` and `pictures`
+    for viewers (see `envs.viewable`). It keeps constructor arguments as attributes of the same names, so that `like`
+    can make another one.
     """
 
     reads_host = ""
@@ -105,41 +105,41 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         )
 
     def _complete(self) -> None:
-        """Runs once, when all constructors have returned."""
+        """Hook that runs once, when all constructors have returned."""
         self._completed = True
         arguments.seed(type(self).__name__, "seed", self.seed)  # a subclass may have kept its argument None over it
 
     @abstractmethod
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
-        """Restarts the rows where `mask` (N,) is true; observations of all rows."""
+        """Restarts the rows where `mask` (N,) is true; returns observations of all rows."""
 
-    # -- what is told of it -----------------------------------------------------------------------------------------
+    # -- outcomes and progress --------------------------------------------------------------------------------------
 
     @property
     def outcome_names(self) -> list[str]:
-        """Names of `outcomes`, without where they stand."""
+        """Names of `outcomes`, without the groups that hold them."""
         return [key if isinstance(key, str) else key[-1] for key in self.outcomes]
 
     def episode_outcomes(self, after: TensorDictBase) -> dict[str, Tensor]:
-        """Values of `outcomes` by name, of what follows steps: (…, 1) each, of the batch shape of `after`."""
+        """Values of `outcomes` by name, from the `next` of steps: (…, 1) each, of the batch shape of `after`."""
         return {name: after.get(key) for name, key in zip(self.outcome_names, self.outcomes, strict=True)}
 
     def set_frames(self, frames: int) -> None:
-        """Lets what depends on how far training is, such as a curriculum, follow it; nothing does by default.
+        """Updates schedules that depend on the progress of training, such as a curriculum; by default there are none.
 
         Args:
             frames: Steps played so far, over all environments.
         """
 
     def renumber(self, first_env: int) -> None:
-        """Makes these the environments from number `first_env` on; `set_seed` and `reset` then begin their episodes."""
+        """Renumbers the environments from `first_env` on; `set_seed` and `reset` then begin their episodes."""
         self.first_env = first_env
         self._env_index = torch.arange(self.num_envs, device=self.device, dtype=torch.int64) + first_env  # (N,)
 
     # -- state ------------------------------------------------------------------------------------------------------
 
     def to(self, device: str | torch.device) -> Self:
-        """Moves it, with its state: it is made anew there by `like`, and goes on where it was."""
+        """Moves the environment with its state: `like` makes a new one on the device, which goes on from that state."""
         if get_device(device) != self.device:
             moved = self.like(self.num_envs, device=device)
             moved.load_state_dict(self.state_dict())
@@ -148,9 +148,9 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
 
     @property
     def state(self) -> Any:
-        """The state as it is: the environment's own tensors, which must not be written into.
+        """Current state: the environment's own tensors, which must not be written into.
 
-        A state that is assigned is taken as `load_state_dict` takes one: checked whole, then copied.
+        Assignment acts as `load_state_dict`: the whole state is validated, then copied.
         """
         return self._env_state() if self._state is None else self._state
 
@@ -166,55 +166,55 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         )
 
     def _env_state(self) -> dict[str, Tensor]:
-        """Every tensor that decides how the run goes on."""
+        """All tensors that decide how the run goes on, by name."""
         return {field.name: getattr(self._state, field.name) for field in fields(self._state)}
 
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
-        """Takes what `_env_state` gave; trusted, so that a rollout may call it between steps."""
+        """Sets a state from `_env_state` without validation, so that a rollout may call it between steps."""
         self._state = type(self._state)(**state)
 
     def _state_bounds(self) -> dict[str, Bounds]:
-        """What values the entries of a state may have, where it is less than their dtype allows and floats are finite.
+        """Bounds of the tensors of a state by name, where tighter than their dtype, or than finite for floats.
 
-        This is all that an environment says of a state from outside; names, dtypes and shapes are those of its own.
+        This is all that an environment declares for validation; names, dtypes and shapes are those of its own state.
         """
         return {}
 
     def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
-        """The first thing that is wrong in a state whose entries, one by one, are right; None where nothing is."""
+        """First inconsistency of a state whose tensors are valid one by one; None where there is none."""
         return None
 
     def _derived_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Entries of a checked state that follow from others, made again, so that they cannot contradict them."""
+        """Tensors of a validated state that follow from others, recomputed so that they cannot contradict them."""
         return {}
 
     @property
     def stored_keys(self) -> list[str]:
-        """Observations that replay must keep."""
+        """Observation keys that replay must store."""
         return [str(key) for key in self.observation_spec]
 
     @property
     def stored_meaning(self) -> str:
-        """A digest of what numbers in `stored_keys` stand for: rows mean the same in environments that share it."""
+        """Digest of the encoding of `stored_keys`: stored rows mean the same in environments that share it."""
         return ""
 
     @property
     def space_extras(self) -> dict[str, Any]:
-        """What networks must know of this environment beside shapes: numbers, text, lists and dicts."""
+        """Properties of this environment that networks need besides shapes: numbers, text, lists and dicts."""
         return {}
 
     def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
-        """Adds to states (B,) taken from replay what `stored_keys` leaves out; in place.
+        """Adds the observations that `stored_keys` leaves out to states (B,) from replay; in place.
 
         Args:
             tensordict: The states.
-            replay: Where they were sampled from, for observations that span several transitions; their places in it are
-                the entry `index`.
+            replay: Replay that they were sampled from, for observations that span several transitions; their positions
+                in it are under the key `index`.
         """
         return tensordict
 
     def like(self, num_envs: int, **changes: Any) -> Self:
-        """An environment of the same class with the same constructor arguments, but for `changes`.
+        """New environment of the same class with the same constructor arguments, but for `changes`.
 
         Raises:
             ValueError: An argument of the constructor is no attribute of the same name, or a change is no argument.
@@ -222,7 +222,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         return type(self)(**self._arguments_like(num_envs, **changes))
 
     def _arguments_like(self, num_envs: int, **changes: Any) -> dict[str, Any]:
-        """What `like` gives the constructor."""
+        """Constructor arguments that `like` passes."""
         where, given = f"{type(self).__name__}.like", {"num_envs": num_envs, **changes}
         wanted = [name for name in _constructor_arguments(type(self)) if name not in self.not_passed_on]
         if unknown := set(changes) - set(wanted):
@@ -233,10 +233,10 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         return {name: given[name] if name in given else getattr(self, name) for name in wanted}
 
     def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
-        """Constructor arguments of an environment on the CPU that plays some of these, in a process of its own.
+        """Constructor arguments of a worker's environment, which plays some of these rows on the CPU of its process.
 
         Args:
-            num_envs: How many of them.
+            num_envs: Number of rows.
             first_env: Number of the first, counted as `first_env` is.
 
         Raises:
@@ -250,27 +250,27 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         return self._arguments_like(num_envs, first_env=first_env, seed=self.seed, device="cpu")
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The whole state as tensors, seed and episode counters included."""
+        """Full state as tensors, seed and episode counters included."""
         return {
             "seed": torch.tensor(self.seed, dtype=torch.int64, device="cpu"),
             **{name: value.clone() for name, value in self._env_state().items()},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, **kwargs: Any) -> None:
-        """Goes on from `state_dict`; the next step is the one that the saved environment would have made.
+        """Loads `state_dict`; the next step is the one that the saved environment would have made.
 
         Args:
-            state_dict: What `state_dict` gave.
-            strict: Whether every entry must be there; otherwise those that are missing stay as they are.
+            state_dict: Result of `state_dict`.
+            strict: Whether every key must be present; otherwise the tensors of missing keys stay as they are.
 
         Raises:
-            ValueError: Names, dtypes or shapes are others, as when `num_envs` is not the same, or values cannot be
-                those of this environment. Nothing has changed then.
+            ValueError: Names, dtypes or shapes differ, as when `num_envs` does, or values cannot be those of this
+                environment. Nothing has changed then.
         """
         self._take_state(f"{type(self).__name__}.load_state_dict", state_dict, strict)
 
     def _take_state(self, where: str, given: Any, strict: bool) -> None:
-        """Checks a state from outside, all of it, and only then goes on from a copy of it. Reads the device."""
+        """Validates a whole state from outside, and only then goes on from a copy of it. Reads the device."""
         present = {"seed": torch.tensor(self.seed, dtype=torch.int64, device="cpu"), **self._env_state()}
         bounds = self._state_bounds()
         wanted: dict[NestedKey, Entry] = {
@@ -298,13 +298,13 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
                 raise
 
     def _given_action(self, tensordict: TensorDictBase, key: NestedKey, shape: tuple[int, ...], whole: bool) -> Tensor:
-        """The action of a step, in a shape; reads nothing.
+        """Action of a step in a given shape, validated without reading its values.
 
         Args:
             tensordict: Of the step.
             key: Of the action.
-            shape: What it must have; an axis of one behind it is let pass.
-            whole: Whether actions are whole numbers, which are then cast to int64.
+            shape: Required shape; a trailing axis of size 1 is accepted.
+            whole: Whether actions are integers, which are then cast to int64.
 
         Raises:
             ValueError: There is none, or it has another shape, device or kind of numbers.
@@ -329,7 +329,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
             self._restart_episodes()
 
     def _restart_episodes(self) -> None:
-        """Makes the next reset begin the first episode that `self.seed` gives."""
+        """Makes the next reset begin the first episode of `self.seed`."""
         self._state.episode = torch.zeros_like(self._state.episode)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -344,7 +344,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         return self._started(self._observe_reset(mask.reshape(self.num_envs)))
 
     def _reset_check_done(self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase) -> None:
-        """TorchRL looks here whether a row is done after a reset, three reads of the device; by `_started` none is."""
+        """Skips TorchRL's check for rows done after a reset, three reads of the device; by `_started` none is."""
 
     def _started(self, observation: dict[str, Tensor]) -> TensorDict:
         out = dict(observation)
@@ -359,7 +359,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         return tensordict, self.maybe_reset(self._step_mdp(tensordict))
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Restarts the rows that are done, without asking the host whether there are any."""
+        """Restarts the rows that are done, without reading on the host whether there are any."""
         done = tensordict.get("done").reshape(self.num_envs)
         fresh = self._started(self._observe_reset(done))
         for key in self._cleared:
@@ -369,7 +369,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
 
 
 def _constructor_arguments(cls: type) -> list[str]:
-    """Names of the arguments that a class is made with; those behind `**kwargs` are those of the class it passes to."""
+    """Names of the constructor arguments of a class; `**kwargs` stands for those of the class it passes them to."""
     names: list[str] = []
     for each in cls.__mro__:
         if "__init__" in vars(each):

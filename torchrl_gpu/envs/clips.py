@@ -1,4 +1,4 @@
-"""Clips as observations: the last pictures of an environment, and what replay needs to keep each of them once."""
+"""Video clips as observations: the last pictures of an environment, and the keys to store each once in replay."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ STORED_KEYS = ("frame", ROW_KEY)
 
 @runtime_checkable
 class ClipSource(Protocol):
-    """Keeps frames by the environment and the number that `frame_at` says."""
+    """Replay that stores frames by the environment and number in `frame_at`."""
 
     def clips(self, frame_at: Tensor, length: int) -> Tensor:
         """Clips (B, T, C, H, W) of T frames that end at `frame_at`, (B, 3)."""
 
 
 def clip_specs(length: int, height: int, width: int) -> dict[str, TensorSpec]:
-    """What is seen of one environment.
+    """Specs of the clip observations of one environment.
 
     - `clip` (T, 3, H, W) uint8: the last T pictures, the oldest first; before there are T, the first is repeated;
     - `frame` (3, H, W) uint8: the newest of them;
@@ -45,21 +45,21 @@ def clip_specs(length: int, height: int, width: int) -> dict[str, TensorSpec]:
 
 
 def first_clip(frame: Tensor, length: int) -> Tensor:
-    """Clips (N, T, …) of pictures (N, …) that nothing came before."""
+    """Clips (N, T, …) of the first pictures (N, …) of episodes, each repeated T times."""
     return frame[:, None].expand(-1, length, *frame.shape[1:]).contiguous()
 
 
 def next_clip(clip: Tensor, frame: Tensor) -> Tensor:
-    """Clips (N, T, …) with the next pictures (N, …)."""
+    """Clips (N, T, …) with the next pictures (N, …) appended and the oldest dropped."""
     return torch.cat([clip[:, 1:], frame[:, None]], 1)
 
 
 def seen(clip: Tensor, shown: Tensor, step_count: Tensor) -> dict[str, Tensor]:
-    """What `clip_specs` names.
+    """Clip observations, of the keys of `clip_specs`.
 
     Args:
         clip: (N, T, 3, H, W).
-        shown: How many pictures each environment had shown before the newest, (N,) int64.
+        shown: Number of pictures that each environment had shown before the newest, (N,) int64.
         step_count: Steps of the episode, (N,) int64.
     """
     earlier = step_count.clamp_max(clip.shape[1] - 1)
@@ -68,9 +68,9 @@ def seen(clip: Tensor, shown: Tensor, step_count: Tensor) -> dict[str, Tensor]:
 
 
 def sheet(clip: Tensor, width: int, height: int) -> Tensor:
-    """The frames of one clip (T, 3, H, W) in one picture, row by row, uint8 (height, width, 3) RGB; pixels as they are.
+    """Contact sheet of the frames of one clip (T, 3, H, W), row by row, unsmoothed; uint8 (height, width, 3) RGB.
 
-    Each is enlarged by the same whole number of times as far as there is room, and made smaller where there is none.
+    Frames are enlarged by the largest whole factor for which there is room, and shrunk where there is none.
     """
     length, _, rows, columns = clip.shape
     across = min(range(1, length + 1), key=lambda n: -min(width / (n * columns), height / (-(-length // n) * rows)))

@@ -1,4 +1,4 @@
-"""Random numbers by counter: what environment i draws depends on the seed and its own history, on nothing else."""
+"""Counter-based random numbers: the draws of environment i depend on the seed and its own history, on nothing else."""
 
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ Bits = TypeVar("Bits", Tensor, int)
 
 
 def mix(x: Bits) -> Bits:
-    """32 well-mixed bits of each element.
+    """Hash of each element: 32 well-mixed bits.
 
     Args:
         x: Any int64 tensor, or a whole number; its low 32 bits count.
@@ -28,11 +28,11 @@ def mix(x: Bits) -> Bits:
 
 
 def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
-    """32 bits for each (key, counter): which can be read at any place, in any order.
+    """32 random bits for each (key, counter), readable at any position in any order.
 
     Args:
         key: int64, names a sequence of draws.
-        counter: int64, place in it; broadcasts against `key`.
+        counter: int64, position in it; broadcasts against `key`.
 
     Returns:
         int64 in [0, 2**32), the broadcast shape.
@@ -43,16 +43,16 @@ def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
 
 
 def seed_bits(seed: int) -> int:
-    """32 bits of a seed of 64; a seed from 0 to 2**32 stands for itself."""
+    """32-bit seed of a 64-bit one; a seed in [0, 2**32) stands for itself."""
     low, high = seed & _MASK, seed >> 32 & _MASK
     return mix(mix(low) ^ high) if high else low
 
 
 def episode_key(seed: int, env: Tensor, episode: Tensor) -> Tensor:
-    """32 bits drawn for each (seed, environment, episode); int64 (N,)."""
+    """Random 32-bit key of each (seed, environment, episode); int64 (N,)."""
     return draw_bits(draw_bits(torch.full_like(env, seed_bits(seed)), env), episode)
 
 
 def draw_integers(key: Tensor, counter: Tensor, high: int) -> Tensor:
-    """Integers in [0, high) for each (key, counter); int64, the broadcast shape. `high` is at most 2**31."""
+    """Random integers in [0, high) for each (key, counter); int64, the broadcast shape. `high` is at most 2**31."""
     return (draw_bits(key, counter) * high) >> 32

@@ -1,4 +1,4 @@
-"""The shortest way to an environment: say how an episode begins and how it goes on."""
+"""`EpisodicEnv`: a `BatchedEnv` defined by how an episode begins and how it advances."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OF_STEPS = ("action", "reward", "next", "_reset", *DONE_KEYS)  # entries that T
 
 
 class Advanced(NamedTuple):
-    """What an action leads to, in all environments.
+    """Result of an action in all environments.
 
     Attributes:
-        state: All entries that `begin` gave, of the same shapes and dtypes.
+        state: All tensors of the state of `begin`, of the same shapes and dtypes.
         reward: (N,) or (N, 1) float32.
         terminated: (N,) or (N, 1) bool; episodes are also cut off after `max_steps`.
         outcomes: (N,) or (N, 1) each: those that the environment names in `outcomes`.
@@ -36,22 +36,22 @@ class Advanced(NamedTuple):
 
 
 class EpisodicEnv(BatchedEnv):
-    """A `BatchedEnv` of which a subclass says only how an episode begins (`begin`) and how it goes on (`advance`).
+    """A `BatchedEnv` whose subclasses define only how an episode begins (`begin`) and how it advances (`advance`).
 
     Specs, restarts, limits, counts and the state to resume from are made here. A subclass passes on `num_envs`,
     `max_steps`, `device`, `seed` and `first_env`; other arguments of its own it keeps under their names. With
-    `pictures(index, width, height)`, see `envs.viewable.Viewable`, it can be watched. Names, shapes, dtypes and devices
-    of what the two methods give are checked, which reads nothing back; `begin` is first called when the constructor
-    has returned.
+    `pictures(index, width, height)`, see `envs.viewable.Viewable`, viewers can show it. Names, shapes, dtypes and
+    devices of the results of both methods are checked, which reads nothing back; `begin` is first called when the
+    constructor has returned.
 
     Args:
         num_envs: N.
-        observations: Specs of what is seen of one environment, by name; entries of the state by default.
+        observations: Specs of the observations of one environment, by name; by default they are tensors of the state.
         action: Spec of its action: `Categorical`, or `Bounded` (D,) float32.
-        outcomes: Specs of what `advance` tells besides, by name.
+        outcomes: Specs of the outcomes that `advance` returns, by name.
         max_steps: Actions after which an episode is cut off.
         device: As in `get_device`.
-        seed: Decides all that is drawn by `uniform`; None draws one from torch's global generator.
+        seed: Seed of all draws of `uniform`; None draws one from torch's global generator.
         first_env: Number of the first environment, so that ranks or shards see different episodes.
     """
 
@@ -106,18 +106,18 @@ class EpisodicEnv(BatchedEnv):
 
     @abstractmethod
     def begin(self) -> dict[str, Tensor]:
-        """The state at the beginning of an episode of every environment, (N, …) each by name; drawn by `uniform`."""
+        """State at the beginning of an episode of every environment, (N, …) each by name; drawn by `uniform`."""
 
     @abstractmethod
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-        """What an action (N,) int64, or (N, D) float32, leads to in all environments; reads nothing back."""
+        """Result of an action (N,) int64, or (N, D) float32, in all environments; reads nothing back."""
 
     def observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What is seen, (N, …) each by name: the entries of the state that are observed."""
+        """Observations, (N, …) each by name: the tensors of the state that are observed."""
         return {name: state[name] for name in self._observed}
 
     def uniform(self, *shape: int) -> Tensor:
-        """Numbers (N, *shape) float32 in [0, 1), drawn for this episode and step of each environment.
+        """Uniform random numbers (N, *shape) float32 in [0, 1) for this episode and step of each environment.
 
         They depend on seed, environment and episode alone, so that the same episodes are played in batches of any size.
         """
@@ -131,11 +131,11 @@ class EpisodicEnv(BatchedEnv):
 
     @property
     def stored_keys(self) -> list[str]:
-        """Observations that replay must keep: all but outcomes."""
+        """Observation keys that replay must store: all but outcomes."""
         return [key for key in super().stored_keys if key not in self.outcomes]
 
     def metrics(self) -> dict[str, Tensor]:
-        """Steps, episodes begun and return so far of the running episodes, (N,) each, for viewers."""
+        """Metrics for viewers: steps, episodes begun and return so far of the running episodes, (N,) each."""
         return {
             "step": self._rows["step_count"],
             "episode": self._rows["episode"],
@@ -144,7 +144,7 @@ class EpisodicEnv(BatchedEnv):
 
     @property
     def entries(self) -> dict[str, Tensor]:
-        """The entries of the state that the subclass made."""
+        """Tensors of the state that the subclass made, by name."""
         return {name: value for name, value in self._rows.items() if name not in _COUNTS}
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
@@ -154,10 +154,10 @@ class EpisodicEnv(BatchedEnv):
         self._drawn = 0
         return self._checked("begin", "state", self.begin(), self._kept)
 
-    # -- what a subclass gives, held against what it declared ---------------------------------------------------------
+    # -- validation of a subclass's results ---------------------------------------------------------------------------
 
     def _forms_of(self, state: Any) -> dict[str, _Form]:
-        """Shapes and dtypes of the state that the first `begin` gave; they stay the same from then on."""
+        """Shapes and dtypes of the state of the first `begin`; they stay the same from then on."""
         where = f"{type(self).__name__}.begin"
         if not isinstance(state, Mapping):
             raise ValueError(f"{where}: want a dict of tensors by name; got {arguments.shown(state)}")
@@ -175,14 +175,14 @@ class EpisodicEnv(BatchedEnv):
     def _checked(
         self, method: str, what: str, given: Any, wanted: Mapping[str, _Form], columns: bool = False
     ) -> dict[str, Tensor]:
-        """The tensors by name that a method of the subclass gave, if they are those that are wanted; reads nothing."""
+        """Tensors by name from a method of the subclass, validated in form without reading their values."""
         if not isinstance(given, Mapping) or given.keys() != wanted.keys():
             came = _names(given) if isinstance(given, Mapping) else arguments.shown(given)
             raise ValueError(f"{type(self).__name__}.{method}: want {what} {_names(wanted)}; got {came}")
         return {name: self._fitting(method, name, given[name], form, columns) for name, form in wanted.items()}
 
     def _fitting(self, method: str, name: str, given: Any, form: _Form, column: bool = False) -> Tensor:
-        """A tensor of this form; as a column (N, 1) also where (N,) was given."""
+        """Validated tensor of this form; as a column (N, 1) also where (N,) was given."""
         value = given[:, None] if column and isinstance(given, Tensor) and given.ndim == 1 else given
         fits = isinstance(value, Tensor) and value.shape == form.shape and value.dtype is form.dtype
         if fits and value.device == self.device:
@@ -212,7 +212,7 @@ class EpisodicEnv(BatchedEnv):
         return self._checked(method, "observations", self.observe(self.entries), self._observed)
 
     def _seen_first(self) -> dict[str, Tensor]:
-        """What is seen before a step, when outcomes are not known."""
+        """Observations before a step, with zeros for outcomes, which are not known yet."""
         return self._seen() | {name: self.observation_spec[name].zero() for name in self.outcomes}
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -234,7 +234,7 @@ class EpisodicEnv(BatchedEnv):
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
 
     def observation(self, index: int) -> TensorDictBase:
-        """What is seen of one environment as it stands, batch size (1,)."""
+        """Current observation of one environment, batch size (1,)."""
         return TensorDict(self._seen_first(), batch_size=self.batch_size, device=self.device)[index : index + 1]
 
     def _restart_episodes(self) -> None:
@@ -248,7 +248,7 @@ class EpisodicEnv(BatchedEnv):
 
 
 class _Form(NamedTuple):
-    """What a tensor must be."""
+    """Required shape and dtype of a tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -263,7 +263,7 @@ def _names(names: Iterable[Any]) -> str:
 
 
 def _declared(where: str, argument: str, given: Any) -> dict[str, TensorSpec]:
-    """Specs by name."""
+    """Validated specs by name."""
     specs = dict(given.items()) if isinstance(given, Mapping | Composite) else {"": None}
     if not all(
         isinstance(n, str) and isinstance(s, TensorSpec) and not isinstance(s, Composite) for n, s in specs.items()
@@ -273,7 +273,7 @@ def _declared(where: str, argument: str, given: Any) -> dict[str, TensorSpec]:
 
 
 def _column(where: str, name: str, spec: TensorSpec) -> TensorSpec:
-    """Of an outcome: a number or flag for each environment."""
+    """Validated spec of an outcome, one number or flag for each environment."""
     if tuple(spec.shape) not in ((), (1,)):
         raise ValueError(f"{where}: want outcome {name} of shape (1,); got {tuple(spec.shape)}")
     return spec if spec.shape else spec.expand(1)

@@ -1,4 +1,4 @@
-"""Memory: what environments take, what is free, and where stores of frames and transitions are kept."""
+"""Memory use of environments, free memory, and placement of stores of frames and transitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FEW, _MORE, _STEPS = 2, 4, 2  # the second step is made while the first is stil
 
 
 class LiveBytes(TorchDispatchMode):
-    """A mode that counts the bytes of tensors made and not yet freed under it: what a device would hold, on any device.
+    """Dispatch mode that counts the bytes of live tensors made under it: what a device would hold, on any device.
 
     What a kernel allocates and frees inside itself is not seen, nor is an allocator's rounding.
 
@@ -47,7 +47,7 @@ class LiveBytes(TorchDispatchMode):
         self._sizes: dict[int, int] = {}  # bytes of each storage, by the address of its object
 
     def restart_peak(self) -> None:
-        """Measures the peak from here on."""
+        """Restarts the measurement of the peak."""
         self.peak = self.live
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -76,15 +76,15 @@ class LiveBytes(TorchDispatchMode):
 
 
 def measure_bytes_per_env(make: Callable[[int], BatchedEnv], act: Callable[[TensorDictBase], Tensor]) -> int:
-    """Most bytes that one environment takes at any time of a step, the restart of finished rows included.
+    """Peak bytes of one environment during a step, the restart of finished rows included.
 
     It is the peak of the loop `step, current = env.step_and_maybe_reset(current)`: tensors alive, by their storages,
     as growth from a few environments to a few more, so that what any number shares is left out. So is what a kernel
     allocates and frees inside itself, an allocator's rounding, and the action.
 
     Args:
-        make: Gives so many environments.
-        act: The action for what they show.
+        make: Makes a given number of environments.
+        act: Returns the action for their observations.
     """
     return max(1, -(-(_peak(make, _MORE, act) - _peak(make, _FEW, act)) // (_MORE - _FEW)))
 
@@ -108,7 +108,7 @@ def _peak_of_new(make: Callable[[int], BatchedEnv], num_envs: int, act: Callable
             counter.restart_peak()
             step, current = env.step_and_maybe_reset(current)
             peak = max(peak, counter.peak)
-    del step  # held until here, as whoever keeps the last step holds it
+    del step  # held until here, as a caller that keeps the last step holds it
     return peak
 
 
@@ -121,18 +121,18 @@ def check_fits(
     budget: int | None = None,
     where: str = "PackingEnv",
 ) -> None:
-    """Refuses more environments than there is memory for.
+    """Raises ValueError where there is not memory enough for all environments.
 
     Args:
         num_envs: N.
-        least: Bytes that one always takes.
-        device: Where they shall live.
-        measure: Gives the bytes that one takes at most; asked only where that may decide. None for `least`.
-        budget: Bytes to be had there; None asks `free_bytes`, and where that does not know all is allowed.
+        least: Bytes that one environment takes at least.
+        device: Device of the environments.
+        measure: Returns the peak bytes of one environment; called only where that may decide. None for `least`.
+        budget: Bytes available there; None for `free_bytes`, and where that is None, too, any number is allowed.
         where: The first part of the message.
 
     Raises:
-        ValueError: They do not fit; the message says how many would.
+        ValueError: They do not fit; the message has the number that would.
     """
     budget = free_bytes(device) if budget is None else budget
     if budget is None:
@@ -147,11 +147,11 @@ def check_fits(
 
 
 def free_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Bytes that tensors on a device can still take; None where that is not known.
+    """Free memory for tensors on a device, bytes; None where it is not known.
 
     Args:
         device: On CUDA the driver's free memory counts and what torch's allocator holds unused; on a CPU the memory
-            that the system says can be had without swapping.
+            that the system reports as available without swapping.
         meminfo: The system's own account of its memory.
     """
     if device.type == "cuda":
@@ -167,14 +167,14 @@ def free_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> i
 
 
 def place(where: str, what: str, needed: int, device: torch.device, wanted: Placement = "auto") -> torch.device:
-    """The device, or the host where a store takes more than `SHARE` of what the device has free; that is logged.
+    """Device of a store: the wanted one, or the host, logged, where it takes over `SHARE` of the device's free memory.
 
     Args:
         where: The first part of the line.
-        what: That is stored, in the plural, such as "frames".
-        needed: Bytes that it takes.
-        device: From where it is read.
-        wanted: Only "auto" asks what is free.
+        what: Name of what is stored, in the plural, such as "frames".
+        needed: Bytes that the store takes.
+        device: Device that reads it.
+        wanted: Only "auto" depends on free memory.
     """
     host = torch.device("cpu")
     if wanted != "auto" or device.type == "cpu":
@@ -188,14 +188,14 @@ def place(where: str, what: str, needed: int, device: torch.device, wanted: Plac
 
 
 class Staging:
-    """Copies what was gathered in host memory to a device, without waiting for it where memory can be pinned.
+    """Copies tensors from host memory to a device, without waiting for it where memory can be pinned.
 
     Where it cannot, the plain copy does the same, more slowly; that is logged once.
 
     Args:
         where: The first part of that line.
         what: What is copied, in one word, such as "clips".
-        device: Where to.
+        device: Target device.
     """
 
     def __init__(self, where: str, what: str, device: torch.device) -> None:
@@ -203,7 +203,7 @@ class Staging:
         self._pins = device.type == "cuda"
 
     def __call__(self, held: Held) -> Held:
-        """The same on the device."""
+        """Copy of a tensor or tensordict on the device."""
         if self._pins:
             try:
                 held = held.pin_memory()
@@ -214,7 +214,7 @@ class Staging:
 
 
 def _readable(size: int) -> str:
-    """Bytes with a unit: 512 B, 46.5 KiB, 35.2 GiB."""
+    """Text of a number of bytes with a unit: 512 B, 46.5 KiB, 35.2 GiB."""
     value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value, units = value / 1024, units[1:]

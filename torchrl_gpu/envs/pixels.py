@@ -1,4 +1,4 @@
-"""Any environment that can be drawn, seen as clips."""
+"""`FromPixels`: video clips as observations of any environment that can be drawn."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _OWN = ("clip", "shown", "age")
 
 
 class FromPixels(BatchedEnv):
-    """Adds clips of what it looks like to an environment's observations: `clip`, and `frame` and `frame_at` for replay.
+    """Wrapper that adds video clips to an environment's observations: `clip`, and `frame` and `frame_at` for replay.
 
-    What an agent is to see of the rest, its networks say; masks of actions go on to hold. Pictures are those that the
-    environment gives by `pictures`, for all rows as a tensor on its device; there, too, they are to be drawn.
+    An agent's networks choose among the other observations; action masks stay in force. Pictures are those of the
+    environment's `pictures`, for all rows as a tensor on its device; there, too, they are to be drawn.
 
     Args:
-        env: Without groups of robots. It belongs to this one from here on.
+        env: Environment without groups of robots; the wrapper owns it from here on.
         clip_length: T.
         frame_size: H and W of pictures, pixels.
-        device: Where it is to be; "auto" leaves it where it is.
+        device: Device to move it to; "auto" leaves it where it is.
 
     Raises:
-        ValueError: It cannot be drawn so, or has entries of these names of its own.
+        ValueError: It has groups, cannot be drawn, or has keys of these names of its own.
     """
 
     def __init__(
@@ -75,33 +75,33 @@ class FromPixels(BatchedEnv):
 
     @property
     def env(self) -> BatchedEnv:
-        """The environment that is looked at."""
+        """The wrapped environment."""
         return self.__dict__["_seen"]
 
-    # -- what is the other's ----------------------------------------------------------------------------------------
+    # -- delegated to the wrapped environment -----------------------------------------------------------------------
 
     @property
     def stored_keys(self) -> list[str]:
-        """Observations that replay must keep: those of the environment, and each frame once."""
+        """Observation keys that replay must store: those of the environment, and each frame once."""
         return [*self.env.stored_keys, *clips.STORED_KEYS]
 
     @property
     def space_extras(self) -> dict[str, Any]:
-        """Those of the environment."""
+        """As in the wrapped environment."""
         return self.env.space_extras
 
     def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
-        """As the environment does, and clips."""
+        """Adds what the wrapped environment adds, and clips."""
         return clips.restore_clips(
             f"{type(self).__name__}.restore", self.env.restore(tensordict, replay), replay, self.clip_length
         )
 
     def episode_outcomes(self, after: TensorDictBase) -> dict[str, Tensor]:
-        """Those of the environment."""
+        """As in the wrapped environment."""
         return self.env.episode_outcomes(after)
 
     def set_frames(self, frames: int) -> None:
-        """As in the environment."""
+        """As in the wrapped environment."""
         self.env.set_frames(frames)
 
     def renumber(self, first_env: int) -> None:
@@ -110,31 +110,31 @@ class FromPixels(BatchedEnv):
         self.env.renumber(first_env)
 
     def like(self, num_envs: int, **changes: Any) -> Self:
-        """As in the base class; other changes than those of this constructor are the environment's."""
+        """As in the base class; other changes than those of this constructor go to the wrapped environment."""
         own = {name: changes.pop(name, getattr(self, name)) for name in ("clip_length", "frame_size")}
         return type(self)(self.env.like(num_envs, **changes), **own)
 
     def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
-        """As in the base class; the environment that is looked at is made with as many rows."""
+        """As in the base class; the wrapped environment is made with as many rows."""
         env = Recipe(type(self.env), self.env.shard_arguments(num_envs, first_env))
         return {"env": env, "clip_length": self.clip_length, "frame_size": self.frame_size}
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """Those of the environment."""
+        """As in the wrapped environment."""
         return self._view.metrics()
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> Any:
-        """Those of the environment."""
+        """As in the wrapped environment."""
         return self._view.pictures(index, width, height)
 
     @property
     def overlays(self) -> Mapping[str, Overlay]:
-        """What the policy sees, and those of the environment."""
+        """Overlay of the policy's clip, and those of the wrapped environment."""
         others = self.env.overlays if isinstance(self.env, Overlaid) else {}
         return {"seen": Overlay("What the policy sees", "env"), **others}
 
     def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> Tensor | np.ndarray:
-        """The clip of one environment, its frames in rows, or an overlay of that environment; uint8 (H, W, 3) RGB."""
+        """Contact sheet of the clip of one environment, or an overlay of that environment; uint8 (H, W, 3) RGB."""
         if name != "seen":
             return self._view.overlay(name, index, width, height, decision)
         return clips.sheet(self._clip[index], width, height)
@@ -168,7 +168,7 @@ class FromPixels(BatchedEnv):
         return after.update(clips.seen(self._clip, self._shown, self._age))
 
     def observation(self, index: int) -> TensorDictBase:
-        """What is seen of one environment as it stands, batch size (1,)."""
+        """Current observation of one environment, batch size (1,)."""
         env: Any = self.env
         seen = TensorDict(clips.seen(self._clip, self._shown, self._age), [self.num_envs], device=self.device)
         return env.observation(index).update(seen[index : index + 1])

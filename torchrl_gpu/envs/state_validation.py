@@ -1,4 +1,4 @@
-"""Tensors that come from outside, such as those of a checkpoint, held against what they must be."""
+"""Validation of state dicts, such as those of checkpoints, against dtype, shape and bounds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ANY = -torch.inf, torch.inf
 
 
 class Bounds(NamedTuple):
-    """Least and largest value, both allowed; numbers, or tensors that broadcast against the entry. None: no limit.
+    """Lower and upper bound, both inclusive; numbers, or tensors that broadcast against the value. None: no limit.
 
-    Floats are finite besides, unless a limit is infinite.
+    Floats must also be finite, unless a limit is infinite.
     """
 
     low: Limit = None
     high: Limit = None
 
     def violated(self, value: Tensor) -> Tensor:
-        """Which elements lie outside; bool, as `value`."""
+        """Mask of the elements out of bounds; bool, of the shape of `value`."""
         if value.dtype == torch.bool:
             return torch.zeros_like(value)
         out = torch.zeros_like(value, dtype=torch.bool)
@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
         return out
 
     def at(self, index: tuple[int, ...], shape: torch.Size) -> str:
-        """The limits of one element, as a message says them."""
+        """Text of the limits of one element, for messages."""
         low, high = (limit.expand(shape)[index].item() if isinstance(limit, Tensor) else limit for limit in self)
         if low is None and high is None:
             return "finite"
@@ -53,14 +53,14 @@ class Bounds(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What a tensor must be."""
+    """Required dtype, shape and bounds of a tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     bounds: Bounds = Bounds()
 
     def check(self, where: str, name: str, value: Any) -> Tensor:
-        """The value, if it is that. Reads the device.
+        """Validated tensor. Reads the device.
 
         Raises:
             ValueError: It is no dense tensor with data, or of another dtype or shape, or an element is out of bounds.
@@ -75,24 +75,24 @@ class Entry(NamedTuple):
         return tensor
 
     def behind(self, *leading: int) -> Entry:
-        """The same with axes in front."""
+        """The same requirement with leading axes."""
         return self._replace(shape=(*leading, *self.shape))
 
 
 def check_entries(
     where: str, given: Any, wanted: Mapping[NestedKey, Entry], strict: bool = True, more: bool = False
 ) -> dict[NestedKey, Tensor]:
-    """Those of the given tensors that are wanted, all checked.
+    """Validated tensors of the wanted keys.
 
     Args:
         where: The first part of messages.
         given: A mapping of names, nested ones included, to tensors.
-        wanted: What must be there.
-        strict: Whether all of it must.
-        more: Whether there may be others, which are then left out.
+        wanted: Required dtype, shape and bounds by key.
+        strict: Whether every wanted key must be present.
+        more: Whether there may be other keys, which are then left out.
 
     Raises:
-        ValueError: Something is missing, is too much, or is not what it must be.
+        ValueError: A key is missing or unexpected, or a tensor is invalid.
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}: want a mapping of names to tensors; got {shown(given)}")
@@ -103,7 +103,7 @@ def check_entries(
 
 
 def entries_of(spec: Composite, batch_dims: int | None = None) -> dict[NestedKey, Entry]:
-    """What TorchRL's specs say of every leaf; NaN is never allowed.
+    """Required dtype, shape and bounds of every leaf of a TorchRL spec; NaN is never allowed.
 
     Args:
         spec: Of observations, actions or ends.
@@ -126,7 +126,7 @@ def _bounds_of(leaf: TensorSpec, batch_dims: int) -> Bounds:
 
 
 def flat_entries(given: Mapping[Any, Any], above: tuple[str, ...] = ()) -> dict[NestedKey, Any]:
-    """A nested mapping by the keys that TorchRL has for its leaves."""
+    """Leaves of a nested mapping by TorchRL's nested keys."""
     out: dict[NestedKey, Any] = {}
     for name, value in given.items():
         if isinstance(value, Mapping) and len(above) < 8:

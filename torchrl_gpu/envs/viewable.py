@@ -1,4 +1,4 @@
-"""What can be watched of a batched environment, whatever it simulates."""
+"""Viewer interface of batched environments: pictures, metrics, overlays and shapes."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from torch import Tensor
 
 @runtime_checkable
 class Viewable(Protocol):
-    """Pictures and metrics of an environment as it stands; asking changes nothing, and draws no random number.
+    """Current pictures and metrics of an environment; reading them changes nothing, and draws no random number.
 
-    Both may be asked for before the first reset.
+    Both may be read before the first reset.
     """
 
     @property
     def num_envs(self) -> int:
-        """N."""
+        """Number of environments N."""
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """(N,) each, on the environment's device, of the episode that is running.
+        """Metrics of the running episodes by name, (N,) each, on the environment's device.
 
         `step` and `episode` (begun so far) are counts, `return` is the sum of the rewards so far; others by any name.
         """
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> Tensor | np.ndarray:
-        """uint8 (B, H, W, 3) RGB of some of the environments, a tensor on any device or an array."""
+        """RGB pictures of some of the environments, uint8 (B, H, W, 3), a tensor on any device or an array."""
 
 
 class Decision(NamedTuple):
-    """What a policy makes of one environment as it stands.
+    """Action and action values of a policy in the current state of one environment.
 
     Attributes:
-        action: What it would do, as the environment takes it, without its axis of environments.
-        values: What it expects of each action, (…, A) float; None where it does not say.
+        action: Action in the environment's form, without the axis of environments.
+        values: Value of each action, (…, A) float; None where the policy gives none.
     """
 
     action: Tensor
@@ -46,11 +46,11 @@ class Decision(NamedTuple):
 
 
 class Overlay(NamedTuple):
-    """Something that can be shown besides the environment itself.
+    """Picture that viewers can show besides that of the environment itself.
 
     Attributes:
-        title: What viewers read.
-        needs: What it takes: "env" alone, the "action" of a policy, or the "values" of its actions, too.
+        title: Display name in viewers.
+        needs: Required input: "env" alone, the "action" of a policy, or the "values" of its actions, too.
     """
 
     title: str
@@ -59,17 +59,17 @@ class Overlay(NamedTuple):
 
 @runtime_checkable
 class Overlaid(Viewable, Protocol):
-    """A `Viewable` that has overlays; asking for one changes nothing, either."""
+    """A `Viewable` that has overlays; drawing one changes nothing, either."""
 
     @property
     def overlays(self) -> Mapping[str, Overlay]:
-        """By name, at most 16 lower-case letters and underscores."""
+        """Overlays by name, of at most 16 lower-case letters and underscores."""
 
     def observation(self, index: int) -> TensorDictBase:
-        """What a policy reads of one environment, batch size (1,)."""
+        """Policy input of one environment, batch size (1,)."""
 
     def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> Tensor | np.ndarray:
-        """uint8 (H, W, 3) RGB of one environment; `decision` is there where the overlay needs one."""
+        """RGB picture of one environment, uint8 (H, W, 3); `decision` is given where the overlay needs one."""
 
 
 class Shape(NamedTuple):
@@ -80,7 +80,7 @@ class Shape(NamedTuple):
         center: Metres.
         size: Sides of the cuboid around it in its own frame, metres.
         color: Red, green, blue, opacity in [0, 1].
-        quaternion: w, x, y, z of its turn.
+        quaternion: w, x, y, z of its rotation.
     """
 
     kind: Literal["cuboid", "cylinder", "outline"]
@@ -92,14 +92,14 @@ class Shape(NamedTuple):
 
 @runtime_checkable
 class Spatial(Viewable, Protocol):
-    """A `Viewable` that says what is where; asking changes nothing, either."""
+    """A `Viewable` with the shapes of its bodies; reading them changes nothing, either."""
 
     def shapes(self, index: int) -> Sequence[Shape]:
-        """The bodies of one environment as it stands."""
+        """Current bodies of one environment."""
 
 
 def viewable(env: Any) -> Viewable:
-    """An environment as something to watch.
+    """`Viewable` interface of an environment.
 
     An environment that has the methods of `Viewable` is one. For any other, the module `viewable` beside the one in
     which its class is defined gives one by its function `viewable(env)`: an environment itself imports nothing that

@@ -1,4 +1,4 @@
-"""Memory that a step frees is kept for the next one."""
+"""Stop glibc from returning freed memory between steps (`mallopt`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _KEPT, _MAPPED = 1 << 30, 32 << 20  # bytes; 32 MiB is the most that glibc takes
 
 
 def keep_freed_memory() -> bool:
-    """Asks glibc not to return freed blocks to the system after each step, only to fault them in again.
+    """Stops glibc from returning freed blocks to the system after each step, only to fault them in again.
 
     On a CPU a step of 1024 environments frees and allocates about ten megabytes; giving them back took a third of its
     time. The process keeps up to 1 GiB of what it has freed. Elsewhere than on Linux with glibc this does nothing.
 
     Returns:
-        Whether the allocator took it.
+        True where the allocator accepted both limits.
     """
     if not sys.platform.startswith("linux"):
         return False

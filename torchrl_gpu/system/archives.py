@@ -1,4 +1,4 @@
-"""Files that `torch.save` wrote, read without running any code in them; what is wrong with one is said in one line."""
+"""Reader of `torch.save` archives that runs no code in them; every error is one line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LONGEST = 200  # characters of a reason
 
 
 def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: bool = True) -> dict[str, Any]:
-    """A dict of tensors and plain values that `torch.save` wrote.
+    """Dict of tensors and plain values of a `torch.save` archive.
 
-    It takes no more memory than its own plain values, whatever the file declares, and not mapped than the file.
+    Memory is bounded by the archive's plain values, whatever the file declares; by the file's size where not mapped.
 
     Args:
         path: The file.
         what: Names it in errors.
-        every_byte: Whether all of it is read and held against its checksums, so that a flipped bit is seen.
+        every_byte: Whether the whole file is read and compared with its checksums, so that a flipped bit is detected.
         mapped: Whether tensors stay on disk until they are used.
 
     Raises:
@@ -38,7 +38,7 @@ def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: boo
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise ValueError(f"{where}: want tensors and plain values only; got {refused(error)}") from error
-    except Exception as error:  # whatever the reader of a broken file stumbles over
+    except Exception as error:  # any error that a broken file causes in the reader
         raise ValueError(f"{where}: want a complete archive; got {_first_line(error)}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{where}: want a dict; got a {type(content).__name__}")
@@ -46,7 +46,7 @@ def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: boo
 
 
 def _check_archive(path: Path, where: str, every_byte: bool) -> None:
-    """Returns if a file is an archive as `torch.save` writes it: nothing in it is packed, or larger than the file."""
+    """Raises unless a file is an archive as `torch.save` writes it: uncompressed, its content within its size."""
     if not path.exists():
         raise FileNotFoundError(f"{where}: want an existing file; got none there")
     if not path.is_file() or not zipfile.is_zipfile(path):
@@ -74,7 +74,7 @@ def _kind(path: Path) -> str:
 
 
 def refused(error: Exception) -> str:
-    """The reason why `weights_only` refused a file, out of torch's advice to read it without."""
+    """Reason why `weights_only` refused a file, extracted from torch's advice to read it without."""
     text = str(error)
     if (called := re.search(r"GLOBAL ([\w.]+)", text) or re.search(r"global ([\w.]+)", text)) is not None:
         return f"a pickle that calls {called[1]}"
@@ -83,7 +83,7 @@ def refused(error: Exception) -> str:
 
 
 def _first_line(error: Exception | str) -> str:
-    """An error's first line, without what a terminal might take for more than text."""
+    """First line of an error, with unprintable characters, such as terminal escapes, replaced."""
     lines = str(error).strip().splitlines()
     text = "".join(each if each.isprintable() else "?" for each in lines[0]) if lines else type(error).__name__
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

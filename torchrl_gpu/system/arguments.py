@@ -1,10 +1,10 @@
-"""Checks of arguments: each returns the plain value, or says in one line what is wrong with it.
+"""Argument validation: each check returns the plain value or raises a one-line error.
 
 Every error is a ValueError in three parts: where and which argument, what it must be, what came. Numbers of NumPy and
 0-dimensional arrays and tensors count as numbers, whole floats as whole numbers; booleans count as neither.
 
-Of tensors only the form is checked: to look at values would make a device wait. Whoever reads their memory holds what
-it finds there within its range.
+Of tensors only the form is checked: reading values would synchronise with the device. Code that reads their memory
+keeps the values within their range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Value = TypeVar("Value", covariant=True)
 
 
 class Check(Protocol[Value]):
-    """One of the checks below."""
+    """Signature of the checks below."""
 
     def __call__(self, where: str, name: str, value: Any, /, *more: Any, **bounds: Any) -> Value: ...
 
@@ -39,7 +39,7 @@ def refuse(where: str, name: str, wanted: str, value: Any) -> NoReturn:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a message: in one short line, whatever it is; of arrays and tensors dtype and shape."""
+    """Short one-line text of any value, for messages; dtype and shape of arrays and tensors."""
     shape = getattr(value, "shape", None)
     if hasattr(value, "dtype") and shape is not None and len(shape):
         return f"{type(value).__name__} of {value.dtype} {tuple(shape)}"
@@ -51,7 +51,7 @@ def shown(value: Any) -> str:
 
 
 def whole(where: str, name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
-    """A whole number from `low` to `high`, both included."""
+    """Integer from `low` to `high`, both included."""
     wanted = "a whole number" + ("" if low in (None, INT64[0]) else f", at least {low}")
     plain: Any = _plain(value)
     fraction = isinstance(plain, numbers.Real) and not isinstance(plain, numbers.Integral)
@@ -66,7 +66,7 @@ def whole(where: str, name: str, value: Any, low: int | None = None, high: int |
 def number(
     where: str, name: str, value: Any, low: float | None = None, high: float | None = None, above: float | None = None
 ) -> float:
-    """A finite number from `low` to `high`, both included, and greater than `above`."""
+    """Finite float from `low` to `high`, both included, and greater than `above`."""
     plain = _plain(value)
     if not isinstance(plain, numbers.Real):
         refuse(where, name, "a finite number", value)
@@ -83,24 +83,24 @@ def number(
 
 
 def optional(check: Check[Value], where: str, name: str, value: Any, *more: Any, **bounds: Any) -> Value | None:
-    """None, or what a check of this module gives."""
+    """Result of a check of this module, or None for None."""
     return None if value is None else check(where, name, value, *more, **bounds)
 
 
 def check_effect(where: str, wanted: str, **given: tuple[Any, Any]) -> None:
-    """ValueError where an option, given as (value, default), is set though it does nothing without what is wanted."""
+    """Raises ValueError where an option, given as (value, default), is set but has no effect without `wanted`."""
     for name, (value, default) in given.items():
         if value != default:
             raise ValueError(f"{where}: {name} does nothing without {wanted}; got {shown(value)}")
 
 
 def seed(where: str, name: str, value: Any, low: int = INT64[0]) -> int:
-    """A whole number that fits 64 bits."""
+    """Integer that fits 64 bits."""
     return whole(where, name, value, low, INT64[1])
 
 
 def flag(where: str, name: str, value: Any) -> bool:
-    """True or False, Python's or NumPy's."""
+    """Boolean, from Python's or NumPy's."""
     plain = value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
     if isinstance(plain, bool):
         return plain
@@ -108,21 +108,21 @@ def flag(where: str, name: str, value: Any) -> bool:
 
 
 def choice(where: str, name: str, value: Any, choices: Collection[str]) -> str:
-    """One of some words."""
+    """String out of `choices`."""
     if not isinstance(value, str) or value not in choices:
         refuse(where, name, f"one of {', '.join(choices)}", value)
     return value
 
 
 def choices(where: str, name: str, value: Any, known: Collection[str]) -> tuple[str, ...]:
-    """Some of the known words, in a list."""
+    """Strings out of `known`, from a list or another iterable."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         refuse(where, name, f"a list of words out of {', '.join(known)}", value)
     return tuple(choice(where, name, word, known) for word in value)
 
 
 def listed(where: str, name: str, wanted: str, value: Any) -> tuple[Any, ...]:
-    """The elements of a list, tuple, array or tensor of one axis; `wanted` is what the message says otherwise."""
+    """Elements of a list, a tuple, or an array or tensor of one axis; `wanted` stands in the error message."""
     if isinstance(value, (list, tuple)):
         return tuple(value)
     if len(getattr(value, "shape", ())) == 1 and hasattr(value, "tolist"):
@@ -141,20 +141,20 @@ def tensor(
     cast: bool = False,
     contiguous: bool = False,
 ) -> Tensor:
-    """The value, if it is a dense tensor of a dtype and shape, and on the device where one is named. Reads nothing.
+    """Dense tensor of a given dtype, shape and, where one is named, device; validated without reading its values.
 
     Args:
         where: The first part of the message.
         name: Of the value, in messages.
-        value: What came.
+        value: The value to validate.
         dtype: Wanted.
-        shape: Wanted; None stands for any length.
+        shape: Wanted; None for any length.
         device: Wanted; None for any that holds data.
         cast: Whether integers of another width become int64 where that is wanted, since it loses nothing.
-        contiguous: Whether it must be, as what is written in place.
+        contiguous: Whether it must be contiguous, as tensors that are written in place.
 
     Raises:
-        ValueError: It is not.
+        ValueError: The value is anything else.
     """
     at_once = isinstance(value, Tensor) and value.shape == shape and value.dtype is dtype and value.device == device
     if not at_once or value.layout is not torch.strided:
@@ -189,7 +189,7 @@ def _check_form(
 
 
 def length(value: object, axis: int = 0) -> int:
-    """Size of a tensor along an axis; 0 where there is none, which `tensor` then says."""
+    """Size of a tensor along an axis; 0 where there is none, which `tensor` then reports."""
     return value.shape[axis] if isinstance(value, Tensor) and value.ndim > axis else 0
 
 
@@ -198,7 +198,7 @@ def _word(constant: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A number as Python or NumPy has it; None for booleans and for what holds more than one."""
+    """Scalar of a 0-dimensional array or tensor, other values unchanged; None for booleans."""
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, bool) else value

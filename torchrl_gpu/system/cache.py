@@ -1,4 +1,4 @@
-"""Where things are kept that were made on this machine for this user: compiled kernels, verdicts of trials."""
+"""Cache folder of this user on this machine, for compiled kernels and results of self-tests."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def private_folder() -> Path | None:
-    """`$TORCHRL_GPU_CACHE`, or else a folder in the user's cache, or else one for temporary files; made where missing.
+    """Cache folder: `$TORCHRL_GPU_CACHE`, else one in the user's cache, else one for temporary files; made if missing.
 
-    Only this user can write to it, since what lies here is loaded and run. None where there is no such folder.
+    Only this user can write to it, since its files are loaded and run. None where there is no such folder.
     """
     if not hasattr(os, "getuid"):
         return None

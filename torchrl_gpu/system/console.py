@@ -1,4 +1,4 @@
-"""Lines and tables for the terminal, in rich."""
+"""Rich consoles, status lines and progress bars for the terminal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _FILE_WIDTH = 150  # columns where the output is not a terminal
 
 
 def wide_console() -> Console:
-    """As wide as the terminal, or wide enough for a table where the output is a file."""
+    """Console as wide as the terminal, or wide enough for a table where the output is a file."""
     console = Console()
     return console if console.is_terminal else Console(width=_FILE_WIDTH)
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[str], None]]:
-    """A line that shows words behind a title; it goes away at the end, and while the words are empty."""
+    """Status line of a title and a text; it disappears at the end, and while the text is empty."""
     status = Console(stderr=True).status(title)
 
     def say(words: str) -> None:
@@ -34,7 +34,7 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def progress_bar(title: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar that is told how many of how many are done; it goes away."""
+    """Progress bar, updated by (done, total); it disappears at the end."""
     columns = TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

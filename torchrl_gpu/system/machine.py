@@ -1,4 +1,4 @@
-"""What a figure or a checkpoint was made on: the machine, the versions of packages, the commit of this one."""
+"""Hardware, package versions and commit of the current run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def cuda_versions(device: torch.device) -> dict[str, str]:
-    """What code for a CUDA device may depend on: the chip, its driver, and the CUDA that torch was built with."""
+    """Versions that code for a CUDA device may depend on: chip, driver, and the CUDA that torch was built with."""
     properties = torch.cuda.get_device_properties(device)
     capability = f"{properties.major}.{properties.minor}"
     return {
@@ -61,12 +61,12 @@ def _processor() -> str:
 
 
 def gpu_use(device: torch.device) -> dict[str, str]:
-    """Utilisation as the driver last sampled it, and the most memory that was allocated; "n/a" without a GPU."""
+    """GPU utilisation as the driver last sampled it, and peak memory allocated; "n/a" without a GPU."""
     if device.type != "cuda":
         return {"gpu_utilisation": "n/a", "gpu_memory": "n/a"}
     try:
         busy = f"{torch.cuda.utilization(device)}%"
-    except Exception as error:  # no pynvml, no permission, a driver that does not tell
+    except Exception as error:  # no pynvml, no permission, a driver that does not report it
         busy = f"n/a ({type(error).__name__})"
     return {"gpu_utilisation": busy, "gpu_memory": f"{torch.cuda.max_memory_allocated(device) / _GIB:.2f} GiB"}
 
@@ -80,7 +80,7 @@ def version(name: str) -> str | None:
 
 
 def commit() -> str | None:
-    """Commit of the checkout that this code lies in, "+" behind it where tracked files differ from it; else None."""
+    """Commit of this code's checkout, with a trailing "+" where tracked files differ from it; None without one."""
     here = Path(__file__).parent
     try:
         head, changed = (

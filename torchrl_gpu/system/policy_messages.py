@@ -1,4 +1,4 @@
-"""Validation of what a policy is asked and of what it answers, over HTTP and ROS alike."""
+"""Validation of the observations and actions of a policy that is served over HTTP or ROS."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SLACK = 1e-4  # by which a confidence may be beyond 0 and 1
 
 
 class Space(Protocol):
-    """Observations and action of a policy: `AgentSpace`, or what has the same attributes."""
+    """Observation and action space of a policy: `AgentSpace`, or an object with the same attributes."""
 
     @property
     def observations(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        """Shape, without batch, and dtype of each entry."""
+        """Shape, without the batch, and dtype of each observation by key."""
 
     @property
     def num_actions(self) -> int | None:
@@ -31,46 +31,46 @@ class Space(Protocol):
 
     @property
     def low(self) -> tuple[float, ...] | None:
-        """Smallest continuous action."""
+        """Lower bounds of a continuous action."""
 
     @property
     def high(self) -> tuple[float, ...] | None:
-        """Largest one."""
+        """Upper bounds of a continuous action."""
 
 
 class Policy(Protocol):
-    """What decides: an `InferencePolicy`, or what has the same attributes."""
+    """Served policy: an `InferencePolicy`, or an object with the same attributes."""
 
     in_keys: list[str]
 
     @property
     def space(self) -> Space:
-        """What it observes and does."""
+        """Observation and action space."""
 
     @property
     def device(self) -> torch.device:
-        """Where it decides."""
+        """Device of its parameters and inputs."""
 
     @property
     def policy(self) -> Callable[[TensorDictBase], TensorDictBase]:
-        """Writes `action` for rows, and `confidence`, `action_value` or `action_log_prob` where it knows them."""
+        """Module that writes `action` for rows; `confidence`, `action_value`, `action_log_prob` where it has them."""
 
 
 class BadMessage(ValueError):
-    """What is wrong with a message, for its sender."""
+    """Invalid message, described for its sender."""
 
 
 class BadAction(ValueError):
-    """What is wrong with an action that a policy gave."""
+    """Invalid action of a policy."""
 
 
 class Answers(NamedTuple):
-    """Actions of a batch.
+    """Validated actions of a batch.
 
     Attributes:
         actions: (B, D) float64 within bounds; of a discrete policy (B,) int64.
-        confidence: (B,) float64 from 0 to 1; NaN where the policy does not say.
-        faults: What is wrong with the action of a row, by the row; only the other rows may be used.
+        confidence: (B,) float64 from 0 to 1; NaN where the policy gives none.
+        faults: Description of an invalid action, by its row; only the other rows may be used.
     """
 
     actions: np.ndarray
@@ -96,17 +96,17 @@ def check_finite(wanted: str, values: np.ndarray) -> None:
 
 
 def answers(policy: Policy, observations: Mapping[str, Tensor]) -> Answers:
-    """The actions of a policy, checked: what a network makes of numbers that overflow in it is no action.
+    """Validated actions of a policy: numbers that overflow in a network give no action.
 
     A continuous action is finite, and clipped to the bounds. A discrete one is an index, legal where any is, whose
     value or probability, where the policy writes that, is a finite number.
 
     Args:
-        policy: Decides.
+        policy: Policy that acts.
         observations: (B, …) each, on its device.
 
     Raises:
-        BadAction: What the policy wrote is of another shape.
+        BadAction: The action that the policy wrote has another shape.
     """
     rows = len(next(iter(observations.values())))
     written = policy.policy(TensorDict(dict(observations), [rows]))
@@ -130,7 +130,7 @@ def answers(policy: Policy, observations: Mapping[str, Tensor]) -> Answers:
 def _check_choices(
     chosen: Tensor, observations: Mapping[str, Tensor], written: TensorDictBase, faults: dict[int, str]
 ) -> None:
-    """Adds the rows whose choice (B, 1) is worth no finite number, or is illegal although another one is legal."""
+    """Adds to `faults` rows whose choice (B, 1) has no finite value, or is illegal although another one is legal."""
     values, mask = written.get("action_value", None), observations.get("action_mask")
     worth = written.get("action_log_prob", None) if values is None else values.gather(-1, chosen)
     if worth is not None:

@@ -1,4 +1,4 @@
-"""A profiler of training steps for Lightning's own option `trainer.profiler`."""
+"""Profiler of training steps for Lightning's `trainer.profiler`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _STEP = "run_training_batch"  # what Lightning calls a training step with its ca
 
 
 class StepProfiler(Profiler):
-    """Prints what a training step takes by environment, policy, replay, update, transfer and logging; traces a few.
+    """Profiler of training steps by environment, policy, replay, update, transfer and logging; traces a few of them.
 
-    The table counts all training steps but the traced ones, in milliseconds of the host: on a GPU these are what it
-    takes to queue the work, and a second column has what the device takes, from the traced steps. "step" is the rest of
-    a training step, "Lightning" what is outside of it: loops, loggers, callbacks. Validation and saving are spread over
-    the steps.
+    The printed table counts all training steps but the traced ones, in milliseconds of the host: on a GPU this is the
+    time to queue the work, and a second column has the time of the device, from the traced steps. "step" is the rest
+    of a training step, "Lightning" the time outside of it: loops, loggers, callbacks. Validation and saving are spread
+    over the steps.
 
     The trace opens in chrome://tracing and https://ui.perfetto.dev; its ranges have the same names.
 
     Args:
-        dirpath: Folder of the trace; None takes that of the logger, or else the present one.
+        dirpath: Folder of the trace; None takes that of the logger, or else the working directory.
         filename: Of the trace, without `.trace.json`.
         wait: Training steps before the first traced one.
         steps: Traced ones.
@@ -44,12 +44,12 @@ class StepProfiler(Profiler):
         self._device_ms: dict[str, float] = {}
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
-        """Takes note of the folder."""
+        """Sets the folder of the trace."""
         super().setup(stage=stage, local_rank=local_rank, log_dir=log_dir)
         self._folder = Path(self.dirpath or log_dir or ".")
 
     def start(self, action_name: str) -> None:
-        """Begins a training step; of other actions nothing is recorded."""
+        """Begins a training step; other actions are not recorded."""
         if action_name != _STEP:
             return
         if self._begun == self.wait:
@@ -57,7 +57,7 @@ class StepProfiler(Profiler):
         self._begun += 1
 
     def stop(self, action_name: str) -> None:
-        """Ends it."""
+        """Ends a training step."""
         if action_name != _STEP:
             return
         self._clock = running_clock() or self._clock
@@ -93,7 +93,7 @@ class StepProfiler(Profiler):
             clock.go_on()
 
     def teardown(self, stage: str | None) -> None:
-        """Leaves no range to be recorded."""
+        """Stops the recording of profiler ranges."""
         trace_sections(False)
         super().teardown(stage=stage)
 
@@ -103,7 +103,7 @@ class StepProfiler(Profiler):
             print(self.summary(), flush=True)
 
     def summary(self) -> str:
-        """The table, and where the trace is."""
+        """Table of times, and the path of the trace."""
         if self._profile is not None:
             self._end_trace()
         seconds = {} if self._clock is None else self._clock.read()

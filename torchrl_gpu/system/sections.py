@@ -1,4 +1,4 @@
-"""Where the time of a run goes: named sections of the code, and a clock that adds up what each of them takes."""
+"""Wall-clock profiler of named code sections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-OUTSIDE = "Lightning"  # all that is in no section: Lightning's loops, its loggers, callbacks
+OUTSIDE = "Lightning"  # time outside of all sections: Lightning's loops, its loggers, callbacks
 LOGGING = "logging"
 WHOLE = frozenset({"validation", "saving", "viewers", "workers"})
 """Sections inside which others do not count by themselves."""
@@ -21,15 +21,15 @@ Result = TypeVar("Result")
 
 
 class Clock:
-    """Seconds of the host by section; each moment belongs to the innermost one. Made on the thread that it watches.
+    """Host time by section, each moment counted for the innermost one; made on the thread that it measures.
 
-    A GPU works behind the host: there a section has what it takes to queue its work, and the waits in it.
+    A GPU works asynchronously: there a section counts the time to queue its work, and the waits in it.
 
     Args:
-        now: Gives seconds.
+        now: Clock function that returns seconds.
 
     Attributes:
-        seconds: By section, `OUTSIDE` among them; they add up to the time since the clock was made.
+        seconds: Seconds by section, `OUTSIDE` among them; they add up to the time since the clock was made.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -50,16 +50,16 @@ class Clock:
             self._inside.pop()
 
     def pause(self) -> None:
-        """Counts nothing until `go_on`."""
+        """Stops counting until `go_on`."""
         self._spend()
         self._since = None
 
     def go_on(self) -> None:
-        """Counts again."""
+        """Resumes counting."""
         self._since = self._now()
 
     def read(self) -> dict[str, float]:
-        """The seconds so far."""
+        """Seconds by section so far."""
         self._spend()
         return dict(self.seconds)
 
@@ -71,7 +71,7 @@ class Clock:
 
 
 class _Section(AbstractContextManager[None]):
-    """A section that the clock sees."""
+    """Section that the clock counts."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -86,7 +86,7 @@ class _Section(AbstractContextManager[None]):
 
 
 class _TracedSection(_Section):
-    """The same as a range of torch's profiler besides."""
+    """Section that the clock counts and torch's profiler records as a range."""
 
     def __enter__(self) -> None:
         super().__enter__()
@@ -105,7 +105,7 @@ _KNOWN: dict[str, _Section] = {}
 
 
 def section(name: str) -> AbstractContextManager[None]:
-    """A section of the code, for `with`. Costs next to nothing where no clock runs, as outside of training."""
+    """Context manager of a code section. Costs next to nothing where no clock runs, as outside of training."""
     if _clock is None or _clock.thread != threading.get_ident():
         return _NOTHING
     if _traces:
@@ -115,7 +115,7 @@ def section(name: str) -> AbstractContextManager[None]:
 
 
 def in_section(name: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Makes a function a section."""
+    """Decorator that makes a function a section."""
 
     def decorated(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         @wraps(function)
@@ -129,31 +129,31 @@ def in_section(name: str) -> Callable[[Callable[Arguments, Result]], Callable[Ar
 
 
 def start_clock() -> Clock:
-    """Makes a new clock the one that sections are counted by."""
+    """Starts a new clock, by which sections are counted from now on."""
     global _clock
     _clock = Clock()
     return _clock
 
 
 def stop_clock() -> None:
-    """Counts no more."""
+    """Stops counting sections."""
     global _clock
     _clock = None
 
 
 def running_clock() -> Clock | None:
-    """The clock that sections are counted by; None where there is none."""
+    """Clock that counts sections now; None where there is none."""
     return _clock
 
 
 def trace_sections(on: bool) -> None:
-    """Whether sections that begin from now on are ranges of torch's profiler, too."""
+    """Switches on or off that sections which begin from now on are ranges of torch's profiler, too."""
     global _traces
     _traces = on
 
 
 def summary(seconds: Mapping[str, float]) -> str:
-    """The shares of the time in one line, the largest first, and what of it Lightning and logging took together."""
+    """One-line summary of the sections' shares of time, the largest first, and of Lightning and logging together."""
     total = max(sum(seconds.values()), 1e-9)
     parts = sorted(((spent, name) for name, spent in seconds.items()), reverse=True)
     shares = ", ".join(f"{name} {spent / total:.1%}" for spent, name in parts)

@@ -1,7 +1,7 @@
 """Self-tests of compiled kernels and codecs, run once per machine in a subprocess and cached.
 
 A chip, its driver and a compiler can make our code fail, hang, crash or compute wrong numbers. A subprocess with a time
-limit finds that out without ending the run; the result is kept on disk under everything that it depends on.
+limit finds that out without ending the run; the result is cached on disk, keyed by everything that it depends on.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Unavailable(Exception):
 
 
 class SelfTest(NamedTuple):
-    """A function that finds out whether something works on this machine.
+    """Self-test of a kernel, codec or other feature on this machine.
 
     Attributes:
         name: Of what is tested, for log lines.
-        function: "module:function"; it returns why the thing does not work, "" where it does. An exception is a failure
+        function: "module:function"; it returns why the feature fails, "" where it works. An exception is a failure
             too, except `Unavailable`.
         arguments: Of the function; the result does not depend on them by themselves.
         depends_on: Everything that the result depends on: versions, device, driver, sources.
@@ -53,7 +53,7 @@ class SelfTest(NamedTuple):
     depends_on: dict[str, str]
 
     def failure(self) -> str:
-        """Why the thing does not work here, in one line; "" where it does. Runs the test unless its result is known."""
+        """Why the feature fails here, in one line; "" where it works. Runs the test unless its result is known."""
         if (known := self.known_failure()) is not None:
             return known
         _LOG.info("self-test of %s, once on this machine", self.name)
@@ -68,13 +68,13 @@ class SelfTest(NamedTuple):
         return found
 
     def known_failure(self) -> str | None:
-        """The result of an earlier run; None where there is none."""
+        """Failure found by an earlier run, "" for success; None where there was no run."""
         if self._key not in _FAILURES and (found := self._read()) is not None:
             _FAILURES[self._key] = found
         return _FAILURES.get(self._key)
 
     def keep(self, failure: str) -> None:
-        """Keeps a result for this process and for later ones."""
+        """Stores a result for this process and for later ones."""
         _FAILURES[self._key] = failure
         if (path := self._path()) is None:
             return
@@ -110,14 +110,14 @@ _reads_disk = True
 
 
 def forget_results() -> None:
-    """From now on this process uses no result that it has not found itself."""
+    """Discards cached results: from now on this process uses only those that it finds itself."""
     global _reads_disk
     _reads_disk = False
     _FAILURES.clear()
 
 
 def run_here(function: Callable[[], str]) -> str:
-    """The failure that a function returns or raises, in this process."""
+    """Failure that a function returns or raises in this process."""
     try:
         return one_line(function())
     except Exception as error:  # anything that a compiler, a driver or a kernel raises
@@ -125,18 +125,18 @@ def run_here(function: Callable[[], str]) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line."""
+    """One-line text of an error."""
     return one_line(f"{type(error).__name__}: {error}").removesuffix(":")
 
 
 def one_line(text: str) -> str:
-    """A text in one line that is not too long."""
+    """Text in one line of at most `_MOST_CHARACTERS`."""
     flat = " ".join(str(text).split())
     return flat if len(flat) <= _MOST_CHARACTERS else flat[: _MOST_CHARACTERS - 1] + "…"
 
 
 def usable(device: str) -> torch.device:
-    """A device by its name, once it has computed something; for functions of self-tests.
+    """Device of a name, after a small computation on it has succeeded; for functions of self-tests.
 
     Raises:
         Unavailable: It cannot be used from this process.
@@ -154,7 +154,7 @@ def usable(device: str) -> torch.device:
 
 
 def _run_in_subprocess(test: SelfTest) -> str:
-    """The failure that a subprocess finds.
+    """Failure found by a self-test in a subprocess.
 
     Raises:
         Unavailable: There can be no subprocess, or it cannot use the device.
@@ -188,7 +188,7 @@ def _run_in_subprocess(test: SelfTest) -> str:
 
 
 def _wait(child: subprocess.Popen[str], name: str) -> tuple[str, str]:
-    """What the subprocess prints until it ends; announces a self-test that takes long."""
+    """Output and error output of the subprocess, once it has ended; announces a self-test that takes long."""
     notice = min(_NOTICE_S, LIMIT_S)
     try:
         return child.communicate(timeout=notice)

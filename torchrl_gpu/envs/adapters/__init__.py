@@ -1,1 +1,1 @@
-"""Our environments as other libraries want them."""
+"""Adapters of batched environments to Gymnasium, Stable-Baselines3 and rsl_rl."""

@@ -1,4 +1,4 @@
-"""The agents of an environment one after the other, as adapters for other libraries show them."""
+"""`AgentRows`: the agents of an environment as rows, for the adapters to other libraries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AgentRows:
 
     Args:
         env: The environment.
-        where: Who asks, in error messages.
+        where: First part of error messages.
 
     Raises:
         ValueError: It has several actions, or one that is neither an index nor bounded.
@@ -46,7 +46,7 @@ class AgentRows:
         self._bounds = {name: self._finite_bounds(spec) for name, spec in self.observations.items()}
 
     def _finite_bounds(self, spec: TensorSpec) -> tuple[float, Tensor | None, Tensor | None]:
-        """Of an observation: what stands for infinity, and the finite bounds of one row that the spec declares."""
+        """Substitute for infinity in an observation, and the finite bounds of one row that its spec declares."""
         if not spec.dtype.is_floating_point:
             return 0.0, None, None
         far = min(self._env.far, finfo(spec.dtype).max)
@@ -57,7 +57,7 @@ class AgentRows:
         return far, low if bool(low.isfinite().any()) else None, high if bool(high.isfinite().any()) else None
 
     def shown(self, name: str, tensordict: TensorDictBase) -> Tensor:
-        """An observation, finite: what is infinite becomes the bound that its specification declares, else `far`."""
+        """Finite observation: infinite values become the bound that its specification declares, else `far`."""
         value: Tensor = self.entries(tensordict)[name]
         if not value.is_floating_point():
             return value
@@ -67,29 +67,29 @@ class AgentRows:
 
     @property
     def observations(self) -> dict[str, Any]:
-        """Specification by name of what agents may see, over all environments: all but outcomes of episodes."""
+        """Specifications of observations by name, over all environments: all but outcomes of episodes."""
         told = {key if isinstance(key, str) else key[-1] for key in self._env.outcomes}
         specs = self.entries(self._env.observation_spec)
         return {name: spec for name, spec in specs.items() if name not in told and not isinstance(spec, Composite)}
 
     def entries(self, tensordict: Any) -> Any:
-        """The entries of rows, of a tensordict or specification: those of the group, or of the root."""
+        """Part of a tensordict or specification that holds the rows: the group, or the root."""
         return tensordict[self.group] if self.group else tensordict
 
     def flat(self, value: Tensor) -> Tensor:
-        """Numbers (N,) of the rows, of one for each row or for each environment."""
+        """Values (N,) of the rows, from one for each row or for each environment."""
         return value.reshape(len(value), -1).expand(self.shape[0], self.number // self.shape[0]).reshape(-1)
 
     def earned(self, before: TensorDictBase, after: TensorDictBase, over: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What a step came to for each row.
+        """Rewards and ends of a step for each row.
 
         Args:
-            before: What it was decided by.
-            after: What follows, of episodes that it ended too.
+            before: Observations that the action was chosen by.
+            after: `next` of the step, of episodes that it ended too.
             over: Whether the environment begins anew, (environments, 1) bool.
 
         Returns:
-            Rewards (N,); ends by themselves (N,) bool; all ends, those that `over` makes among them (N,) bool.
+            Rewards (N,); terminations (N,) bool; all ends, those by `over` among them, (N,) bool.
         """
         own = self.entries(after)
         reward, terminated, done = (self.flat(own[name]) for name in ("reward", "terminated", "done"))

@@ -1,4 +1,4 @@
-"""Any environment as a vector environment of Gymnasium."""
+"""`GymnasiumVectorEnv`: any `BatchedEnv` as a vector environment of Gymnasium."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
     Observations are finite: where the environment's are infinite, as the bottom of items is where there is no material,
     the bound of its specification stands, or `BatchedEnv.far`.
 
-    `infos["action_mask"]` (N, A) says which discrete actions are legal; where all observations are shown, they hold it,
+    `infos["action_mask"]` (N, A) is true for legal discrete actions; where all observations are shown, they hold it,
     too. An illegal one ends the episode, as in the environment itself.
 
     As NumPy arrays, everything is copied to the host. As tensors, nothing is read back: what is handed out
@@ -52,8 +52,8 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
     Args:
         env: The environment.
         observations: One name, for a space without names, or several, for a `Dict`; None for all but outcomes.
-        output: What `reset` and `step` give; both take either as actions.
-        render_mode: "rgb_array" for `render`; it needs what the environment is watched with, see `envs.viewable`.
+        output: Kind of arrays that `reset` and `step` return; actions may be either.
+        render_mode: "rgb_array" for `render`; it needs a viewable environment, see `envs.viewable`.
         render_size: Width and height of pictures, pixels.
 
     Raises:
@@ -101,7 +101,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         self._current: TensorDictBase | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins the next episode of every row, or, by a seed, the first that it gives; `options` are not used.
+        """Begins the next episode of every row, or the first of a given seed; `options` are not used.
 
         Returns:
             Observations, and infos as those of `step`.
@@ -114,10 +114,10 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
 
     @torch.no_grad()
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Acts by indices (N,) or numbers (N, D), and restarts what is over.
+        """Plays actions, indices (N,) or numbers (N, D), and restarts the episodes that end.
 
         Returns:
-            Observations; rewards (N,) float32; ends by themselves (N,) bool; other ends (N,) bool; infos.
+            Observations; rewards (N,) float32; terminated (N,) bool; truncated (N,) bool; infos.
         """
         if self._current is None:
             raise error.ResetNeeded("GymnasiumVectorEnv: want a reset before the first step")
@@ -131,7 +131,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         return self._seen(self._current), *rest, infos
 
     def render(self) -> tuple[np.ndarray, ...] | None:
-        """uint8 (H, W, 3) RGB of each row's environment, on the host; None without a `render_mode`."""
+        """RGB picture of each row's environment, uint8 (H, W, 3), on the host; None without a `render_mode`."""
         if self.render_mode is None:
             return None
         pictures = viewable(self.env).pictures(range(self.env.num_envs), *self.render_size)
@@ -163,7 +163,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         return {name: self._shown(value.reshape(self.num_envs, *value.shape[lead:])) for name, value in seen.items()}
 
     def _shown(self, value: Tensor) -> Any:
-        """An observation as its space has it: Gymnasium's flags are int8."""
+        """Observation in the dtype of its space: Gymnasium's flags are int8."""
         return self._out(value.view(torch.int8) if value.dtype == torch.bool and self.output == "numpy" else value)
 
     def _seen(self, tensordict: TensorDictBase) -> Any:
@@ -171,7 +171,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         return seen if self._one is None else seen[self._one]
 
     def _infos(self, tensordict: TensorDictBase) -> dict[str, Any]:
-        """What is told besides of the rows as they stand."""
+        """Infos of the current rows: legal actions and active robots, where there are such."""
         entries = self._rows.entries(tensordict)
         active = entries.get("active", None)
         told = {"action_mask": self._shown(entries["action_mask"].reshape(self.num_envs, -1))} if self.masked else {}
@@ -180,7 +180,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         return told | {f"_{name}": everyone for name in told}
 
     def _ended(self, after: TensorDictBase, done: Tensor) -> dict[str, Any]:
-        """What rows ended on, and, where their environment ended with them, what its episode came to."""
+        """Infos of rows that ended: final observations, and episode outcomes where their environment ended, too."""
         over = done & self._rows.flat(after["done"])
         ends, whole = self._out(done), self._out(over)
         if self.output == "numpy" and not ends.any():
@@ -194,7 +194,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         return {"final_obs": final, "_final_obs": ends, "final_info": info, "_final_info": ends}
 
     def _row_by_row(self, seen: Any, ends: np.ndarray) -> np.ndarray:
-        """An array (N,) of what rows ended on, None elsewhere, as Gymnasium's own environments give it."""
+        """Object array (N,) of final observations, None elsewhere, as Gymnasium's own environments return it."""
         rows = np.full(self.num_envs, None, dtype=object)
         for row in ends.nonzero()[0]:
             rows[row] = {name: value[row] for name, value in seen.items()} if self._one is None else seen[row]
@@ -202,7 +202,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def _space(spec: TensorSpec, lead: int) -> spaces.Space[Any]:
-    """The space of one row, of a specification whose first axes, `lead` of them, are those of rows."""
+    """Gymnasium space of one row of a specification whose first `lead` axes are those of rows."""
     shape = tuple(spec.shape[lead:])
     if spec.dtype == torch.bool:
         return spaces.MultiBinary(shape)

@@ -1,4 +1,4 @@
-"""Any environment for the runners of rsl_rl."""
+"""`RslRlVecEnv`: any `BatchedEnv` for the runners of rsl_rl."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RslRlVecEnv:
     rsl_rl has Gaussian policies only. A continuous action is what they give, from [−1, 1] to the bounds and no further.
     Of discrete actions each has a number of its own, and the legal one with the largest is taken.
 
-    What stays rsl_rl's: it bootstraps a time-out from the state before the last step; its checkpoints hold no
+    Limits of rsl_rl itself: it bootstraps a time-out from the state before the last step; its checkpoints hold no
     environment. Give its runner `check_for_nan: False`, else it reads the device at every step.
 
     Args:
@@ -66,18 +66,18 @@ class RslRlVecEnv:
             raise ValueError(f"RslRlVecEnv: want observations among {there}; got {', '.join(self._names) or 'none'}")
 
     def get_observations(self) -> TensorDict:
-        """What is seen now: "policy" (N, D) float32."""
+        """Current observations: "policy" (N, D) float32."""
         shown = [self._rows.shown(name, self._current) for name in self._names]
         parts = [value.reshape(self.num_envs, -1).float() for value in shown]
         joined = torch.cat(parts, -1) if len(parts) > 1 else parts[0].clone()
         return TensorDict({"policy": joined}, [self.num_envs], device=self.device)
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
-        """Acts by (N, A) real numbers, and restarts what is over.
+        """Plays actions (N, A), real numbers, and restarts the episodes that end.
 
         Returns:
-            What is seen then; rewards (N,) float32; ends (N,) bool; `time_outs` (N,) bool, those of them that are no
-            end by themselves, and in `log` the mean outcomes of the episodes that have ended last.
+            Next observations; rewards (N,) float32; ends (N,) bool; `time_outs` (N,) bool, the ends that are no
+            terminations, and in `log` the mean outcomes of the episodes that have ended last.
         """
         before = self._rows.entries(self._current)
         stepped = self.env.step(self._current.set(self._rows.action_key, self._given(actions, before)))

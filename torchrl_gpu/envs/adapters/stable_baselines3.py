@@ -1,4 +1,4 @@
-"""Any environment for Stable-Baselines3 and sb3-contrib."""
+"""`Sb3VecEnv`: any `BatchedEnv` for Stable-Baselines3 and sb3-contrib."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Sb3VecEnv(VecEnv):
     """A `GymnasiumVectorEnv` under the contract of Stable-Baselines3's `VecEnv`, with masks for `MaskablePPO`.
 
     The infos of a row that ends hold `terminal_observation`, `TimeLimit.truncated`, so that time-outs are bootstrapped,
-    and what its episode came to.
+    and the outcomes of its episode.
 
     Args:
-        env: Gives NumPy arrays.
+        env: Environment that returns NumPy arrays.
     """
 
     def __init__(self, env: GymnasiumVectorEnv) -> None:
@@ -38,14 +38,14 @@ class Sb3VecEnv(VecEnv):
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
     def reset(self) -> Any:
-        """Begins the next episode of every row, or the first that the number given to `seed` gives."""
+        """Begins the next episode of every row, or the first of the number given to `seed`."""
         seen, self._told = self.env.reset(seed=self._seeds[0])
         self._reset_seeds()
         self._reset_options()
         return seen
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Keeps what `step_wait` acts by."""
+        """Stores the actions of the next `step_wait`."""
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
@@ -63,7 +63,7 @@ class Sb3VecEnv(VecEnv):
         return seen, reward, done, infos
 
     def action_masks(self) -> np.ndarray:
-        """Which actions are legal now, (N, A) bool, of an environment that was reset."""
+        """Legal actions, (N, A) bool, of an environment that was reset."""
         masks: np.ndarray = self._told["action_mask"].astype(bool)
         return masks
 
@@ -76,7 +76,7 @@ class Sb3VecEnv(VecEnv):
         return self.env.render() or [None] * self.num_envs
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute of the environment, for each row that is asked of; `action_masks` where actions are masked."""
+        """Attribute of the environment, once for each row of `indices`; `action_masks` where actions are masked."""
         masks = attr_name == "action_masks" and self.env.masked
         return [self.action_masks if masks else getattr(self.env, attr_name)] * len(list(self._get_indices(indices)))
 
@@ -92,5 +92,5 @@ class Sb3VecEnv(VecEnv):
         return [masks[row] for row in self._get_indices(indices)]
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
-        """No row is wrapped by itself."""
+        """False for every row, as rows have no wrappers of their own."""
         return [False] * len(list(self._get_indices(indices)))

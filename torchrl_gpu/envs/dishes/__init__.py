@@ -1,1 +1,1 @@
-"""A shift at the sink: how fast and how carefully to wash dishes, seen as numbers or as video."""
+"""Dishwashing: how fast and how carefully to wash in a shift, observed as numbers or as video."""

@@ -1,4 +1,4 @@
-"""Pictures of the sink, drawn where the state is: every shape is a pattern of rows times a pattern of columns."""
+"""Pictures of the sink, drawn on the state's device: every shape is a pattern of rows times a pattern of columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VISIBLE = ("stack", "fatigue", "belt", "arm", "shake", "foam", "clean", "broken"
 
 
 class _Region(NamedTuple):
-    """A rectangle of the picture: its rows and columns, and where their middles lie in the scene."""
+    """Rectangle of the picture: its rows and columns, and the scene coordinates of their centres."""
 
     rows: slice
     columns: slice
@@ -31,9 +31,9 @@ class _Region(NamedTuple):
 
 
 class Camera:
-    """Draws shifts as they stand.
+    """Renderer of the current state of shifts.
 
-    From one picture the stack can be told, and how much of the shift is over. The rest is in motion alone: the belt
+    One picture shows the stack, and how much of the shift is over. The rest is visible in motion alone: the belt
     moves as fast as dishes will come, the arm swings as fast as it works, its tremble is as wide as it is tired, and
     foam drifts over the water the slower the more the sponge is worn. No phase moves by half a turn from one picture to
     the next.
@@ -41,7 +41,7 @@ class Camera:
     Args:
         height, width: Pixels, at least 16 each.
         stack_limit: Dishes of a stack that fills the picture.
-        device: Where states and pictures are.
+        device: Device of states and pictures.
     """
 
     def __init__(self, height: int, width: int, stack_limit: float, device: torch.device) -> None:
@@ -62,7 +62,7 @@ class Camera:
         """Pictures (N, 3, H, W) uint8, RGB.
 
         Args:
-            state: The entries named in `VISIBLE`, (N,) each.
+            state: State tensors of the keys in `VISIBLE`, (N,) each.
             clock: Share of the shift that is over, (N,).
         """
         seen = {name: state[name].float()[:, None] for name in VISIBLE}
@@ -87,9 +87,9 @@ class Camera:
         self._paint(out, region, ((top & dish)[:, :, None], color), ((top & ~dish)[:, :, None], _GAP))
 
     def _paint(self, out: Tensor, region: _Region, *layers: tuple[Tensor, tuple[int, int, int]]) -> None:
-        """Colours a region of the background where masks (N, rows or 1, columns or 1) say; no two at one place.
+        """Colours a region of the background under masks (N, rows or 1, columns or 1), which must not overlap.
 
-        By bits, which a CPU does for many bytes at once.
+        Selects by bit operations, which a CPU does for many bytes at once.
         """
         background = self._background[:, region.rows, region.columns]
         part = background

@@ -1,4 +1,4 @@
-"""A slice of many shifts at once, as `reference` defines it."""
+"""Slices of a batch of shifts in torch, as `reference` defines them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchrl_gpu.envs.dishes.reference import MOST_BROKEN
 
 
 class Slices(NamedTuple):
-    """As `reference.Slice`, (N,) each; `broken` is float32, too."""
+    """Batched `reference.Slice`, (N,) each; `broken` is float32, too."""
 
     stack: Tensor
     fatigue: Tensor
@@ -25,12 +25,12 @@ class Slices(NamedTuple):
 
 
 def demand_of(prices: Economics, trend: Tensor) -> Tensor:
-    """As `reference.demand_of`, (N,)."""
+    """Dishes that come in a slice, (N,), as `reference.demand_of`."""
     return prices.demand * (trend - prices.demand_swing**2 / 2).exp()
 
 
 def normal(uniform: Tensor) -> Tensor:
-    """Numbers (N,) of mean 0 and variance 1 from three uniform ones each, (N, 3): their sum, within ±3."""
+    """Nearly normal numbers (N,) of mean 0 and variance 1, within ±3: sums of three uniform ones each, (N, 3)."""
     return 2 * (uniform.sum(1) - 1.5)
 
 
@@ -42,7 +42,7 @@ def work(
     weather: Tensor,
     stationary: bool = False,
 ) -> Slices:
-    """What a slice comes to, in every shift.
+    """Result of a slice in every shift.
 
     Args:
         prices: Prices and rates.
@@ -50,7 +50,7 @@ def work(
         action: Speed and care (N, 2), in [0, 1].
         chance: (N,) in [0, 1), see `reference.work`.
         weather: (N,), see `reference.work`.
-        stationary: Whether nothing moves.
+        stationary: Whether nothing moves, see `reference.work`.
     """
     speed, care = action.unbind(1)
     stack, fatigue, wear, trend = (state[name] for name in ("stack", "fatigue", "wear", "trend"))
@@ -82,7 +82,7 @@ def work(
 
 
 def poisson(mean: Tensor, chance: Tensor) -> Tensor:
-    """Whole numbers (N,) float32 of at most `MOST_BROKEN`: how many sums of the Poisson law do not exceed `chance`."""
+    """Poisson numbers (N,) float32 of at most `MOST_BROKEN`: how many cumulative probabilities `chance` reaches."""
     count = torch.arange(MOST_BROKEN, device=mean.device, dtype=torch.int64)
     factors = torch.cat([(-mean).exp()[:, None], mean[:, None] / (count[1:])], 1)
     return (chance[:, None] >= factors.cumprod(1).cumsum(1)).sum(1).float()

@@ -1,4 +1,4 @@
-"""What a shift earns and costs, how it moves, and the best that can be done where it does not move."""
+"""Prices and rates of a shift, and the optimum of a stationary one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Economics:
 
 
 class Optimum(NamedTuple):
-    """The best of a shift that does not move: what to do in every slice, and what a slice then earns, EUR."""
+    """Optimum of a stationary shift: speed and care of every slice, and the reward of a slice, EUR."""
 
     speed: float
     care: float
@@ -82,7 +82,7 @@ class Optimum(NamedTuple):
 
 
 def slice_reward(prices: Economics, speed: np.ndarray, care: np.ndarray) -> np.ndarray:
-    """What a slice earns on average, EUR, rested, with a new sponge, no stack and as many dishes as are wanted.
+    """Expected reward of a slice, EUR, rested, with a new sponge, no stack and as many dishes as are wanted.
 
     `v·c·s − (v + d)·E[min(n, 16)] − e·s² − a·k² − w` of speed s and care k in [0, 1], with capacity c, value v, damage
     d, energy e, attention a, wage w, and n broken dishes, a Poisson number of mean `c·b·s²·(1 − k)` with fragility b.
@@ -105,11 +105,11 @@ def _mean_broken(mean: np.ndarray) -> np.ndarray:
 
 
 def stationary_optimum(prices: Economics) -> Optimum:
-    """The best speed and care where nothing moves; derived in `docs/environments/dishwashing.md`.
+    """Optimal speed and care of a stationary shift; derived in `docs/environments/dishwashing.md`.
 
     For a speed s the best care is min(1, κs²), κ = c(v + d)b / 2a; what is left is a polynomial in s on either side of
-    κs² = 1, whose largest value is at a root of its derivative or at an end. Where more dishes would break than can, it
-    is another place, which a grid that closes in finds.
+    κs² = 1, whose largest value is at a root of its derivative or at an end. Where more dishes would break than can,
+    the optimum is elsewhere, and a grid search that closes in finds it.
     """
     loss = prices.capacity * (prices.value + prices.damage) * prices.fragility
     gain, energy, attention = prices.capacity * prices.value, prices.energy, prices.attention
@@ -127,7 +127,7 @@ def stationary_optimum(prices: Economics) -> Optimum:
 
 
 def _grid_optimum(prices: Economics) -> Optimum:
-    """The best of a grid of speeds and cares, and of finer ones around it."""
+    """Optimum on a grid of speeds and cares, and on ever finer ones around it."""
     best, width = np.array([0.5, 0.5]), 0.5
     while width > 1e-9:
         speeds, cares = (np.linspace(max(0.0, at - width), min(1.0, at + width), 101) for at in best)

@@ -1,4 +1,4 @@
-"""A batched shift at the sink as an environment."""
+"""`DishwashingEnv`: batched shifts at a sink."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from torchrl_gpu.envs.viewable import Decision, Overlay
 from torchrl_gpu.system import arguments
 
 _MOST_DEMAND = 4.0  # times the usual one, in what is observed
-_TURN = 0.45  # of a phase from slice to slice at most, so that its direction can be told
+_TURN = 0.45  # of a phase from slice to slice at most, so that its direction is visible
 
 
 class DishwashingEnv(EpisodicEnv):
-    """Shifts at a sink: in every slice of a minute, how fast to wash and how carefully.
+    """Dishwashing shifts: how fast and how carefully to wash in every slice of a minute.
 
     Speed washes more dishes, costs energy, tires and breaks; care keeps dishes whole, costs attention and tires.
     Demand swings, dishes pile up, and the sponge wears. The reward is what a slice earns, EUR: clean dishes, less
@@ -38,7 +38,7 @@ class DishwashingEnv(EpisodicEnv):
     - "state": `observation` (N, 6) float32: stack over its limit, fatigue, wear, demand over the usual one (at most 4,
       over 4), share of the shift that is over, and whether a dish broke in the last slice;
     - "video": `clip` (N, T, 3, H, W) uint8, the pictures of the last T slices, the oldest first; before there are T,
-      the first is repeated. All but stack and time must be told from motion. `frame` and `frame_at` are there for
+      the first is repeated. All but stack and time must be inferred from motion. `frame` and `frame_at` are there for
       replay, see `clip_specs`.
 
     Episodes last `max_steps` slices; `profit`, their sum of rewards in EUR, and `clean` and `broken` dishes are their
@@ -46,7 +46,7 @@ class DishwashingEnv(EpisodicEnv):
 
     Args:
         num_envs: N.
-        observe_as: What is observed.
+        observe_as: Kind of observations.
         clip_length: T.
         frame_size: H and W, pixels, 16 or more each.
         stationary: Whether nothing moves: as many dishes as are wanted, and neither stack, fatigue nor wear. The best
@@ -98,7 +98,7 @@ class DishwashingEnv(EpisodicEnv):
 
     @property
     def stored_keys(self) -> list[str]:
-        """Observations that replay must keep: of clips, each frame once."""
+        """Observation keys that replay must store: of clips, each frame once."""
         return list(clips.STORED_KEYS) if self.observe_as == "video" else super().stored_keys
 
     def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
@@ -109,11 +109,11 @@ class DishwashingEnv(EpisodicEnv):
 
     @property
     def optimum(self) -> Optimum:
-        """The best speed and care where nothing moves, and what a slice then earns."""
+        """Optimal speed and care of a stationary shift, and the reward of a slice."""
         return stationary_optimum(self.economics)
 
     def begin(self) -> dict[str, Tensor]:
-        """A shift begins rested, with a new sponge, and with up to a quarter of a full stack."""
+        """State of a new shift: rested, with a new sponge, and with up to a quarter of a full stack."""
         drawn = self.uniform(8)
         zero = torch.zeros_like(drawn[:, 0])
         still = self.stationary
@@ -134,7 +134,7 @@ class DishwashingEnv(EpisodicEnv):
         return state
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-        """Works for a slice."""
+        """Result of one slice of work."""
         action = action.nan_to_num(0.0).clamp(0.0, 1.0)  # what is no number moves nothing
         drawn = self.uniform(4)
         prices = self.economics
@@ -161,7 +161,7 @@ class DishwashingEnv(EpisodicEnv):
         return Advanced(after, worked.reward, torch.zeros_like(coming, dtype=torch.bool), outcomes)
 
     def observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Numbers or pictures, by `observe_as`."""
+        """Observations as numbers or clips, by `observe_as`."""
         if self.observe_as == "video":
             return clips.seen(state["clip"], state["shown"], self._rows["step_count"])
         prices = self.economics
@@ -176,12 +176,12 @@ class DishwashingEnv(EpisodicEnv):
         return {"observation": torch.stack(seen, 1).clamp(0.0, 1.0)}
 
     def metrics(self) -> dict[str, Tensor]:
-        """Steps, episodes and return, and of the running shift the dishes that wait, are clean and are broken."""
+        """Steps, episodes, return, waiting, clean and broken dishes, fatigue and wear of the running shifts."""
         counts = {"waiting": "stack", "clean": "clean", "broken": "broken_so_far", "fatigue": "fatigue", "wear": "wear"}
         return super().metrics() | {name: self.entries[key] for name, key in counts.items()}
 
     def pictures(self, index: Sequence[int] | Tensor, width: int, height: int) -> Tensor:
-        """Some of the shifts as they stand, uint8 (B, H, W, 3) RGB."""
+        """Current pictures of some of the shifts, uint8 (B, H, W, 3) RGB."""
         rows = index if isinstance(index, Tensor) else torch.tensor(list(index), device=self.device, dtype=torch.int64)
         camera = Camera(height, width, self.economics.stack_limit, self.device)
         seen = {name: self.entries[name][rows] for name in VISIBLE}
@@ -189,11 +189,11 @@ class DishwashingEnv(EpisodicEnv):
 
     @property
     def overlays(self) -> Mapping[str, Overlay]:
-        """What the policy sees, where that is a clip."""
+        """Overlay of the policy's clip, where it observes clips."""
         return {"seen": Overlay("What the policy sees", "env")} if self.observe_as == "video" else {}
 
     def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> Tensor:
-        """The clip of one shift, its frames one after the other in rows, uint8 (H, W, 3) RGB."""
+        """Contact sheet of the clip of one shift, its frames in order in rows, uint8 (H, W, 3) RGB."""
         return clips.sheet(self.entries["clip"][index], width, height)
 
     @cached_property

@@ -11,7 +11,7 @@ from torchrl_gpu.envs.dishes.economics import Economics
 
 
 class Slice(NamedTuple):
-    """What a slice of a shift came to.
+    """Result of a slice of a shift.
 
     Attributes:
         stack: Dishes that wait at its end.
@@ -47,7 +47,7 @@ def work(
     weather: float,
     stationary: bool = False,
 ) -> Slice:
-    """What a slice comes to.
+    """Result of a slice of one shift.
 
     Args:
         prices: Prices and rates.

@@ -1,4 +1,4 @@
-"""The rules of the road that v3 asks for: who must turn to starboard, and by how much."""
+"""Collision regulations (COLREGs) of v3: the turns to starboard that robots owe where they must give way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-LEAST_SPEED = 0.5  # m/s: what is slower counts as standing still
+LEAST_SPEED = 0.5  # m/s: slower objects count as at rest
 HEAD_ON_LENGTH, HEAD_ON_HALF_WIDTH = 17.0, 4.5  # m, of the zone ahead of the other
 CROSSING_AHEAD, CROSSING_ASIDE = (-9.0, 12.0), (-17.0, 0.0)  # m, of the zone to the other's port side
 CORNER = (12.0, -7.0)  # m: in front, that zone ends at the line from the other to this point
@@ -15,7 +15,7 @@ MARGIN = 1.0  # m, kept from the other's hull
 
 
 def starboard_turn(velocity: Tensor, objects: Tensor, radius: float) -> Tensor:
-    """By how much a robot should turn to starboard for the nearest object that a rule makes it give way to.
+    """Turn to starboard that a robot should make for the nearest object to which a rule makes it give way.
 
     Seen from the object along its course, a robot gives way where it comes head on or crosses from the object's port
     side. It should then head past the object's circle, widened by its own radius.
@@ -49,13 +49,13 @@ def _norm(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _head_on(ahead: Tensor, aside: Tensor, along: Tensor, across: Tensor) -> Tensor:
-    """Before the other, and within 45° of its opposite course."""
+    """True where a robot is before the other, and within 45° of its opposite course."""
     here = (ahead >= 0) & (ahead <= HEAD_ON_LENGTH) & (aside.abs() <= HEAD_ON_HALF_WIDTH)
     return here & (across.abs() < -along)
 
 
 def _crossing(ahead: Tensor, aside: Tensor, along: Tensor, across: Tensor) -> Tensor:
-    """On the other's port side, and within 45° of a course straight across."""
+    """True where a robot is on the other's port side, and within 45° of a course straight across."""
     beside = (aside >= CROSSING_ASIDE[0]) & (aside <= CROSSING_ASIDE[1])
     here = beside & (ahead >= CROSSING_AHEAD[0]) & (ahead <= CROSSING_AHEAD[1])
     in_front = aside - CORNER[1] > CORNER[1] / CORNER[0] * (ahead - CORNER[0])
@@ -63,7 +63,7 @@ def _crossing(ahead: Tensor, aside: Tensor, along: Tensor, across: Tensor) -> Te
 
 
 def _first_positive(values: Tensor) -> Tensor:
-    """Along dimension 1, the first value above 0; 0 where there is none."""
+    """First value above 0 along dimension 1; 0 where there is none."""
     first = torch.zeros_like(values[:, 0])
     for value in reversed(values.unbind(1)):
         first = torch.where(value > 0, value, first)

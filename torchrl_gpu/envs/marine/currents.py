@@ -1,4 +1,4 @@
-"""The water: a sum of vortices, each of which turns as a solid inside its core and falls off as 1/r outside."""
+"""Water currents: a sum of vortices, each of which turns as a solid inside its core and falls off as 1/r outside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchrl_gpu.envs.marine.types import CORE_RADIUS
 
 
 def flow(x: Tensor, y: Tensor, core: Tensor, circulation: Tensor) -> tuple[Tensor, Tensor]:
-    """Velocity of the water.
+    """Velocity of the water at given positions.
 
     With q = core − place, a core moves it by γ q⊥ / max(|q|², r₀²), where γ is the circulation over 2π and q⊥ is q
     turned by a quarter from x to y: a Rankine vortex.

@@ -1,4 +1,4 @@
-"""How a robot moves during one action: a unicycle (v2) or a vessel with two thrusters (v3), in moving water."""
+"""Robot dynamics during one action: a unicycle (v2) or a vessel with two thrusters (v3), in moving water."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ THRUST_LEVELS = (0.0, -0.5, -1.0, 0.5, 1.0)  # of `THRUST_RATE`: the discrete co
 
 
 class Unicycle:
-    """The robots of v2: forward acceleration and rate of turn, linear drag through the water.
+    """Unicycle model of v2: forward acceleration and rate of turn, linear drag through the water.
 
     Speed and heading do not depend on where the robot is, so that all substeps of both are worked out at once:
     u' = clip(u + (a − k u) dt, 0, 2) is a + of a geometric series towards a/k that, once clipped, stays so.
 
     Args:
-        like: Gives dtype and device.
+        like: Tensor of the dtype and device to use.
         lagged: Whether the velocity that is observed is the one before the last substep.
     """
 
@@ -44,13 +44,13 @@ class Unicycle:
         self.signs = torch.stack((signs.repeat_interleave(3), signs.repeat(3)))  # (2, 9)
 
     def move(self, motion: Tensor, action: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        """One action.
+        """Motion after one action, and its energy.
 
         Args:
             motion: (8, R, N), rows as in `types`.
             action: 3·i + j, int64 (R, N): acceleration i and turn j of −1, 0, 1 times their largest; any other number
                 does nothing.
-            scene: The cores count.
+            scene: Only its cores are used.
 
         Returns:
             Motion after it, and the energy that it took: 0, 1 or 2, (R, N).
@@ -72,13 +72,13 @@ class Unicycle:
         return torch.stack((x, y, last, vx, vy, drift_x, drift_y, speed[SUBSTEPS])), push.abs() + turn.abs()
 
     def start(self, place: Tensor, heading: Tensor, speed: Tensor, scene: Scene, still: bool) -> Tensor:
-        """Motion of robots that set out, (8, R, N).
+        """Initial motion of robots, (8, R, N).
 
         Args:
             place: (2, R, N).
             heading: (R, N).
             speed: (R, N).
-            scene: The cores count.
+            scene: Only its cores are used.
             still: Whether the first velocity leaves the current out.
         """
         drift = torch.stack(flow(place[0], place[1], scene.core, scene.circulation))
@@ -87,12 +87,12 @@ class Unicycle:
 
 
 class Vessel:
-    """The robots of v3: WAM-V 16 with two fixed thrusters, three degrees of freedom (Fossen 2011, chapter 6).
+    """Vessel model of v3: WAM-V 16 with two fixed thrusters, three degrees of freedom (Fossen 2011, chapter 6).
 
     x north, y east, yaw clockwise; M ν̇_r = −C_RB ν − (C_A + D + D_n) ν_r + τ, with ν_r relative to the water.
 
     Args:
-        like: Gives dtype and device.
+        like: Tensor of the dtype and device to use.
         lagged: Whether the velocity that is observed is the one before the last substep.
     """
 
@@ -102,13 +102,13 @@ class Vessel:
         self.commands = torch.stack((levels.repeat_interleave(5), levels.repeat(5)))  # (2, 25)
 
     def move(self, motion: Tensor, action: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        """One action.
+        """Motion after one action, and its energy.
 
         Args:
             motion: (13, R, N), rows as in `types`.
             action: Commands of both thrusters in [−1, 1], (2, R, N); or 5·i + j, int64 (R, N): level i of the left one
                 and j of the right one, where any other number does nothing.
-            scene: The cores count.
+            scene: Only its cores are used.
 
         Returns:
             Motion after it, and the energy that it took, N s, (R, N).
@@ -132,7 +132,7 @@ class Vessel:
         return torch.cat((rows, thrust)), thrust.abs().sum(0) * (DT * SUBSTEPS)
 
     def start(self, place: Tensor, heading: Tensor, speed: Tensor, scene: Scene, still: bool) -> Tensor:
-        """Motion of robots that set out at rest through the water, (13, R, N); as for `Unicycle.start`."""
+        """Initial motion of robots at rest through the water, (13, R, N); as for `Unicycle.start`."""
         drift = torch.stack(flow(place[0], place[1], scene.core, scene.circulation))
         rest = torch.zeros_like(place)
         none = torch.zeros_like(heading)[None]
@@ -141,7 +141,7 @@ class Vessel:
     def _accelerated(
         self, vx: Tensor, vy: Tensor, wx: Tensor, wy: Tensor, r: Tensor, *loads: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One substep of the equation above.
+        """Velocity and yaw rate after one substep of the equation above.
 
         Args:
             vx, vy: Velocity over ground, frame of the map, (R, N).

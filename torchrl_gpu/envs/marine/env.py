@@ -1,4 +1,4 @@
-"""Many robots crossing a square of sea, batched, on the device."""
+"""`MarineNavEnv`: batched navigation of many robots across a square of sea."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NOISE_STREAM = 1  # place in the stream of an episode, after the number of its 
 
 
 class MarineNavEnv(BatchedEnv):
-    """Worlds in which robots cross a square of sea, each to its own goal, past currents, obstacles and each other.
+    """Marine navigation: robots cross a square of sea, each to its own goal, past currents, obstacles and each other.
 
     Keys, physics and rewards are those of `docs/environments/marine-reference.md`. Robots are the nested group
     "robots", padded to the most of any level; those that a world does not have, or that have arrived
@@ -54,7 +54,7 @@ class MarineNavEnv(BatchedEnv):
     Args:
         num_envs: N, worlds side by side.
         version: "v2" (unicycles in currents; Lin et al., ICRA 2024) or "v3" (vessels with two thrusters; RA-L 2025).
-        robots, cores, obstacles: How many of each; by default 5, 6, 6 (v2) and 5, 0, 4 (v3).
+        robots, cores, obstacles: Number of each; by default 5, 6, 6 (v2) and 5, 0, 4 (v3).
         min_distance: Least distance between a start and its goal, metres; 40 by default.
         curriculum: Instead of these four, rows (from step, robots, cores, obstacles, min_distance), or a word of
             `levels.CURRICULA`; `set_level` goes from one row to the next.
@@ -70,7 +70,7 @@ class MarineNavEnv(BatchedEnv):
         flat: With one robot, its keys without the group.
         dtype: "float32", or "float64" for comparisons.
         device: As in `get_device`.
-        seed: Decides the worlds and every episode; None draws one from torch's global generator.
+        seed: Seed of the worlds and of every episode; None draws one from torch's global generator.
         first_env: Number of the first environment, so that ranks or shards see different episodes.
         copy_observations: Give observations as copies. Otherwise some of what `reset` and `step` give are the state's
             own tensors, not copies, until the next step: writing into one changes the environment.
@@ -133,53 +133,53 @@ class MarineNavEnv(BatchedEnv):
         self._state = self._blank_state()
 
     def _least_bytes(self) -> int:
-        """Bytes of one environment that are always taken: the state, the one after it, and the last observation."""
+        """Bytes that one environment takes at least: the state, the one after it, and the last observation."""
         r, seen = self.sizes.robots, self.craft.observation_size + self.craft.num_seen
         numbers = 2 * r + 3 * self.sizes.cores + 3 * self.sizes.obstacles + r * (MOTION_SIZE[self.craft.version] + 3)
         return (2 * numbers + 3 * r * seen) * self.dtype.itemsize
 
-    # -- what the environment is made of ---------------------------------------------------------------------------
+    # -- levels, worlds and specs ----------------------------------------------------------------------------------
 
     @property
     def num_robots(self) -> int:
-        """R, to which every world is padded."""
+        """Number of robots R to which every world is padded."""
         return self.sizes.robots
 
     @property
     def num_actions(self) -> int:
-        """A, discrete actions of a robot; 0 where they are continuous."""
+        """Number of discrete actions A of a robot; 0 where they are continuous."""
         return self.craft.num_actions if self.actions == "discrete" else 0
 
     @property
     def scene(self) -> Scene:
-        """Goals, cores and obstacles as they stand."""
+        """Current goals, cores and obstacles."""
         return Scene.split(self.state.scene, self.sizes)
 
     def level_at(self, step: int) -> int:
-        """Row of the curriculum for a count of environment steps."""
+        """Row of the curriculum that is played after a count of environment steps."""
         step = arguments.whole("MarineNavEnv.level_at", "step", step)
         return max(0, sum(level.from_step <= step for level in self.levels) - 1)
 
     @property
     def outcomes(self) -> tuple[NestedKey, ...]:  # type: ignore[override]  # where robots are depends on `flat`
-        """Whether all robots arrived; which of them collided."""
+        """Keys of `success`, that all robots arrived, and of `collided`, by robot."""
         return "success", "collided" if self.flat else (GROUP, "collided")
 
     def episode_outcomes(self, after: TensorDictBase) -> dict[str, Tensor]:
-        """Whether all robots arrived, and whether any collided, (…, 1)."""
+        """Flags by name: `success`, that all robots arrived, and `collided`, that any did, (…, 1)."""
         found = super().episode_outcomes(after)
         return found if self.flat else found | {"collided": found["collided"].any(-2)}
 
     def set_frames(self, frames: int) -> None:
-        """As `set_level`."""
+        """Sets the level for a count of environment steps, as `set_level`."""
         self.set_level(frames)
 
     def set_level(self, step: int) -> None:
-        """Lets episodes that begin from now on be of the level for a count of environment steps."""
+        """Sets the level of episodes that begin from now on to that for a count of environment steps."""
         self.state.next_level.fill_(self.level_at(step))
 
     def assign_levels(self, levels: Sequence[int]) -> None:
-        """Gives every environment a row of the curriculum of its own, (N,), for the episodes that begin from now on."""
+        """Sets a curriculum level for each environment, (N,), for the episodes that begin from now on."""
         where, wanted = "MarineNavEnv.assign_levels", f"{self.num_envs} rows below {len(self.levels)}"
         rows = arguments.listed(where, "levels", wanted, levels)
         try:
@@ -191,7 +191,7 @@ class MarineNavEnv(BatchedEnv):
         self.state.next_level.copy_(torch.tensor(numbers, dtype=torch.int64, device="cpu"))
 
     def _build(self) -> None:
-        """All that stays the same for the life of the environment."""
+        """Makes all that stays the same for the life of the environment."""
         like = torch.empty(0, dtype=self.dtype, device=self.device)
         lagged = "lagged_velocity" in self.quirks
         self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged)
@@ -206,7 +206,7 @@ class MarineNavEnv(BatchedEnv):
         self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = specs
 
     def _make_pool(self) -> None:
-        """Draws the worlds of `self.seed`."""
+        """Draws the world pool of `self.seed`."""
         worlds = generate(self.craft, self.levels, self.pool, self.seed, self.quirks)
         like = torch.empty(0, dtype=self.dtype, device=self.device)
         stream = torch.full((len(worlds),), seed_bits(self.seed), device=self.device, dtype=torch.int64)
@@ -219,7 +219,7 @@ class MarineNavEnv(BatchedEnv):
         self._pool = Pool(worlds, self.model, look, like, "still_start" in self.quirks)
 
     def _blank_state(self) -> MarineState:
-        """Before the first reset: the first world of the pool everywhere, and nobody in it."""
+        """State before the first reset: the first world of the pool everywhere, without robots."""
         n, device = self.num_envs, self.device
         number = torch.zeros(n, dtype=torch.int64, device=device)
         begun = self._pool.begin(number)
@@ -246,12 +246,12 @@ class MarineNavEnv(BatchedEnv):
 
     @property
     def stored_keys(self) -> list[Any]:
-        """Observations that replay must keep."""
+        """Observation keys that replay must store."""
         names = ["observation", "object_mask", "active", "clearance"]
         return names if self.flat else [(GROUP, name) for name in names]
 
     def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
-        """Adds `action_mask` (B, A) to what one robot each saw, (B,), where actions are discrete; in place."""
+        """Adds `action_mask` (B, A) to observations (B,) of one robot each, where actions are discrete; in place."""
         if self.num_actions:
             tensordict["action_mask"] = tensordict["active"] | self._idle.bool()
         return tensordict
@@ -262,7 +262,7 @@ class MarineNavEnv(BatchedEnv):
         s, scene = self.state, self.scene
         there = s.active.to(self.dtype)
         moved, energy = self.model.move(s.motion, self._actions(tensordict), scene)
-        motion = torch.lerp(s.motion, moved, there)  # who takes no part stays where it was
+        motion = torch.lerp(s.motion, moved, there)  # inactive robots stay where they were
         sight = self._look(motion, scene, there, s.key, s.step_count + 1)
         outcome = self._judge(motion, scene, sight)
         self._state = replace(
@@ -281,7 +281,7 @@ class MarineNavEnv(BatchedEnv):
         return self._result(outcome)
 
     def _actions(self, tensordict: TensorDictBase) -> Tensor:
-        """(R, N) int64, or (2, R, N) where they are continuous."""
+        """Actions (R, N) int64, or (2, R, N) where they are continuous."""
         key, shape = (
             ("action", (self.num_envs,)) if self.flat else ((GROUP, "action"), (self.num_envs, self.num_robots))
         )
@@ -292,13 +292,13 @@ class MarineNavEnv(BatchedEnv):
         return contiguous_copy(action.reshape(self.num_envs, self.num_robots, 2).permute(2, 1, 0))
 
     def _look(self, motion: Tensor, scene: Scene, there: Tensor, key: Tensor, step: Tensor) -> Sight:
-        """What robots see, with the noise of a step of the streams `key` (N,)."""
+        """Sensor readings of the robots, with the noise of a step of the streams `key` (N,)."""
         if self.version == "v2":
             return see_v2(motion, scene, there, self.craft)
         return see_v3(motion, scene, there, self.craft, self._noise(key, step))
 
     def _noise(self, key: Tensor, step: Tensor) -> Tensor | None:
-        """Errors of the sensors in a step (N,) of the streams `key` (N,), as `noise.draw_noise`; v3."""
+        """Sensor errors in a step (N,) of the streams `key` (N,), as `noise.draw_noise`; v3."""
         if not self.sensor_noise:
             return None
         streams = draw_bits(draw_bits(key, torch.full_like(key, _NOISE_STREAM)), self._robot_index)  # (R, 1, N)
@@ -322,7 +322,7 @@ class MarineNavEnv(BatchedEnv):
         )
 
     def _result(self, outcome: Outcome) -> TensorDictBase:
-        """The tensordict of a step."""
+        """Tensordict of the result of a step."""
         robots, root = self._observed()
         robots["reward"] = _by_env(outcome.reward)
         root |= {"done": outcome.over, "terminated": outcome.decided, "truncated": outcome.cut}
@@ -334,12 +334,12 @@ class MarineNavEnv(BatchedEnv):
     # -- observations and resets ------------------------------------------------------------------------------------
 
     def observation(self, index: int) -> TensorDictBase:
-        """What is seen of one world as it stands, batch size (1,)."""
+        """Current observation of one world, batch size (1,)."""
         seen = TensorDict(self._nested(*self._observed()), batch_size=self.batch_size, device=self.device)
         return seen[index : index + 1]
 
     def _observed(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What is seen of the robots, (N, R, …), and of the worlds, (N,)."""
+        """Current observations of the robots, (N, R, …), and of the worlds, (N,)."""
         s = self.state
         if self.copy_observations:
             robots_own = ("observation", "object_mask", "active", "arrived", "collided", "clearance", "energy")
@@ -354,7 +354,7 @@ class MarineNavEnv(BatchedEnv):
         return robots, {"episode_step": s.step_count, "level": s.level, "success": success}
 
     def _nested(self, robots: dict[str, Tensor], root: dict[str, Tensor]) -> dict[str, Any]:
-        """Keys as they are shown: the robots in their group, or the one robot without it."""
+        """Observations by key: the robots in their group, or the one robot without it."""
         out: dict[str, Any] = {name: value.unsqueeze(-1) for name, value in root.items()}
         if self.flat:
             return out | {name: value.squeeze(1) for name, value in robots.items()}
@@ -397,7 +397,7 @@ class MarineNavEnv(BatchedEnv):
         return self._nested(*self._observed())
 
     def _world(self, key: Tensor) -> Tensor:
-        """Numbers in the pool, (N,), of the episodes `key` that begin."""
+        """Indices (N,) in the world pool for the episodes `key` that begin."""
         if self.in_order:
             picked = (self._env_index + self.num_envs * self.state.episode) % self.pool
         else:
@@ -437,7 +437,7 @@ class MarineNavEnv(BatchedEnv):
         }
 
     def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
-        """Robots take part, have arrived or have collided only where there are any, and one of these at most."""
+        """First conflict of robot flags: only robots that exist are active, arrived or collided, and one of these."""
         exists, ended = state["exists"], state["arrived"] | state["collided"]
         if bool((state["active"] & (ended | ~exists)).any()):
             return Conflict("active", "false for robots that do not exist, arrived or collided", "one that is true")
@@ -459,7 +459,7 @@ def _check_distances(levels: Sequence[Level], craft: Craft) -> None:
 
 
 def _by_env(rows: Tensor) -> Tensor:
-    """(N, R, 1), of (R, N)."""
+    """Values (N, R, 1) by environment, from (R, N)."""
     return rows.t().unsqueeze(-1)
 
 

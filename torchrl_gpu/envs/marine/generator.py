@@ -1,4 +1,4 @@
-"""Worlds by rejection: where robots set out and want to go, where the water turns, where obstacles lie.
+"""World generation by rejection sampling: starts, goals, vortex cores and obstacles.
 
 Drawn by counter on the CPU in float64, with sums, products and square roots alone: a seed gives the same worlds on
 every machine.
@@ -29,7 +29,7 @@ _ROBOTS, _CORES, _OBSTACLES, _HEADINGS, _SPEEDS, _ROUNDS = (i << 20 for i in ran
 
 @dataclass
 class Worlds:
-    """P worlds, float64; what is not there is `FAR` away, cores and robots have no strength and no speed there.
+    """P worlds, float64; missing objects are `FAR` away, where cores have no circulation and robots no speed.
 
     Attributes:
         start, goal: (P, R, 2), metres.
@@ -58,13 +58,13 @@ class Worlds:
 
 @lru_cache(maxsize=4)
 def generate(craft: Craft, levels: tuple[Level, ...], pool: int, seed: int, quirks: frozenset[str]) -> Worlds:
-    """`pool` worlds of each level, level after level.
+    """Worlds of a curriculum, `pool` of each level, level after level.
 
     Args:
         craft: Sizes and distances.
         levels: Of the curriculum.
         pool: Worlds of a level.
-        seed: Decides them all.
+        seed: Seed of all worlds.
         quirks: "fewer_objects" leaves worlds as they are for which `DRAWS` candidates did not suffice, instead of
             drawing others; "touching_cores" lets unlike cores lie in each other.
 
@@ -96,7 +96,7 @@ def generate(craft: Craft, levels: tuple[Level, ...], pool: int, seed: int, quir
 
 
 def _short(worlds: Worlds, levels: tuple[Level, ...], level: Tensor) -> Tensor:
-    """Numbers of the worlds that lack something."""
+    """Indices of the worlds with fewer objects than wanted."""
     made = torch.stack((worlds.num_robots, worlds.num_cores, worlds.num_obstacles), 1)
     return (made < _wanted(levels)[level]).any(1).nonzero().squeeze(1)
 
@@ -119,7 +119,7 @@ def _draw(craft: Craft, levels: tuple[Level, ...], level: Tensor, key: Tensor, q
 
 
 def _place_robots(craft: Craft, key: Tensor, wanted: Tensor, least: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Starts and goals (P, R, 2), and how many robots found a place (P,)."""
+    """Starts and goals (P, R, 2), and the number of robots placed (P,)."""
     start, goal = _nowhere(key, most), _nowhere(key, most)
 
     def candidate(world: Tensor, attempt: int) -> tuple[Tensor, ...]:
@@ -135,7 +135,7 @@ def _place_robots(craft: Craft, key: Tensor, wanted: Tensor, least: Tensor, most
 def _place_cores(
     craft: Craft, key: Tensor, wanted: Tensor, most: int, start: Tensor, goal: Tensor, quirks: frozenset[str]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Places (P, C, 2) and circulations (P, C), and how many cores found a place (P,)."""
+    """Positions (P, C, 2) and circulations (P, C), and the number of cores placed (P,)."""
     core, circulation = _nowhere(key, most), torch.zeros(len(key), most, dtype=torch.float64, device="cpu")
     slow, fast = craft.edge_speed
 
@@ -154,7 +154,7 @@ def _place_cores(
 
 
 def _may_neighbour(apart: Tensor, first: Tensor, second: Tensor, touching: bool) -> Tensor:
-    """Which pairs of cores may lie so far apart, (W, C) bool.
+    """Mask of the pairs of cores that may lie so far apart, (W, C) bool.
 
     Where like cores meet, their currents run against each other: neither may be faster there than allowed. Of unlike
     cores, the stronger may bring no more than a share of the weaker one's own edge speed to its edge.
@@ -175,7 +175,7 @@ def _may_neighbour(apart: Tensor, first: Tensor, second: Tensor, touching: bool)
 def _place_obstacles(
     craft: Craft, key: Tensor, wanted: Tensor, most: int, start: Tensor, goal: Tensor, core: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Places (P, M, 2), and how many obstacles found one (P,)."""
+    """Positions (P, M, 2), and the number of obstacles placed (P,)."""
     obstacle = _nowhere(key, most)
 
     def candidate(world: Tensor, attempt: int) -> tuple[Tensor, ...]:
@@ -190,15 +190,15 @@ def _place_obstacles(
 
 
 def _fill(wanted: Tensor, candidate: Callable[[Tensor, int], tuple[Tensor, ...]], into: tuple[Tensor, ...]) -> Tensor:
-    """Takes candidates, one for each unfinished world at a time, until every world has what it wants or is given up.
+    """Fills worlds with candidates, one for each unfinished world at a time, until each is complete or given up.
 
     Args:
         wanted: (P,) int64.
         candidate: For worlds (W,) and the number of the attempt: whether each fits, (W,) bool, and its values, (W, …).
-        into: Where the values of those that fit go, (P, most, …), in place.
+        into: Output for the values of those that fit, (P, most, …), in place.
 
     Returns:
-        How many each world has, (P,) int64.
+        Number of objects of each world, (P,) int64.
     """
     count = torch.zeros_like(wanted)
     world = (wanted > 0).nonzero().squeeze(1)
@@ -215,23 +215,23 @@ def _fill(wanted: Tensor, candidate: Callable[[Tensor, int], tuple[Tensor, ...]]
 
 
 def _clear_of_robots(place: Tensor, start: Tensor, goal: Tensor, radius: float) -> Tensor:
-    """Whether a place (W, 1, 2) is further than `radius` from every start and goal (W, R, 2); (W,) bool."""
+    """True where a position (W, 1, 2) is further than `radius` from every start and goal (W, R, 2); (W,) bool."""
     return (_distance(torch.cat((start, goal), 1), place) > radius).all(1)
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
-    """(W, K), between places (W, K, 2) and (W, 1, 2)."""
+    """Distances (W, K) between positions (W, K, 2) and (W, 1, 2)."""
     x, y = (a - b).unbind(-1)
     return (x * x + y * y).sqrt()
 
 
 def _nowhere(key: Tensor, most: int) -> Tensor:
-    """Places for `most` objects in each world, all of them far away."""
+    """Initial positions of `most` objects in each world, all of them `FAR` away."""
     return torch.full((len(key), most, 2), FAR, dtype=torch.float64, device="cpu")
 
 
 def _uniform(key: Tensor, place: int, count: int) -> Tensor:
-    """Numbers in [0, 1) from `place` on of the keys `key` (W,): float64 (W, count)."""
+    """Uniform random numbers in [0, 1) from counter `place` on of the keys `key` (W,): float64 (W, count)."""
     return (
         draw_bits(key[:, None], torch.arange(place, place + count, dtype=torch.int64, device="cpu")).double() * 2.0**-32
     )

@@ -1,4 +1,4 @@
-"""Levels: how many of what a world has. The rows of curricula and of evaluations."""
+"""Levels, the rows of curricula and of evaluations: numbers of robots, cores and obstacles of a world."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Level(NamedTuple):
 
     Attributes:
         from_step: Environment steps from which it is played.
-        robots, cores, obstacles: How many of each.
+        robots, cores, obstacles: Number of each.
         min_distance: Least distance from a start to its goal, metres.
     """
 
@@ -35,7 +35,7 @@ class Sizes(NamedTuple):
 
     @staticmethod
     def of(levels: Sequence[Level]) -> Sizes:
-        """The most of any level; one obstacle at least, so that a nearest one can be asked for."""
+        """Maximum over all levels; one obstacle at least, so that there is a nearest one."""
         return Sizes(
             robots=max(level.robots for level in levels),
             cores=max(level.cores for level in levels),
@@ -93,7 +93,7 @@ CURRICULA: dict[str, dict[str, tuple[Level, ...]]] = {
 def chosen_levels(
     version: str, single: Sequence[float | None], curriculum: str | Sequence[Sequence[float]] | None
 ) -> tuple[Level, ...]:
-    """The rows that the arguments of `MarineNavEnv` ask for.
+    """Levels that the arguments of `MarineNavEnv` select.
 
     Args:
         version: "v2" or "v3".
@@ -101,7 +101,7 @@ def chosen_levels(
         curriculum: Rows, a word of `CURRICULA`, or None for the one row of `single`.
 
     Raises:
-        ValueError: Both are given, or a row or the order of rows makes no sense.
+        ValueError: Both are given, or a row or the order of rows is invalid.
     """
     if curriculum is None:
         values = [own if value is None else value for value, own in zip(single, DEFAULTS[version][1:], strict=True)]

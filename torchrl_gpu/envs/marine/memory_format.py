@@ -1,4 +1,4 @@
-"""How tensors lie in memory, eager and compiled."""
+"""Memory layout of tensors, eager and compiled."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def contiguous_copy(tensor: Tensor) -> Tensor:
-    """The same numbers in the same shape (…), contiguous, in memory of their own.
+    """Contiguous tensor of the same numbers and shape (…), with memory of its own also under torch.compile.
 
-    torch.compile takes a plain `contiguous` into the loops that read it, and those then run along the axes of the
+    torch.compile fuses a plain `contiguous` into the loops that read it, and those then run along the axes of the
     original, one number at a time. It never does so with a tensor of given strides.
     """
     whole = tensor.contiguous()
@@ -17,5 +17,5 @@ def contiguous_copy(tensor: Tensor) -> Tensor:
 
 
 def to_bool(zeros_and_ones: Tensor) -> Tensor:
-    """The same (…) as bool: what torch.compile makes of a comparison takes twenty times as long on a CPU."""
+    """Zeros and ones (…) as bool: what torch.compile makes of a comparison takes twenty times as long on a CPU."""
     return zeros_and_ones.to(torch.uint8).view(torch.bool)

@@ -1,4 +1,4 @@
-"""The errors of the sensors of v3, drawn by counter."""
+"""Sensor errors of v3, drawn by counter."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _KNOTS = 256
 
 
 def draw_noise(key: Tensor, step: Tensor, objects: int, table: Tensor) -> Tensor:
-    """Errors of every object as every robot sees it.
+    """Sensor errors for every object as every robot observes it.
 
     Args:
         key: int64, names the draws of each of R robots in N worlds, (R, 1, N).
         step: int64, step of the episode, (N,).
         objects: J.
-        table: What `radius_factors` gave; its dtype is that of the result.
+        table: Result of `radius_factors`; its dtype is that of the result.
 
     Returns:
         (5, R, J, N): what is added to x, y (metres), vx and vy (m/s), along the axes of the map, and what the radius is
@@ -36,7 +36,7 @@ def draw_noise(key: Tensor, step: Tensor, objects: int, table: Tensor) -> Tensor
 
 
 def radius_factors(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """0.8 + 0.2 φ/π at equally spaced probabilities, (257,), with φ of a von Mises distribution of concentration 1.
+    """Quantiles (257,) of 0.8 + 0.2 φ/π at equally spaced probabilities, with φ von Mises of concentration 1.
 
     Made on the host: a table needs no rejection and so no host reads where it is drawn from.
     """
@@ -48,14 +48,14 @@ def radius_factors(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _normal_pairs(bits: Tensor, dtype: torch.dtype) -> Tensor:
-    """Two standard normal numbers from each 32 bits (K, …), (K, 2, …): Box and Muller, 1958."""
+    """Standard normal numbers (K, 2, …), two from each 32 bits (K, …): Box and Muller, 1958."""
     radius = ((bits >> 16).to(dtype) + 0.5) * 2.0**-16
     angle = (bits & 0xFFFF).to(dtype) * (2 * math.pi * 2.0**-16)
     return (-2 * radius.log()).sqrt().unsqueeze(1) * torch.stack((angle.cos(), angle.sin()), 1)
 
 
 def _looked_up(bits: Tensor, table: Tensor) -> Tensor:
-    """Values of a table of quantiles, between its knots on the line from one to the next."""
+    """Values of a table of quantiles, interpolated linearly between its knots."""
     place = bits.to(table.dtype) * (_KNOTS * 2.0**-32)
     knot = place.long().clamp_max(_KNOTS - 1)  # float32 may round up to the last one
     return torch.lerp(table[knot], table[knot + 1], place - knot)

@@ -1,4 +1,4 @@
-"""A world from above with something laid over it: what robots detect, what they do next, what each action is worth."""
+"""Overlays on a world seen from above: detection ranges, next actions and action values of its robots."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ BAR = 3.5  # m, of a full command of a thruster
 
 
 class Choice(NamedTuple):
-    """What the robots of one world do next.
+    """Next actions of the robots of one world.
 
     Attributes:
         action: (R,) int, or (R, 2) float: commands of both thrusters.
-        active: (R,) bool, who does anything.
+        active: (R,) bool, robots that act.
         speed: (R,), over ground, m/s.
     """
 
@@ -38,12 +38,12 @@ class Choice(NamedTuple):
 def draw_range(
     world: Snapshot, trail: np.ndarray, active: np.ndarray, clearance: np.ndarray, width: int, height: int
 ) -> np.ndarray:
-    """How far robots detect, and how far it is to the nearest thing that they do, (H, W, 3) uint8.
+    """Overlay of the robots' detection ranges and their distances to the nearest detected object, (H, W, 3) uint8.
 
     Args:
-        world: To draw.
+        world: World to draw.
         trail: (T, R, 2), as for `viewer.draw`.
-        active: (R,) bool, who looks.
+        active: (R,) bool, robots that detect.
         clearance: (R,), metres from the hull; the range where nothing is detected.
         width, height: Pixels.
     """
@@ -64,7 +64,7 @@ def draw_range(
 
 
 def draw_actions(world: Snapshot, trail: np.ndarray, choice: Choice, width: int, height: int) -> np.ndarray:
-    """What robots do next, (H, W, 3) uint8: arrows of unicycles, bars of thrusters."""
+    """Overlay of the robots' next actions, (H, W, 3) uint8: arrows of unicycles, bars of thrusters."""
     sheet = _Sheet(world, trail, width, height, "next actions")
     sheet.act(choice)
     sheet.explain()
@@ -74,7 +74,7 @@ def draw_actions(world: Snapshot, trail: np.ndarray, choice: Choice, width: int,
 def draw_values(
     world: Snapshot, trail: np.ndarray, choice: Choice, values: np.ndarray, width: int, height: int
 ) -> np.ndarray:
-    """The same, and beside it for each robot what its actions are worth, (R, A)."""
+    """Overlay of next actions, with a table of each robot's action values, (R, A), beside it."""
     sheet = _Sheet(world, trail, width, height, "Q of actions")
     sheet.act(choice)
     rows, columns = ("faster, slower", "left, right") if world.version == "v2" else ("left thruster", "right one")
@@ -92,7 +92,7 @@ def draw_values(
 
 
 def _laid_out(values: np.ndarray, action: int, version: str) -> tuple[np.ndarray, tuple[int, int]]:
-    """Values of a robot's actions as a table, and where in it the action stands.
+    """Table of a robot's action values, and the row and column of its action.
 
     v2: rows faster, steady, slower; columns left, ahead, right. v3: from full ahead to full astern, rows of the left
     thruster and columns of the right one.
@@ -104,7 +104,7 @@ def _laid_out(values: np.ndarray, action: int, version: str) -> tuple[np.ndarray
 
 
 class _Sheet:
-    """The world on the left, what it says on the right."""
+    """Picture with the world on the left and the legend on the right."""
 
     def __init__(self, world: Snapshot, trail: np.ndarray, width: int, height: int, title: str) -> None:
         side = max(16, min(height, round(0.7 * width)))
@@ -122,12 +122,12 @@ class _Sheet:
         self.legend.gap(0.3)
 
     def ring(self, place: np.ndarray, radius: float, color: str, width: int) -> None:
-        """A circle, metres."""
+        """Draws a circle; position and radius in metres."""
         (x, y), size = self.chart.pixels(place[None])[0], radius * self.chart.scale
         self.pen.ellipse((x - size, y - size, x + size, y + size), outline=color, width=width)
 
     def act(self, choice: Choice) -> None:
-        """Draws what each robot does."""
+        """Draws each robot's action."""
         for i in np.flatnonzero(choice.active).tolist():
             if self.world.version == "v2":
                 self._arrow(i, int(choice.action[i]), float(choice.speed[i]))
@@ -139,7 +139,7 @@ class _Sheet:
                 self._thrusters(i, [float(level) for level in levels])
 
     def explain(self) -> None:
-        """What the colours mean."""
+        """Draws the legend of the colours."""
         v2 = self.world.version == "v2"
         self.legend.text("the way in the next 3 s" if v2 else "change of each thruster")
         self.legend.text("without the current" if v2 else "the longer, the more", fill=FAINT)
@@ -150,7 +150,7 @@ class _Sheet:
         self.legend.swatch(SLOWER, "slower" if v2 else "more astern")
 
     def table(self, robot: int, values: np.ndarray, place: tuple[int, int], room: int) -> None:
-        """A robot's values, the chosen one framed."""
+        """Draws a robot's action values, the chosen one framed."""
         legend, side, pen = self.legend, len(values), self.legend.pen
         cell = max(2, min((legend.right - legend.left) // (side + 5), (room - 4) // side))
         left, top = legend.left + legend.size, legend.y
@@ -168,12 +168,12 @@ class _Sheet:
         legend.y = top + side * cell + min(8, max(2, room - side * cell))
 
     def finish(self) -> np.ndarray:
-        """The picture."""
+        """Finished picture, (H, W, 3) uint8."""
         self.image.paste(self.map, (0, self.top))
         return np.asarray(self.image)
 
     def _arrow(self, robot: int, action: int, speed: float) -> None:
-        """The way of a unicycle that keeps to its action for a while, in still water."""
+        """Draws the path of a unicycle that keeps its action for `HORIZON_S`, in still water."""
         push, turn = action // 3 - 1, action % 3 - 1
         place, heading = self.world.place[robot].copy(), float(self.world.heading[robot])
         way, step = [place.copy()], HORIZON_S / 12
@@ -195,7 +195,7 @@ class _Sheet:
         self.pen.polygon(self.chart.pixels(corners), fill=color)
 
     def _thrusters(self, robot: int, levels: Sequence[float]) -> None:
-        """A bar ahead or astern of each side's middle; yaw is clockwise, so that the left side is that of −y."""
+        """Draws a bar ahead or astern of each side's middle; yaw is clockwise, so that the left side is that of −y."""
         heading, (_, beam) = float(self.world.heading[robot]), HULLS[self.world.version]
         ahead, right = (
             np.array([math.cos(heading), math.sin(heading)]),

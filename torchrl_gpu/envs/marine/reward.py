@@ -1,4 +1,4 @@
-"""What an action earns, and how it ends."""
+"""Rewards of actions, and ends of episodes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ RULE_REWARD = -0.1  # v3, per radian of a turn to starboard that a rule asks for
 
 
 class Outcome(NamedTuple):
-    """What an action did.
+    """Rewards and ends after an action.
 
     Attributes:
-        reward: (R, N), 0 for robots that took no part.
+        reward: (R, N), 0 for robots that were not active.
         arrived, collided: (R, N) bool, with this action or before.
         active: (R, N) bool, robots that have neither arrived nor collided.
         terminated, truncated: (R, N) bool; false for robots that do not exist.
-        over: (N,) bool, the episode is.
-        cut: (N,) bool, by its time.
-        decided: (N,) bool, by what robots did.
+        over: (N,) bool, episodes that are over.
+        cut: (N,) bool, over by the time limit.
+        decided: (N,) bool, over by what robots did.
     """
 
     reward: Tensor
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 
 def distance(motion: Tensor, scene: Scene) -> Tensor:
-    """From every robot to its goal, metres, (R, N)."""
+    """Distance of every robot to its goal, metres, (R, N)."""
     x, y = scene.goal - motion[PLACE]
     return (x * x + y * y).sqrt()
 
@@ -60,7 +60,7 @@ def rewards_and_ends(
     Args:
         before: State before the action.
         motion: After it, (…, R, N).
-        scene: The goals count.
+        scene: Only its goals are used.
         craft: Rewards and radii.
         touches: (R, N) bool, robots that meet something.
         turn: Radians to starboard that a rule asks for, (R, N); None where no rule counts.

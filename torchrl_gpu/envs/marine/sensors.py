@@ -1,4 +1,4 @@
-"""What a robot sees: itself, and the nearest objects within its range, in its own frame.
+"""Sensors of a robot: itself, and the nearest objects within its range, in its own frame.
 
 Shapes: R robots that look, J objects looked at, N environments.
 """
@@ -19,14 +19,14 @@ _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 class Sight(NamedTuple):
-    """What the robots of a batch of worlds see: those that are not there see zeros.
+    """Sensor readings of the robots of a batch of worlds, zeros for robots that are not active.
 
     Attributes:
         own: (R, 4 or 7, N): goal, velocity over ground; v3: yaw rate and thrusts, too.
         objects: (R, 5, features, N) of each kind, nearest first, 0 where there is none.
         mask: (R, num_seen, N), 1 where there is an object, else 0.
         clearance: (R, N), metres between the hull and the nearest detected object; the range where there is none.
-        touches: (R, N) bool, whether the hull truly meets something.
+        touches: (R, N) bool, true where the hull meets something, without sensor errors.
     """
 
     own: Tensor
@@ -37,7 +37,7 @@ class Sight(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Heading of every robot, (R, 1, N) each."""
+    """Frames of the robots: cosine and sine of their headings, (R, 1, N) each."""
 
     cos: Tensor
     sin: Tensor
@@ -49,12 +49,12 @@ class Frame(NamedTuple):
 
 
 def see_v2(motion: Tensor, scene: Scene, active: Tensor, craft: Craft) -> Sight:
-    """The sight of unicycles: obstacles (x, y, r) and other robots (x, y, vx, vy), five of each.
+    """Sensor readings of unicycles: obstacles (x, y, r) and other robots (x, y, vx, vy), five of each.
 
     Args:
         motion: (8, R, N).
-        scene: Goals and obstacles count.
-        active: (R, N) of 0 and 1, the robots that are there.
+        scene: Only its goals and obstacles are used.
+        active: (R, N) of 0 and 1, the active robots.
         craft: "v2".
     """
     frame = _frame(motion)
@@ -79,14 +79,14 @@ def see_v2(motion: Tensor, scene: Scene, active: Tensor, craft: Craft) -> Sight:
 
 
 def see_v3(motion: Tensor, scene: Scene, active: Tensor, craft: Craft, noise: Tensor | None) -> Sight:
-    """The sight of vessels: five objects (x, y, vx, vy, r), obstacles and robots alike, through noisy sensors.
+    """Sensor readings of vessels: five objects (x, y, vx, vy, r), obstacles and robots alike, with sensor errors.
 
     Args:
         motion: (13, R, N).
-        scene: Goals and obstacles count.
-        active: (R, N) of 0 and 1, the robots that are there.
+        scene: Only its goals and obstacles are used.
+        active: (R, N) of 0 and 1, the active robots.
         craft: "v3".
-        noise: (5, R, M + R, N) as `noise.draw_noise` gives it; None for true places, velocities and radii.
+        noise: (5, R, M + R, N) as `noise.draw_noise` returns it; None for true places, velocities and radii.
     """
     frame = _frame(motion)
     offset = torch.cat((_offsets(scene.obstacle, motion), _offsets(motion[PLACE], motion)), 2)  # (R, 2, J, N)
@@ -117,7 +117,7 @@ def see_v3(motion: Tensor, scene: Scene, active: Tensor, craft: Craft, noise: Te
 
 
 def observation(sight: Sight) -> Tensor:
-    """What the robots see as one vector each.
+    """Observation vectors of the robots.
 
     Returns:
         (N, R, F), contiguous: the own numbers, then each kind of objects one after the other.
@@ -129,7 +129,7 @@ def observation(sight: Sight) -> Tensor:
 
 
 def object_mask(sight: Sight) -> Tensor:
-    """(N, R, num_seen), contiguous: 1 where a slot of the observation holds an object, else 0."""
+    """Object masks (N, R, num_seen), contiguous: 1 where a slot of the observation holds an object, else 0."""
     robots, slots, num_envs = sight.mask.shape
     return contiguous_copy(sight.mask).view(robots * slots, num_envs).t().contiguous().view(num_envs, robots, slots)
 
@@ -138,7 +138,7 @@ class Nearest(NamedTuple):
     """The five objects with the least gap to each robot, in order, or all of them where there are fewer.
 
     Attributes:
-        number: Which ones, int64 (R, 1, K, N).
+        number: Indices of the objects, int64 (R, 1, K, N).
         mask: (R, 5, N), 1 where the object is within reach, else 0.
     """
 
@@ -147,14 +147,14 @@ class Nearest(NamedTuple):
 
     @staticmethod
     def of(gap: Tensor, reach: float, active: Tensor) -> Nearest:
-        """Of gaps between surfaces (R, J, N), metres; robots that are not active see nothing."""
+        """Nearest objects by gaps between surfaces (R, J, N), metres; robots that are not active detect nothing."""
         key = _nearest_keys(gap)
         number = (key.view(_INTEGERS[key.dtype]) & _places(gap.shape[1])).long().unsqueeze(1)
         mask = (key <= reach + _ABOVE_ZERO).to(gap.dtype) * active.unsqueeze(1)
         return Nearest(number, functional.pad(mask, (0, 0, 0, NEAREST - key.shape[1])))
 
     def pick(self, values: Tensor) -> Tensor:
-        """Values of these objects, (R, features, K, N), of those of all objects (R, features, J, N)."""
+        """Values of these objects, (R, features, K, N), out of those of all objects (R, features, J, N)."""
         return values.gather(2, self.number.expand(-1, values.shape[1], -1, -1))
 
     def listed(self, features: list[Tensor]) -> Tensor:
@@ -169,25 +169,25 @@ def _frame(motion: Tensor) -> Frame:
 
 
 def _own(motion: Tensor, scene: Scene, frame: Frame) -> list[Tensor]:
-    """Goal and velocity over ground, (R, N) each."""
+    """Goal and velocity over ground in the robots' frames, x and y each, (R, N)."""
     vectors = torch.stack((scene.goal - motion[PLACE], motion[VELOCITY]), 2)  # (2, R, 2, N)
     x, y = frame.turn(vectors.transpose(0, 1))  # (R, 2, N)
     return [x[:, 0], y[:, 0], x[:, 1], y[:, 1]]
 
 
 def _offsets(place: Tensor, motion: Tensor) -> Tensor:
-    """From every robot to every place (2, J, N), in the frame of the map, (R, 2, J, N)."""
+    """Vectors from every robot to every position (2, J, N), in the frame of the map, (R, 2, J, N)."""
     return place - motion[PLACE].transpose(0, 1).unsqueeze(2)
 
 
 def _length(vectors: Tensor) -> Tensor:
-    """(R, J, N), of vectors (R, 2, J, N)."""
+    """Lengths (R, J, N) of vectors (R, 2, J, N)."""
     square = vectors * vectors
     return (square[:, 0] + square[:, 1]).sqrt()
 
 
 def _absent(active: Tensor) -> Tensor:
-    """(R, R, N): how far to move another robot away because it is not there, or is the one that looks."""
+    """Extra distances (R, R, N) that move robots out of range which are not active, or are the observer itself."""
     robots = len(active)
     itself = torch.eye(robots, dtype=active.dtype, device=active.device).unsqueeze(-1)
     return (1 - active + itself) * FAR
@@ -198,19 +198,21 @@ def _within(gap: Tensor, reach: float, craft: Craft) -> Tensor:
 
 
 def _places(count: int) -> int:
-    """A mask for the lowest bits, as many as `count` indices take."""
+    """Bit mask of the lowest bits, as many as `count` indices take."""
     return (1 << max(count - 1, 1).bit_length()) - 1
 
 
 def _nearest_keys(gap: Tensor) -> Tensor:
-    """The least five of each robot in order, or all of them; the lowest bits of each say which object it is.
+    """Sort keys of the five least gaps of each robot in order, or of all; their lowest bits hold the object's index.
 
     Small sorts take torch long; here they are a few minima and maxima along N. What the index displaces is, in float32,
     a thirtieth of a millimetre, below which objects come in the order of their list.
     """
     objects, bits = gap.shape[1], _places(gap.shape[1])
     index = torch.arange(objects, dtype=_INTEGERS[gap.dtype], device=gap.device).unsqueeze(-1)
+    # Positive floats are ordered as their bits are: an index in the lowest decides only where the others are equal.
     keys = list((((gap + _ABOVE_ZERO).view(index.dtype) & ~bits) | index).view(gap.dtype).unbind(1))
+    # Bubble sort, cut short: each pass brings the least of the remaining keys to position `first`.
     for first in range(min(NEAREST, objects)):
         for j in range(objects - 1, first, -1):
             lower, upper = torch.minimum(keys[j - 1], keys[j]), torch.maximum(keys[j - 1], keys[j])

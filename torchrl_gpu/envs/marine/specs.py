@@ -1,4 +1,4 @@
-"""What the entries of the environment look like."""
+"""TorchRL specs of `MarineNavEnv`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUP = "robots"
 
 
 class Specs(NamedTuple):
-    """Of one environment: the four that TorchRL asks for."""
+    """The four specs that TorchRL requires of an environment."""
 
     observation: Composite
     action: Composite

@@ -1,4 +1,4 @@
-"""The two kinds of craft, and the state of a batch of worlds.
+"""Constants of the two kinds of craft, and the state of a batch of worlds.
 
 Tensors of a state have the environments last, (…, N), so that every operator of a step runs along N.
 """
@@ -35,7 +35,7 @@ QUIRKS = (
 
 @dataclass(frozen=True)
 class Craft:
-    """What tells the two versions apart; lengths are metres.
+    """Constants of a version, v2 or v3; lengths are metres.
 
     Attributes:
         version: "v2" or "v3".
@@ -46,8 +46,8 @@ class Craft:
         detection_radius: Of a robot that is detected.
         sight: Range of detection, to the edge of what is detected.
         step_reward, collision_reward, goal_reward: Of an action, and of how it ended.
-        num_actions: Discrete ones.
-        idle: The one that does nothing.
+        num_actions: Number of discrete actions.
+        idle: The discrete action that does nothing.
         observation_size: Numbers that a robot observes.
         num_seen: Objects that it sees at most.
     """
@@ -107,7 +107,7 @@ CRAFTS = {
 
 
 class Scene(NamedTuple):
-    """What does not move in a batch of worlds: views of one tensor.
+    """Static parts of a batch of worlds: views of one tensor.
 
     Attributes:
         goal: (2, R, N), metres.
@@ -133,7 +133,7 @@ class Scene(NamedTuple):
         return Scene(goal.view(2, r, n), *flowing, obstacle.view(2, m, n), radius)
 
     def joined(self) -> Tensor:
-        """The one tensor, (rows of all parts, N)."""
+        """Tensor of all parts, (rows of all parts, N)."""
         return torch.cat([part.flatten(0, -2) for part in self])
 
 
@@ -151,7 +151,7 @@ MOTION_SIZE = {"v2": 8, "v3": 13}
 
 @dataclass
 class MarineState:
-    """All that decides how a batch of worlds goes on, and what was last seen of it."""
+    """Full state of a batch of worlds, with its last observations."""
 
     scene: Tensor  # (2R + 3C + 3M, N), see `Scene`
     motion: Tensor  # (MOTION_SIZE, R, N)

@@ -1,4 +1,4 @@
-"""Worlds to watch while robots cross them."""
+"""Viewer interface of `MarineNavEnv`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MOST_TRAILS = 64  # kept, of the worlds that were asked for last
 
 
 class ViewableMarine:
-    """The worlds of a `MarineNavEnv`.
+    """`Viewable` of a `MarineNavEnv`, with overlays and shapes.
 
-    A trail joins the places at which pictures of an episode were asked for.
+    A trail joins the positions of a robot in the pictures that were drawn of an episode.
 
     Args:
-        env: Looked at whenever something is asked.
+        env: Environment, read at every call.
     """
 
     def __init__(self, env: MarineNavEnv) -> None:
@@ -35,13 +35,16 @@ class ViewableMarine:
 
     @property
     def num_envs(self) -> int:
-        """N."""
+        """Number of worlds N."""
         return self.env.num_envs
 
     @torch.no_grad()
     def metrics(self) -> Mapping[str, Tensor]:
-        """`step`, `episode`, `return` (mean over the robots of a world), `level`, `active`, `arrived` and `collided`
-        (robots), (N,) each."""
+        """Metrics by name, (N,) each.
+
+        `step`, `episode` and `level`; `return`, the mean over the robots of a world; `active`, `arrived` and
+        `collided`, numbers of robots.
+        """
         s = self.env.state
         return {
             "step": s.step_count,
@@ -54,11 +57,11 @@ class ViewableMarine:
         }
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> np.ndarray:
-        """uint8 (B, H, W, 3)."""
+        """RGB pictures of some of the worlds, uint8 (B, H, W, 3)."""
         return np.stack([self._picture(each, width, height) for each in index])
 
     def shapes(self, index: int) -> list[Shape]:
-        """The map's edges, obstacles, then each robot that there is with its goal; reads the device."""
+        """Shapes of the map's edges, of obstacles, then of each robot that exists with its goal; reads the device."""
         world = snapshot(self.env, index)
         found = [Shape("outline", (world.side / 2, world.side / 2, 0.0), (world.side, world.side, 0.0), _FRAME)]
         for x, y, radius in world.obstacle.tolist():
@@ -75,17 +78,17 @@ class ViewableMarine:
 
     @property
     def overlays(self) -> Mapping[str, Overlay]:
-        """What robots detect, what they do next, and what each action is worth, where there are a few."""
+        """Overlays of detection, of next actions, and, where actions are discrete, of their values."""
         found = {"range": Overlay("Detection", "env"), "action": Overlay("Next actions", "action")}
         return found | ({"q": Overlay("Q of actions", "values")} if self.env.num_actions else {})
 
     def observation(self, index: int) -> TensorDictBase:
-        """As `MarineNavEnv.observation`."""
+        """Policy input of one world, as `MarineNavEnv.observation`."""
         return self.env.observation(index)
 
     @torch.no_grad()
     def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> np.ndarray:
-        """uint8 (H, W, 3); reads the device."""
+        """RGB picture of an overlay of one world, uint8 (H, W, 3); reads the device."""
         world, trail = self._seen(index)
         active = self.env.state.active[:, index].cpu().numpy()
         if name == "range":
@@ -106,7 +109,7 @@ class ViewableMarine:
         return draw(world, trail, width=width, height=height)
 
     def _seen(self, index: int) -> tuple[Snapshot, np.ndarray]:
-        """A world, and the places at which it was looked at, (T, R, 2)."""
+        """Snapshot of a world, and the trail of its robots, (T, R, 2)."""
         world, episode = snapshot(self.env, index), int(self.env.state.episode[index])
         begun, trail = self._trails.pop(index, (episode, []))
         if begun != episode:
@@ -120,5 +123,5 @@ class ViewableMarine:
 
 
 def viewable(env: MarineNavEnv) -> ViewableMarine:
-    """What `torchrl_gpu.envs.viewable` looks for."""
+    """`Viewable` interface, the function that `torchrl_gpu.envs.viewable` calls."""
     return ViewableMarine(env)

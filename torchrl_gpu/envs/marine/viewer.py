@@ -65,7 +65,7 @@ class Snapshot:
 
 
 def snapshot(env: MarineNavEnv, index: int) -> Snapshot:
-    """The world of one environment; reads the device."""
+    """Snapshot of the world of one environment; reads the device."""
     s, scene = env.state, env.scene
     cores = torch.cat((scene.core[:, :, 0, index], scene.circulation[None, :, 0, index]))
     obstacles = torch.cat((scene.obstacle[..., index], scene.obstacle_radius[None, :, index]))
@@ -85,10 +85,10 @@ def snapshot(env: MarineNavEnv, index: int) -> Snapshot:
 
 
 def render(env: MarineNavEnv, index: int | Sequence[int] = 0, *, width: int = 640, height: int = 640) -> Tensor:
-    """Worlds of an environment as they stand.
+    """Current pictures of worlds of an environment.
 
     Args:
-        env: Looked at.
+        env: Environment to draw.
         index: One of its environments, or several.
         width, height: Pixels.
 
@@ -109,12 +109,12 @@ def film(
     width: int = 480,
     height: int = 480,
 ) -> Tensor:
-    """One episode of a policy, a frame for each step with the trails up to it.
+    """Frames of one episode of a policy, one for each step with the trails up to it.
 
     Args:
         env: Reset, and played until the episode of `index` is over.
         policy: Writes the actions.
-        index: Which environment to show.
+        index: Environment to show.
         steps: Most steps.
         width, height: Pixels.
 
@@ -134,11 +134,11 @@ def film(
 
 
 def draw(world: Snapshot, trail: np.ndarray | None = None, *, width: int = 640, height: int = 640) -> np.ndarray:
-    """A picture of one world.
+    """Picture of one world.
 
     Args:
-        world: What to draw.
-        trail: Places that its robots have been, (T, R, 2); None draws none.
+        world: World to draw.
+        trail: Positions that its robots have been at, (T, R, 2); None draws none.
         width, height: Pixels.
 
     Returns:
@@ -162,7 +162,7 @@ def draw(world: Snapshot, trail: np.ndarray | None = None, *, width: int = 640, 
 
 @dataclass(frozen=True)
 class Chart:
-    """From metres to pixels. North is up: x in v3, whose yaw is clockwise, and y in v2."""
+    """Mapping from metres to pixels. North is up: x in v3, whose yaw is clockwise, and y in v2."""
 
     version: str
     side: float
@@ -175,7 +175,7 @@ class Chart:
         return min(self.width, self.height) / (self.side + 2 * MARGIN)
 
     def pixels(self, place: np.ndarray) -> Polygon:
-        """Of places (K, 2)."""
+        """Pixel coordinates of positions (K, 2)."""
         east, north = (place[:, 1], place[:, 0]) if self.version == "v3" else (place[:, 0], place[:, 1])
         middle = self.side / 2
         x = self.width / 2 + (east - middle) * self.scale
@@ -183,13 +183,13 @@ class Chart:
         return list(zip(x.tolist(), y.tolist(), strict=True))
 
     def length(self, metres: float) -> int:
-        """Whole pixels, at least one."""
+        """Length in whole pixels, at least one."""
         return max(1, round(metres * self.scale))
 
 
 @lru_cache(maxsize=16)
 def _water(chart: Chart, cores: bytes) -> Image.Image:
-    """The map with its currents: the bluer, the quicker, and streaks along the flow. Kept, since frames share it."""
+    """Map with its currents: the bluer, the quicker, and streaks along the flow. Cached, since frames share it."""
     core = np.frombuffer(cores).reshape(-1, 3)
     image = Image.new("RGB", (chart.width, chart.height), SAND)
     cells = 160
@@ -228,20 +228,20 @@ def _streaks(core: np.ndarray, side: float) -> np.ndarray:
 
 
 def _flow(core: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Velocity of the water at places (K, 2), m/s, (K, 2)."""
+    """Velocity of the water at positions (K, 2), m/s, (K, 2)."""
     x, y = torch.from_numpy(place.T.copy()).unsqueeze(-1)  # (K, 1)
     at, circulation = torch.from_numpy(core[:, :2].T.copy()), torch.from_numpy(core[:, 2].copy())
     return torch.cat(flow(x, y, at[:, :, None, None], circulation[:, None, None]), 1).numpy()
 
 
 def _goal(pen: ImageDraw.ImageDraw, chart: Chart, goal: np.ndarray, color: str, reached: bool) -> None:
-    """A ring of the radius that counts; full once the robot has arrived."""
+    """Draws a ring of the goal's radius, filled once the robot has arrived."""
     _disc(pen, chart, goal, GOAL_RADIUS, outline=color, fill=color if reached else None, width=chart.length(0.25))
     _disc(pen, chart, goal, 0.35, fill=SAND if reached else color)
 
 
 def _robot(pen: ImageDraw.ImageDraw, chart: Chart, world: Snapshot, i: int, color: str) -> None:
-    """A hull with its bow ahead; crossed out where it has collided."""
+    """Draws a hull with its bow ahead; crossed out where it has collided."""
     length, beam = HULLS[world.version]
     outline = np.array([[0.5, 0.0], [0.15, 0.5], [-0.5, 0.5], [-0.5, -0.5], [0.15, -0.5]]) * (length, beam)
     cos, sin = math.cos(world.heading[i]), math.sin(world.heading[i])
@@ -273,5 +273,5 @@ def _host(part: Tensor) -> np.ndarray:
 
 
 def _there(rows: np.ndarray) -> np.ndarray:
-    """Rows of what is not far away."""
+    """Rows of objects that exist: missing ones are `FAR` away."""
     return np.ascontiguousarray(rows[rows[:, 0] < FAR / 2])

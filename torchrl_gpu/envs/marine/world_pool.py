@@ -1,4 +1,4 @@
-"""Valid worlds on the device, with what their robots see first: a reset picks one by its number."""
+"""World pool: valid worlds on the device, with their first observations; a reset picks one by its number."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Begun:
 
 
 class Pool:
-    """P worlds, one behind the other in memory: to fetch one is to copy a few runs of numbers.
+    """World pool of P worlds, one behind the other in memory: to fetch one is to copy a few runs of numbers.
 
     Args:
-        worlds: Places, on the host.
-        model: Gives the first velocities.
-        look: What robots see, from motion, scene, and which of them are there (of 0 and 1).
-        like: Gives dtype and device.
+        worlds: Generated worlds, on the host.
+        model: Dynamics, for the first velocities.
+        look: Returns sensor readings, from motion, scene, and a mask of 0 and 1 of the robots that exist.
+        like: Tensor of the dtype and device to use.
         still_start: Whether the first velocity leaves the current out.
     """
 
@@ -60,7 +60,7 @@ class Pool:
         self._observation, self._object_mask = observation(sight), object_mask(sight)
 
     def begin(self, world: Tensor) -> Begun:
-        """The worlds of some numbers, int64 (N,)."""
+        """Worlds by their numbers, int64 (N,)."""
         rows = contiguous_copy(self._numbers.index_select(0, world).t())
         scene, motion, clearance = rows.split(self._lengths)
         return Begun(
@@ -85,5 +85,5 @@ def _scene(worlds: Worlds, like: Tensor) -> Scene:
 
 
 def _last(worlds_first: Tensor, axes: tuple[int, ...], like: Tensor) -> Tensor:
-    """With the worlds along the last axis."""
+    """Tensor with the worlds along the last axis."""
     return worlds_first.permute(axes).contiguous().to(like)

@@ -1,1 +1,1 @@
-"""An environment whose steps are played by several processes; `pool` is the side of the run, `shard` a worker's."""
+"""Worker pools that play the steps of an environment; `pool` is the trainer's side, `shard` a worker's."""

@@ -1,4 +1,4 @@
-"""Workers that are actors of a Ray cluster, on this machine or on others."""
+"""Ray workers: actors of a cluster, on this machine or on others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 from torchrl_gpu.envs.workers.failures import WorkerDied, WorkerFailed
 from torchrl_gpu.envs.workers.shard import Recipe, Shard, Tensors, told
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would tell its makers
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports usage to its makers
 
 try:
     import ray
@@ -24,15 +24,15 @@ except ModuleNotFoundError as missing:
 
 
 class Actor:
-    """What runs in the cluster."""
+    """Ray actor that holds a `Shard`."""
 
     def make(self, recipe: Recipe) -> str:
-        """Makes the environment; where that is."""
+        """Makes the environment; returns its process and host."""
         self._shard = Shard(recipe)
         return f"process {os.getpid()} on {socket.gethostname()}"
 
     def call(self, command: str, values: tuple[Any, ...], tensors: tuple[Tensors, ...]) -> Tensors | str:
-        """Does what is asked; an error as text, as it may be of a class that only the worker knows."""
+        """Runs a command; returns an error as text, as it may be of a class that only the worker knows."""
         try:
             return getattr(self._shard, command)(*values, *tensors)
         except Exception as error:
@@ -40,17 +40,17 @@ class Actor:
 
 
 class RayWorker:
-    """An actor that plays some of the environments, and takes one CPU of the cluster. As in `ProcessWorker`.
+    """Worker in a Ray actor, which takes one CPU of the cluster; arguments as for `ProcessWorker`.
 
-    Tensors are sent with each command. An actor that dies is not started again by Ray, but by who asks it, who knows in
-    which state.
+    Tensors are sent with each command. An actor that dies is not restarted by Ray, but by the worker pool, which knows
+    in which state.
     """
 
     shares_memory = False
 
     @staticmethod
     def prepare(num_workers: int) -> None:
-        """Connects to the cluster that `RAY_ADDRESS` names, or starts one on this machine; nothing where one is."""
+        """Connects to the cluster that `RAY_ADDRESS` names, or starts one here; nothing where Ray is initialised."""
         if ray.is_initialized():
             return
         here: dict[str, Any] = (
@@ -75,13 +75,13 @@ class RayWorker:
             raise WorkerDied(_end(error)) from error
 
     def send(self, command: str, values: tuple[Any, ...] = ()) -> None:
-        """Asks for something."""
+        """Sends a command with its tensors."""
         self._command = command
         tensors = ({key: value.clone() for key, value in self._given.get(command, {}).items()},)
         self._pending = self._actor.call.remote(command, values, tensors if command in self._given else ())
 
     def finish(self) -> None:
-        """Waits until it is done, and lays down what it has made."""
+        """Waits for the command, and copies its results into place."""
         try:
             answer = ray.get(self._pending)
         except exceptions.RayActorError as error:
@@ -92,12 +92,12 @@ class RayWorker:
             place.copy_(answer[key])
 
     def close(self) -> None:
-        """Ends it."""
+        """Kills the actor."""
         if ray.is_initialized():
             ray.kill(self._actor)
 
 
 def _end(error: Exception) -> str:
-    """What Ray says of a death, in short."""
+    """Short reason for the death of an actor, out of Ray's error."""
     lines = [line.strip() for line in str(error).splitlines() if "exit" in line.lower() or "died" in line.lower()]
     return f"is gone ({(lines or [type(error).__name__])[-1][:200]})"

@@ -1,4 +1,4 @@
-"""How a worker ends before its time."""
+"""Exceptions of workers that fail or die."""
 
 
 class WorkerFailed(RuntimeError):
@@ -6,4 +6,4 @@ class WorkerFailed(RuntimeError):
 
 
 class WorkerDied(Exception):
-    """The process of a worker is gone; the message says how, as far as that is known."""
+    """The process of a worker is gone; the message has the reason, as far as it is known."""

@@ -1,4 +1,4 @@
-"""A pool of workers that plays the rollouts of an environment, and outlives the death of any of them."""
+"""`WorkerPool`: plays the rollouts of an environment in workers, and survives the death of any of them."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ Transport = Literal["processes", "ray"]
 
 
 class Worker(Protocol):
-    """Somebody who plays some of the environments; see `ProcessWorker` and `RayWorker`."""
+    """Interface of a worker that plays some of the environments; see `ProcessWorker` and `RayWorker`."""
 
     @property
     def name(self) -> str:
-        """The process, for messages."""
+        """Name of the process, for messages."""
 
     def wait_ready(self) -> None:
         """Returns once the environment is made."""
 
     def send(self, command: str, values: tuple[Any, ...] = ()) -> None:
-        """Asks for a method of `Shard`; WorkerDied where nobody is there."""
+        """Sends a command, a method of `Shard`; raises WorkerDied where the process is gone."""
 
     def finish(self) -> None:
-        """Waits for the answer, whose tensors are then in place; WorkerDied or WorkerFailed where none comes."""
+        """Waits for the results, whose tensors are then in place; raises WorkerDied or WorkerFailed where none come."""
 
     def close(self) -> None:
-        """Lets it end."""
+        """Ends the worker."""
 
 
 class WorkerPool:
-    """Plays the steps of an environment in several processes, to the same bits as the environment would.
+    """Worker pool that plays the steps of an environment in several processes, to the same bits as it would itself.
 
     The environment keeps the state: each rollout begins with the one that it has, and leaves in it where the workers
     ended. So checkpoints, viewers and curricula know nothing of workers. The policy acts in this process, for all
@@ -56,10 +56,10 @@ class WorkerPool:
     At construction a few steps are played in both ways and compared.
 
     Args:
-        env: Whose steps are played.
-        num_workers: How many processes share the environments.
-        transport: "processes" of this machine, or "ray", actors of a cluster; `ray.init` is called where nobody has.
-        threads: Of torch, in each worker.
+        env: Environment whose steps are played.
+        num_workers: Number of processes that share the environments.
+        transport: "processes" of this machine, or "ray", actors of a cluster; `ray.init` is called where it was not.
+        threads: Threads of torch in each worker.
 
     Raises:
         ValueError: The environment cannot be split exactly, or its arguments cannot be sent to a process.
@@ -94,7 +94,7 @@ class WorkerPool:
             raise
 
     def _check_sendable(self) -> None:
-        """ValueError where what the workers' environments are made of cannot be sent to another process."""
+        """Raises ValueError where the class or arguments of the workers' environments cannot be pickled."""
         try:
             with open(os.devnull, "wb") as nowhere:
                 pickle.dump(self._recipes[0], nowhere)
@@ -115,7 +115,7 @@ class WorkerPool:
             ) from error
 
     def _make_places(self, self_test: SelfTest) -> None:
-        """The tensors through which workers are given states and actions, and tell what follows."""
+        """Makes the tensors that carry states and actions to the workers, and results back."""
         state, axis = dict(self_test.state), {}
         if len(self._shares) > 1:
             sample = self._recipes[0].make()
@@ -133,16 +133,16 @@ class WorkerPool:
 
     @property
     def outcomes(self) -> Sequence[NestedKey]:
-        """Those of the environment."""
+        """Outcomes of the environment."""
         return self.env.outcomes
 
     def set_frames(self, frames: int) -> None:
-        """Tells the workers' environments, too, when the next rollout begins."""
+        """Sets the progress of training in the workers' environments, too, when the next rollout begins."""
         self._frames = frames
 
     @contextmanager
     def rollout(self) -> Iterator[None]:
-        """Within it, steps are played; the environment goes on where they end.
+        """Context manager of a rollout: steps are played within it, and the environment goes on where they end.
 
         Raises:
             WorkerFailed: An environment raised, or a worker died again and again.
@@ -156,7 +156,7 @@ class WorkerPool:
             raise
 
     def begin(self) -> None:
-        """Gives the workers the environment's state."""
+        """Sends the environment's state to the workers."""
         if None in self._workers:
             raise WorkerFailed("EnvWorkers: want workers that run; got a pool that is closed")
         self._journal = []
@@ -164,18 +164,18 @@ class WorkerPool:
         self._ask("begin", (self.env.seed, self._frames))
 
     def end(self) -> None:
-        """Takes the state back from them."""
+        """Sets the environment's state to that of the workers."""
         self._ask("end")
         self.env._set_env_state({str(key): value for key, value in self._made["end"].copy(self.env.device).items()})
         self._deaths = [0] * len(self._deaths)
 
     def restart(self) -> Tensors:
-        """Begins the next episode everywhere; what is shown then."""
+        """Begins the next episode everywhere; returns the first observations."""
         self._ask("restart")
         return self._numbered(self._made["restart"].copy(self.env.device))
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """As that of the environment."""
+        """As `BatchedEnv.step_and_maybe_reset`, played by the workers."""
         actions = {key: tensordict.get(key) for key in self._given["step"].whole}
         for key, place in self._given["step"].whole.items():
             if actions[key].shape != place.shape:
@@ -191,7 +191,7 @@ class WorkerPool:
 
     @staticmethod
     def _numbered(shown: Tensors) -> Tensors:
-        """With frames of clips numbered by their rows in the whole batch, and not in that of a worker; in place."""
+        """Renumbers frames of clips by their rows in the whole batch, instead of in that of a worker; in place."""
         for key, value in shown.items():
             if (key[-1] if isinstance(key, tuple) else key) == clips.ROW_KEY:
                 value[:, 0] = torch.arange(len(value), device=value.device, dtype=torch.int64)
@@ -200,7 +200,7 @@ class WorkerPool:
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def _ask(self, command: str, values: tuple[Any, ...] = (), tensors: Tensors | None = None) -> None:
-        """Has all workers do something; when it returns they have, whoever died in between."""
+        """Runs a command on all workers and waits for it; those that die in between are replaced and catch up."""
         self._journal.append((command, values, tensors or {}))
         dead = {}
         for number, worker in enumerate(self._workers):
@@ -220,7 +220,7 @@ class WorkerPool:
             self._replace(number, how)
 
     def _of(self, number: int, wait: Callable[[], None]) -> None:
-        """Waits for a worker; what its environment raises is told with its name."""
+        """Waits for a worker; an error of its environment is raised with the worker's name."""
         try:
             wait()
         except WorkerFailed as error:
@@ -229,7 +229,7 @@ class WorkerPool:
             ) from None
 
     def _replace(self, number: int, how: WorkerDied) -> None:
-        """Starts a worker in the place of one that died, which does what was asked since the rollout began."""
+        """Replaces a dead worker by a new one, which repeats the commands since the rollout began."""
         while True:
             self._deaths[number] += 1
             if self._deaths[number] >= self.most_deaths:
@@ -250,6 +250,7 @@ class WorkerPool:
         worker = self._workers[number]
         assert worker is not None
         first, count = self._shares[number]
+        # Of tensors the journal has actions alone: the state in which the rollout began still lies in those of "begin".
         for command, values, tensors in self._journal:
             for key, value in tensors.items():
                 self._given[command].parts[number][key].copy_(value.narrow(0, first, count))
@@ -280,7 +281,7 @@ class WorkerPool:
 
     @property
     def names(self) -> list[str]:
-        """What messages call the workers."""
+        """Names of the workers in messages."""
         return [self._called(number) for number in range(len(self._workers))]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Workers that are processes of this machine, with tensors in memory that both sides see."""
+"""Process workers on this machine, with tensors in shared memory."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _READY = "ready"
 
 
 class ProcessWorker:
-    """A process that plays some of the environments.
+    """Worker in a process of this machine.
 
     Commands go through a pipe, tensors lie in shared memory. It ignores SIGINT and SIGTERM, which a terminal or a
     cluster sends to all processes of a run, and ends when the other end of its pipe is gone, however that came about.
 
     Args:
         recipe: Of its environment.
-        given, made: Where tensors of a command are laid, and where its answer comes, by command.
+        given, made: Tensors for the input and for the result of a command, by command.
     """
 
     shares_memory = True
 
     @staticmethod
     def prepare(num_workers: int) -> None:
-        """Nothing is needed."""
+        """Does nothing, as processes need no preparation."""
 
     def __init__(self, recipe: Recipe, given: dict[str, Tensors], made: dict[str, Tensors]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -44,7 +44,7 @@ class ProcessWorker:
 
     @property
     def name(self) -> str:
-        """The process, for messages."""
+        """Name of the process, for messages."""
         return f"process {self.pid}"
 
     def wait_ready(self) -> None:
@@ -52,14 +52,14 @@ class ProcessWorker:
         self.finish()
 
     def send(self, command: str, values: tuple[Any, ...] = ()) -> None:
-        """Asks for something; its tensors lie where the worker finds them."""
+        """Sends a command; its tensors are in shared memory already."""
         try:
             self._pipe.send((command, values))
         except (BrokenPipeError, ConnectionResetError) as error:
             raise WorkerDied(self._end()) from error
 
     def finish(self) -> None:
-        """Waits until it is done."""
+        """Waits for the command."""
         try:
             answer = self._pipe.recv()
         except (EOFError, ConnectionResetError) as error:
@@ -68,7 +68,7 @@ class ProcessWorker:
             raise WorkerFailed(answer)
 
     def close(self) -> None:
-        """Lets it end, or ends it."""
+        """Closes the pipe, and kills the process if it does not end."""
         self._pipe.close()
         if self._process.pid is not None:
             self._process.join(_SECONDS_TO_END)
@@ -88,7 +88,7 @@ class ProcessWorker:
 
 
 def serve(pipe: Connection, recipe: Recipe, given: dict[str, Tensors], made: dict[str, Tensors]) -> None:
-    """The program of a worker: commands, until the pipe ends."""
+    """Main loop of a worker process: runs commands until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     shard: Shard | None = None

@@ -1,4 +1,4 @@
-"""Self-test of workers: they play a few steps to the same numbers as the environment itself."""
+"""Self-test of workers: a few steps must give the same numbers as in the environment itself."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _RESTARTS, _STEPS = 2, 4  # an environment may count its second episode otherwis
 
 
 class SelfTest:
-    """Restarts and random steps of an environment, which keeps its state and its generators.
+    """Recorded restarts and random steps of an environment, whose state and generators are restored.
 
     Attributes:
         state: Of the environment.
         shown: Observations after a restart of all rows.
         actions: Of the last step.
-        stepped: Its result, as `Shard.step` gives it.
+        stepped: Its result, as `Shard.step` returns it.
         next, current: The tensordicts of that result, without their tensors.
     """
 
@@ -52,10 +52,10 @@ class SelfTest:
             self._restore()
 
     def compare(self, pool: WorkerPool) -> None:
-        """Plays the same in workers.
+        """Plays the same steps in workers and compares the results.
 
         Raises:
-            ValueError: It differs by more than rounding.
+            ValueError: They differ by more than rounding.
         """
         try:
             pool.begin()
@@ -84,7 +84,7 @@ class SelfTest:
         self.env._set_env_state({str(key): value.clone() for key, value in self.state.items()})
 
     def _same(self, what: str, wanted: Tensors, found: Tensors) -> bool:
-        """Whether both are equal to the last bit; ValueError where they differ by more than rounding."""
+        """True where both are equal to the last bit; raises ValueError where they differ by more than rounding."""
         for key, value in wanted.items():
             rounding = {"rtol": 1e-3, "atol": 1e-4} if value.is_floating_point() else {"rtol": 0.0, "atol": 0.0}
             if not torch.allclose(value, found[key], equal_nan=value.is_floating_point(), **rounding):

@@ -1,4 +1,4 @@
-"""What a worker does: it holds some of the environments and plays them when it is asked to."""
+"""`Shard`: the part of a run's environments that a worker holds and plays on command."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Tensors = dict[NestedKey, Tensor]
 
 
 class Recipe(NamedTuple):
-    """How the environment of a worker is made, in its own process.
+    """Class and arguments from which a worker makes its environment, in its own process.
 
     Attributes:
         cls: The class.
         arguments: Of its constructor; a recipe among them stands for the environment that it makes.
-        threads: Of torch, in the worker.
+        threads: Threads of torch in the worker.
     """
 
     cls: type[BatchedEnv]
@@ -29,13 +29,13 @@ class Recipe(NamedTuple):
     threads: int = 1
 
     def make(self) -> BatchedEnv:
-        """The environment."""
+        """Makes the environment."""
         made = {name: each.make() if isinstance(each, Recipe) else each for name, each in self.arguments.items()}
         return self.cls(**made)
 
 
 class Shard:
-    """Some of the environments of a run. Its methods are the commands of a worker: tensors in, tensors out.
+    """Part of the environments of a run; its methods are the commands of a worker, tensors in and tensors out.
 
     Args:
         recipe: Of the environment.
@@ -47,7 +47,7 @@ class Shard:
 
     @torch.no_grad()
     def begin(self, seed: int, frames: int | None, state: Tensors) -> Tensors:
-        """Takes the state in which a rollout begins, and how far training is."""
+        """Sets the seed, the state in which a rollout begins, and the progress of training."""
         if frames is not None:
             self.env.set_frames(frames)
         self.env.seed = seed
@@ -56,12 +56,12 @@ class Shard:
 
     @torch.no_grad()
     def restart(self) -> Tensors:
-        """Begins the next episode of every environment; what it shows then."""
+        """Begins the next episode of every environment; returns the first observations."""
         return leaves(self.env.reset())
 
     @torch.no_grad()
     def step(self, actions: Tensors) -> Tensors:
-        """Acts; what follows, under ("next", …), and, under ("current", …), what is shown after restarts."""
+        """Plays a step; returns its `next` under ("next", …), and observations after restarts under ("current", …)."""
         given = TensorDict(batch_size=self.env.batch_size)
         given = self.env.full_action_spec.zero().update(given)
         for key, value in actions.items():
@@ -70,12 +70,12 @@ class Shard:
         return leaves(stepped["next"], "next") | leaves(current, "current")
 
     def end(self) -> Tensors:
-        """The state in which the rollout has ended."""
+        """State in which the rollout has ended."""
         return dict(self.env._env_state())
 
 
 def leaves(tensordict: TensorDictBase, above: str | None = None) -> Tensors:
-    """The tensors of a tensordict by their names, which may begin with one more part."""
+    """Tensors of a tensordict by key, with the prefix `above` where one is given."""
     found: Tensors = {}
     for key, value in tensordict.items(True, True):
         path = key if isinstance(key, tuple) else (key,)
@@ -84,7 +84,7 @@ def leaves(tensordict: TensorDictBase, above: str | None = None) -> Tensors:
 
 
 def told(error: Exception) -> str:
-    """An error in one line; where it came from is printed, unless it is one that its message explains."""
+    """One-line text of an error; its traceback is printed, unless it is a ValueError, which its message explains."""
     if not isinstance(error, ValueError):
         traceback.print_exception(error)
     return f"{type(error).__name__}: " + " ".join(str(error).split())

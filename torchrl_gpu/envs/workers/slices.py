@@ -1,4 +1,4 @@
-"""Which part of a tensor belongs to which worker."""
+"""Assignment of environments, and of their parts of tensors, to workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shares(num_envs: int, num_workers: int) -> list[tuple[int, int]]:
 
 
 def axes(whole: Tensors, part: Tensors, num_envs: int, of_part: int) -> dict[NestedKey, int]:
-    """The axis of environments of every tensor, found by making the same with fewer of them.
+    """Axis of environments of every tensor, found by comparing shapes with those of fewer environments.
 
     Raises:
         ValueError: A tensor has none, or several.
@@ -45,9 +45,9 @@ class SplitTensors:
 
     Args:
         like: Shapes and dtypes.
-        axes: The axis of environments of each; 0 where nothing is said.
-        parts: As `shares` gives them.
-        shared: Whether other processes shall see them.
+        axes: The axis of environments of each; 0 where it is missing.
+        parts: As `shares` returns them.
+        shared: Whether they lie in shared memory.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class SplitTensors:
         ]
 
     def put(self, values: Tensors) -> None:
-        """Copies in, from any device."""
+        """Copies values in, from any device."""
         for key, place in self.whole.items():
             place.copy_(values[key])
 
     def copy(self, device: torch.device) -> Tensors:
-        """Copies out, to a device."""
+        """Copies of the tensors on a device."""
         return {key: value.to(device, copy=True) for key, value in self.whole.items()}
