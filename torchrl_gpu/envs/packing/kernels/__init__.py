@@ -54,7 +54,7 @@ BACKENDS = {
     name: f"torchrl_gpu.envs.packing.kernels.{module}"
     for name, module in (
         ("compiled", "compiled"),
-        ("triton", "triton_kernels"),
+        ("triton", "triton.kernels"),
         ("eager", "eager"),
         ("reference", "reference"),
     )

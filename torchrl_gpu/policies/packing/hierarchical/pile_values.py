@@ -31,7 +31,7 @@ NAMES = (
     "growth",
     "base",
 )
-_SHIPPED = Path(__file__).parent / "weights" / "irregular.json"
+_SHIPPED = Path(__file__).parent.parent / "weights" / "irregular.json"
 
 
 class Looked(NamedTuple):

@@ -20,7 +20,7 @@ from torchrl_gpu.policies.tensor_files import read_tensors
 from torchrl_gpu.system import arguments
 
 FORMAT = "torchrl_gpu next items, 1"
-FOLDER = Path(__file__).parent / "weights" / "next_items"
+FOLDER = Path(__file__).parent.parent / "weights" / "next_items"
 _MOST_BYTES = 2**26  # of a file, and of the weights that it asks for
 _SUMS = 4
 _MOST_ITEMS, _MOST_AGES, _MOST_WIDTH = 2**20, 256, 4096
