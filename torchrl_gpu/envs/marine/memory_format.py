@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def contiguous_copy(tensor: Tensor) -> Tensor:
-    """Contiguous tensor of the same numbers and shape (…), with memory of its own also under torch.compile.
+    """Contiguous tensor of the same numbers and shape (…), which torch.compile fuses into nothing else.
 
     torch.compile fuses a plain `contiguous` into the loops that read it, and those then run along the axes of the
     original, one number at a time. It never does so with a tensor of given strides.

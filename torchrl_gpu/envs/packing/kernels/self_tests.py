@@ -152,8 +152,8 @@ def _constants(setting: Setting) -> str:
 
 def versions(module: str, device: torch.device) -> dict[str, str]:
     """Versions of sources, packages, compiler and device that the result of a backend's self-test depends on."""
-    own_file = importlib.import_module(module).__file__
-    sources = {*_HERE.rglob("*.py"), _HERE.parent / "types.py", _HERE.parent / "geometry.py", Path(own_file or __file__)}
+    own = Path(importlib.import_module(module).__file__ or __file__)
+    sources = {*_HERE.rglob("*.py"), _HERE.parent / "types.py", _HERE.parent / "geometry.py", own}
     contents = b"".join(path.read_bytes() for path in sorted(sources))
     found: dict[str, Any] = {
         "backend": module,

@@ -29,7 +29,7 @@ class PatchTables(nn.Module):
 
     A bin's value is the utilization that is still to come. It is a sum over patches of neighbouring cells of one table
     entry each, which the heights of the patch find; where a patch lies does not matter, but walls are seen. See
-    `kernels.afterstates`. Items are boxes of whole cells; heights that are no whole levels are rounded. Where cells are
+    `ntuple.values`. Items are boxes of whole cells; heights that are no whole levels are rounded. Where cells are
     fine (a pallet in centimetres), `pool` × `pool` of them are seen as one, as high as the highest.
 
     Args:

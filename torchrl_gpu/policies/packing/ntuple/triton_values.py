@@ -1,4 +1,4 @@
-"""The value of every placement of boxes in Triton, for CUDA devices; defined in `afterstates`.
+"""The value of every placement of boxes in Triton, for CUDA devices; defined in `values`.
 
 A placement costs only the patches that its footprint touches. With `TRITON_INTERPRET=1` the kernel runs on a CPU.
 """
@@ -111,7 +111,7 @@ def value_placements_kernel(
 def value_placements(
     heights: Tensor, extent: Tensor, top: Tensor, legal: Tensor, weight: Tensor, plan: PatchPlan, step: int, pool: int
 ) -> Tensor:
-    """As `afterstates.value_placements`, of checked and contiguous tensors."""
+    """As `values.value_placements`, of checked and contiguous tensors."""
     rows, variants, *grid = top.shape
     out = torch.empty(top.shape, dtype=torch.float32, device=heights.device)
     if not out.numel():
