@@ -72,8 +72,8 @@ def test_nothing_is_timed_while_parity_fails(
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["--box_envs", "0"], "--box_envs: must be at least 1; got 0"),
-        (["--seconds", "inf"], "--seconds: must be a finite number above 0; got inf"),
+        (["--box_envs", "0"], "--box_envs must be at least 1; got 0"),
+        (["--seconds", "inf"], "--seconds must be a finite number above 0; got inf"),
         (["--footprint", "300"], "--footprint must be at most --resolution, 200; got 300"),
     ],
 )

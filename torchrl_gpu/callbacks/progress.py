@@ -72,8 +72,9 @@ class RunProgress(TQDMProgressBar):
         """Opens the bar, before the module fills its replay."""
         super().on_train_start(trainer, pl_module)
         self._last_look, self._frames_per_s = None, 0.0
-        loggers = [each for each in map(logging.getLogger, _LOGGERS) if each.handlers]
-        self._redirected.enter_context(logging_redirect_tqdm([logging.getLogger(), *loggers], tqdm_class=Tqdm))
+        if _draws_bars() and not self.is_disabled:  # log lines go above the bar
+            loggers = [each for each in map(logging.getLogger, _LOGGERS) if each.handlers]
+            self._redirected.enter_context(logging_redirect_tqdm([logging.getLogger(), *loggers], tqdm_class=Tqdm))
         if getattr(pl_module, "warmup_frames", 0):
             self.train_progress_bar.set_postfix_str("filling the replay")
         self._print(self.train_progress_bar)
