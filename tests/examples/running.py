@@ -37,7 +37,7 @@ def help_of(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def watched(
-    name: str, *words: str, streams: Sequence[str], env: dict[str, str], timeout_s: float = 60.0
+    name: str, *words: str, streams: Sequence[str], env: dict[str, str] | None = None, timeout_s: float = 60.0
 ) -> tuple[str, dict[str, np.ndarray]]:
     """What an example says that serves streams, and a picture of each, (H, W, 3)."""
     command = [sys.executable, "-u", str(EXAMPLES / name), "--port", "0", *words]
