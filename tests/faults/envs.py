@@ -17,8 +17,8 @@ ENVS: list[Mutant] = [
 _DISHES = "envs/dishes/test_dynamics.py"
 _ENDS = "envs/marine/test_reward.py"
 _SIGHT = "envs/marine/test_sensors.py"
-_PATCHES = "policies/packing/test_tables.py"
-_NEXT = "policies/packing/test_next_items.py"
+_PATCHES = "policies/packing/ntuple/test_tables.py"
+_NEXT = "policies/packing/planners/test_next_items.py"
 KERNELS: list[Mutant] = [
     mutant(
         "worn_sponges_are_replaced",
@@ -112,7 +112,7 @@ KERNELS: list[Mutant] = [
         "lines_that_end_are_worth_what_they_fill",
         "stops = torch.where(legal.any(2), NEVER, lines.gain)",
         "stops = torch.where(legal.any(2), lines.gain, NEVER)",
-        "policies/packing/test_stream_search.py",
+        "policies/packing/planners/test_stream_search.py",
     ),
     mutant(
         "both_axes_are_wedged",
@@ -139,7 +139,7 @@ ADAPTERS: list[Mutant] = [
         "robots_that_wait_earn_nothing",
         "= where(there, reward, 0.0), terminated & there",
         "= reward, terminated & there",
-        "envs/adapters/test_transitions.py",
+        "envs/adapters/test_agent_rows.py",
     ),
     mutant("outcomes_of_whole_episodes", 'over = done & self._rows.flat(after["done"])', "over = done", _GYMNASIUM),
     mutant("time_limits_are_told", "bool(truncated[row])", "not bool(truncated[row])", _SB3, k=_QUICK),

@@ -9,7 +9,7 @@ STREAMING: list[Mutant] = [
         "whole_token_opens",
         'hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret)',
         'hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret[: len(given)])',
-        "streaming/test_security.py",
+        "streaming/web/test_security.py",
     ),
     mutant(
         "newest_frame_wins",
@@ -36,13 +36,13 @@ STREAMING: list[Mutant] = [
         "mjpeg_boundary_on_its_own_line",
         r'encoded.data + b"\r\n" + _BOUNDARY + _PART',
         "encoded.data + _BOUNDARY + _PART",
-        "streaming/test_mjpeg.py",
+        "streaming/web/test_mjpeg.py",
     ),
     mutant(
         "header_length_is_big_endian",
         '_LENGTH = struct.Struct(">I")',
         '_LENGTH = struct.Struct("<I")',
-        "streaming/test_protocol.py",
+        "streaming/broadcast/test_protocol.py",
     ),
 ]
 

@@ -91,7 +91,7 @@ CLIPS: list[Mutant] = [
         "actors_teach_no_encoder",
         "return batch.detach() if any(",
         "return batch if any(",
-        "policies/video/test_from_clips.py",
+        "policies/encoders/test_from_clips.py",
     ),
     mutant(
         "outcomes_are_not_seen",
@@ -163,19 +163,19 @@ RUNS: list[Mutant] = [
         "tables_that_would_not_come_back_stay_whole",
         "return small if same else None",
         "return small",
-        "policies/packing/test_packed_tables.py",
+        "policies/packing/ntuple/test_packed_tables.py",
     ),
     mutant(
         "packed_tables_name_no_entry_twice",
         "(learned.diff() > 0).all()",
         "(learned.diff() >= 0).all()",
-        "policies/packing/test_packed_tables.py",
+        "policies/packing/ntuple/test_packed_tables.py",
     ),
     mutant(
         "packed_tables_name_entries_that_are_there",
         "& (learned[-1] < most)",
         "& (learned[-1] <= most)",
-        "policies/packing/test_packed_tables.py",
+        "policies/packing/ntuple/test_packed_tables.py",
     ),
     mutant(
         "averages_are_made_whole",
