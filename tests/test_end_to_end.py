@@ -318,7 +318,7 @@ NEWS = ("Seed set to", "GPU available", "INFO: ", "Restor")
 # One of each place that looks at an argument; the tests of that place have the others.
 WRONG = [
     (["--model.env.num_envz=3"], "want for example num_envs"),
-    (["--model.agent.gama=0.9"], "Option 'gama' is not accepted"),
+    (["--model.agent.gama=0.9"], "'gama' is not"),
     (["--model.env.grid_step=11"], "Bin: grid_step must be from 1 to the bin's 10 cells; got 11"),
     (["--model.env.device=gpu"], "get_device: want auto, cpu, cuda, cuda:N"),
     (["--model.env.items.max_side=2"], "CutBoxes: max_side must be at least 2·min_side − 1 = 3; got 2"),
