@@ -252,7 +252,7 @@ def _options(run: Run, folder: Path, updates: int) -> list[str]:
 
 
 def _command(word: str, args: list[str]) -> None:
-    """What the installed script would do; this checkout says which function that is."""
+    """Call of the installed script's function, as this checkout names it."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     module, _, function = scripts["torchrl-gpu"].partition(":")
     sys.argv = ["torchrl-gpu", word, *args]
@@ -404,7 +404,7 @@ def additions(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
 
 
 def unequal_ends(runs: Mapping[str, Any]) -> Iterator[str]:
-    """Where a run that was stopped and resumed does not end as the same run in one go."""
+    """Differences between the end of a run that was stopped and resumed and that of the same run in one go."""
     for resumed, straight in SAME_END.items():
         if {resumed, straight} <= set(runs):
             ends = [runs[name][f"fit-{RUNS[name].updates}"] for name in (straight, resumed)]
@@ -441,12 +441,12 @@ def _short(value: Any) -> str:
 
 
 def other_machine(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """What bits depend on, where it is not what was recorded."""
+    """Differences of the machine from that of the record, on which bits depend."""
     return list(differences({name: value for name, value in recorded.items() if name != "commit"}, present))
 
 
 def machine() -> dict[str, Any]:
-    """What decides bits: processor, what torch makes of it, versions; and the commit."""
+    """Processor, instructions that torch uses, versions and commit: they decide bits."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {

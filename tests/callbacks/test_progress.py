@@ -134,7 +134,7 @@ class Screen(io.StringIO):
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """What the terminal is given from now on, until the test ends."""
+    """Text written to the terminal from now on, until the test ends."""
     screen = Screen()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)

@@ -102,7 +102,7 @@ def config(visible_items: int = 1, num_envs: int = 64, **data: Any) -> dict[str,
 
 
 def folder(root: Path, path: str | None, now: dict[str, Any] | None, stage: str = "test") -> str:
-    """Where results go, from the run's folder on."""
+    """Folder of the results, from the run's folder on."""
     trainer = SimpleNamespace(
         default_root_dir=str(root),
         ckpt_path=path and str(root / path),

@@ -1,4 +1,4 @@
-"""What a GPU may lack is made to fail: Triton, NVJPEG, graphs, torch.compile. Every kind of run still trains."""
+"""Failures of what a GPU may lack: Triton, NVJPEG, graphs, torch.compile. Every kind of run still trains."""
 
 from __future__ import annotations
 

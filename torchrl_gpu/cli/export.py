@@ -1,7 +1,7 @@
 """`torchrl-gpu export`: a trained policy as ONNX or as a program of torch.export, and what its inputs mean.
 
-A policy that packs takes maps of legal placements beside the heightmap and the item: whoever runs the file computes
-them, by the rules in the JSON beside it or with `PackingEnv.restore` of this package.
+A policy that packs takes maps of legal placements beside the heightmap and the item. The program that runs the file
+computes them, by the rules in the JSON beside it or with `PackingEnv.restore` of this package.
 """
 
 from __future__ import annotations

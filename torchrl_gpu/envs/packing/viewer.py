@@ -112,24 +112,26 @@ class BinView:
         length, depth, tall = (float(side) for side in env.bin_size)
         self._env, self._index, self._camera = env, index, Camera((length, depth, tall), width, height)
         self._solids = None if env.catalogue.flat else SolidsPainting(env.cell, self._camera)
+        if env.catalogue.flat:
+            sides = env.catalogue.extent.double(), env.catalogue.height[..., None].double()
+            self._sizes = torch.cat(sides, -1).cpu().numpy()  # (M, O, 3): cells, cells and metres
 
     @torch.no_grad()
     def picture(self, upto: int | None = None) -> np.ndarray:
         """Picture of the first `upto` placements, or of all; uint8 (H, W, 3)."""
         env, index = self._env, self._index
-        packed = int(env.num_packed[index])
-        number = packed if upto is None else min(max(upto, 0), packed)
-        place, z = env.placements[index, :number].long(), env.placement_z[index, :number]
-        item, orientation = place[:, 0], place[:, 1]
+        place, z, packed = env.placements[index], env.placement_z[index], env.num_packed[index]
+        columns = [each.double() for each in (place, z[:, None], packed.expand(len(z), 1))]
+        read = torch.cat(columns, 1).cpu().numpy()  # (T, 6), so that the device is waited for once
+        number = int(read[0, 5])
+        number = number if upto is None else min(max(upto, 0), number)
         cell = np.array([*env.cell, 1.0])
-        corner = torch.cat([place[:, 2:].double(), z[:, None].double()], 1).cpu().numpy() * cell
+        of, corner = read[:number, :2].astype(int), read[:number, 2:5] * cell
         if self._solids is None:
-            extent, tall = env.catalogue.extent[item, orientation], env.catalogue.height[item, orientation]
-            size = torch.cat([extent.double(), tall[:, None].double()], 1).cpu().numpy() * cell
-            return paint_boxes(corner, corner + size, self._camera)
-        items = [(*of, *at) for of, at in zip(place[:, :2].tolist(), corner.tolist(), strict=True)]
+            return paint_boxes(corner, corner + self._sizes[of[:, 0], of[:, 1]] * cell, self._camera)
+        items = [(*which, *at) for which, at in zip(of.tolist(), corner.tolist(), strict=True)]
         first = self._solids.keep(items)
-        maps = env.catalogue.maps(item[first:], orientation[first:])
+        maps = env.catalogue.maps(*place[first:number, :2].long().unbind(1))
         for each, top, bottom in zip(items[first:], *(side.float().cpu().numpy() for side in maps), strict=True):
             self._solids.add(each, top, bottom)
         return self._solids.picture()

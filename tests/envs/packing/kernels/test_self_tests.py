@@ -70,7 +70,7 @@ def boxes_env(**changes: object) -> PackingEnv:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was warned of, but for self-tests that take long."""
+    """Warnings, but for those of self-tests that take long."""
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     return [line for line in said if not line.startswith("self-test of")]
 
