@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.recordings.reading import read
+from tests.demonstrations.mcap_files import read
 from tests.training.tiny import data, fit, module
 from torchrl_gpu.callbacks import EpisodeMcap
 from torchrl_gpu.evaluation.suite import Suite

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 
-from tests.recordings.reading import read
+from tests.demonstrations.mcap_files import read
 from tests.test_end_to_end import small
 from torchrl_gpu import cli
 from torchrl_gpu.cli.loading import LoadedPolicy

@@ -10,8 +10,8 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 
+from tests.demonstrations.mcap_files import frames, read, stamp
 from tests.evaluation.counting_env import CountingEnv
-from tests.recordings.reading import frames, read, stamp
 from tests.training.crossing_worlds import homing, marine_env
 from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.envs.viewable import viewable

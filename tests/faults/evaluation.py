@@ -1,4 +1,4 @@
-"""Faults in evaluation, recordings and demonstrations."""
+"""Faults in evaluation and demonstrations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EVALUATION: list[Mutant] = [
     ),
 ]
 
-_FILE = "recordings/test_mcap.py"
+_FILE = "demonstrations/test_mcap.py"
 _EPISODES = "evaluation/test_recording.py"
 RECORDINGS: list[Mutant] = [
     mutant("nanoseconds_of_messages", "divmod(time_ns, 1_000_000_000)", "time_ns // 1_000_000_000, 0", _FILE),
@@ -75,7 +75,7 @@ RECORDINGS: list[Mutant] = [
         "value_of_what_was_chosen",
         'values.gather(-1, decided.get(found["action"])[self.row].unsqueeze(-1))',
         "values.amax(-1, keepdim=True)",
-        "recordings/test_episodes.py",
+        "demonstrations/test_mcap.py",
     ),
     mutant("picture_of_the_row", "self.view.pictures([self.row]", "self.view.pictures([0]", _EPISODES),
     mutant("metrics_of_the_row", "values[self.row].item(), at)", "values[0].item(), at)", _EPISODES),

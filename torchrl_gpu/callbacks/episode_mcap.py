@@ -9,10 +9,10 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from torchrl_gpu.callbacks.logger_guard import outlives
+from torchrl_gpu.demonstrations import CHOICES
 from torchrl_gpu.envs.viewable import viewable
 from torchrl_gpu.evaluation.recording import ranks_by, record_episodes
 from torchrl_gpu.evaluation.suite import Suite
-from torchrl_gpu.recordings import CHOICES
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.system import arguments
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchrl_gpu.cli.parser import OneLineParser, whole
-from torchrl_gpu.recordings import CHOICES
+from torchrl_gpu.demonstrations import CHOICES
 
 if TYPE_CHECKING:
     from tensordict import NestedKey

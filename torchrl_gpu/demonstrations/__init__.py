@@ -1,21 +1,53 @@
-"""Recorded demonstrations: rows to learn from, of several formats, and clips of video on the device."""
+"""Recorded demonstrations: rows to learn from, of several formats, clips of video on the device, episodes as MCAP.
+
+Importing this package loads neither torch nor the packages of an extra; they come with the first name that needs them.
+"""
 
 from __future__ import annotations
 
-from torchrl_gpu.demonstrations.clip_store import ClipStore, Video
-from torchrl_gpu.demonstrations.loading import load_demonstrations
-from torchrl_gpu.demonstrations.reading import read_demonstrations
-from torchrl_gpu.demonstrations.saved import open_store, save_store
-from torchrl_gpu.demonstrations.transitions import Demonstrations
-from torchrl_gpu.demonstrations.writer import LeRobotWriter
+import importlib
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from torchrl_gpu.demonstrations.clip_store import ClipStore, Video
+    from torchrl_gpu.demonstrations.loading import load_demonstrations
+    from torchrl_gpu.demonstrations.mcap import EpisodeRecorder, McapWriter
+    from torchrl_gpu.demonstrations.reading import read_demonstrations
+    from torchrl_gpu.demonstrations.saved import open_store, save_store
+    from torchrl_gpu.demonstrations.transitions import Demonstrations
+    from torchrl_gpu.demonstrations.writer import LeRobotWriter
+
+CHOICES = ("all", "worst", "best", "failures")
+"""Words for the episodes that are recorded; see `torchrl_gpu.evaluation.recording`."""
+
+_HOMES = {
+    "ClipStore": "clip_store",
+    "Demonstrations": "transitions",
+    "EpisodeRecorder": "mcap",
+    "LeRobotWriter": "writer",
+    "McapWriter": "mcap",
+    "Video": "clip_store",
+    "load_demonstrations": "loading",
+    "open_store": "saved",
+    "read_demonstrations": "reading",
+    "save_store": "saved",
+}
 __all__ = [
+    "CHOICES",
     "ClipStore",
     "Demonstrations",
+    "EpisodeRecorder",
     "LeRobotWriter",
+    "McapWriter",
     "Video",
     "load_demonstrations",
     "open_store",
     "read_demonstrations",
     "save_store",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

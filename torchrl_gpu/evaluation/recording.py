@@ -12,14 +12,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from torchrl_gpu.demonstrations import CHOICES
+from torchrl_gpu.demonstrations.mcap import EpisodeRecorder, check_pictures
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import viewable
 from torchrl_gpu.evaluation.batch_size import episode_bytes, num_side_by_side
 from torchrl_gpu.evaluation.episodes import MOST_STEPS, play_first
 from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.recordings import CHOICES
-from torchrl_gpu.recordings.episodes import EpisodeRecorder, check_pictures
 from torchrl_gpu.system import arguments
 
 _WHERE = "record_episodes"

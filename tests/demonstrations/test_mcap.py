@@ -1,4 +1,4 @@
-"""The MCAP writer, read back by the format's own reader."""
+"""The MCAP writer and its episodes, read back by the format's own reader."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from mcap.exceptions import EndOfFile
 from mcap.reader import NonSeekingReader
 from mcap_protobuf.decoder import DecoderFactory
+from tensordict import TensorDict
 
-from tests.recordings.reading import frames, nal_types, read, stamp
+from tests.demonstrations.mcap_files import frames, nal_types, read, stamp
+from torchrl_gpu.demonstrations import EpisodeRecorder, McapWriter
+from torchrl_gpu.envs import DishwashingEnv
 from torchrl_gpu.envs.viewable import Shape
-from torchrl_gpu.recordings import McapWriter
 
 BEGIN = 1_700_000_000_123_456_789
 
@@ -145,3 +148,24 @@ def test_what_is_no_frame_is_refused(frame: Any, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="McapWriter: want a frame H×W×3 of uint8"):
             writer.write_video("/camera", frame, 0)
         writer.write_scalar("/x", 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ({"action_value": torch.tensor([[9.0, 8.0, 7.0], [1.0, 2.0, 5.0]])}, 2.0),  # of the second action, not the best
+        ({"action_value": torch.zeros(2, 3), "chosen_action_value": torch.tensor([[3.0], [4.0]])}, 4.0),
+        ({"chosen_action_value": torch.zeros(2, 1), "state_value": torch.tensor([[6.0], [7.0]])}, 7.0),
+        ({}, None),
+    ],
+)
+def test_a_value_is_that_of_the_action_or_the_state(
+    written: dict[str, Any], value: float | None, tmp_path: Path
+) -> None:
+    decided = TensorDict({"action": torch.tensor([0, 1]), **written}, [2])
+    with EpisodeRecorder(tmp_path / "a.mcap", DishwashingEnv(2, device="cpu"), 1, begin_ns=5) as recorder:
+        recorder.decide(decided, ["action"])
+    found = {
+        topic: [list(each.values) for _, each in all_] for topic, all_ in read(tmp_path / "a.mcap").messages.items()
+    }
+    assert found == {"/action": [[1.0]]} | ({} if value is None else {"/value": [[value]]})
