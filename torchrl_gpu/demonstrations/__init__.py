@@ -33,7 +33,6 @@ _HOMES = {
     "save_store": "saved",
 }
 __all__ = [
-    "CHOICES",
     "ClipStore",
     "Demonstrations",
     "EpisodeRecorder",
