@@ -113,7 +113,7 @@ def test_nothing_is_read_back(kind: Any) -> None:
 
 
 def test_a_squashing_that_is_none() -> None:
-    with pytest.raises(ValueError, match="Squash: kind must be tanh or atan; got 'sigmoid'"):
+    with pytest.raises(ValueError, match="Squash: kind must be one of tanh, atan; got 'sigmoid'"):
         Squash(LOW, HIGH, "sigmoid")  # type: ignore[arg-type]
 
 

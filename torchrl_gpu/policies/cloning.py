@@ -20,6 +20,7 @@ from torchrl_gpu.policies.agents.shapes import check_network
 from torchrl_gpu.policies.risk import RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace, observed
 from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.policies.weights import float32_zeros
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.arguments import shown
 
@@ -88,12 +89,8 @@ class BCPolicy(nn.Module):
         self.action_mean: Tensor
         self.action_std: Tensor
         for name, size in (("observation", self.obs_dim), ("action", self.action_dim)):
-            self.register_buffer(
-                f"{name}_mean", torch.zeros(size, dtype=torch.float32, device=torch.get_default_device())
-            )
-            self.register_buffer(
-                f"{name}_std", torch.ones(size, dtype=torch.float32, device=torch.get_default_device())
-            )
+            self.register_buffer(f"{name}_mean", float32_zeros(size))
+            self.register_buffer(f"{name}_std", float32_zeros(size) + 1)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from torchrl_gpu import native
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.uniform_draws import uniform
+from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments
 
 
@@ -70,12 +71,10 @@ class EpsilonGreedyModule(TensorDictModuleBase):
         self.epsilon: Tensor
         self.low: Tensor
         self.high: Tensor
-        self.register_buffer(
-            "epsilon", torch.tensor(float(settings.start), dtype=torch.float32, device=torch.get_default_device())
-        )
+        self.register_buffer("epsilon", float32(settings.start))
         if space.num_actions is None:
-            for name, bound in zip(("low", "high"), space.bounds, strict=True):
-                self.register_buffer(name, bound, persistent=False)
+            low, high = space.bounds
+            register_settings(self, low=low, high=high)
 
     def anneal(self, frame: int) -> None:
         """Sets epsilon for a count of frames; written into the buffer, nothing is read."""

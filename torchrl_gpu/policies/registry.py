@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar, get_args
 
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, PPO, SAC, Rainbow
+from torchrl_gpu.policies.encoders.clips import VideoEncoder, register_encoder
 from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.networks import navigation, vectors
@@ -126,7 +127,9 @@ REGISTRY = Registry(
 
 
 def register(cls: Class) -> Class:
-    """Lets the settings in checkpoints name a class of one's own, an agent or a network; also a decorator."""
+    """Lets settings name a class of one's own, an agent, a network or an encoder of clips; also a decorator."""
+    if issubclass(cls, VideoEncoder):
+        register_encoder(cls)
     REGISTRY.classes.append(cls)
     return cls
 

@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
 
 Risk = float | Literal["adaptive"]
@@ -38,13 +39,7 @@ class RiskLevel(nn.Module):
         self.in_keys = ["clearance"] if self.adaptive else []
         self.cvar, self.distance = cvar, distance
         self.level: Tensor
-        self.register_buffer(
-            "level",
-            torch.tensor(
-                1.0 if cvar == "adaptive" else float(cvar), dtype=torch.float32, device=torch.get_default_device()
-            ),
-            persistent=False,
-        )
+        register_settings(self, level=1.0 if cvar == "adaptive" else float(cvar))
 
     def forward(self, tensordict: TensorDictBase) -> Tensor:
         """Level of each row, (…, 1), or one for all, ()."""

@@ -141,9 +141,8 @@ class AgentSpace:
         """Smallest and largest action, (D,) float32; ValueError where the action is discrete."""
         if self.low is None or self.high is None:
             raise ValueError(f"AgentSpace: want a continuous action; that of {self.source} is discrete")
-        return torch.tensor(self.low, dtype=torch.float32, device="cpu"), torch.tensor(
-            self.high, dtype=torch.float32, device="cpu"
-        )
+        low, high = (torch.tensor(each, dtype=torch.float32, device="cpu") for each in (self.low, self.high))
+        return low, high
 
     @property
     def action_shape(self) -> tuple[int]:

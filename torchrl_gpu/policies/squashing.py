@@ -13,6 +13,8 @@ from torch.nn.functional import softplus
 from torchrl.envs.utils import ExplorationType, exploration_type
 
 from torchrl_gpu.policies.spaces import in_keys, observed
+from torchrl_gpu.policies.weights import register_settings
+from torchrl_gpu.system import arguments
 
 Squashing = Literal["tanh", "atan"]
 
@@ -32,13 +34,10 @@ class Squash(nn.Module):
 
     def __init__(self, low: Tensor, high: Tensor, kind: Squashing = "tanh") -> None:
         super().__init__()
-        if kind not in ("tanh", "atan"):
-            raise ValueError(f"Squash: kind must be tanh or atan; got {kind!r}")
-        self.kind = kind
+        self.kind = arguments.choice("Squash", "kind", kind, ("tanh", "atan"))
         self.low: Tensor
         self.high: Tensor
-        self.register_buffer("low", low.clone(), persistent=False)
-        self.register_buffer("high", high.clone(), persistent=False)
+        register_settings(self, low=low.clone(), high=high.clone())
 
     def forward(self, z: Tensor) -> Tensor:
         """Actions (…, D) of real numbers (…, D)."""

@@ -55,7 +55,6 @@ class PeriodicTargets:
         arguments.whole("PeriodicTargets", "period", self.period, 1)
 
     def update(self, online: Tensors, targets: Tensors, number: int) -> None:
-        """As in `SoftTargets`."""
         if number % self.period == 0:
             torch._foreach_copy_(targets, online)
 

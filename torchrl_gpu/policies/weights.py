@@ -1,4 +1,4 @@
-"""Validation of state dicts from outside, before a module loads them."""
+"""Settings of modules as buffers, and validation of state dicts from outside before a module loads them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ import torch
 from torch import Tensor, nn
 
 _NAMED = 3  # weights that a message names
+
+
+def float32(numbers: Any) -> Tensor:
+    """A new tensor on torch's default device, where new modules are."""
+    return torch.tensor(numbers, dtype=torch.float32, device=torch.get_default_device())
+
+
+def float32_zeros(*shape: int) -> Tensor:
+    """Zeros on torch's default device."""
+    return torch.zeros(shape, dtype=torch.float32, device=torch.get_default_device())
+
+
+def register_settings(module: nn.Module, **settings: Any) -> None:
+    """Makes tensors or numbers, the latter as float32, buffers that move with a module and that no checkpoint holds."""
+    for name, value in settings.items():
+        module.register_buffer(name, value if isinstance(value, Tensor) else float32(value), persistent=False)
 
 
 def settings_in(module: nn.Module) -> set[str]:

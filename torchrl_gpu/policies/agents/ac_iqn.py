@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_penalty
+from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, quantile_huber, weighted_mean
 from torchrl_gpu.policies.losses.quantile import quantile_error
@@ -72,7 +72,7 @@ class ACIQN(Agent):
         targets: TargetUpdate = SoftTargets(),
     ) -> None:
         super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
-        check_penalty("ACIQN", saturation_penalty)
+        arguments.number("ACIQN", "saturation_penalty", saturation_penalty, 0)
         arguments.whole("ACIQN", "num_taus", num_taus, 1)
         arguments.number("ACIQN", "kappa", kappa, above=0)
         action = space.action_shape
@@ -85,7 +85,6 @@ class ACIQN(Agent):
 
     @property
     def observations(self) -> list[str]:
-        """Names of the observations that a batch must hold, of the state and of the next state."""
         return [*super().observations, *self.risk.in_keys]
 
     @property
@@ -122,5 +121,4 @@ class ACIQN(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        """Online weights of critic and actor."""
         return {"critic": list(self.critic.parameters()), "actor": list(self.policy.parameters())}

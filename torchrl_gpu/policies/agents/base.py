@@ -180,11 +180,5 @@ class Agent(nn.Module, ABC):
         return [weight for group in self.parameter_groups.values() for weight in group]
 
     def _checked(self, network: nn.Module, gives: Sequence[Shape], takes: Sequence[Shape] = ()) -> nn.Module:
-        """The network, validated by `check_network`."""
         check_network(self.name, self.space, network, gives, takes)
         return network
-
-
-def check_penalty(agent: str, saturation_penalty: float) -> None:
-    """ValueError unless `saturation_penalty` is a number of at least 0."""
-    arguments.number(agent, "saturation_penalty", saturation_penalty, 0)

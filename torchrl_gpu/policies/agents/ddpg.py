@@ -8,13 +8,14 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.objectives import DDPGLoss, HardUpdate
 
-from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_penalty
+from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import weighted_mean
 from torchrl_gpu.policies.spaces import AgentSpace, observed
 from torchrl_gpu.policies.squashing import DeterministicActor, Squash, Squashing
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, forget_settings, loss_pairs
 from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.system import arguments
 
 
 @final
@@ -57,18 +58,16 @@ class DDPG(Agent):
         targets: TargetUpdate = SoftTargets(),
     ) -> None:
         super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
-        check_penalty("DDPG", saturation_penalty)
-        self.saturation_penalty = saturation_penalty
+        self.saturation_penalty = arguments.number("DDPG", "saturation_penalty", saturation_penalty, 0)
         act = self._checked(actor(space), gives=[space.action_shape])
-        value = Entry(
-            "state_action_value",
-            self._checked(critic(space), gives=[(1,)], takes=[space.action_shape]),
-            ["action"],
-        )
+        value = self._checked(critic(space), gives=[(1,)], takes=[space.action_shape])
+        critic_module = Entry("state_action_value", value, ["action"])
         self.policy = Entry("action", DeterministicActor(act, Squash(*space.bounds, squash)))
-        self.objective = DDPGLoss(self.policy, value, loss_function="smooth_l1", delay_actor=True, delay_value=True)
+        self.objective = DDPGLoss(
+            self.policy, critic_module, loss_function="smooth_l1", delay_actor=True, delay_value=True
+        )
         self.objective.make_value_estimator(gamma=gamma)
-        forget_settings(self.objective, actor_network=self.policy, value_network=value)
+        forget_settings(self.objective, actor_network=self.policy, value_network=critic_module)
         HardUpdate(self.objective)  # without an updater TorchRL warns
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
@@ -88,7 +87,6 @@ class DDPG(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        """Online weights of critic and actor."""
         return {
             "critic": list(self.objective.value_network_params.parameters()),
             "actor": list(self.objective.actor_network_params.parameters()),

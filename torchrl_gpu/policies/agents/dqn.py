@@ -67,6 +67,5 @@ class DQN(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        """The online weights."""
         weights = self.objective.value_network_params.flatten_keys().values()
         return {"value": [weight for weight in weights if weight.requires_grad]}

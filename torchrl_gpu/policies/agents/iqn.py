@@ -21,6 +21,7 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.risk import Risk, RiskLevel, midpoints
 from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, target_of, weight_pairs
+from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.system import arguments
 
@@ -81,7 +82,7 @@ class IQN(Agent):
         self.num_taus, self.kappa, self._double = num_taus, kappa, double
         self.policy = self._policy(net, RiskLevel(cvar, cvar_distance), acting_taus)
         self.even: Tensor
-        self.register_buffer("even", midpoints(num_taus), persistent=False)
+        register_settings(self, even=midpoints(num_taus))
         self.target = target_of(net)
 
     @property
@@ -90,11 +91,9 @@ class IQN(Agent):
         return cast("QuantileScores", self.policy[0])
 
     def policy_at(self, risk: RiskLevel) -> TensorDictSequential:
-        """The greedy policy at another level of risk, over the same weights."""
         return self._policy(self.scores.network, risk, self.scores.num_taus).to(self.scores.even.device)
 
     def alternatives(self) -> Mapping[str, Policy]:
-        """The policy at the adaptive level of risk, where `clearance` is observed."""
         if "clearance" not in self.space.observations:
             return {}
         return {"adaptive IQN": PolicyWrapper(self, cvar="adaptive")}
@@ -125,7 +124,6 @@ class IQN(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        """The online weights."""
         return {"value": list(self.scores.network.parameters())}
 
 
@@ -145,7 +143,7 @@ class QuantileScores(TensorDictModuleBase):
         self.in_keys = [*in_keys(network), *risk.in_keys]
         self.out_keys = ["action_value"]
         self.even: Tensor
-        self.register_buffer("even", midpoints(num_taus), persistent=False)
+        register_settings(self, even=midpoints(num_taus))
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `action_value` (…, A) float32."""

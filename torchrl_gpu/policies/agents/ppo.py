@@ -15,6 +15,7 @@ from torchrl_gpu.policies.losses.policy_gradient import Total
 from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
 from torchrl_gpu.policies.squashing import Squash, Squashing
 from torchrl_gpu.policies.stochastic import CategoricalActor, SquashedGaussianActor
+from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
 
 _BLOCK = 1024  # rows at a time on a CPU, so that what lies between layers stays in its cache
@@ -74,25 +75,19 @@ class PPO(Agent):
         else:
             self.policy = CategoricalActor(self._checked(actor(space), gives=[space.values_shape]), space.masked)
         self.critic = self._checked(critic(space), gives=[(1,)])
-        for name in ("entropy", "kl", "clip_fraction"):
-            self.register_buffer(
-                name, torch.zeros((), dtype=torch.float32, device=torch.get_default_device()), persistent=False
-            )
+        register_settings(self, entropy=0.0, kl=0.0, clip_fraction=0.0)
 
     @property
     def observations(self) -> list[str]:
-        """Names of the observations that a batch must hold of a state: the inputs of actor and critic."""
         return list(dict.fromkeys([*map(str, self.policy.in_keys), *in_keys(self.critic)]))
 
     @property
     def batch_keys(self) -> list[NestedKey]:
-        """Keys that `losses` reads from a batch."""
         return [*self.observations, *self.policy.out_keys, "advantage", "value_target", "priority_weight"]
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """Metrics of the last minibatch: entropy, KL divergence of the policy's change (Schulman's estimate, nats),
-        and the share of ratios beyond the clip."""
+        """Of the last minibatch: entropy, KL divergence of the change (Schulman's estimate, nats), share of clipped."""
         return {name: getattr(self, name) for name in ("entropy", "kl", "clip_fraction")}
 
     @torch.no_grad()
@@ -163,5 +158,4 @@ class PPO(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        """Weights of critic and actor."""
         return {"critic": list(self.critic.parameters()), "actor": list(self.policy.parameters())}

@@ -19,6 +19,7 @@ from torchrl_gpu.policies.losses import cross_entropy, discounted, project, weig
 from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, target_of, weight_pairs
 from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
 
 
@@ -73,9 +74,8 @@ class Rainbow(Agent):
                 f" {type(net).__name__} has {'none' if atoms is None else repr(atoms)}"
             )
         self._checked(net, gives=[(*space.values_shape, atoms)])
-        expected = ExpectedScores(
-            net, torch.linspace(v_min, v_max, atoms, dtype=torch.float32, device=torch.get_default_device())
-        )
+        support = torch.linspace(v_min, v_max, atoms, dtype=torch.float32, device=torch.get_default_device())
+        expected = ExpectedScores(net, support)
         self.policy = TensorDictSequential(Entry("action_value", expected), greedy_module(space))
         self.target, self._double = target_of(expected), double
 
@@ -102,7 +102,6 @@ class Rainbow(Agent):
         return project(_of_action(probabilities, chosen), values, self.online.support)
 
     def update_targets(self, update: int) -> None:
-        """As in the base class; draws the noise of both networks anew."""
         super().update_targets(update)
         for network in (self.online, self.target):
             for layer in network.modules():
@@ -114,7 +113,6 @@ class Rainbow(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        """The online weights."""
         return {"value": list(self.online.parameters())}
 
 
@@ -132,7 +130,7 @@ class ExpectedScores(nn.Module):
         self.network = network
         self.in_keys = in_keys(network)
         self.support: Tensor
-        self.register_buffer("support", support, persistent=False)
+        register_settings(self, support=support)
 
     def forward(self, *observations: Tensor) -> Tensor:
         """Scores (…, A) float32."""

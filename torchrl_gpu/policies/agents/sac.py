@@ -16,6 +16,7 @@ from torchrl_gpu.policies.losses import discounted, weighted_mean
 from torchrl_gpu.policies.spaces import AgentSpace, detached, observed
 from torchrl_gpu.policies.squashing import GaussianActor, Squash, Squashing
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, fixed, target_of, weight_pairs
+from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments
 
 
@@ -69,11 +70,10 @@ class SAC(Agent):
         self.policy = GaussianActor(act, Squash(*space.bounds, squash))
         self.target_entropy = target_entropy
         self.log_alpha: Tensor
-        log_alpha = torch.tensor(math.log(alpha), dtype=torch.float32, device=torch.get_default_device())
         if target_entropy is None:
-            self.register_buffer("log_alpha", log_alpha, persistent=False)
+            register_settings(self, log_alpha=math.log(alpha))
         else:
-            self.log_alpha = nn.Parameter(log_alpha)
+            self.log_alpha = nn.Parameter(float32(math.log(alpha)))
         self.target_critics = target_of(self.critics)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
@@ -105,7 +105,6 @@ class SAC(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        """Online weights of critics and actor, and alpha where it is learnt."""
         groups: dict[str, list[Tensor]] = {
             "critic": list(self.critics.parameters()),
             "actor": list(self.policy.parameters()),

@@ -1,9 +1,10 @@
-"""`VideoEncoder`, the base of clip encoders: clip shape, leading axes, features, activation checkpointing."""
+"""`VideoEncoder`, the base of clip encoders, and `ENCODERS`, all of them by name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,9 @@ class VideoEncoder(nn.Module, ABC):
     least_shape: ClipShape = (1, 3, 16, 16)
     """The smallest clip that this encoder takes."""
 
+    published_weights: ClassVar[Callable[[], dict[str, Tensor]] | None] = None
+    """Gives weights that others have trained; None where there are none."""
+
     def __init__(self, clip_shape: Sequence[int], num_features: int = 64, *, checkpointing: bool = False) -> None:
         super().__init__()
         where = type(self).__name__
@@ -46,6 +50,10 @@ class VideoEncoder(nn.Module, ABC):
     def encode(self, clips: Tensor) -> Tensor:
         """Features (B, F) of clips (B, T, 3, H, W)."""
 
+    def adapted(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Published weights by the names that they have here; others as they are."""
+        return state
+
     def stage(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Output of a stage of the network, with activation checkpointing where enabled."""
         if not self.checkpointing or not torch.is_grad_enabled():
@@ -53,6 +61,18 @@ class VideoEncoder(nn.Module, ABC):
         # Nothing here draws random numbers, so there is no generator to be put back.
         out: Tensor = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
         return out
+
+
+Encoder = TypeVar("Encoder", bound=type[VideoEncoder])
+
+ENCODERS: dict[str, type[VideoEncoder]] = {}
+"""Encoders by the name that `ClipEncoder` takes as `arch`: that of the class in lower case."""
+
+
+def register_encoder(cls: Encoder) -> Encoder:
+    """Adds a class to `ENCODERS`; also a decorator."""
+    ENCODERS[cls.__name__.lower()] = cls
+    return cls
 
 
 class Projection(nn.Module):

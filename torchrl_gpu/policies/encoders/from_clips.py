@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from torchrl_gpu.policies.agents.base import Agent
-from torchrl_gpu.policies.encoders.shift import random_shift
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.risk import RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -59,8 +58,7 @@ class FromClips(Agent):
                 if not shape
                 else f"FromClips: want clips (T, C, H, W) uint8; those of {space.source} are {dtype} {tuple(shape)}"
             )
-        if not 0 <= shift < min(shape[-2:]):
-            raise ValueError(f"FromClips: shift must be from 0 to {min(shape[-2:]) - 1} pixels; got {shift}")
+        arguments.whole("FromClips", "shift", shift, 0, min(shape[-2:]) - 1)
         self.reconstruction = arguments.number("FromClips", "reconstruction", reconstruction, 0.0)
         network = encoder(tuple(shape))
         with torch.no_grad():
@@ -87,48 +85,38 @@ class FromClips(Agent):
 
     @property
     def name(self) -> str:
-        """Display name: the agent and its encoder."""
         return f"{self.agent.name} ({type(self.encoder).__name__})"
 
     @property
     def observations(self) -> list[str]:
-        """Names of the observations that a batch must hold."""
         return [CLIP if name == FEATURES else name for name in self.agent.observations]
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """Metrics of the agent."""
         return self.agent.metrics
 
     @property
     def batch_keys(self) -> list[NestedKey]:
-        """Keys that the agent's `losses` read, with clips in place of features."""
         clips: dict[NestedKey, NestedKey] = {FEATURES: CLIP, ("next", FEATURES): ("next", CLIP)}
         return [clips.get(key, key) for key in self.agent.batch_keys]
 
     @property
     def targets_update_every_step(self) -> bool:
-        """As in the agent."""
         return self.agent.targets_update_every_step
 
     def anneal(self, frame: int) -> None:
-        """Anneals the agent."""
         self.agent.anneal(frame)
 
     def update_targets(self, update: int) -> None:
-        """Updates the agent's targets, with the random draws that it makes after an update."""
         self.agent.update_targets(update)
 
     def reset_targets(self) -> None:
-        """Resets the agent's targets."""
         self.agent.reset_targets()
 
     def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
-        """The greedy policy at another level of risk, over the same weights."""
         return EncodedPolicy(self.encoder, self.agent.policy_at(risk))
 
     def alternatives(self) -> Mapping[str, Policy]:
-        """Alternatives of the agent, behind the encoder."""
         return {name: EncodedPolicy(self.encoder, policy) for name, policy in self.agent.alternatives().items()}
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
@@ -151,6 +139,29 @@ class FromClips(Agent):
         groups = {name: list(weights) for name, weights in self.agent.parameter_groups.items()}
         next(iter(groups.values())).extend(weight for weight in self.encoder.parameters() if weight.requires_grad)
         return groups if self.decoder is None else {**groups, "reconstruction": list(self.decoder.parameters())}
+
+
+def random_shift(clips: Tensor, most: int) -> Tensor:
+    """Clips (B, T, C, H, W), each shifted by whole pixels, all of its frames alike; uncovered pixels repeat the edge.
+
+    Yarats et al., "Mastering visual continuous control", ICLR 2022, without their interpolation: shifts are whole.
+
+    Args:
+        clips: Of any dtype.
+        most: Pixels of a shift in either direction at most; it is drawn uniformly for rows and for columns.
+    """
+    if most == 0:
+        return clips
+    num, channels, (height, width) = len(clips), clips.shape[1:3].numel(), clips.shape[-2:]
+    device, wide = clips.device, width + 2 * most
+    padded = clips.new_empty(*clips.shape[:-1], wide)
+    padded[..., most:-most], padded[..., :most], padded[..., -most:] = clips, clips[..., :1], clips[..., -1:]
+    down, right = torch.randint(-most, most + 1, (2, num, 1, 1), device=device, dtype=torch.int64)
+    row = (torch.arange(height, device=device, dtype=torch.int64) + down).clamp(0, height - 1)  # (B, 1, H)
+    picture = torch.arange(num * channels, device=device, dtype=torch.int64).view(num, channels, 1)
+    begin = (picture * height + row) * wide + most + right  # of each row of the result, in all pixels
+    rows = padded.flatten().unfold(0, width, 1)
+    return rows.index_select(0, begin.flatten()).view(clips.shape)  # rows as a whole: ten times as fast as by pixels
 
 
 class ClipDecoder(nn.Module):

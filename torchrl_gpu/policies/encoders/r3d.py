@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
-from torchrl_gpu.policies.encoders.clips import Projection, VideoEncoder
+from torchrl_gpu.policies.encoders.clips import Projection, VideoEncoder, register_encoder
+from torchrl_gpu.policies.encoders.weights import kinetics_weights
+from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments
 
 _GROUPS = 32
@@ -29,6 +31,7 @@ class FrozenBatchNorm3d(nn.BatchNorm3d):
         )
 
 
+@register_encoder
 @final
 class R3D18(VideoEncoder):
     """An 18-layer ResNet with 3D convolutions: Tran et al., "A Closer Look at Spatiotemporal Convolutions", CVPR 2018.
@@ -46,6 +49,7 @@ class R3D18(VideoEncoder):
     """
 
     least_shape = (2, 3, 16, 16)
+    published_weights = staticmethod(kinetics_weights)
 
     def __init__(
         self,
@@ -65,12 +69,7 @@ class R3D18(VideoEncoder):
         self.projection = Projection(network.fc.in_features, num_features)
         self.mean: Tensor
         self.std: Tensor
-        for name, colours in (("mean", _KINETICS_MEAN), ("std", _KINETICS_STD)):
-            self.register_buffer(
-                name,
-                255 * torch.tensor(colours, dtype=torch.float32, device=torch.get_default_device()),
-                persistent=False,
-            )
+        register_settings(self, mean=255 * float32(_KINETICS_MEAN), std=255 * float32(_KINETICS_STD))
 
     def encode(self, clips: Tensor) -> Tensor:
         return self.projection(self.pooled(clips))
@@ -85,11 +84,13 @@ class R3D18(VideoEncoder):
                 x = self.stage(stage, x)
         return x.mean((2, 3, 4))
 
-    def adapted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def adapted(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Weights of torchvision's `r3d_18` by the names that they have here; the projection is this module's own.
 
         Its classes are left out, and with GroupNorm, which has none, the running statistics.
         """
+        if "fc.weight" not in state:
+            return state
         renamed = {f"layers.{int(k[5]) - 1}{k[6:]}" if k.startswith("layer") else k: v for k, v in state.items()}
         mine = self.state_dict()
         unused = {name for name in renamed if name.startswith("fc.") or (name not in mine and "running_" in name)}

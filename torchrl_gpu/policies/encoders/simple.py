@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv3d, linear
 
-from torchrl_gpu.policies.encoders.clips import Projection, VideoEncoder
+from torchrl_gpu.policies.encoders.clips import Projection, VideoEncoder, register_encoder
 from torchrl_gpu.system import arguments
 
 _PATCH = 4  # pixels: four bytes of a row are moved as one number
@@ -40,6 +40,7 @@ class _PatchEncoder(VideoEncoder):
         """Features (B, F) of clips (B, T, 3, H, W) that are few enough."""
 
 
+@register_encoder
 @final
 class Simple2DCNN(_PatchEncoder):
     """Three 2D convolutions on each frame and its difference from the one before, side by side over time.
@@ -72,6 +73,7 @@ class Simple2DCNN(_PatchEncoder):
         return self.projection(x.flatten(1))
 
 
+@register_encoder
 @final
 class Simple3DCNN(_PatchEncoder):
     """Three 3D convolutions: over three frames, over two, over one, and the mean over the remaining frames.

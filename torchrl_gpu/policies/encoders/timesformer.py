@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.nn.init import trunc_normal_
 
-from torchrl_gpu.policies.encoders.clips import Projection, VideoEncoder
+from torchrl_gpu.policies.encoders.clips import Projection, VideoEncoder, register_encoder
+from torchrl_gpu.policies.weights import float32_zeros
 from torchrl_gpu.system import arguments
 
 _CENTRE, _SPREAD = 255 * 0.45, 255 * 0.225  # of a pixel, as released with the paper
@@ -29,6 +30,7 @@ SIZES = {"tiny": Size(128, 4, 4), "small": Size(384, 12, 6), "base": Size(768, 1
 """Base is the paper's, small that of ViT-S; tiny is small enough to learn while acting."""
 
 
+@register_encoder
 @final
 class TimeSformer(VideoEncoder):
     """A vision transformer whose blocks attend over time, then over space (the paper's "divided" attention).
@@ -69,11 +71,9 @@ class TimeSformer(VideoEncoder):
             arguments.refuse("TimeSformer", f"sides of frames {tuple(sides)}", "multiples of the patch", self.patch)
         num_patches = sides[0] // self.patch * (sides[1] // self.patch)
         self.embedding = nn.Conv2d(3, width, self.patch, self.patch)
-        self.class_token = nn.Parameter(torch.empty(width, dtype=torch.float32, device=torch.get_default_device()))
-        self.space = nn.Parameter(
-            torch.empty(1 + num_patches, width, dtype=torch.float32, device=torch.get_default_device())
-        )  # the class token's first
-        self.time = nn.Parameter(torch.empty(frames, width, dtype=torch.float32, device=torch.get_default_device()))
+        self.class_token = nn.Parameter(float32_zeros(width))
+        self.space = nn.Parameter(float32_zeros(1 + num_patches, width))  # the class token's first
+        self.time = nn.Parameter(float32_zeros(frames, width))
         self.blocks = nn.ModuleList(Block(frames, width, num_heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width, _EPS)
         for tokens in (self.class_token, self.space, self.time):
@@ -111,9 +111,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attention output (B, L, D) of tokens (B, L, D)."""
-        q, k, v = (
-            self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        )  # each (B, heads, L, D/heads)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # (B, heads, L, D/heads)
         return self.out(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 

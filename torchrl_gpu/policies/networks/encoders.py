@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.weights import register_settings
 
 # Largest usual size of each kind of entry: metres, metres per second, radians per second, newtons.
 _GOAL, _DISTANCE, _SPEED, _RADIUS, _TURN, _THRUST = 40.0, 20.0, 4.0, 4.0, 1.0, 1000.0
@@ -31,7 +32,7 @@ class UnicycleEncoder(nn.Module):
         sizes = [_GOAL] * 2 + [_SPEED] * 2 + [_DISTANCE, _DISTANCE, _RADIUS] * 5
         sizes += [_DISTANCE, _DISTANCE, _SPEED, _SPEED] * 5
         self.size: Tensor
-        self.register_buffer("size", _sizes(sizes, normalised), persistent=False)
+        register_settings(self, size=sizes if normalised else [1.0] * len(sizes))
 
     def forward(self, observation: Tensor) -> Tensor:
         """Features (…, 312) of observations (…, 39)."""
@@ -57,7 +58,7 @@ class VesselEncoder(nn.Module):
         sizes = [_GOAL] * 2 + [_SPEED] * 2 + [_TURN, _THRUST, _THRUST]
         sizes += [_DISTANCE, _DISTANCE, _SPEED, _SPEED, _RADIUS] * 5
         self.size: Tensor
-        self.register_buffer("size", _sizes(sizes, normalised), persistent=False)
+        register_settings(self, size=sizes if normalised else [1.0] * len(sizes))
 
     def forward(self, observation: Tensor, object_mask: Tensor) -> Tensor:
         """Features (…, 256) of observations (…, 32), with `object_mask` (…, 5) bool: the objects that are there."""
@@ -82,11 +83,3 @@ def encoder_of(space: AgentSpace, normalised: bool = True) -> Encoder:
         if size == encoder.num_inputs:
             return encoder(normalised)
     raise ValueError(f"encoder_of: want observations of 39 or 32 numbers; those of {space.source} have {size}")
-
-
-def _sizes(sizes: list[float], normalised: bool) -> Tensor:
-    return (
-        torch.tensor(sizes, dtype=torch.float32, device=torch.get_default_device())
-        if normalised
-        else torch.ones(len(sizes), dtype=torch.float32, device=torch.get_default_device())
-    )

@@ -10,7 +10,7 @@ Reinforcement Learning", ICRA 2024 (unicycles). Departs from them: inputs are di
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import cast, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -38,25 +38,25 @@ class _Network(nn.Module, ABC):
         self.encoder = encoder_of(space, normalised)
         self.in_keys = self.encoder.in_keys
         self._add_layers(space)
+        self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, self._num_outputs(space))
+
+    def forward(self, *observations: Tensor) -> Any:
+        """Outputs (…, O) float32."""
+        return self.head(self.encoder(*observations))
+
+    def _add_layers(self, space: AgentSpace) -> None:
+        """Makes the layers between encoder and head."""
 
     @abstractmethod
-    def _add_layers(self, space: AgentSpace) -> None:
-        """Makes the layers behind the encoder."""
-
-    def _head(self, num_outputs: int) -> _Head:
-        return _Head(self.encoder.num_features, self.encoder.num_hidden, num_outputs)
+    def _num_outputs(self, space: AgentSpace) -> int: ...
 
 
 @final
 class NavigationScores(_Network):
-    """Q-network: a value for each action."""
+    """Q-network: values (…, A) of all actions."""
 
-    def _add_layers(self, space: AgentSpace) -> None:
-        self.head = self._head(*space.values_shape)
-
-    def forward(self, *observations: Tensor) -> Tensor:
-        """Values (…, A) float32."""
-        return self.head(self.encoder(*observations))
+    def _num_outputs(self, space: AgentSpace) -> int:
+        return space.values_shape[0]
 
 
 @final
@@ -65,7 +65,9 @@ class NavigationQuantiles(_Network):
 
     def _add_layers(self, space: AgentSpace) -> None:
         self.taus = TauEmbedding(self.encoder.num_features)
-        self.head = self._head(*space.values_shape)
+
+    def _num_outputs(self, space: AgentSpace) -> int:
+        return space.values_shape[0]
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Quantiles (…, U, A) float32 of observations, followed by shares (…, U) or, the same for all, (U,)."""
@@ -142,14 +144,10 @@ class NavigationAtoms(nn.Module):
 
 @final
 class NavigationActor(_Network):
-    """Deterministic actor: an action before it is squashed."""
+    """Deterministic actor: an action (…, D) before it is squashed."""
 
-    def _add_layers(self, space: AgentSpace) -> None:
-        self.head = self._head(*space.action_shape)
-
-    def forward(self, *observations: Tensor) -> Tensor:
-        """Real numbers (…, D) float32."""
-        return self.head(self.encoder(*observations))
+    def _num_outputs(self, space: AgentSpace) -> int:
+        return space.action_shape[0]
 
 
 @final
@@ -158,25 +156,21 @@ class NavigationGaussian(_Network):
 
     smallest, largest = -20.0, 2.0  # of the logarithm
 
-    def _add_layers(self, space: AgentSpace) -> None:
-        self.head = self._head(2 * space.action_shape[0])
+    def _num_outputs(self, space: AgentSpace) -> int:
+        return 2 * space.action_shape[0]
 
     def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation, (…, D) float32 each."""
-        mean, log_std = self.head(self.encoder(*observations)).chunk(2, -1)
+        mean, log_std = super().forward(*observations).chunk(2, -1)
         return mean, log_std.clamp(self.smallest, self.largest)
 
 
 @final
 class NavigationValue(_Network):
-    """State-value critic."""
+    """State-value critic: a value (…, 1)."""
 
-    def _add_layers(self, space: AgentSpace) -> None:
-        self.head = self._head(1)
-
-    def forward(self, *observations: Tensor) -> Tensor:
-        """Values (…, 1) float32."""
-        return self.head(self.encoder(*observations))
+    def _num_outputs(self, space: AgentSpace) -> int:
+        return 1
 
 
 @final
@@ -185,7 +179,9 @@ class NavigationCritic(_Network):
 
     def _add_layers(self, space: AgentSpace) -> None:
         self.action = nn.Linear(*space.action_shape, self.encoder.num_hidden)
-        self.head = self._head(1)
+
+    def _num_outputs(self, space: AgentSpace) -> int:
+        return 1
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Values (…, 1) float32 of observations, followed by actions (…, D)."""
@@ -200,7 +196,9 @@ class NavigationQuantileCritic(_Network):
     def _add_layers(self, space: AgentSpace) -> None:
         self.taus = TauEmbedding(self.encoder.num_features)
         self.action = nn.Linear(*space.action_shape, self.encoder.num_hidden)
-        self.head = self._head(1)
+
+    def _num_outputs(self, space: AgentSpace) -> int:
+        return 1
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Quantiles (…, U) float32 of observations, actions (…, D) and shares (…, U)."""

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from torchrl_gpu.policies.weights import float32, register_settings
+
 # Pairs of a row and a τ that are computed at once. A core's cache holds no more; a GPU's memory does.
 _AT_ONCE = {"cpu": 1 << 10}
 _AT_ONCE_ELSEWHERE = 1 << 20
@@ -29,11 +31,7 @@ class TauEmbedding(nn.Module):
         super().__init__()
         self.layer = nn.Linear(num_cosines, num_features)
         self.frequency: Tensor
-        self.register_buffer(
-            "frequency",
-            math.pi * torch.arange(num_cosines, dtype=torch.float32, device=torch.get_default_device()),
-            persistent=False,
-        )
+        register_settings(self, frequency=math.pi * float32(range(num_cosines)))
 
     def forward(self, taus: Tensor) -> Tensor:
         """Features (…, U, F) of shares (…, U)."""

@@ -11,6 +11,7 @@ from torch.nn.functional import avg_pool2d, max_pool2d, pad
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system.arguments import shown
 
 
@@ -45,16 +46,7 @@ class PlacementFeatures(nn.Module):
         self.bin = bin_of(space)
         self.cell: Tensor
         self.whole: Tensor
-        self.register_buffer(
-            "cell",
-            torch.tensor(self.bin.cell, dtype=torch.float32, device=torch.get_default_device()),
-            persistent=False,
-        )
-        self.register_buffer(
-            "whole",
-            torch.tensor([*self.bin.size, self.bin.volume], dtype=torch.float32, device=torch.get_default_device()),
-            persistent=False,
-        )
+        register_settings(self, cell=self.bin.cell, whole=[*self.bin.size, self.bin.volume])
 
     def forward(self, heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal: Tensor) -> Tensor:
         """Planes of every visible item in every orientation.
@@ -71,9 +63,8 @@ class PlacementFeatures(nn.Module):
         pile = heightmap / self.bin.size[2]
         z = z_map.flatten(1, 2) / self.bin.size[2]  # (B, J, Gx, Gy)
         size = item_size.flatten(1, 2)  # (B, J, 4)
-        extent = (
-            (size[..., :2] / self.cell).round().nan_to_num(0.0).clamp(0, max(self.bin.cells) + 1).long()
-        )  # (B, J, 2)
+        extent = (size[..., :2] / self.cell).round().nan_to_num(0.0)
+        extent = extent.clamp(0, max(self.bin.cells) + 1).long()  # (B, J, 2)
         share = size / self.whole
         size = torch.cat([share[..., :3], share[..., 3:] ** (1 / 3)], -1)
         under, sides = self._surroundings(pile, extent)

@@ -41,7 +41,6 @@ class FirstFit(PlacementHeuristic):
     """The first legal placement: the first orientation that has one, then least x, then least y."""
 
     def choose(self, placements: Placements) -> Tensor:
-        """As in the base class."""
         return first_best([], placements.legal)
 
 
@@ -54,7 +53,6 @@ class DeepestBottomLeft(PlacementHeuristic):
     """
 
     def choose(self, placements: Placements) -> Tensor:
-        """As in the base class."""
         return first_best([placements.z, placements.reach], placements.legal)
 
 
@@ -69,7 +67,6 @@ class HeightmapMinimization(PlacementHeuristic):
     """
 
     def choose(self, placements: Placements) -> Tensor:
-        """As in the base class."""
         p = placements
         growth = self.kernels.pile_growth(p.heightmap, p.item_id, p.z_map, self.catalogue, self.bin)  # metres
         return first_best([(growth.double() / min(self.bin.cell)).round(), p.reach], p.legal)
@@ -88,7 +85,6 @@ class LeastSurfaceArea(PlacementHeuristic):
     """
 
     def choose(self, placements: Placements) -> Tensor:
-        """As in the base class."""
         return first_best([self.area(placements), placements.z, placements.reach], placements.legal)
 
     def area(self, placements: Placements) -> Tensor:

@@ -72,7 +72,6 @@ class _Corners(PlacementHeuristic):
         """Score of each space, least in the best one, from 0 on, float64, the shape of `spaces.level`."""
 
     def choose(self, placements: Placements) -> Tensor:
-        """As in the base class."""
         return first_best([self.best(placements), placements.z, placements.reach], placements.legal)
 
     def best(self, placements: Placements) -> Tensor:

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from torchrl_gpu.policies.packing.features import bin_of
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments
 
 NAMES = (
@@ -88,12 +89,8 @@ class LinearPlacementValues(nn.Module):
         self.near = [max(1, round(share * max(self.bin.cells))) for share in NEAR]  # cells
         self.cell: Tensor
         self.weight: Tensor
-        self.register_buffer(
-            "cell",
-            torch.tensor(self.bin.cell, dtype=torch.float32, device=torch.get_default_device()),
-            persistent=False,
-        )
-        self.register_buffer("weight", torch.tensor(each, dtype=torch.float32, device=torch.get_default_device()))
+        register_settings(self, cell=self.bin.cell)
+        self.register_buffer("weight", float32(each))
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
         """Values of all placements.
@@ -124,9 +121,8 @@ class LinearPlacementValues(nn.Module):
         place = torch.arange(grid_x * grid_y, device=z_map.device, dtype=torch.int64)
         reach = (place // grid_y + place % grid_y).expand(*z_map.shape[1:3], -1).flatten()
         rank = torch.where(wedged, level.flatten(1), 0.0).long() * (grid_x + grid_y) + reach
-        rank = rank * wedged.shape[1] + torch.arange(
-            wedged.shape[1], device=z_map.device, dtype=torch.int64
-        )  # no two are equal
+        number = torch.arange(wedged.shape[1], device=z_map.device, dtype=torch.int64)
+        rank = rank * wedged.shape[1] + number  # no two are equal
         rank = torch.where(wedged, rank, torch.iinfo(torch.int64).max)
         action = rank.topk(min(self.candidates, rank.shape[1]), 1, largest=False).indices
         there = wedged.gather(1, action)

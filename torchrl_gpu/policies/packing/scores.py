@@ -51,15 +51,8 @@ class PlacementScores(nn.Module):
         Returns:
             (…, K·O·Gx·Gy) float32.
         """
-        batch = item_size.shape[:-3]
-        legal = legal_mask.reshape(-1, *legal_mask.shape[-4:])
-        planes = self.features(
-            box_heightmap.reshape(-1, *box_heightmap.shape[-2:]),
-            item_size.reshape(-1, *item_size.shape[-3:]),
-            z_map.reshape(legal.shape),
-            legal,
-        )
-        return self.dueling(self.maps(planes), legal.flatten(1)).view(*batch, -1)
+        planes, legal, batch = placement_planes(self, box_heightmap, item_size, z_map, legal_mask)
+        return self.dueling(self.maps(planes), legal).view(*batch, -1)
 
     def maps(self, planes: Tensor) -> Tensor:
         """Maps (B·J, C, Gx, Gy) of planes (B, J, P, Gx, Gy)."""

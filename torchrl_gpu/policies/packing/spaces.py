@@ -52,7 +52,6 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         self.block = tuple(-(-cells // _MOST_CELLS) for cells in self.bin.cells)
 
     def choose(self, placements: Placements) -> Tensor:
-        """As in the base class."""
         candidates = self._candidates(placements)
         coarse = max_pool2d(placements.heightmap[:, None], self.block, ceil_mode=True)[:, 0]  # (N, U, V)
         per_row = coarse[0].numel() + math.prod(self.catalogue.footprint)

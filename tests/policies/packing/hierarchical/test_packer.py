@@ -411,7 +411,7 @@ def test_a_shortlist_leaves_out_only_orientations_that_raise_the_pile_more(place
     per_map = env.grid[0] * env.grid[1]
     orientation = one["variant"] % env.num_orientations
     assert torch.equal(one["action"], (one["slot"] * env.num_orientations + orientation) * per_map + one["place"])
-    with pytest.raises(ValueError, match="shortlist must be at least 1, or None; got 0"):
+    with pytest.raises(ValueError, match="shortlist must be at least 1; got 0"):
         packer(env, shortlist=0)
 
 

@@ -29,8 +29,7 @@ class PlacementUNet(nn.Module):
     def __init__(self, num_planes: int, encoder: str = "resnet18", channels: Sequence[int] = (64, 32, 16)) -> None:
         super().__init__()
         depth = len(channels)
-        if encoder not in ENCODERS:
-            raise ValueError(f"PlacementUNet: encoder must be one of {', '.join(ENCODERS)}; got {encoder!r}")
+        arguments.choice("PlacementUNet", "encoder", encoder, ENCODERS)
         if not 2 <= depth <= 5:
             raise ValueError(f"PlacementUNet: channels must be 2 to 5 widths; got {list(channels)}")
         for width in channels:

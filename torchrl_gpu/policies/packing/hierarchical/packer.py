@@ -17,8 +17,9 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.state_validation import ANY, Bounds, Entry
 from torchrl_gpu.policies.exploration import random_legal
 from torchrl_gpu.policies.packing.hierarchical.networks import PlacementUNet, StateValue, ViewResNet
-from torchrl_gpu.policies.packing.hierarchical.views import ItemViews, PlacementPlanes
+from torchrl_gpu.policies.packing.hierarchical.views import ItemViews, PlacementPlanes, known_rows
 from torchrl_gpu.policies.packing.placements import checked_entries
+from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments
 
 _IMAGES = 192  # maps that go through the U-Net at once: bounds its memory whatever the batch
@@ -91,13 +92,9 @@ class PackerNetworks(nn.Module):
         nn.init.zeros_(self.linear.weight)
         self.manager = ViewResNet(ItemViews.num_views)
         self.value = StateValue()
-        self.slope = nn.Parameter(torch.tensor(float(slope), dtype=torch.float32, device=torch.get_default_device()))
-        self.box_slope = nn.Parameter(
-            torch.tensor(float(box_slope), dtype=torch.float32, device=torch.get_default_device())
-        )
-        self.waste_slope = nn.Parameter(
-            torch.tensor(float(waste_slope), dtype=torch.float32, device=torch.get_default_device())
-        )
+        self.slope = nn.Parameter(float32(slope))
+        self.box_slope = nn.Parameter(float32(box_slope))
+        self.waste_slope = nn.Parameter(float32(waste_slope))
 
     def deep(self) -> list[nn.Parameter]:
         """Weights of U-Net and ResNet; the others are few."""
@@ -154,18 +151,14 @@ class HierarchicalPacker(TensorDictModuleBase):
         item_shortlist: int | None = None,
     ) -> None:
         super().__init__()
-        _check_words(items, places)
-        if margin < 0:
-            raise ValueError(f"HierarchicalPacker: margin must be at least 0; got {margin}")
+        where = "HierarchicalPacker"
+        self.margin = arguments.number(where, "margin", margin, 0)
+        self.shortlist = arguments.optional(arguments.whole, where, "shortlist", shortlist, 1)
+        self.item_shortlist = arguments.optional(arguments.whole, where, "item_shortlist", item_shortlist, 1)
+        self._set_rules(items, places)
         if "z_map" not in env.include:
-            raise ValueError(
-                f"HierarchicalPacker: want an environment that includes z_map; got one of {list(env.include)}"
-            )
-        for name, number in (("shortlist", shortlist), ("item_shortlist", item_shortlist)):
-            if number is not None and number < 1:
-                raise ValueError(f"HierarchicalPacker: {name} must be at least 1, or None; got {number}")
-        self.networks, self.items, self.places, self.margin = networks, items, places, margin
-        self.shortlist, self.item_shortlist = shortlist, item_shortlist
+            raise ValueError(f"{where}: want an environment that includes z_map; got one of {list(env.include)}")
+        self.networks = networks
         self.planes, self.views = PlacementPlanes(env), ItemViews(env, view_cells)
         maps = env.action_shape
         self._forms = {
@@ -182,24 +175,20 @@ class HierarchicalPacker(TensorDictModuleBase):
         self.item_epsilon: Tensor
         self.box: Tensor
         self.volume: Tensor
-        self.register_buffer(
-            "epsilon", torch.zeros((), dtype=torch.float32, device=torch.get_default_device()), persistent=False
-        )
-        self.register_buffer(
-            "item_epsilon", torch.zeros((), dtype=torch.float32, device=torch.get_default_device()), persistent=False
-        )
-        box = env.catalogue.box_volume(env.bin) / env.bin.volume
-        self.register_buffer("box", torch.cat([box, box.new_zeros(1)]).float(), persistent=False)
-        volume = env.catalogue.volume / env.bin.volume
-        self.register_buffer("volume", torch.cat([volume, volume.new_zeros(1)]).float(), persistent=False)
+        box, volume = env.catalogue.box_volume(env.bin) / env.bin.volume, env.catalogue.volume / env.bin.volume
+        box, volume = (torch.cat([each, each.new_zeros(1)]).float() for each in (box, volume))  # the last is no item's
+        register_settings(self, epsilon=0.0, item_epsilon=0.0, box=box, volume=volume)
         self.height = env.bin.size[2]
 
     def choosing(self, items: str, places: str) -> HierarchicalPacker:
         """The same packer with other rules for items and places; weights, maps of the items and epsilons are shared."""
-        _check_words(items, places)
         other = copy.copy(self)
-        other.items, other.places = items, places
+        other._set_rules(items, places)
         return other
+
+    def _set_rules(self, items: str, places: str) -> None:
+        self.items = arguments.choice("HierarchicalPacker", "items", items, PICKS)
+        self.places = arguments.choice("HierarchicalPacker", "places", places, PLACES)
 
     def written(self) -> dict[str, Entry]:
         """Specs of the outputs besides the action, without batch axes, by which a loaded replay is validated."""
@@ -369,8 +358,7 @@ class HierarchicalPacker(TensorDictModuleBase):
 
     def _row(self, item_id: Tensor) -> Tensor:
         """Rows of `box` and `volume`: the last one, of no volume, for every id that the catalogue does not have."""
-        last = len(self.box) - 1
-        return torch.where((item_id >= 0) & (item_id < last), item_id, last)
+        return known_rows(item_id, len(self.box) - 1)
 
     def _maps(self, heightmap: Tensor, variants: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         planes = self.planes
@@ -391,9 +379,3 @@ class HierarchicalPacker(TensorDictModuleBase):
 def rows_of(value: Tensor, index: Tensor) -> Tensor:
     """Elements `index` (B, J) of `value` (B, O, …) along its second axis."""
     return value.gather(1, index[(..., *[None] * (value.ndim - 2))].expand(-1, -1, *value.shape[2:]))
-
-
-def _check_words(items: str, places: str) -> None:
-    for name, word, words in (("items", items, PICKS), ("places", places, PLACES)):
-        if word not in words:
-            raise ValueError(f"HierarchicalPacker: {name} must be one of {', '.join(words)}; got {word!r}")

@@ -19,6 +19,7 @@ from torchrl_gpu.envs.packing.types import Placement
 from torchrl_gpu.policies.packing.hierarchical.packer import WASTE_WEIGHT, rows_of
 from torchrl_gpu.policies.packing.hierarchical.views import PlacementPlanes
 from torchrl_gpu.policies.packing.placements import checked_entries
+from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments
 
 WINDOWS = (0.06, 0.10, 0.18, 0.26, 0.38)  # sides of cubes, shares of the bin's longer side
@@ -64,7 +65,7 @@ class PileValues(nn.Module):
             raise ValueError(f"PileValues: want {len(NAMES)} weights; got {len(weights)}")
         each = [arguments.number("PileValues", name, weight) for name, weight in zip(NAMES, weights, strict=True)]
         self.weight: Tensor
-        self.register_buffer("weight", torch.tensor(each, dtype=torch.float32, device=torch.get_default_device()))
+        self.register_buffer("weight", float32(each))
 
     def forward(self, heights: Tensor, growth: Tensor, base: Tensor) -> Tensor:
         """Values (B,) float32 of piles; comparable only between placements of one item on one pile.
@@ -144,8 +145,7 @@ class PileValuePacker(TensorDictModuleBase):
         self.box: Tensor
         self.volume: Tensor
         box = env.catalogue.box_volume(env.bin) / env.bin.volume
-        self.register_buffer("box", box.float(), persistent=False)
-        self.register_buffer("volume", (env.catalogue.volume / env.bin.volume).float(), persistent=False)
+        register_settings(self, box=box.float(), volume=(env.catalogue.volume / env.bin.volume).float())
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `action`, of the batch shape of `tensordict`; 0 where nothing is legal."""

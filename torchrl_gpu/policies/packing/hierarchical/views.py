@@ -11,6 +11,7 @@ from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Catalogue
 from torchrl_gpu.policies.packing.features import PlacementFeatures
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.weights import register_settings
 
 
 class PlacementPlanes(nn.Module):
@@ -32,8 +33,7 @@ class PlacementPlanes(nn.Module):
         self.shapes: Tensor
         self.sizes: Tensor
         shapes, self._outside = _shapes(self.catalogue, env)
-        self.register_buffer("shapes", shapes, persistent=False)
-        self.register_buffer("sizes", _sizes(self.catalogue, env), persistent=False)
+        register_settings(self, shapes=shapes, sizes=_sizes(self.catalogue, env))
 
     def growth(self, heightmap: Tensor, variant: Tensor, z_map: Tensor) -> Tensor:
         """Growth of the pile by each placement, (B, J, Gx, Gy) float32, in bin volumes; arguments as below."""
@@ -53,7 +53,7 @@ class PlacementPlanes(nn.Module):
         Returns:
             (B, J, C, Gx, Gy) float32.
         """
-        row = _known(variant, len(self.sizes) - 1)
+        row = known_rows(variant, len(self.sizes) - 1)
         planes = self.near(heightmap, self.sizes[row][:, :, None], z_map[:, :, None], legal[:, :, None])
         own = self.sizes[row][..., 3] / self.bin.volume  # share of the bin that the item itself takes
         wasted = ((growth - own[..., None, None]) * 50).clamp(-1, 4)
@@ -79,21 +79,20 @@ class ItemViews(nn.Module):
         self.views: Tensor
         self.rows: Tensor
         self.columns: Tensor
-        self.register_buffer("views", _principal_views(env, cells), persistent=False)
-        for name, side in zip(("rows", "columns"), env.bin.cells, strict=True):
-            self.register_buffer(name, _windows(side, cells).to(env.device), persistent=False)
+        rows, columns = (_windows(side, cells).to(env.device) for side in env.bin.cells)
+        register_settings(self, views=_principal_views(env, cells), rows=rows, columns=columns)
 
     def forward(self, heightmap: Tensor, item_id: Tensor) -> Tensor:
         """Views (B, K, 7, V, V) float32, heights in bin heights, of items (B, K) on a pile (B, X, Y), metres."""
         # adaptive_max_pool2d, which ONNX does not have
         pile = (heightmap / self.height)[:, self.rows].amax(2)[:, :, self.columns].amax(3)  # (B, V, V)
-        row = _known(item_id, len(self.views) - 1)
+        row = known_rows(item_id, len(self.views) - 1)
         pile = pile[:, None, None].expand(-1, item_id.shape[1], -1, -1, -1)
         return torch.cat([self.views[row], pile], 2)
 
 
-def _known(row: Tensor, last: int) -> Tensor:
-    """The rows, with `last`, which is no item's, in place of all outside 0 to `last` − 1."""
+def known_rows(row: Tensor, last: int) -> Tensor:
+    """Rows, with `last`, which is no item's, in place of all outside 0 to `last` − 1."""
     return torch.where((row >= 0) & (row < last), row, last)
 
 
@@ -121,9 +120,8 @@ def _windows(cells: int, pixels: int) -> Tensor:
     """Cells (V, W) int64 of each pixel along a side, those of `adaptive_max_pool2d`; short ones repeat their last."""
     first = torch.arange(pixels, dtype=torch.int64, device="cpu") * cells // pixels
     end = -(-torch.arange(1, pixels + 1, dtype=torch.int64, device="cpu") * cells // pixels)
-    return torch.minimum(
-        first[:, None] + torch.arange(int((end - first).max()), dtype=torch.int64, device="cpu"), end[:, None] - 1
-    )
+    offsets = torch.arange(int((end - first).max()), dtype=torch.int64, device="cpu")
+    return torch.minimum(first[:, None] + offsets, end[:, None] - 1)
 
 
 def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:

@@ -19,6 +19,7 @@ from torchrl_gpu.policies.packing.ntuple.values import (
     value_placements,
 )
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.weights import float32_zeros, register_settings
 from torchrl_gpu.system import arguments
 
 NEVER = -1e3  # the value of what is not legal: finite, so that it can be drawn and averaged
@@ -70,20 +71,10 @@ class PatchTables(nn.Module):
         self.weight: Tensor
         self.drift: Tensor
         self.path: Tensor
-        self.register_buffer(
-            "cell",
-            torch.tensor(self.bin.cell, dtype=torch.float32, device=torch.get_default_device()),
-            persistent=False,
-        )
-        self.register_buffer(
-            "weight", torch.full((self.plan.entries,), initial, dtype=torch.float32, device=torch.get_default_device())
-        )
-        self.register_buffer(
-            "drift", torch.zeros(self.plan.entries, dtype=torch.float32, device=torch.get_default_device())
-        )
-        self.register_buffer(
-            "path", torch.zeros(self.plan.entries, dtype=torch.float32, device=torch.get_default_device())
-        )
+        register_settings(self, cell=self.bin.cell)
+        self.register_buffer("weight", float32_zeros(self.plan.entries).fill_(initial))
+        self.register_buffer("drift", float32_zeros(self.plan.entries))
+        self.register_buffer("path", float32_zeros(self.plan.entries))
         self._scratch: Tensor | None = None
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:

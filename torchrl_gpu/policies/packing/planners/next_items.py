@@ -17,6 +17,7 @@ from torchrl_gpu.envs.packing.items.source import NUM_BITS
 from torchrl_gpu.envs.packing.protocols import SUITE_EPISODES, SUITE_SEED, protocol_of
 from torchrl_gpu.policies.size_limit import without_memory
 from torchrl_gpu.policies.tensor_files import read_tensors
+from torchrl_gpu.policies.weights import float32_zeros
 from torchrl_gpu.system import arguments
 
 FORMAT = "torchrl_gpu next items, 1"
@@ -49,9 +50,7 @@ class NextItems(nn.Module):
         self.ages = arguments.whole(where, "ages", ages, 1, _MOST_AGES)
         self.width = arguments.whole(where, "width", width, 1, _MOST_WIDTH)
         self.item_sums: Tensor
-        self.register_buffer(
-            "item_sums", torch.zeros(self.num_items + 1, _SUMS, dtype=torch.float32, device=torch.get_default_device())
-        )  # the first row is no item
+        self.register_buffer("item_sums", float32_zeros(self.num_items + 1, _SUMS))  # the first row is no item
         self.recent = nn.EmbeddingBag(self.ages * (self.num_items + 1), self.width, mode="sum")
         self.sums = nn.Linear(_SUMS, self.width, bias=False)
         self.layers = nn.Sequential(
@@ -93,9 +92,8 @@ class NextItems(nn.Module):
         at = number - 1 - age  # (B, ages − 1): places of the last items, the latest first
         last = torch.where(at >= 0, came.gather(1, at.clamp(0, came.shape[1] - 1)), 0)
         here = (item_id + 1).clamp(0, self.num_items)[:, None]
-        recent = torch.cat([here, last], 1) + torch.arange(self.ages, device=came.device, dtype=torch.int64) * (
-            self.num_items + 1
-        )
+        ages = torch.arange(self.ages, device=came.device, dtype=torch.int64)
+        recent = torch.cat([here, last], 1) + ages * (self.num_items + 1)
         sums = self.item_sums[came].sum(1) + self.item_sums[here[:, 0]]  # (B, 4)
         scores: Tensor = self.layers(self.recent(recent) + self.sums(sums))
         return scores
@@ -219,18 +217,17 @@ def learn_next_items(
     generator = torch.Generator(env.device).manual_seed(seed)
     optimizer = torch.optim.Adam(network.parameters(), lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    losses, told = [], []
+    losses, means = [], []
     for step in range(steps):
         rows = sequences_cut(env, seed, step * batch, batch)
-        loss = next_item_loss(
-            network, rows, torch.rand(batch, generator=generator, device=env.device, dtype=torch.float32)
-        )
+        draws = torch.rand(batch, generator=generator, device=env.device, dtype=torch.float32)
+        loss = next_item_loss(network, rows, draws)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
         losses.append(loss.detach())
         if len(losses) == 100 or step == steps - 1:
-            told.append(float(torch.stack(losses).mean()))
+            means.append(float(torch.stack(losses).mean()))
             losses = []
-    return told
+    return means

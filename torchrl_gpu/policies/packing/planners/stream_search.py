@@ -12,6 +12,7 @@ from torch import Tensor
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER, PatchTables
 from torchrl_gpu.policies.packing.planners.afterstates import Afterstates
+from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
 
 _MOST_VALUES = 2**22  # of placements at a time
@@ -70,7 +71,7 @@ class StreamSearch(TensorDictModuleBase):
         self.afterstates, self.tables = Afterstates(env, tables), tables
         self.in_keys, self.out_keys = ["box_heightmap", "item_id", "future_items"], ["action"]
         self.numbers: Tensor
-        self.register_buffer("numbers", _hash_numbers(env), persistent=False)
+        register_settings(self, numbers=_hash_numbers(env))
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `action`, of the batch shape of `tensordict`; 0 where nothing is legal."""
@@ -137,9 +138,8 @@ def _hash_numbers(env: PackingEnv) -> Tensor:
     """
     cells, levels = env.bin.cells, round(env.bin.size[2] / env.bin.tolerance)
     most = 2**52 // (levels * cells[0] * cells[1])
-    numbers = torch.randint(
-        1, most, cells, generator=torch.Generator().manual_seed(0), dtype=torch.int64, device="cpu"
-    ).double()
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.randint(1, most, cells, generator=generator, dtype=torch.int64, device="cpu").double()
     images = [numbers]
     if env.grid_step == 1 and env.catalogue.flat:  # else placements have no mirror images
         images += [numbers.flip(0), numbers.flip(1), numbers.flip(0, 1)]
