@@ -13,7 +13,7 @@ _WANTED = "want auto, cpu, cuda, cuda:N or a torch.device of these types"
 
 
 def get_device(device: str | torch.device = "auto") -> torch.device:
-    """The concrete device that a word stands for: `cpu`, or `cuda` with its index.
+    """The concrete device of a word: `cpu`, or `cuda` with its index.
 
     Args:
         device: "auto" (the current CUDA device where there is one, else the CPU), "cpu", "cuda" (the current one),

@@ -26,12 +26,11 @@ from torchrl_gpu.system import machine
 from torchrl_gpu.system.allocator import keep_freed_memory
 from torchrl_gpu.system.console import progress, wide_console
 
-_TOLERANCE = 1e-6  # of heights, volumes and rewards
 _MOST_IRREGULAR = 64  # environments
 
 
 def main(argv: list[str]) -> int:
-    """Prints the table and writes the JSON; 1 where parity fails, and then nothing is timed."""
+    """Prints the table and writes the JSON; 1, and nothing is timed, where parity fails."""
     args = _parser().parse_args(argv)
     device, kept = get_device(args.device), keep_freed_memory()
     settings = {name: changes for name, changes in _settings(args).items() if name in args.settings}
@@ -42,8 +41,8 @@ def main(argv: list[str]) -> int:
     rows = ceilings(device)
     for name, changes in settings.items():
         rows += _rows(name, changes, args.num_envs, device)
-    with progress("bench packing") as say:
-        measure(rows, args.seconds, args.repetitions, on_row=say)
+    with progress("bench packing") as report:
+        measure(rows, args.seconds, args.repetitions, on_row=report)
     result = {
         "machine": machine.describe(device) | {"keeps_freed_memory": kept} | machine.gpu_use(device),
         "arguments": {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()},
@@ -75,7 +74,6 @@ def _parser() -> OneLineParser:
 
 
 def _settings(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Constructor arguments of the two reference settings, the second with one visible object."""
     irregular = {
         "bin_size": (0.4, 0.4, 0.3),
         "resolution": args.resolution,
@@ -94,16 +92,15 @@ def difference(
     *,
     backend: str = "auto",
     reference: str = "reference",
-    tolerance: float = _TOLERANCE,
+    tolerance: float = 1e-6,
 ) -> str:
-    """The first difference between the kernels of a device and the reference, in one line; "" without one.
+    """The first difference between the `backend` kernels of a device and `reference` on the CPU, in one line, or "".
 
     Args:
         changes: Constructor arguments of `PackingEnv`.
-        device: Where its kernels run; the reference runs on the CPU.
+        device: Of the backend.
         steps: Of both, driven by the same actions: legal ones, and now and then any.
-        backend: Kernels of the device.
-        reference: Kernels of the CPU.
+        backend, reference: Names of kernels.
         tolerance: Of heights, volumes and rewards.
     """
     ours, theirs = (
@@ -130,7 +127,6 @@ def difference(
 
 
 def _rows(name: str, changes: dict[str, Any], num_envs: list[int], device: torch.device) -> Iterator[TimedRow]:
-    """The reference, one environment at a time, and ours in several batches."""
     if name == "irregular":
         num_envs = sorted({min(n, _MOST_IRREGULAR) for n in num_envs})
     reference = PackingEnv(1, **changes | {"device": "cpu", "seed": 0, "backend": "reference"})
@@ -144,7 +140,7 @@ def _rows(name: str, changes: dict[str, Any], num_envs: list[int], device: torch
 
 
 def random_steps(env: PackingEnv) -> Callable[[int], None]:
-    """Steps `env` so many times, with random legal actions drawn on its device; the time of resets is in it."""
+    """A function that steps `env` `n` times, resets included, with random legal actions drawn on its device."""
     current = [env.reset()]
 
     @torch.no_grad()
@@ -157,7 +153,7 @@ def random_steps(env: PackingEnv) -> Callable[[int], None]:
 
 
 def _as_data(row: TimedRow, rows: list[TimedRow]) -> dict[str, Any]:
-    """With the ratio to the reference of the same group, and the share of the rate at which memory is copied."""
+    """The row, its ratio to the reference of its group, and its share of the rate at which memory is copied."""
     reference = next((each.rate for each in rows if each.group == row.group and "bytes_per_step" not in each.extra), 0)
     copied = next(each.rate for each in rows if each.name == COPY)
     found: dict[str, Any] = {"group": row.group, "name": row.name, "rate": row.rate, "seconds": row.seconds}

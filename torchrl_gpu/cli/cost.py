@@ -21,14 +21,13 @@ WHERE = "torchrl-gpu cost"
 
 
 class Rate(NamedTuple):
-    """Updates a second, and where that is from."""
+    """Updates a second, and its source in words."""
 
     updates_per_s: float
     source: str
 
 
 def main(argv: list[str]) -> None:
-    """Prints hours, money and where the rate is from."""
     args, words = _parser().parse_run(argv)
     _check(args)
     from torchrl_gpu.cli.lightning_cli import build
@@ -48,26 +47,25 @@ def main(argv: list[str]) -> None:
         else:
             rate = measured(cli, args.seconds)
     result = estimate(updates, rate, args.price, args.currency)
-    print(json.dumps(result, indent=2) if args.json else _told(args.config, result))
+    print(json.dumps(result, indent=2) if args.json else _in_words(args.config, result))
 
 
 def estimate(updates: int, rate: Rate, price: float | None, currency: str) -> dict[str, Any]:
-    """Hours, and money where there is a price."""
+    """Hours of a run, and their cost where there is a price."""
     hours = updates / rate.updates_per_s / 3600
-    cost = None if price is None else price * hours
     return {
         "updates": updates,
         "updates_per_s": rate.updates_per_s,
         "source": rate.source,
         "hours": hours,
         "price_per_hour": price,
-        "cost": cost,
+        "cost": None if price is None else price * hours,
         "currency": currency,
     }
 
 
 def measured(cli: Any, seconds: float) -> Rate:
-    """The rate of a run that is ended after some seconds, without its warm-up and its first training step."""
+    """The rate of a run that is stopped after `seconds`, without its warm-up and its first training step."""
     from lightning.pytorch import Callback
 
     from torchrl_gpu.device import now
@@ -91,9 +89,9 @@ def measured(cli: Any, seconds: float) -> Rate:
     if clock.begun is None or clock.ended is None:
         raise ValueError(f"{WHERE}: want a run of two training steps or more; got one that ended before")
     took, updates = (after - before for before, after in zip(clock.begun, clock.ended, strict=True))
-    what = machine.describe(cli.trainer.strategy.root_device)
-    told = f"{updates:,} updates in {took:.1f} s on {what['device_name']}"
-    return Rate(updates / took, f"measured just now, {told}; validation, saving and pictures come on top")
+    device_name = machine.describe(cli.trainer.strategy.root_device)["device_name"]
+    source = f"measured just now, {updates:,} updates in {took:.1f} s on {device_name}"
+    return Rate(updates / took, f"{source}; validation, saving and pictures come on top")
 
 
 def recorded(run: Path) -> Rate:
@@ -113,17 +111,14 @@ def recorded(run: Path) -> Rate:
     return Rate(median(rates), f"the median of {len(rates)} readings in {run}")
 
 
-def _told(config: str, result: dict[str, Any]) -> str:
+def _in_words(config: str, result: dict[str, Any]) -> str:
     rate, hours = result["updates_per_s"], result["hours"]
-    lines = [f"{config}: {result['updates']:,} updates at {rate:.3g} updates/s: {_duration(hours)}"]
+    duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+    lines = [f"{config}: {result['updates']:,} updates at {rate:.3g} updates/s: {duration}"]
     if result["cost"] is not None:
         each = f"{result['price_per_hour']:g} {result['currency']} an hour"
         lines.append(f"at {each}: {result['cost']:.2f} {result['currency']}")
     return "\n".join([*lines, f"rate: {result['source']}"])
-
-
-def _duration(hours: float) -> str:
-    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -140,7 +135,7 @@ def _parser() -> OneLineParser:
     parser = OneLineParser(prog=WHERE, description=__doc__)
     add = parser.add_argument
     parser.add_config()
-    add("--price", type=positive, help="of the machine, per hour; without it only hours are told")
+    add("--price", type=positive, help="of the machine, per hour; without it only hours are printed")
     add("--currency", default="USD", help="that the price is in; it is only printed")
     add("--throughput", type=positive, metavar="UPDATES_PER_S", help="updates a second, so that nothing is measured")
     add("--run", type=Path, help="folder of a run with TensorBoard logs, whose rate is taken")

@@ -30,19 +30,12 @@ _STATES = {"works": "green", "cannot": "yellow", "not tried": "cyan", "installed
 
 
 class Finding(NamedTuple):
-    """One line of the report.
-
-    Attributes:
-        group: What it belongs to.
-        name: A thing.
-        state: "works" (tried just now), "cannot", "not tried"; of packages "installed".
-        detail: What it is; why not; how to try.
-    """
+    """One line of the report."""
 
     group: str
     name: str
-    state: str
-    detail: str
+    state: str  # "works" (tried just now), "cannot", "not tried"; of packages "installed"
+    detail: str  # version or device; why it does not work; how to try it
 
 
 def main(argv: list[str]) -> int:
@@ -60,18 +53,13 @@ def main(argv: list[str]) -> int:
 
 
 def examine(*, full: bool = False) -> list[Finding]:
-    """Everything that is worth knowing about this machine, in the order in which it is printed.
-
-    Args:
-        full: Whether that is tried, too, which takes up to a minute.
-    """
+    """The report, in the order in which it is printed; `full` tries what takes up to a minute, too."""
     from torchrl_gpu import native
     from torchrl_gpu.system.self_tests import forget_results
 
     forget_results()
-    print(
-        "torchrl-gpu doctor: trying what there is; some seconds, a minute where kernels are compiled", file=sys.stderr
-    )
+    what = "trying what there is; some seconds, a minute where kernels are compiled"
+    print(f"torchrl-gpu doctor: {what}", file=sys.stderr)
     operators = native.problem()  # first, since the kernels are of the same library
     parts: list[Callable[[], Iterable[Finding]]] = [
         _software,
@@ -120,15 +108,13 @@ def _cuda_device(index: int) -> Finding:
     from torchrl_gpu.system import machine
 
     device = torch.device("cuda", index)
-    told = machine.cuda_versions(device)
+    versions = machine.cuda_versions(device)
     try:
         free, total = torch.cuda.mem_get_info(index)
     except RuntimeError as error:  # for example a device that another process holds exclusively
-        return Finding("device", str(device), "cannot", f"{told['device']}: {str(error).splitlines()[0]}")
-    detail = (
-        f"{told['device']}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free, CUDA {told['CUDA']}, driver"
-        f" {told['driver']}"
-    )
+        return Finding("device", str(device), "cannot", f"{versions['device']}: {str(error).splitlines()[0]}")
+    detail = f"{versions['device']}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
+    detail += f", CUDA {versions['CUDA']}, driver {versions['driver']}"
     return _finding("device", str(device), cuda_problem(device), detail)
 
 
@@ -155,28 +141,15 @@ def _backends_on(device: torch.device) -> list[Finding]:
     kernels = importlib.import_module("torchrl_gpu.envs.packing.kernels")
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
         problems = kernels.available_backends(device)  # by the interpreter a self-test takes minutes
-        return [
-            Finding("packing", name, "not tried", "unset TRITON_INTERPRET") if not problem else
-            Finding("packing", name, "cannot", problem)
-            for name, problem in problems.items()
-        ]  # fmt: skip
-    problems = kernels.tested_backends(device)
-    taken = kernels.get_kernels("auto", device).backend
-    seen = {"eager": "what the others are compared with"}
-    found = [
-        _finding(
-            "packing",
-            name,
-            problem,
-            f"on {device}{', the default' if name == taken else ''}: {seen.get(name, 'every job agrees with eager')}",
-        )
-        for name, problem in problems.items()
-        if name != "reference"
-    ]
-    return [
-        *found,
-        Finding("packing", "reference", "not tried", "make test; the definition, for tests alone"),
-    ]
+        states = {name: "cannot" if problem else "not tried" for name, problem in problems.items()}
+        return [Finding("packing", name, states[name], problems[name] or "unset TRITON_INTERPRET") for name in problems]
+    taken, found = kernels.get_kernels("auto", device).backend, []
+    for name, problem in kernels.tested_backends(device).items():
+        agrees = "what the others are compared with" if name == "eager" else "every job agrees with eager"
+        if name != "reference":
+            detail = f"on {device}{', the default' if name == taken else ''}: {agrees}"
+            found.append(_finding("packing", name, problem, detail))
+    return [*found, Finding("packing", "reference", "not tried", "make test; the definition, for tests alone")]
 
 
 def _compiler() -> Finding:
@@ -185,12 +158,8 @@ def _compiler() -> Finding:
         run = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
         if run.returncode == 0:
             return Finding("compile", "C++ compiler", "works", run.stdout.splitlines()[0])
-    return Finding(
-        "compile",
-        "C++ compiler",
-        "cannot",
-        f"none of {', '.join(names)} runs; the compiled kernels and torch.compile need one on a CPU",
-    )
+    problem = f"none of {', '.join(names)} runs; the compiled kernels and torch.compile need one on a CPU"
+    return Finding("compile", "C++ compiler", "cannot", problem)
 
 
 def _torch_compile(full: bool) -> Finding:
@@ -200,9 +169,8 @@ def _torch_compile(full: bool) -> Finding:
     if device.type == "cpu" and (problem := compile_problem()):
         return Finding("compile", "torch.compile", "cannot", f"{problem}; no shipped run needs it")
     if not full:
-        return Finding(
-            "compile", "torch.compile", "not tried", "torchrl-gpu doctor --full tries it; no shipped run needs it"
-        )
+        how = "torchrl-gpu doctor --full tries it; no shipped run needs it"
+        return Finding("compile", "torch.compile", "not tried", how)
     from torchrl_gpu.cli.self_tests import failure
 
     return _finding("compile", "torch.compile", failure("torch_compile", device), f"a few operators on {device}")

@@ -17,7 +17,6 @@ WHERE = "torchrl-gpu encode"
 
 
 def main(argv: list[str]) -> None:
-    """Decodes, prints what became of every video, and writes."""
     args = _parser().parse_args(argv)
     out = args.output or args.videos[0].with_name(args.videos[0].resolve().name + ".clips")
     for path in args.videos:

@@ -10,13 +10,19 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
-from typing import Any
 
 _PARSERS = ("jsonargparse", "argparse", "yaml")
 _MENDABLE = (
     *(ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError),
     argparse.ArgumentError,
 )
+_OURS = {  # errors for the user, by the modules that define them
+    "torch": "OutOfMemoryError",
+    "lightning.fabric.utilities.exceptions": "MisconfigurationException",
+    "lightning.fabric.utilities.spike": "TrainingSpikeException",
+    "torchrl_gpu.training.divergence": "Diverged",
+    "torchrl_gpu.envs.workers.failures": "WorkerFailed",
+}
 _OF_CALLBACKS = ("torchrl_gpu.callbacks", "lightning.pytorch.callbacks")
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 _NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -26,7 +32,7 @@ _NO_MEMORY = re.compile(
 
 
 def is_for_user(error: BaseException) -> bool:
-    """True for an error that the user can correct, which is told in a line rather than a traceback."""
+    """True for an error that the user can correct, which is printed as one line without a traceback."""
     root = root_error(error)
     module, function = _raised_by(root)
     if module in _PARSERS or _raised_by(error)[0] in _PARSERS:
@@ -39,17 +45,9 @@ def is_for_user(error: BaseException) -> bool:
         return True
     if isinstance(root, OSError) and root.errno in _OF_THE_DISK:
         return True
-    names = ("torch", "lightning.fabric.utilities.exceptions", "lightning.fabric.utilities.spike")
-    torch, exceptions, spike = map(sys.modules.get, names)
-    divergence = sys.modules.get("torchrl_gpu.training.divergence")
-    workers = sys.modules.get("torchrl_gpu.envs.workers.failures")
-    loaded: list[Any] = [torch and torch.OutOfMemoryError, exceptions and exceptions.MisconfigurationException]
-    loaded += [
-        spike and spike.TrainingSpikeException,
-        divergence and divergence.Diverged,
-        workers and workers.WorkerFailed,
-    ]
-    return isinstance(root, (*_MENDABLE, *filter(None, loaded)))
+    # An error of a module that is not loaded cannot have been raised.
+    loaded = [getattr(sys.modules[name], error_class) for name, error_class in _OURS.items() if sys.modules.get(name)]
+    return isinstance(root, (*_MENDABLE, *loaded))
 
 
 def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
@@ -63,7 +61,7 @@ def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
     module, function = _raised_by(root)
     if module == "yaml":
         return f"--config: want YAML; got what has {_flat(str(root))}"
-    # What a constructor refuses says enough by itself; a failing import needs the option that asked for it.
+    # A constructor's message is enough by itself; a failing import needs the option that asked for it.
     if module in _PARSERS or (_raised_by(error)[0] in _PARSERS and not isinstance(root, _MENDABLE)):
         return _parser_line(str(error), list(options)) + _place(root)
     text = _flat(str(root)) or type(root).__name__
@@ -114,32 +112,32 @@ def _place(root: BaseException) -> str:
     return f" ({frames[-1].filename}, line {frames[-1].lineno})"
 
 
-def _parser_line(whole: str, options: list[str]) -> str:
-    """The reason that jsonargparse gives, which stands in its most indented lines, of several with the value last;
-    around it are keys and classes in quotes."""
-    whole = re.sub(r"NestedArg\(key='[^']*', val=(.*?)\)$", r"\1", whole, flags=re.MULTILINE)
-    lines = [line for line in whole.splitlines() if line.strip(" -")]
+def _parser_line(message: str, options: list[str]) -> str:
+    """The reason in jsonargparse's most indented lines, where the last one has the value, with its key and class."""
+    message = re.sub(r"NestedArg\(key='[^']*', val=(.*?)\)$", r"\1", message, flags=re.MULTILINE)
+    lines = [line for line in message.splitlines() if line.strip(" -")]
     depths = [len(line) - len(line.lstrip(" -")) for line in lines]
     found = dict.fromkeys(line.strip(" -") for line, depth in zip(lines, depths, strict=True) if depth == max(depths))
     text = " or ".join(found)
     made = re.findall(r"class_path='([^']+)'", text)[:1]  # of what is made later, by a function
     text = text.partition(" expects a function or a callable class: ")[2].partition(". Got value: ")[0] or text
-    said = _shorten(re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text))
+    reason = _shorten(re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text))
     given = f"; {_shorten(lines[-1], 80)}" if len(found) > 1 and depths[-1] < max(depths) else ""
-    key = ".".join(dict.fromkeys(re.findall(r'key "([^"]+)"', whole)))
-    classes = re.findall(r"class_path '([^']+)'", whole) + made
+    key = ".".join(dict.fromkeys(re.findall(r'key "([^"]+)"', message)))
+    classes = re.findall(r"class_path '([^']+)'", message) + made
     where = f"{key} ({classes[-1]})" if classes else key or "command line or config"
     known = (_parameters(classes[-1]) if classes else []) or options
-    written = [name for name in re.findall(r"(?:'|--)([\w.]+)", said) if name not in known]
-    if absent := re.search(r"module '([\w.]+)' has no attribute '(\w+)'", said):
-        known, written = [*getattr(sys.modules.get(absent[1]), "__all__", ())], [absent[2]]
-    elif absent := re.search(r"Expected a dot import path string: (\w+)", said):
-        known, written = (
-            [name for path in _OF_CALLBACKS for name in getattr(sys.modules.get(path), "__all__", ())],
-            [absent[1]],
-        )
+    written = [name for name in re.findall(r"(?:'|--)([\w.]+)", reason) if name not in known]
+    if absent := re.search(r"module '([\w.]+)' has no attribute '(\w+)'", reason):
+        known, written = _public_names(absent[1]), [absent[2]]
+    elif absent := re.search(r"Expected a dot import path string: (\w+)", reason):
+        known, written = _public_names(*_OF_CALLBACKS), [absent[1]]
     close = [match for name in written for match in difflib.get_close_matches(name, known)]
-    return f"{where}: {said}{given}" + (f"; want for example {', '.join(close)}" if close else "")
+    return f"{where}: {reason}{given}" + (f"; want for example {', '.join(close)}" if close else "")
+
+
+def _public_names(*modules: str) -> list[str]:
+    return [name for module in modules for name in getattr(sys.modules.get(module), "__all__", ())]
 
 
 def _parameters(class_path: str) -> list[str]:

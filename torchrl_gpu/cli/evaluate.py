@@ -33,7 +33,6 @@ CANDIDATES, DEPTH, BEAM = 6, 10, 32
 
 
 def main(argv: list[str]) -> None:
-    """Prints the tables and writes the JSON."""
     by_protocol = argv[:1] == [PROTOCOLS]
     words: list[str] = []
     if by_protocol:
@@ -75,9 +74,7 @@ def _config_parser() -> OneLineParser:
     parser = OneLineParser(prog=WHERE, description=__doc__)
     add = parser.add_argument
     parser.add_config()
-    add(
-        "--ckpt_path", help="checkpoint of a run of the config; without it the weights are those that a run begins with"
-    )
+    add("--ckpt_path", help="checkpoint of a run of the config; without it the weights that a run begins with")
     _add_common(parser)
     add("--seed", type=int, help="decides the episodes; `data.seed`")
     add = parser.add_argument_group("irregular packing").add_argument
@@ -86,21 +83,11 @@ def _config_parser() -> OneLineParser:
     add("--shapes", nargs="+", help="kinds of objects in the set hard")
     add("--meshes", type=Path, help="folder of mesh files: one more set")
     add("--unit", help="of the mesh files: m, cm or mm")
-    add(
-        "--visible",
-        nargs="+",
-        type=whole(0),
-        help="K, objects to choose from; 0 for no choice; the config's by default",
-    )
+    add("--visible", nargs="+", type=whole(0), help="K, objects to choose from; 0: no choice; the config's by default")
     add("--steps", nargs="+", type=float, help="degrees between orientations; the config's by default")
     add("--resolutions", nargs="+", type=whole(1), help="cells along x and y; the config's by default")
     add("--methods", nargs="+", choices=methods, help="rows; all by default")
-    add(
-        "--physics",
-        type=whole(0),
-        metavar="CASES",
-        help="so many cases of each method are dropped in MuJoCo; 0 by default",
-    )
+    add("--physics", type=whole(0), metavar="CASES", help="cases of each method dropped in MuJoCo; 0 by default")
     add("--timed", type=whole(0), metavar="CASES", help="so many cases are packed alone for the latency; 3 by default")
     return parser
 
@@ -117,7 +104,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, Any], Iterator[dict[str, Any]]]:
-    """The suite of a config's `test`, and the content of the JSON after each of its tables."""
+    """The suite of a config's `test`, and the JSON's content after each of its tables."""
     from torchrl_gpu.cli.loading import load_run
     from torchrl_gpu.device import get_device
     from torchrl_gpu.evaluation.suite import TableOptions
@@ -137,7 +124,7 @@ def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, A
 
     def tables() -> Iterator[dict[str, Any]]:
         options = TableOptions(**{each.name: getattr(args, each.name) for each in fields(TableOptions)})
-        notes: dict[str, None] = {}  # as an ordered set
+        notes: dict[str, None] = {}  # an ordered set
         made = []
         for table in suite.tables(cli.model, options):
             notes |= dict.fromkeys(table.pop("notes", ()))
@@ -155,48 +142,33 @@ def _protocol_parser() -> OneLineParser:
     add = parser.add_argument
     protocols = ("rs", "cut1", "cut2", "discrete125", "free125")
     add("--protocol", required=True, choices=protocols, help="boxes, orientations and the rule of stability")
-    add(
-        "--policy",
-        nargs="+",
-        default=["baselines"],
-        metavar="POLICY",
-        help="baselines (random, first-fit, bph, br, dbl, hm, lsah, macs; `baselines` for all), trained ones by"
-        " their protocol, and paths of checkpoints",
-    )
+    policies = "baselines (random, first-fit, bph, br, dbl, hm, lsah, macs; `baselines` for all), trained ones by their"
+    policies += " protocol, and paths of checkpoints"
+    add("--policy", nargs="+", default=["baselines"], metavar="POLICY", help=policies)
     parser.add_classes()
     _add_common(parser)
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
     add("--first", type=whole(0), default=0, help="number of the first sequence, from 0 on")
     add("--unit", choices=("cells", "m", "cm", "mm"), help="of the sizes in the file; cells by default")
-    add(
-        "--misfits",
-        choices=("refuse", "skip_boxes", "skip_orders"),
-        help="of boxes in the file that fit the bin in no orientation; refuse by default",
-    )
+    misfits = "of boxes in the file that fit the bin in no orientation; refuse by default"
+    add("--misfits", choices=("refuse", "skip_boxes", "skip_orders"), help=misfits)
     add("--visible", type=whole(1), default=1, help="K, boxes to choose from")
     add("--timed", type=whole(0), default=2, metavar="CASES", help="so many are packed alone for the time of one bin")
-    add(
-        "--candidates",
-        type=whole(1),
-        metavar="M",
-        help="policies of afterstate values play once more, the M best placements by what the next item is expected to"
-        f" be worth there; {CANDIDATES} by default",
+    candidates = "policies of afterstate values play once more, choosing among the M best placements by the expected"
+    candidates += f" value after the next item; {CANDIDATES} by default"
+    add("--candidates", type=whole(1), metavar="M", help=candidates)
+    knows = (
+        "policies of afterstate values play once more for each word, knowing that of the boxes to come: how they are"
     )
-    add(
-        "--knows",
-        nargs="+",
-        default=[],
-        choices=("distribution", "boxes", "stream"),
-        help="policies of afterstate values play once more for each word, knowing that of the boxes to come: how they"
-        " are drawn (as --candidates alone), which there are but not their order, or all of them in order",
-    )
+    knows += " drawn (as --candidates alone), which there are but not their order, or all of them in order"
+    add("--knows", nargs="+", default=[], choices=("distribution", "boxes", "stream"), help=knows)
     add("--depth", type=whole(1), metavar="D", help=f"boxes of a line where the stream is known; {DEPTH} by default")
     add("--beam", type=whole(1), metavar="W", help=f"lines that go on where the stream is known; {BEAM} by default")
     return parser
 
 
 def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict[str, Any]]]:
-    """The suite of a protocol, and the content of the JSON."""
+    """The suite of a protocol, and the JSON's content."""
     for name in ("unit", "misfits"):
         if args.sequences is None and getattr(args, name) is not None:
             raise ValueError(f"{WHERE}: --{name} wants --sequences FILE; got {getattr(args, name)} without one")
@@ -262,7 +234,7 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 
 
 def _knowledge(args: argparse.Namespace) -> list[str]:
-    """The kinds of knowledge that planners are asked for, in order; ValueError where an option has no use."""
+    """Kinds of knowledge that planners have, in order; ValueError where an option has no effect."""
     knows = list(dict.fromkeys(args.knows or (["distribution"] if args.candidates else [])))
     for name, words in (("candidates", ("distribution", "boxes")), ("depth", ("stream",)), ("beam", ("stream",))):
         if getattr(args, name) is not None and not set(words) & set(knows):
@@ -280,25 +252,24 @@ def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: a
     from torchrl_gpu.policies.packing.planners.stream_search import StreamSearch
 
     candidates, depth, beam = args.candidates or CANDIDATES, args.depth or DEPTH, args.beam or BEAM
-    by_tables = {
-        name: tables
-        for name, policy in loaded.items()
-        if (tables := next((each for each in policy.modules() if isinstance(each, PatchTables)), None)) is not None
-    }
+    by_tables: dict[str, PatchTables] = {}
+    for name, policy in loaded.items():
+        tables = [each for each in policy.modules() if isinstance(each, PatchTables)]
+        by_tables |= {name: tables[0]} if tables else {}
     if not by_tables:
         raise ValueError(f"{WHERE}: --candidates and --knows want a policy of afterstate values; got none")
     found: dict[str, Any] = {}
     foretold = pretrained_next_items(env) if "distribution" in knows else None
-    for name, tables in by_tables.items():
+    for name, table in by_tables.items():
         for word in knows:
             if word == "distribution":
-                ahead = ExpectedPlacement(env, tables, candidates, next_items=foretold)
-                found[f"{name}, expecting ({candidates})"] = ahead
+                planner = ExpectedPlacement(env, table, candidates, next_items=foretold)
+                found[f"{name}, expecting ({candidates})"] = planner
             elif word == "boxes":
-                boxes = ExpectedPlacement(env, tables, candidates, knows="the boxes but not their order")
-                found[f"{name}, expecting what is left ({candidates})"] = boxes
+                planner = ExpectedPlacement(env, table, candidates, knows="the boxes but not their order")
+                found[f"{name}, expecting what is left ({candidates})"] = planner
             else:
-                found[f"{name}, searching ({depth}, {beam})"] = StreamSearch(env, tables, depth, beam)
+                found[f"{name}, searching ({depth}, {beam})"] = StreamSearch(env, table, depth, beam)
     return found
 
 

@@ -1,4 +1,4 @@
-"""`torchrl-gpu export`: a trained policy as ONNX or as a program of torch.export, and what its inputs mean.
+"""`torchrl-gpu export`: a trained policy as ONNX or as a program of torch.export, with JSON on its inputs.
 
 A policy that packs takes maps of legal placements beside the heightmap and the item. The program that runs the file
 computes them, by the rules in the JSON beside it or with `PackingEnv.restore` of this package.
@@ -14,7 +14,6 @@ WHERE = "torchrl-gpu export"
 
 
 def main(argv: list[str]) -> None:
-    """Writes the file and its sidecars, once they decide as the checkpoint does."""
     parser = OneLineParser(prog=WHERE, description=__doc__)
     parser.add_argument("checkpoint", help="of a run, or a file of model_state_dict, obs_dim and action_dim")
     parser.add_argument("--format", choices=("onnx", "pt2"), default="onnx", help="onnx needs the extra `export`")

@@ -14,7 +14,6 @@ NONE_THERE = 3
 
 
 def main(argv: list[str]) -> int:
-    """Fetches, and says what was found."""
     parser = OneLineParser(prog="torchrl-gpu fetch", description=__doc__)
     parser.add_argument("url", help="where `CheckpointMirror` puts them, such as s3://bucket/packing")
     parser.add_argument("folder", type=Path, help="of checkpoints, such as runs/packing/checkpoints")

@@ -34,7 +34,7 @@ _NOISY = (
 _NOISE = (
     "💡 Tip:",
     "TPU available:",
-    "Seed set to",  # which stands in the config that is saved
+    "Seed set to",  # the saved config has it
     "Trainer already configured with model summary callbacks",
 )
 _ROLES: dict[str, type[Callback]] = {
@@ -45,7 +45,7 @@ _ROLES: dict[str, type[Callback]] = {
 """The role of callback that each of the Trainer's switches turns off."""
 _LEAST = {"check_val_every_n_epoch": 1, "log_every_n_steps": 0, "num_sanity_val_steps": -1}
 """Least values of options that Lightning takes unchecked and divides by later."""
-_NO_NEWS = (
+_HARMLESS = (
     "`LightningModule.configure_optimizers` returned `None`",  # tables have no gradients
     ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts
     "Your `IterableDataset` has `__len__` defined",  # which would matter with more than one worker
@@ -71,10 +71,10 @@ class SaveConfig(SaveConfigCallback):
 
 
 class PackageCLI(LightningCLI):
-    """One of `fit`, `validate`, `test` and `predict`, parsed, built and, unless told otherwise, run.
+    """One of `fit`, `validate`, `test` and `predict`: parsed, built and, unless `run` is false, run.
 
     Departs from LightningCLI: only the subcommand that was asked for gets a parser (a fourth of the time); the config
-    alone says what is built, never the hyper-parameters inside a checkpoint; checkpoints are checked before anything
+    alone decides what is built, never the hyper-parameters inside a checkpoint; checkpoints are checked before anything
     is built and are always loaded with `weights_only=True`; parse errors are one-line ValueErrors.
     """
 
@@ -120,12 +120,11 @@ class PackageCLI(LightningCLI):
         """Leaves the config alone: a checkpoint brings weights and state, and names no classes to import."""
 
     def before_instantiate_classes(self) -> None:
-        """Complains about a bad checkpoint before an environment is built for it."""
         self._move_loggers()
-        self._open_checkpoint()
+        self._open_checkpoint()  # so that a bad one is refused before an environment is built for it
 
     def _move_loggers(self) -> None:
-        """Lets loggers that a config has write into its run's folder go with the folder that the command line names."""
+        """Moves loggers inside the config's run folder into the folder that the command line names."""
         trainer = self._get(self.config, "trainer")
         root, before = str(trainer.default_root_dir), self._configured_root()
         loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
@@ -148,7 +147,7 @@ class PackageCLI(LightningCLI):
         return root if isinstance(root, str) else None
 
     def after_instantiate_classes(self) -> None:
-        """Complains about a checkpoint of another architecture before anything is run or written."""
+        """Validates the checkpoint against the model before anything is run or written."""
         from torchrl_gpu.checkpoints.resume import CheckedRestore, check_resumed  # brings torchrl
 
         self._found = self._find_checkpoint()
@@ -156,7 +155,8 @@ class PackageCLI(LightningCLI):
             make_env(self.trainer.strategy.root_device, self.trainer.global_rank if self.name == "fit" else 0)
         model: Any = self.model
         if hasattr(model, "run_config"):
-            model.run_config = self._plain_config()
+            self._dump_config()
+            model.run_config = dict(self.config_dump)
         opened, self._opened = self._open_checkpoint(), None  # else it would stay in memory for the whole run
         if opened is not None and not is_overridden("configure_model", model):  # which makes layers inside the run
             check_resumed(*opened, model)
@@ -166,9 +166,9 @@ class PackageCLI(LightningCLI):
     _opened: tuple[str, dict[str, Any]] | None = None
 
     def _find_checkpoint(self) -> str | None:
-        """The file that "last" or "best" stands for, where an `EpisodeCheckpoint` saves; None for other values.
+        """The file of "last" or "best" where an `EpisodeCheckpoint` saves; None for other values of `ckpt_path`.
 
-        A job that SLURM or torchrun has started again goes on with the newest one, whatever the command says.
+        A job that SLURM or torchrun has started again continues from the newest one, whatever `ckpt_path` is.
 
         Raises:
             ValueError: There is none: a run that was meant to go on must not begin anew.
@@ -193,27 +193,18 @@ class PackageCLI(LightningCLI):
             return str(restart)
         return str(savers[0].find(self.trainer, word)) if word in ("last", "latest", "best") else None
 
-    @property
-    def checkpoint(self) -> str | None:
-        """The checkpoint file that was asked for, by its path or as "last" or "best"; None where there is none."""
-        return self._ckpt_path()
-
-    def _plain_config(self) -> dict[str, Any]:
-        """The resolved configuration of this run: numbers, text, lists and dicts."""
-        self._dump_config()
-        return dict(self.config_dump)
-
     def _open_checkpoint(self) -> tuple[str, dict[str, Any]] | None:
-        """Path and content of the checkpoint file that was asked for; None for none."""
+        """Path and content of `checkpoint`; None for none."""
         from torchrl_gpu.checkpoints.resume import open_checkpoint  # brings torchrl, which --help does without
 
-        path = self._ckpt_path()
+        path = self.checkpoint
         if path is not None and (self._opened is None or self._opened[0] != path):
             self._opened = path, open_checkpoint(path)
         return self._opened
 
-    def _ckpt_path(self) -> str | None:
-        """The checkpoint file that was asked for; None for Lightning's own words and for addresses."""
+    @property
+    def checkpoint(self) -> str | None:
+        """Path of the checkpoint file that was asked for; None for Lightning's own words and for addresses."""
         path = self._found or self._get(self.config, "ckpt_path")
         if path is None or path in ("best", "last", "latest", "hpc") or path.startswith("registry") or "://" in path:
             return None
@@ -226,11 +217,10 @@ class PackageCLI(LightningCLI):
         return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True} | silent | found
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
-        """Adds this package's progress bar and summary where the config has none and does not switch them off, and what
-        guards a run: against weights that are no numbers, and loggers that fail.
+        """Adds this package's progress bar, summary and guards (`Divergence`, `LoggerGuard`) unless there are some.
 
-        What is switched off goes, whichever config names it, rather than be refused as Lightning would: checkpoints,
-        progress bars and summaries, and with `barebones` all of these, the guards and the loggers.
+        A switch such as `enable_progress_bar=false` removes the callbacks of its role, which Lightning would refuse;
+        `barebones` removes all of these, the guards and the loggers.
         """
         from torchrl_gpu.callbacks.divergence import Divergence
         from torchrl_gpu.callbacks.logger_guard import LoggerGuard
@@ -268,7 +258,7 @@ class PackageCLI(LightningCLI):
 
 
 def _plain_strings(node: Any) -> None:
-    """Makes members of enums that are text into text, in place: Lightning's defaults hold some, and YAML has none."""
+    """Replaces members of string enums by strings, in place: Lightning's defaults hold some, and YAML has none."""
     for key, value in list(vars(node).items() if isinstance(node, Namespace) else node.items()):
         if isinstance(value, Enum) and isinstance(value, str):
             node[key] = value.value
@@ -278,7 +268,7 @@ def _plain_strings(node: Any) -> None:
 
 
 def _import_short_names(args: list[str]) -> None:
-    """Lets classes of this package be named without their module, as Lightning's are: a parser knows those imported."""
+    """Imports this package's classes that are named without their module: a parser knows those imported."""
     paths = [Path(arg.removeprefix("--config=")) for arg in args if arg.startswith("--config=")]
     texts = [*args, *(path.read_text(encoding="utf-8") for path in paths if path.is_file())]
     words = {word for text in texts for word in re.findall(r"class_path\W+([A-Z]\w+)(?![\w.])", text)}
@@ -290,7 +280,7 @@ def _import_short_names(args: list[str]) -> None:
 
 
 def _check_types(node: Any) -> None:
-    """ValueError where a class stands for an argument whose type its constructor does not say: it would not be made."""
+    """ValueError for a class given to an argument without a type annotation: jsonargparse would not build it."""
     for value in vars(node).values() if isinstance(node, Namespace) else node:
         if isinstance(value, (Namespace, list)):
             _check_types(value)
@@ -316,7 +306,7 @@ def _named(path: str) -> Any:
 
 
 def run(subcommand: str, args: list[str]) -> None:
-    """Runs `lightning SUBCOMMAND ARGS`; a run that diverges and is to go back is run again from its checkpoint."""
+    """Runs `lightning SUBCOMMAND ARGS`; restarts a diverged run from its checkpoint where `Divergence` goes back."""
     from torchrl_gpu.training.divergence import Diverged
 
     quiet()
@@ -335,19 +325,19 @@ def run(subcommand: str, args: list[str]) -> None:
 
 
 def build(subcommand: str, args: list[str]) -> PackageCLI:
-    """The same, up to the point where the Trainer would start: its `model`, `datamodule` and `trainer` are made."""
+    """Builds `model`, `datamodule` and `trainer` as `run` does, without starting the Trainer."""
     quiet()
     return PackageCLI(subcommand, args, run=False)
 
 
 def quiet() -> None:
-    """Silences, by name, what is no news to a user of this package."""
+    """Filters log lines and warnings that tell users of this package nothing."""
     for name in _NOISY:
-        logging.getLogger(name).addFilter(_is_news)
+        logging.getLogger(name).addFilter(_is_of_use)
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # lightning 2.6 calls its older names
-    for message in _NO_NEWS:
+    for message in _HARMLESS:
         warnings.filterwarnings("ignore", message=message)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_of_use(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith(_NOISE)

@@ -17,35 +17,21 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.archives import read_archive
 from torchrl_gpu.training.data.episodes import suite_of
 
-PREFERRED = (
-    "pretrained",
-    VALUES,
-    RULE,
-    "heightmap minimisation",
-)  # who plays without a checkpoint, where there are such baselines
+# The policy that plays without a checkpoint: the first of these that there is.
+PREFERRED = ("pretrained", VALUES, RULE, "heightmap minimisation")
 
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A policy and where it plays.
-
-    Attributes:
-        env: Episodes like those of `lightning test`.
-        policy: Acts in it.
-        name: Of the policy.
-        version: Updates of its weights; None for a baseline.
-        suite: The episodes that `env` is of.
-        config: Of the run, as plain data.
-        is_stopgap: Whether it draws actions because nothing better was asked for or comes with the package.
-    """
+    """A policy and its environment."""
 
     env: BatchedEnv
     policy: Policy
     name: str
-    version: int | None = None
-    suite: Suite[Any, Any] | None = None
-    config: dict[str, Any] | None = None
-    is_stopgap: bool = False
+    version: int | None = None  # updates of its weights; None for a baseline
+    suite: Suite[Any, Any] | None = None  # whose episodes `env` plays
+    config: dict[str, Any] | None = None  # of the run
+    is_stopgap: bool = False  # draws actions, as nothing better was asked for or comes with the package
 
 
 def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[PackageCLI, dict[str, Any] | None]:

@@ -16,13 +16,13 @@ from torchrl_gpu import configs
 CLASSES_HELP = "agents and networks of your own that the file's run names: module.Class,module.Class"
 TOKEN_VARIABLES = {"token": "TORCHRL_GPU_TOKEN", "view_token": "TORCHRL_GPU_VIEW_TOKEN"}
 
-# What each of these subcommands takes, up to the first dot; `predict` alone takes the last one.
+# Options of the Trainer's subcommands, up to the first dot; the last one is of `predict` alone.
 OPTIONS = (
     *("help", "config", "print_config", "seed_everything", "trainer", "model", "data", "ckpt_path"),
     "return_predictions",
 )
 
-_ERRORS = {  # of argparse, and what is said in their place
+_ERRORS = {  # messages of argparse, and what replaces them
     r"^.*arguments are required: (.*)$": r"want \1; got none",
     r"^unrecognized arguments: ": "want known options; got ",
     r"^argument (\S+): invalid choice: (.*) \(choose from (.*)\)$": r"\1 must be one of \3; got \2",
@@ -40,15 +40,15 @@ class OneLineParser(argparse.ArgumentParser):
 
     def add_config(self) -> None:
         """Adds `--config` of a run, which must be given, once."""
-        said = "of a run: a path, or one that the package ships"
-        self.add_argument("--config", required=True, action=_Once, help=said)
+        meaning = "of a run: a path, or one that the package ships"
+        self.add_argument("--config", required=True, action=_Once, help=meaning)
 
     def add_classes(self) -> None:
         """Adds `--classes`, for `policies.registry.import_classes`."""
         self.add_argument("--classes", help=CLASSES_HELP)
 
     def add_address(self, token: str) -> None:
-        """Adds the address of a server and its limit of clients; `token` says what the token is for."""
+        """Adds the address of a server and its limit of clients; `token` is the help text of the token."""
         add = self.add_argument
         add("--host", default="127.0.0.1", help="address to listen at; beyond this machine a long token is needed")
         add("--port", type=int, default=8080, help="0 for any that is free")
@@ -57,33 +57,29 @@ class OneLineParser(argparse.ArgumentParser):
         add("--max_clients", type=int, default=64, help="clients at once")
 
     def parse_run(self, argv: list[str], config: str | None = None) -> tuple[argparse.Namespace, list[str]]:
-        """The options of this parser, and those for Lightning, if any: the config and what is not listed here.
-
-        Args:
-            argv: The command line.
-            config: Stands where it names none.
+        """The options of this parser, and those for Lightning: the config, `config` by default, and all others.
 
         Raises:
-            ValueError, FileNotFoundError: One is unknown, or a file is not there.
+            ValueError, FileNotFoundError: An option is unknown, or a file is not there.
         """
         args, rest = self.parse_known_args(argv)
         named = args.config if isinstance(args.config, list) else [args.config or config]
         if named == [None]:
-            return self.parse_args(argv), []  # refuses what is not listed
+            return self.parse_args(argv), []  # refuses other options
         words = resolve_configs([*(f"--config={each}" for each in named), *rest])
         check_arguments(words, (action.dest for action in self._actions))
         check_checkpoint_path(getattr(args, "ckpt_path", None) or "")
         return args, words
 
     def error(self, message: str) -> NoReturn:
-        """Raises in three parts what argparse would print under a usage text."""
+        """Raises a ValueError in three parts where argparse would print a usage text and exit."""
         for pattern, wanted in _ERRORS.items():
             message = re.sub(pattern, wanted, message)
         raise ValueError(f"{self.prog}: {message}")
 
 
 class _Once(argparse.Action):
-    """Takes an option that may be given once."""
+    """An option that may be given once."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, value: Any, option: str | None = None) -> None:
         if getattr(namespace, self.dest) is not None:
@@ -117,17 +113,13 @@ def positive(text: str) -> float:
 
 
 def resolve_configs(args: list[str], shipped: bool = True) -> list[str]:
-    """The same arguments, with each `--config` as a path and before all other options.
+    """The arguments with each `--config` as a path, or with `shipped` a name, and before all other options.
 
     A parser that reads a config forgets what was given before it; here options change the configs wherever they stand.
 
-    Args:
-        args: Of a subcommand.
-        shipped: Whether the configs that come with the package are meant too, by their names.
-
     Raises:
         FileNotFoundError: A config is neither a file nor shipped with the package.
-        ValueError: No file stands behind `--config`.
+        ValueError: `--config` without a file.
     """
     found, others, rest = [], [], iter(args)
     for arg in rest:
@@ -156,11 +148,9 @@ def _config_path(name: str, shipped: bool) -> str:
 
 
 def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
-    """Complains of what can be told from the arguments alone, so that nobody waits for it until lightning is loaded.
+    """Validates the arguments of a Trainer's subcommand as far as possible without loading lightning.
 
-    Args:
-        args: For a subcommand of the Trainer.
-        others: Options that have been taken out of them, which a misspelt one may have meant.
+    `others` are options that have been taken out of them, which a misspelt one may have meant.
 
     Raises:
         ValueError: There is no such option, or one replaces what another before it has set.
@@ -186,11 +176,7 @@ def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
 
 
 def check_checkpoint_path(ckpt_path: str) -> None:
-    """Lets Lightning's own words and addresses pass.
-
-    Raises:
-        FileNotFoundError: There is no such checkpoint.
-    """
+    """FileNotFoundError for a path without a file; Lightning's own words and addresses pass."""
     is_word = ckpt_path in ("", "best", "last", "latest", "hpc", "null") or ckpt_path.startswith("registry")
     if not is_word and "://" not in ckpt_path and not Path(ckpt_path).exists():
         raise FileNotFoundError(f"checkpoint {ckpt_path}: want an existing file; got none there")

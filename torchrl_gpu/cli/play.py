@@ -1,6 +1,6 @@
-"""The subcommands `torchrl-gpu play` and `serve`: options, a server, and a session until it is told to stop.
+"""The subcommands `torchrl-gpu play` and `serve`: options, a server, and a session until SIGTERM or an interrupt.
 
-Imports nothing heavy: what is wrong with the options is said, and the page served, before torch is loaded.
+Imports nothing heavy: wrong options are reported, and the page is served, before torch is loaded.
 """
 
 from __future__ import annotations
@@ -29,32 +29,28 @@ def main(argv: list[str]) -> None:
 
 
 def run(word: str, argv: list[str], port_tries: int) -> None:
-    """Plays until an interrupt or SIGTERM, then closes every connection and returns.
-
-    Args:
-        word: "play" or "serve".
-        argv: What follows it.
-        port_tries: Ports from the one that was asked for on.
-    """
+    """Plays until an interrupt or SIGTERM; `port_tries` ports are tried from the one that was asked for on."""
     args, words = _parser(word).parse_run(argv, FIRST)
     names = args.streams or _streams(args.num_envs)
     check_names(names, args.num_envs)
     keep_freed_memory()
-    server = StreamServer(port_tries=port_tries, **_serving(args))
+    options = ("host", "port", "token", "view_token", "fps", "max_clients", "allowed_origins")
+    serving: dict[str, Any] = {name: getattr(args, name) for name in options}
+    server = StreamServer(port_tries=port_tries, tls=tuple(args.tls) if args.tls else None, **serving)
     with until_told_to_end() as ending, server:
         for name in names:
             server.declare(name, f"{title(name)} ({LOADING})")
         server.state(policy=LOADING)
-        # A name may be none of this config's, which is known once it is loaded: the address is told after that.
+        # Whether this config has a policy of that name is known once it is loaded: the address is printed after that.
         where = f", watch at {server.url}" if args.policy is None else f" {args.policy!r}"
         print(f"{word}: {LOADING} the policy{where}", flush=True)
         with ending.at_once():
             played, session = _load(args, words, names, server)
-        if ending.event.is_set():  # what was running may have passed over that it was told to end
+        if ending.event.is_set():  # a library may have swallowed the signal's exception
             return
         if played.is_stopgap:
-            said = "no trained policy comes with the package for this config, so that actions are drawn at random"
-            print(f"{word}: {said}; --ckpt_path takes a checkpoint of a run", flush=True)
+            reason = "no trained policy comes with the package for this config, so that actions are drawn at random"
+            print(f"{word}: {reason}; --ckpt_path takes a checkpoint of a run", flush=True)
         print(f"{word}: {played.name} at {server.url}", flush=True)
         session.run(ending.event)
 
@@ -62,7 +58,7 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
 def _load(
     args: argparse.Namespace, words: list[str], names: list[str], server: StreamServer
 ) -> tuple[LoadedPolicy, ViewerSession]:
-    """Builds what plays, which takes seconds, and shows its first picture."""
+    """Builds policy, environment and session, which takes seconds, and publishes the first picture."""
     from torchrl_gpu.cli.loading import load_policy
     from torchrl_gpu.envs.viewable import viewable
     from torchrl_gpu.evaluation.decisions import Decisions, has_values
@@ -87,10 +83,8 @@ def _parser(word: str) -> OneLineParser:
     parser = OneLineParser(prog=f"torchrl-gpu {word}", description=does, epilog=more)
     add = parser.add_argument
     add("--config", action="append", help=f"of a run: a path, or one that the package ships; {FIRST} by default")
-    add(
-        "--ckpt_path",
-        help="checkpoint of a run of the config; without it a policy that comes with the package, or a baseline",
-    )
+    without = "a policy that comes with the package, or a baseline"
+    add("--ckpt_path", help=f"checkpoint of a run of the config; without it {without}")
     add("--policy", help="who plays: a name from the table of `lightning test`")
     add("--num_envs", type=whole(1), default=1, help="episodes side by side")
     add("--speed", type=positive, default=2.0, help="steps a second")
@@ -102,11 +96,6 @@ def _parser(word: str) -> OneLineParser:
     parser.add_address("lets viewers in, and control")
     add("--allowed_origins", nargs="+", default=(), help="pages that may show this one in a frame")
     return parser
-
-
-def _serving(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("host", "port", "token", "view_token", "fps", "max_clients", "allowed_origins")
-    return {name: getattr(args, name) for name in names} | {"tls": tuple(args.tls) if args.tls else None}
 
 
 def _streams(num_envs: int) -> list[str]:

@@ -44,18 +44,17 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
         argv: The arguments behind the program's name; those of this process by default.
         program: "lightning" or "torchrl-gpu"; by default the name under which this process was started.
 
-    What the user can mend is one line on stderr and status 2; any other error keeps its traceback, and so does every
-    error where the variable TORCHRL_GPU_DEBUG is 1.
+    An error that the user can correct is one line on stderr and status 2; other errors keep their traceback, as do all
+    where the variable TORCHRL_GPU_DEBUG is 1.
     """
     # Waiting threads spin a little and then sleep: those that spin on take a core that another process wants, those
     # that sleep at once are late for the next operation.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
     argv = sys.argv[1:] if argv is None else argv
+    # For classes of the user that a config names; last, so that no file here shadows a package.
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(
-            here
-        )  # for classes of one's own that a config names; last, so that no file here shadows a package
+        sys.path.append(here)
     program = program or ("lightning" if Path(sys.argv[0]).stem == "lightning" else "torchrl-gpu")
     try:
         return _dispatch(argv, program)

@@ -1,14 +1,14 @@
-"""`torchrl-gpu record`: a policy plays, and what it sees and does is written as demonstrations.
+"""`torchrl-gpu record`: a policy plays, and its observations and actions are written as demonstrations.
 
-Rows of what the environment shows go to a TensorDict memmap, thousands of episodes side by side; of one that shows
-pictures, a LeRobotDataset v3 with video is written; or an MCAP file each of all episodes, of the worst or best, or of
-those that failed, to be looked at in Foxglove or Rerun. Other options go to the config, as in `lightning test`.
+Formats: rows in a TensorDict memmap, thousands of episodes side by side; a LeRobotDataset v3 with video, of an
+environment that can be drawn; or an MCAP file for each of all episodes, the worst, the best, or those that failed, for
+Foxglove or Rerun. Other options go to the config, as in `lightning test`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WHERE = "torchrl-gpu record"
 ROWS_SEED = 0  # other episodes than `lightning test` has
 _PICTURES, _FILES = ("lerobot", "mcap"), ("mcap",)
-_OPTIONS: dict[str, tuple[tuple[str, ...], Any]] = {  # formats in which they have a meaning, and their defaults
+_OPTIONS: dict[str, tuple[tuple[str, ...], Any]] = {  # formats in which they have an effect, and their defaults
     "size": (_PICTURES, (240, 320)),
     "fps": (_PICTURES, 10.0),
     "choose": (_FILES, "all"),
@@ -39,7 +39,6 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], Any]] = {  # formats in which they ha
 
 
 def main(argv: list[str]) -> None:
-    """Builds what plays, plays, and writes."""
     args, words = _parser().parse_run(argv)
     _check_options(args)
     if args.output.exists():
@@ -49,25 +48,23 @@ def main(argv: list[str]) -> None:
 
     seed = args.seed if args.seed is not None or args.format != "memmap" else ROWS_SEED
     words += [] if seed is None else [f"--data.seed={seed}"]
-    played = load_policy(
-        words, args.ckpt_path, args.policy or (None if args.ckpt_path else "random"), 1, stage="record"
-    )
+    wanted = args.policy or (None if args.ckpt_path else "random")
+    played = load_policy(words, args.ckpt_path, wanted, 1, stage="record")
     name = f"{type(played.env).__name__}, {played.name}"
-    with progress_bar(WHERE, "episodes") as report:
+    args.task = args.task or name
+    with progress_bar(WHERE, "episodes") as bar:
+
+        def report(done: int) -> None:
+            bar(done, args.episodes)
+
         if args.format == "lerobot":
-            number = record(
-                *(played.env, played.policy, args.output, args.episodes, args.size),
-                fps=args.fps,
-                task=args.task or name,
-                progress=lambda done: report(done, args.episodes),
-            )
+            written = played.env, played.policy, args.output, args.episodes, args.size
+            number, unit = record(*written, fps=args.fps, task=args.task, progress=report), "frames"
         elif args.format == "mcap":
-            number = len(record_mcap(played, args, name, lambda done: report(done, args.episodes)))
+            number, unit = record_mcap(played, args, report), "files"
         else:
-            about = {"task": args.task or name, "policy": played.name, "ckpt_path": args.ckpt_path}
-            number = record_rows(played, args.output, args.episodes, about, lambda done: report(done, args.episodes))
-    what = {"lerobot": "frames", "mcap": "files"}.get(args.format, "rows")
-    print(f"Written: {args.output}, {number:,} {what} of {args.episodes} episodes, {name}")
+            number, unit = record_rows(played, args, report), "rows"
+    print(f"Written: {args.output}, {number:,} {unit} of {args.episodes} episodes, {name}")
 
 
 def _parser() -> OneLineParser:
@@ -78,12 +75,8 @@ def _parser() -> OneLineParser:
     add("--policy", help="who plays: a name from the table of `lightning test`, such as deepest-bottom-left")
     add("--episodes", type=whole(1), default=10, help="how many")
     add("--output", type=Path, required=True, help="folder of the dataset, not there yet")
-    add(
-        "--format",
-        choices=("memmap", "lerobot", "mcap"),
-        default="memmap",
-        help="rows, a data set with video, or files to look at",
-    )
+    formats = "rows, a data set with video, or files to look at"
+    add("--format", choices=("memmap", "lerobot", "mcap"), default="memmap", help=formats)
     add("--seed", type=int, help=f"decides the episodes; of rows {ROWS_SEED}, else that of `lightning test`")
     add("--size", nargs=2, type=int, metavar=("H", "W"), help="of video and MCAP: pixels, even; 240 320 by default")
     add("--fps", type=float, help="of video and MCAP: steps per second; 10 by default")
@@ -96,7 +89,7 @@ def _parser() -> OneLineParser:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """ValueError for an option that would do nothing; those that were not given get their defaults."""
+    """ValueError for an option that would have no effect; sets the defaults of the others."""
     for name, (formats, _) in _OPTIONS.items():
         if getattr(args, name) is None:
             continue
@@ -121,10 +114,10 @@ def record(
     task: str = "",
     progress: Callable[[int], None] = lambda done: None,
 ) -> int:
-    """Plays episodes greedily, one after another, and writes them; how many frames they have.
+    """Plays episodes greedily, one after another, writes them as a LeRobotDataset and returns their number of frames.
 
     A row is the picture before an action, `observation.state` where the environment shows a vector, the action, and the
-    reward and end that follow it; rewards of several agents are meant.
+    reward (of several agents their mean) and end that follow it.
 
     Args:
         env: One environment that can be drawn.
@@ -132,9 +125,9 @@ def record(
         folder: Of the dataset, not there yet.
         episodes: How many.
         size: Height and width of the pictures, even.
-        fps: Frames per second of the video: how fast it is shown.
-        task: What is done.
-        progress: Told after every episode how many there are.
+        fps: Frames per second of the video.
+        task: What is done, in words.
+        progress: Called after every episode with the number of episodes.
 
     Raises:
         ValueError: There are several environments, or they cannot be drawn.
@@ -172,56 +165,33 @@ def record(
     return frames
 
 
-def record_rows(
-    played: LoadedPolicy,
-    folder: Path,
-    episodes: int,
-    about: Mapping[str, Any],
-    progress: Callable[[int], None] = lambda done: None,
-) -> int:
-    """Plays episodes greedily, many side by side, and writes their rows; how many there are. See `play_rows`.
-
-    Args:
-        played: The policy, and the suite whose first episodes are played.
-        folder: Of the demonstrations, not there yet.
-        episodes: How many.
-        about: What to say of them in the JSON file: plain data.
-        progress: Told after every batch how many there are.
-    """
+def record_rows(played: LoadedPolicy, args: argparse.Namespace, progress: Callable[[int], None]) -> int:
+    """Plays episodes greedily, many side by side, writes their rows and returns their number. See `play_rows`."""
     from torchrl_gpu.checkpoints.record import run_record
     from torchrl_gpu.demonstrations import memmap
     from torchrl_gpu.evaluation.demonstrations import play_rows
 
     assert played.suite is not None
-    demonstrations = play_rows(played.suite, played.policy, episodes, progress)
-    demonstrations.about |= {**about, **run_record(played.config)}
-    memmap.save(demonstrations, folder)
+    demonstrations = play_rows(played.suite, played.policy, args.episodes, progress)
+    demonstrations.about |= {"task": args.task, "policy": played.name, "ckpt_path": args.ckpt_path}
+    demonstrations.about |= run_record(played.config)
+    memmap.save(demonstrations, args.output)
     return len(demonstrations)
 
 
-def record_mcap(
-    played: LoadedPolicy, args: argparse.Namespace, task: str, progress: Callable[[int], None] = lambda done: None
-) -> list[Path]:
-    """Plays episodes greedily and writes those that are chosen as MCAP; the files. See `record_episodes`.
-
-    Args:
-        played: The policy, and the suite whose first episodes are played.
-        args: The options of the command.
-        task: What is done, unless the options say it.
-        progress: Told after every batch how many there are.
-    """
+def record_mcap(played: LoadedPolicy, args: argparse.Namespace, progress: Callable[[int], None]) -> int:
+    """Plays episodes greedily, writes chosen ones as MCAP and returns the number of files. See `record_episodes`."""
     from torchrl_gpu.evaluation.recording import record_episodes
 
     assert played.suite is not None
-    facts = {"task": args.task or task, "policy": played.name, "ckpt_path": args.ckpt_path or ""}
-    chosen = {name: getattr(args, name) for name in ("choose", "most", "by", "below", "size", "fps")}
-    return record_episodes(
-        played.suite, played.policy, args.output, args.episodes, **chosen, facts=facts, progress=progress
-    )
+    facts = {"task": args.task, "policy": played.name, "ckpt_path": args.ckpt_path or ""}
+    options = {name: getattr(args, name) for name in ("choose", "most", "by", "below", "size", "fps")}
+    played_by = played.suite, played.policy, args.output, args.episodes
+    return len(record_episodes(*played_by, **options, facts=facts, progress=progress))
 
 
 def _state_key(env: BatchedEnv) -> NestedKey | None:
-    """The vector that an environment shows; None where it shows none."""
+    """Key of the vector observation of an environment; None without one."""
     for key, spec in env.observation_spec.items(True, True):
         if key in ("observation", "state") and spec.ndim == 2 and spec.dtype.is_floating_point:
             return key

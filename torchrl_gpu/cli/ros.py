@@ -24,8 +24,8 @@ def main(argv: list[str]) -> None:
     args = _parser().parse_args(resolve_configs(argv, shipped=False)).as_dict()
     from torchrl_gpu.policies.registry import import_classes
 
-    path, device = args.pop("policy"), args.pop("device")
-    loading = {"device": device, "classes": import_classes(WHERE, args.pop("classes"))}
+    path = args.pop("policy")
+    loading = {"device": args.pop("device"), "classes": import_classes(WHERE, args.pop("classes"))}
     page, on_page = args.pop("server"), args.pop("page")
     args.pop("config")
     check_checkpoint_path(path or "")
@@ -60,19 +60,19 @@ def _run(
 
 
 def _swap(bridge: RosBridge, path: str | None, device: str, classes: Sequence[type] = ()) -> str:
-    """Lets the policy that the file holds by now take over; what came of it. Whatever fails, the one before goes on."""
+    """Loads the policy's file again and swaps; the outcome as a line. Whatever fails, the previous policy goes on."""
     from torchrl_gpu.policies import load_policy
 
     try:
         policy = load_policy(path or "", device, classes=classes)
         bridge.swap(policy)
-    except Exception as error:  # of a file that somebody else writes, of a device without memory, of the policy itself
+    except Exception as error:  # of a broken file, of a device without memory, of the policy itself
         return f"ros: the policy before goes on; {' '.join(str(error).split()) or type(error).__name__}"
     return f"ros: {policy.name} of {path} decides now"
 
 
 def _say(line: str) -> None:
-    """Prints a line, where there is still a terminal or pipe that takes it."""
+    """Prints a line, unless the terminal or pipe is gone."""
     with suppress(OSError):
         print(line, flush=True)
 
@@ -82,16 +82,15 @@ def _parser() -> Any:
 
     from torchrl_gpu.streaming import RosBridge, StreamServer
 
-    said = f"{__doc__} Tokens may also stand in the variables {' and '.join(TOKEN_VARIABLES.values())}."
-    parser = ArgumentParser(prog=WHERE, description=said, exit_on_error=False)
-    parser.add_argument("--config", action="config", help="YAML of these options")
-    parser.add_argument(
-        "--policy", type=str | None, help="checkpoint of a run, or a file of weights; none for a camera"
-    )
-    parser.add_argument("--classes", type=str | None, help=CLASSES_HELP)
-    parser.add_argument("--device", type=str, default="auto", help="where it decides")
-    parser.add_argument("--transport", type=str, default="auto", help="auto, cyclonedds, rclpy, zenoh")
-    parser.add_argument("--page", type=bool, default=True, help="whether a page shows camera, policy and metrics")
+    description = f"{__doc__} Tokens may also stand in the variables {' and '.join(TOKEN_VARIABLES.values())}."
+    parser = ArgumentParser(prog=WHERE, description=description, exit_on_error=False)
+    add = parser.add_argument
+    add("--config", action="config", help="YAML of these options")
+    add("--policy", type=str | None, help="checkpoint of a run, or a file of weights; none for a camera")
+    add("--classes", type=str | None, help=CLASSES_HELP)
+    add("--device", type=str, default="auto", help="where it decides")
+    add("--transport", type=str, default="auto", help="auto, cyclonedds, rclpy, zenoh")
+    add("--page", type=bool, default=True, help="whether a page shows camera, policy and metrics")
     parser.add_class_arguments(RosBridge, None, skip=_MADE_HERE)
     parser.add_class_arguments(StreamServer, "server", skip=_OF_PROGRAMS)
     parser.set_defaults({"server.port_tries": 20})

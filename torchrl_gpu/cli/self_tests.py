@@ -14,7 +14,7 @@ from torchrl_gpu.training.collect.graphed import capture_cuda
 
 
 def failure(what: str, device: torch.device) -> str:
-    """Why the self-test that is a function of this module fails on a device; "" where it passes."""
+    """Why the self-test `what`, a function of this module, fails on a device; "" where it passes."""
     depends_on = {"torch": torch.__version__, "triton": str(machine.version("triton")), "device": str(device)}
     depends_on |= machine.cuda_versions(device) if device.type == "cuda" else {"processor": platform.processor()}
     return SelfTest(f"{what} on {device}", f"{__name__}:{what}", (str(device),), depends_on).failure()

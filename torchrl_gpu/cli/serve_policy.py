@@ -1,7 +1,7 @@
 """`torchrl-gpu serve-policy`: a trained policy answers observations with actions, over HTTP and WebSocket.
 
-The hierarchical packer wants the items of its environment: --config names the config of its run, and options that are
-not listed go to that, as in `lightning test`.
+The hierarchical packer needs the items of its environment: --config names the config of its run, and options that are
+not listed go to it, as in `lightning test`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ WHERE = "torchrl-gpu serve-policy"
 
 
 def main(argv: list[str]) -> None:
-    """Serves until an interrupt or SIGTERM."""
     args, words = _parser().parse_run(argv)
     check_checkpoint_path(args.checkpoint)
     with until_told_to_end() as ending, ending.at_once():
@@ -74,9 +73,8 @@ def _env_of(words: list[str], device: str) -> PackingEnv:
     from torchrl_gpu.envs import PackingEnv
 
     words = [*words, "--model.env.num_envs=1", f"--model.env.device={device}"]
-    model: Any = build(
-        "test", [*words, "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.logger=false"]
-    ).model
+    words += ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.logger=false"]
+    model: Any = build("test", words).model
     env = getattr(model, "env", None)
     if not isinstance(env, PackingEnv):
         raise ValueError(f"{WHERE}: want the --config of a run that packs; got one with {type(model).__name__}")

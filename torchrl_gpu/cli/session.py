@@ -1,4 +1,4 @@
-"""Playing for viewers: a step at a time, while somebody watches, and what they ask for in between."""
+"""`ViewerSession`: an environment stepped at a given speed while there are viewers, who control it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ POLL_S = 0.02
 
 
 class ViewerSession:
-    """Steps a player at a given speed, and publishes what it shows. While nobody watches, it stands still.
+    """Steps a player at a given speed while there are viewers, and publishes its streams.
 
-    Viewers with control send `pause`, `resume`, `step` (one, and then pause), `reset` (to the next episode), `slower`,
+    Viewers with control send `pause`, `resume`, `step` (one, then pause), `reset` (to the next episode), `slower`,
     `faster`, and `speed` with steps a second as its value. Each episode that ends is a point of the page's curves.
 
     Args:
-        player: What plays.
-        server: A started `StreamServer`, or what looks like one.
+        player: Policy and environment.
+        server: A started `StreamServer`.
         streams: Of the player's environment, on that server.
         speed: Steps a second.
-        meta: More of what is told with every picture, such as `policy_version`.
-        now: Seconds of a clock that never runs back.
+        meta: Facts that are published with every picture, such as `policy_version`.
+        now: A monotonic clock, seconds.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ViewerSession:
             stop.wait(POLL_S)
 
     def turn(self) -> None:
-        """Does what was asked for, makes a step if one is due and somebody watches, and publishes what is wanted."""
+        """Handles commands, makes a step if one is due and there is a viewer, and publishes."""
         for command in self.server.commands():
             self.handle(command.name, command.value)
         if self.server.watchers() and not self.paused and self.now() >= self._next:
@@ -65,7 +65,7 @@ class ViewerSession:
         self.streams.publish(self.version, step=self.steps, **self.meta)
 
     def handle(self, name: str, value: Any = None) -> None:
-        """Does what a viewer asks for; what it cannot be is passed over."""
+        """Carries out a viewer's command; ignores unknown ones and bad values."""
         if name in ("pause", "resume"):
             self.paused = name == "pause"
         elif name == "step":
@@ -91,7 +91,7 @@ class ViewerSession:
             self._next += HOLD_S
 
     def _log(self, done: Tensor) -> None:
-        """Return and outcomes of the episodes that have just ended, (N,) bool, as curves by their number."""
+        """Logs return and outcomes of the episodes that have just ended, `done` (N,) bool, by episode number."""
         if not done.any():
             return
         shown = {"return", *self.player.env.outcome_names}

@@ -1,4 +1,4 @@
-"""Rates of things that take turns, so that other load slows all of them alike, and two ceilings of this machine."""
+"""Rates of functions that are timed in turns, so that other load slows all alike; two ceilings of this machine."""
 
 from __future__ import annotations
 
@@ -15,22 +15,13 @@ COPY, ADD_MAX = "ceiling: memory copy", "ceiling: add and max"
 
 @dataclass
 class TimedRow:
-    """One row of a table.
-
-    Attributes:
-        name: What it is.
-        run: Does `n` units of work and returns when they are done.
-        per_call: Results of one unit, for example environments stepped.
-        threads: How many threads it may use, in words.
-        group: Rows of a group are compared with each other.
-        notes: What else must be known.
-    """
+    """One row of a table: `run(n)` does `n` units of work and returns when they are done."""
 
     name: str
     run: Callable[[int], None]
-    per_call: int = 1
-    threads: str = "1"
-    group: str = ""
+    per_call: int = 1  # results of one unit, for example environments stepped
+    threads: str = "1"  # that it may use, in words
+    group: str = ""  # rows of a group are compared with each other
     notes: str = ""
     calls: int = 1
     seconds: list[float] = field(default_factory=list)
@@ -43,7 +34,7 @@ class TimedRow:
 
     @property
     def rate(self) -> float:
-        """Their median."""
+        """Median of `rates`."""
         return statistics.median(self.rates)
 
 
@@ -54,14 +45,14 @@ def measure(
     most_calls: int | None = None,
     on_row: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Times rows in turn, after a warm-up that is not counted.
+    """Times rows in turn and fills their `calls` and `seconds`, after a warm-up that is not counted.
 
     Args:
-        rows: Rows; their `calls` and `seconds` are filled.
+        rows: To time.
         seconds: For each row over all its repetitions; a call that takes longer is made twice all the same.
         repetitions: Turns.
         most_calls: Units of one repetition at most.
-        on_row: Told whose turn it is.
+        on_row: Called with the name of each row before its turn.
     """
     repetitions = min(repetitions, _MOST_REPETITIONS)
     turns = {}
@@ -92,16 +83,13 @@ def _synchronise() -> None:
 
 
 def ceilings(device: torch.device) -> list[TimedRow]:
-    """Bytes copied, and add-max operations, a second.
+    """Bytes copied a second between tensors too large for any cache (read and written), and add-max operations.
 
-    The copy is between tensors too large for any cache; what is read and what is written both count. The add-max stays
-    in the caches: a subtraction and a maximum of float32, in two calls, as the eager kernel makes them.
+    The add-max stays in the caches: a subtraction and a maximum of float32, in two calls, as the eager kernel has them.
     """
     size = (1 << 28) if device.type == "cuda" else (1 << 25)
-    source, target = (
-        torch.ones(size, device=device, dtype=torch.float32),
-        torch.empty(size, device=device, dtype=torch.float32),
-    )
+    source = torch.ones(size, device=device, dtype=torch.float32)
+    target = torch.empty(size, device=device, dtype=torch.float32)
     small = (1 << 20) if device.type == "cuda" else (1 << 16) * torch.get_num_threads()
     best, cells, scratch = (torch.zeros(small, device=device, dtype=torch.float32) for _ in range(3))
     rounds = 1000
