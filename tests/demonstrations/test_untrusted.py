@@ -69,19 +69,19 @@ def test_parquet_that_unpacks_to_much_is_not_decoded(
     monkeypatch.setattr(pq.ParquetFile, "read", lambda *_, **__: pytest.fail("it was decoded"))
     said = rf"want at most {2**16 + path.stat().st_size:,} bytes of values in a file of .*; got {16 * MANY:,}"
     with pytest.raises(ValueError, match=said):
-        read_parquet(path, path)
+        read_parquet(path)
     monkeypatch.setattr(untrusted, "_SMALL_BYTES", 2**27)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**16)
     with pytest.raises(ValueError, match="want values that fit into the 52,428 bytes of memory that are to be had"):
-        read_parquet(path, path)
+        read_parquet(path)
 
 
 def test_columns_that_nobody_asks_for_do_not_count(tmp_path: Path) -> None:
     path = written(tmp_path / "a.parquet", action=np.zeros(MANY, np.int64), more=[0.5, *[1.5] * (MANY - 1)])
     with pytest.raises(ValueError, match="bytes of values"):
-        read_parquet(path, path, ["more"])
+        read_parquet(path, ["more"])
     small = written(tmp_path / "b.parquet", action=[1, 2], more=[list(range(MANY)), []])
-    assert read_parquet(small, small, ["action"])["action"].tolist() == [1, 2]
+    assert read_parquet(small, ["action"])["action"].tolist() == [1, 2]
 
 
 def strings(path: Path, encoding: str | None = None, **columns: Any) -> Path:
@@ -99,23 +99,23 @@ def strings(path: Path, encoding: str | None = None, **columns: Any) -> Path:
 def test_a_string_is_held_once_however_many_rows_have_it(tmp_path: Path) -> None:
     """A hundred of these strings would be 3 MB."""
     path = strings(tmp_path / "a.parquet", task=["x" * 30_000] * 100)
-    words = read_strings(path, path, ("task",), "task_index")
+    words = read_strings(path, ("task",), "task_index")
     assert len(words) == 100
     assert len({id(each) for each in words.values()}) == 1
     with pytest.raises(ValueError, match="bytes of values"):
-        read_strings(strings(path, task=["x" * 90_000] * 100), path, ("task",), "task_index")
+        read_strings(strings(path, task=["x" * 90_000] * 100), ("task",), "task_index")
     with pytest.raises(ValueError, match="in encoding 7"):
-        read_strings(strings(path, "DELTA_BYTE_ARRAY", task=["x" * 300] * 100), path, ("task",), "task_index")
+        read_strings(strings(path, "DELTA_BYTE_ARRAY", task=["x" * 300] * 100), ("task",), "task_index")
     for encoding in ("PLAIN", "DELTA_LENGTH_BYTE_ARRAY"):
         path = strings(path, encoding, task=[f"task {i}" for i in range(100)])
-        assert read_strings(path, path, ("task",), "task_index") == {i: f"task {i}" for i in range(100)}
+        assert read_strings(path, ("task",), "task_index") == {i: f"task {i}" for i in range(100)}
 
 
 @pytest.mark.parametrize("task", [[None] * 100, list(range(100))])
 def test_strings_are_strings(task: Any, tmp_path: Path) -> None:
     path = strings(tmp_path / "a.parquet", task=task)
     with pytest.raises(ValueError, match=r"want (strings and whole numbers|a parquet file of strings)"):
-        read_strings(path, path, ("task",), "task_index")
+        read_strings(path, ("task",), "task_index")
 
 
 @pytest.mark.parametrize("changes", [{"num_values": 10}, {"num_values": 4 * MANY}, {"total_uncompressed_size": 40}])
@@ -154,11 +154,11 @@ def test_a_description_that_is_too_long_is_not_parsed(length: int, tmp_path: Pat
         file.seek(-8, 2)
         file.write(length.to_bytes(4, "little") + b"PAR1")
     with pytest.raises(ValueError, match=f"a description of {length:,} bytes"):
-        read_parquet(path, path)
+        read_parquet(path)
 
 
-@pytest.mark.parametrize("read", [read_parquet, lambda *where: read_strings(*where, ("task",), "task_index")])
-def test_mangled_pages_are_one_kind_of_error(read: Callable[[Path, Path], Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", [read_parquet, lambda path: read_strings(path, ("task",), "task_index")])
+def test_mangled_pages_are_one_kind_of_error(read: Callable[[Path], Any], tmp_path: Path) -> None:
     path, rng = tmp_path / "a.parquet", np.random.default_rng(0)
     written(path, action=rng.normal(size=50), task_index=np.arange(50), task=["a", "b"] * 25)
     whole = path.read_bytes()
@@ -168,11 +168,11 @@ def test_mangled_pages_are_one_kind_of_error(read: Callable[[Path, Path], Any], 
             content[at] = rng.integers(0, 256)
         path.write_bytes(bytes(content))
         with suppress(ValueError):
-            read(path, path)
+            read(path)
 
 
 def test_npz_that_unpacks_to_much_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, action=np.zeros(MANY))
     with pytest.raises(ValueError, match="bytes of values in a file of"):
-        read_npz(path, path)
+        read_npz(path)

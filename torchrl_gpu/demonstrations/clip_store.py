@@ -14,44 +14,36 @@ from torchrl_gpu.system import arguments
 
 
 class Video(NamedTuple):
-    """A video of a store, or one that was skipped.
+    """A video of a store, or one that was skipped."""
 
-    Attributes:
-        name: Its path.
-        frames: That are in the store.
-        height, width, fps: Of the file; 0 where it does not say.
-        problem: Why it was skipped; empty where it was not.
-    """
-
-    name: str
-    frames: int = 0
-    height: int = 0
+    name: str  # its path
+    frames: int = 0  # in the store
+    height: int = 0  # 0 where it is unknown, as width and fps
     width: int = 0
     fps: float = 0.0
-    problem: str = ""
+    problem: str = ""  # why it was skipped; "" where it was not
 
 
 class ClipStore:
-    """F frames of E episodes, each stored once, and what was recorded beside them.
+    """F frames of E episodes, each stored once, and the rows recorded beside them.
 
-    Frames of an episode lie one behind another, and episodes one behind another. A frame is meant by its number in the
-    store, from 0 to F − 1; beyond them, the nearest is meant.
+    Frames are in the order of their episodes. Indices of frames are clamped to 0 … F − 1.
 
     Args:
         frames: (F, 3, H, W) uint8 RGB, on the device, or in host memory, from where clips are staged.
         lengths: Frames of each episode, E of them.
-        rows: (F,) entries beside the frames, such as `action`, on the device.
+        rows: (F,) entries beside the frames, such as `action`.
         fps: Frames per second.
         device: Where clips are wanted; None for that of `frames`.
         image_key: TorchRL's key of the pictures in the dataset.
-        tasks: What was to be done, by `task_index`.
-        stats: Of the dataset's features, by their names: `mean`, `std`, `min`, `max` and the like.
-        videos: Where the frames are from, those that were skipped included.
+        tasks: Descriptions by `task_index`.
+        stats: `mean`, `std`, `min`, `max` and the like by feature.
+        videos: Sources of the frames, with those that were skipped.
 
     Attributes:
-        episode: (F,) int64, number of the frame's episode.
-        frame: (F,) int64, number of the frame in its episode.
-        first: (F,) int64, number in the store of the first frame of its episode.
+        episode: (F,) int64, index of the frame's episode.
+        frame: (F,) int64, index of the frame in its episode.
+        first: (F,) int64, index of the first frame of its episode.
     """
 
     def __init__(
@@ -70,10 +62,8 @@ class ClipStore:
         where = type(self).__name__
         arguments.tensor(where, "frames", frames, torch.uint8, (None, 3, None, None))
         if not lengths or min(lengths) < 1 or sum(lengths) != len(frames) or tuple(rows.shape) != (len(frames),):
-            raise ValueError(
-                f"{where}: want lengths of episodes that add up to the frames, and as many rows; got"
-                f" {sum(lengths)}, {len(frames)} and {tuple(rows.shape)}"
-            )
+            wanted = "lengths of episodes that add up to the frames, and as many rows"
+            raise ValueError(f"{where}: want {wanted}; got {sum(lengths)}, {len(frames)} and {tuple(rows.shape)}")
         self.device = device or frames.device
         self.frames, self.lengths, self.fps, self.image_key = frames, list(lengths), float(fps), image_key
         self.tasks, self.videos = dict(tasks or {}), list(videos)
@@ -84,11 +74,8 @@ class ClipStore:
         }
         self.rows = rows.to(self.device)
         length = torch.tensor(self.lengths, dtype=torch.int64, device="cpu")
-        begin = length.cumsum(0) - length
-        self.first = begin.repeat_interleave(length).to(self.device)
-        self.episode = (
-            torch.arange(len(length), dtype=torch.int64, device="cpu").repeat_interleave(length).to(self.device)
-        )
+        begin, number = length.cumsum(0) - length, torch.arange(len(length), dtype=torch.int64, device="cpu")
+        self.first, self.episode = (each.repeat_interleave(length).to(self.device) for each in (begin, number))
         self.frame = torch.arange(len(frames), device=self.device, dtype=torch.int64) - self.first
 
     def __len__(self) -> int:
@@ -106,20 +93,13 @@ class ClipStore:
 
     @property
     def skipped(self) -> dict[str, str]:
-        """Videos that are not in it, and why."""
+        """Reasons of the videos that were skipped, by name."""
         return {video.name: video.problem for video in self.videos if video.problem}
 
     def clips(self, index: Tensor, length: int) -> Tensor:
-        """The clips that end with some frames, the oldest first; before there are T, an episode's first is repeated.
+        """Clips (B, T, 3, H, W) uint8 that end with the frames `index` (B,) int64; `length` is T.
 
-        On the device nothing is read back; staged, the indices are.
-
-        Args:
-            index: (B,) int64, numbers of frames in the store.
-            length: T.
-
-        Returns:
-            (B, T, 3, H, W) uint8.
+        An episode's first frame is repeated where there are fewer before it. Indices are read back only for staging.
         """
         index = index.to(self.device).clamp(0, len(self) - 1)
         back = torch.arange(1 - length, 1, device=self.device, dtype=torch.int64)
@@ -130,7 +110,7 @@ class ClipStore:
         return self._stage(self.frames.index_select(0, at.flatten().cpu()).view(shape))
 
     def batch(self, index: Tensor, length: int, clip_key: NestedKey = "clip") -> TensorDict:
-        """Clips that end with some frames, and what was recorded beside these: (B,)."""
+        """Clips that end with the frames `index`, and the rows of these: (B,)."""
         index = index.to(self.device).clamp(0, len(self) - 1)
         return self.rows[index].set(clip_key, self.clips(index, length))
 

@@ -37,7 +37,7 @@ Decoder = Literal["auto", "pyav", "torchcodec"]
 
 
 class VideoHeader(NamedTuple):
-    """The description of a video in its file."""
+    """Size and rate that the file of a video declares."""
 
     height: int
     width: int
@@ -45,33 +45,20 @@ class VideoHeader(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some frames of a video.
+    """Some frames of a video."""
 
-    Attributes:
-        frames: (n, 3, H, W) uint8 RGB, anywhere.
-        seconds: When each is shown.
-    """
-
-    frames: Tensor
-    seconds: list[float]
+    frames: Tensor  # (n, 3, H, W) uint8 RGB, on any device
+    seconds: list[float]  # presentation time of each
 
 
 def read_header(path: Path, name: str) -> VideoHeader:
-    """The header of an MP4 file, without decoding its video.
-
-    Raises:
-        ValueError: It is no MP4 file, has no video, or one whose frames are too large.
-    """
+    """The header of an MP4 file; ValueError for another file, one without video, or with frames that are too large."""
     with _opened(path, name) as container:
         return _header(container, name)
 
 
 def count_frames(path: Path, name: str) -> int:
-    """Frames that an MP4 file says it has; those of one that is written in fragments are counted.
-
-    Raises:
-        ValueError: As `read_header`.
-    """
+    """Number of frames that an MP4 file declares, or counted in one that is written in fragments; see `read_header`."""
     with _opened(path, name) as container:
         _header(container, name)
         stream = container.streams.video[0]
@@ -86,17 +73,15 @@ def decode(
     device: torch.device | None = None,
     decoder: Decoder = "auto",
 ) -> Iterator[Batch]:
-    """All frames of an MP4 file, from front to back.
-
-    A frame is the mean of the areas that its pixels stand for, in the aspect of `size`.
+    """All frames of an MP4 file in order, resized by area means.
 
     Args:
         path: Of the file.
         name: In messages.
-        size: Height and width to be had; None for those of the file.
+        size: Height and width of the frames; None for those of the file.
         device: Where the frames are wanted; None for the CPU.
-        decoder: "pyav", "torchcodec", or "auto": torchcodec where it works and decodes on the device, else PyAV, which
-            is faster on a CPU as it makes frames small before they are RGB.
+        decoder: "pyav", "torchcodec", or "auto": torchcodec where it works on a CUDA device, else PyAV, which is faster
+            on a CPU as it resizes frames before they are RGB.
 
     Raises:
         ValueError: The file cannot be decoded, or frames change their size.
@@ -154,15 +139,11 @@ def _header(container: Any, name: str) -> VideoHeader:
     height, width, rate = stream.height, stream.width, stream.average_rate
     if not (height and width and rate) or not 0.1 <= rate <= 1000:
         refuse(name, f"{_VIDEO}, of 0.1 to 1000 frames a second", f"{height}×{width} at {rate} frames a second")
-    _check_size(height, width, name)
+    if height * width > MOST_PIXELS:
+        refuse(name, f"frames of at most {MOST_PIXELS:,} pixels", f"{height}×{width}")
     if stream.frames > MOST_FRAMES:
         refuse(name, f"at most {MOST_FRAMES:,} frames", f"{stream.frames:,}")
     return VideoHeader(height, width, Fraction(rate))
-
-
-def _check_size(height: int, width: int, name: str) -> None:
-    if height * width > MOST_PIXELS:
-        refuse(name, f"frames of at most {MOST_PIXELS:,} pixels", f"{height}×{width}")
 
 
 def _batch_size(height: int, width: int) -> int:
@@ -175,12 +156,10 @@ def _by_pyav(path: Path, name: str, size: tuple[int, int] | None) -> Iterator[Ba
         height, width = size or given[:2]
         stream = container.streams.video[0]
         context = stream.codec_context
-        context.options = {
-            "err_detect": "explode",
-            "max_pixels": str(MOST_PIXELS),
-        }  # else what is corrupt is made up from the frames before
+        # Without "explode", corrupt frames are made up from those before.
+        context.options = {"err_detect": "explode", "max_pixels": str(MOST_PIXELS)}
         context.thread_count = torch.get_num_threads()
-        # Kept over the frames: to set it up takes longer than a frame.
+        # One for all frames: to set it up takes longer than a frame.
         reformatter = load("av.video.reformatter", "video", "demonstrations").VideoReformatter()
         how = SMALL if (height, width) != given[:2] else None
         frames = np.empty((_batch_size(height, width), height, width, 3), np.uint8)
@@ -215,12 +194,12 @@ def _takes_torchcodec(decoder: Decoder, device: torch.device) -> bool:
 
 @functools.cache
 def torchcodec_problem(device: torch.device) -> str:
-    """The reason why torchcodec fails on a device, in one line that is logged once; empty where it has just decoded."""
+    """The reason why torchcodec fails on a device, in one line that is logged once; "" where it has just decoded."""
     try:
         decoders = importlib.import_module("torchcodec.decoders")
         frame = decoders.VideoDecoder(_sample(), device=str(device)).get_frames_in_range(0, 2)
         problem = "" if frame.data.shape[:2] == (2, 3) else f"it gives frames of shape {tuple(frame.data.shape)}"
-    except Exception as error:  # whatever a library that does not fit raises
+    except Exception as error:  # libraries that do not fit raise errors of any kind
         problem = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
     if problem:
         _LOG.warning(
@@ -230,7 +209,7 @@ def torchcodec_problem(device: torch.device) -> str:
 
 
 def _sample() -> bytes:
-    """Two grey frames as an MP4 file; larger than the smallest that decoders in hardware take."""
+    """Two grey frames as an MP4 file, of a size that hardware decoders take."""
     av = load("av", "video", "demonstrations")
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as container:
@@ -243,7 +222,7 @@ def _sample() -> bytes:
 
 
 def _by_torchcodec(path: Path, name: str, size: tuple[int, int] | None, device: torch.device) -> Iterator[Batch]:
-    given = read_header(path, name)  # what it refuses, the library below is not shown
+    given = read_header(path, name)  # so that torchcodec gets valid files alone
     decoders = importlib.import_module("torchcodec.decoders")
     step = _batch_size(given.height, given.width)
     with _mp4(path, name) as file, reading(name, _VIDEO):

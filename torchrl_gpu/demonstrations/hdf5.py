@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +49,17 @@ def is_hdf5(path: Path) -> bool:
 def read_hdf5(path: Path, entries: Collection[str] | None, bad: BadParts) -> Demonstrations:
     """Demonstrations of a file of robomimic or Minari; observations by their own names, or `observation` for one.
 
-    Only plain arrays in the file itself are read: neither links to other files nor what a plug-in would unpack. What
-    the file says of shapes is held against limits before anything is read. Pictures stay uint8. `about["masks"]` has
-    the episodes of robomimic's groups `mask/NAME`, such as `train` and `valid`, by their numbers.
+    Only plain arrays in the file itself are read: no links to other files, nothing that needs a plug-in. Shapes are
+    validated before anything is read. Pictures stay uint8. `about["masks"]` has the indices of the episodes of
+    robomimic's groups `mask/NAME`, such as `train` and `valid`.
 
     Args:
         path: Of the file.
         entries: Names of observations that are wanted, and `action`; None for all.
-        bad: Told of an episode that cannot be used.
+        bad: Collects episodes that cannot be used.
 
     Raises:
-        ValueError: The file is none, is broken, or something in it is not as it must be; the message names file, entry
-            and row.
+        ValueError: The file is of another kind, broken or invalid; the message names file, entry and row.
         ModuleNotFoundError: h5py is not installed.
     """
     check_file(path, path)
@@ -75,33 +74,21 @@ def read_hdf5(path: Path, entries: Collection[str] | None, bad: BadParts) -> Dem
 
 
 class _Reader:
-    """Reads plain arrays of one file.
-
-    Args:
-        h5py: The module.
-        path: Of the file, in messages.
-        entries: Names of observations that are wanted; None for all.
-        bad: Told of an episode that cannot be used.
-    """
+    """Reads plain arrays of one file; the arguments are those of `read_hdf5`."""
 
     def __init__(self, h5py: Any, path: Path, entries: Collection[str] | None, bad: BadParts) -> None:
         self.h5py, self.path, self.entries, self.bad = h5py, path, entries, bad
         self.size = path.stat().st_size
-        self.left = room_of(self.size) // 2  # bytes, whole, and by episode
-        self.seen: set[int] = set()  # addresses of what was visited
-        self.again = 0  # visits of something that was visited before
+        self.left = room_of(self.size) // 2  # bytes: they are held together and by episode
+        self.seen: set[int] = set()  # addresses of visited objects
+        self.again = 0  # repeated visits
 
     def demonstrations(
         self, file: Any, root: Any, pattern: re.Pattern[str], observed: str, more: int
     ) -> Demonstrations:
-        """All episodes of a group, in the order of their numbers.
+        """All episodes of the group `root`, in the order of their numbers.
 
-        Args:
-            file: With the group `mask`, if there is one.
-            root: The group.
-            pattern: Of the names of episodes.
-            observed: Name of the observations of an episode.
-            more: Rows of observations behind that of the last action.
+        Observations are the member `observed` of an episode, and have `more` rows behind that of the last action.
         """
         if len(root) > _MOST_EPISODES:
             refuse(self.path, f"at most {_MOST_EPISODES:,} episodes", f"{len(root):,}")
@@ -120,23 +107,20 @@ class _Reader:
         return out
 
     def _masks(self, file: Any) -> dict[str, list[str]]:
-        """Names of episodes by the names of robomimic's masks, where they are written as by robomimic: short bytes."""
+        """Names of episodes by the names of robomimic's masks: plain arrays of short bytes in the group `mask`."""
         masks: dict[str, list[str]] = {}
-        for name, found in self._held(file):
+        hard = self.h5py.HardLink
+        group = file["mask"] if isinstance(file.get("mask", getlink=True), hard) else None
+        if not isinstance(group, self.h5py.Group) or len(group) > _MOST_ENTRIES:
+            return masks
+        for name in sorted(group):
+            found = group[name] if isinstance(group.get(name, getlink=True), hard) else None
+            if not isinstance(found, self.h5py.Dataset) or not self._lies_plain(found):
+                continue
             kind = found.dtype
             if found.ndim == 1 and len(found) <= _MOST_EPISODES and kind.kind == "S" and kind.itemsize <= _MOST_LETTERS:
                 masks[name] = [each.decode("ascii", "replace") for each in found[()]]
         return masks
-
-    def _held(self, file: Any) -> Iterator[tuple[str, Any]]:
-        """The plain arrays of the group `mask`."""
-        hard = self.h5py.HardLink
-        group = file["mask"] if isinstance(file.get("mask", getlink=True), hard) else None
-        if isinstance(group, self.h5py.Group) and len(group) <= _MOST_ENTRIES:
-            for name in sorted(group):
-                found = group[name] if isinstance(group.get(name, getlink=True), hard) else None
-                if isinstance(found, self.h5py.Dataset) and self._lies_plain(found):
-                    yield name, found
 
     def _episode(self, root: Any, name: str, observed: str, more: int) -> Arrays:
         episode, where = self.child(root, name, ""), f"{self.path}: {name}"
@@ -162,7 +146,7 @@ class _Reader:
         return {key: values[: len(rows)] for key, values in arrays.items()}
 
     def _collect(self, found: Any, place: str, key: tuple[str, ...], arrays: Arrays, deep: int) -> None:
-        """The arrays of a group that are wanted, by their names, joined by dots."""
+        """Adds the wanted arrays of a group by their names joined by dots."""
         name = ".".join(key)
         if isinstance(found, self.h5py.Dataset):
             if self.entries is None or name in self.entries:
@@ -180,7 +164,7 @@ class _Reader:
         return self.entries is None or any(f"{each}.".startswith(f"{name}.") for each in self.entries)
 
     def child(self, group: Any, name: str, place: str) -> Any:
-        """The member of a group by its name, if it lies in this file; None without one."""
+        """The member `name` of a group, which must be in this file; None without one."""
         link = group.get(name, getlink=True)
         if link is None:
             return None

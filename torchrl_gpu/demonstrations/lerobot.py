@@ -39,7 +39,7 @@ IMAGES = "observation.images."
 INDICES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Columns that every dataset has, one number a row."""
 _NEAR = 1.01  # frames by which the time that an episode takes may differ from its length
-_SURE = 0.25  # of a frame, by which a time may be off where nothing but times says which frame is meant
+_SURE = 0.25  # of a frame, by which a time may be off where the frame is found by its time alone
 _KEYS: dict[str, NestedKey] = {
     "episode_index": "episode",
     "frame_index": "frame",
@@ -48,7 +48,7 @@ _KEYS: dict[str, NestedKey] = {
 
 
 def entry_key(name: str) -> NestedKey:
-    """TorchRL's key for a feature: `observation.state` is ("observation", "state"), `episode_index` is "episode"."""
+    """TorchRL's key of a feature: ("observation", "state") for `observation.state`, "episode" for `episode_index`."""
     if name in _KEYS:
         return _KEYS[name]
     if name.startswith(IMAGES):
@@ -57,33 +57,30 @@ def entry_key(name: str) -> NestedKey:
 
 
 def is_dataset(folder: Path) -> bool:
-    """True for a folder that holds one."""
+    """True for the folder of a LeRobotDataset."""
     return (folder / INFO).is_file()
 
 
 def read_dataset(root: Path, camera: str | None, bad: BadParts) -> Source:
-    """The videos of one camera of a dataset and what is recorded beside their frames.
+    """The videos of one camera of a dataset and the rows beside their frames.
 
     Args:
         root: Folder of the dataset.
         camera: Feature with the pictures; None where there is only one of them.
-        bad: Told of a video whose rows cannot be used.
+        bad: Collects videos whose rows cannot be used.
 
     Raises:
-        ValueError: What describes the dataset is not as the format has it, or leads out of the folder.
+        ValueError: The metadata are not as the format has them, or lead out of the folder.
     """
-    info = _Info(root, read_json(root / INFO, root / INFO))
+    info = _Info(root)
     camera = info.camera(camera)
-    table = _read_episodes(root, camera)
-    if len(table["length"]) != info.total_episodes:
-        wanted = f"as many episodes as total_episodes says, {shown(info.total_episodes)}"
-        refuse(root / "meta" / "episodes", wanted, f"{len(table['length'])}")
-    tasks_path = root / "meta" / "tasks.parquet"
+    table = _read_episodes(root, info, camera)
+    tasks, stats = root / "meta" / "tasks.parquet", root / "meta" / "stats.json"
     source = Source(camera=camera)
-    if tasks_path.exists():
-        source.tasks = read_strings(tasks_path, tasks_path, ("task", "__index_level_0__"), "task_index")
-    if (root / "meta" / "stats.json").exists():
-        source.stats = read_stats(read_json(root / "meta" / "stats.json", root / "meta" / "stats.json"), root)
+    if tasks.exists():
+        source.tasks = read_strings(tasks, ("task", "__index_level_0__"), "task_index")
+    if stats.exists():
+        source.stats = read_stats(read_json(stats), root)
     files = _DataFiles(root, info)
     chunk, file = (table[f"videos/{camera}/{name}_index"] for name in ("chunk", "file"))
     start = table[f"videos/{camera}/from_timestamp"]
@@ -97,7 +94,7 @@ def read_dataset(root: Path, camera: str | None, bad: BadParts) -> Source:
             numbers = np.nonzero((videos == place).all(1))[0]
             numbers = numbers[np.argsort(start[numbers], kind="stable")]
             frames = count_frames(root / relative, name)
-            first, whole = _first_frames(table, numbers, camera, info.fps, frames, name, clock)
+            first, complete = _first_frames(table, numbers, camera, info.fps, frames, name, clock)
             rows = [_episode_rows(table, int(i), files, name) for i in numbers]
             for i, each in zip(numbers, rows, strict=True):
                 if (each["frame_index"] != np.arange(len(each["frame_index"]))).any():
@@ -106,28 +103,16 @@ def read_dataset(root: Path, camera: str | None, bad: BadParts) -> Source:
                 clock.note("timestamp", each["timestamp"] * info.fps - each["frame_index"])
             episodes = tuple(Episode(at, each) for at, each in zip(first, rows, strict=True))
             source.recordings.append(
-                Recording(name, root / relative, info.fps, info.size(camera), episodes, whole=whole)
+                Recording(name, root / relative, info.fps, info.size(camera), episodes, complete=complete)
             )
     clock.log(root)
     return source
 
 
 def read_rows(root: Path, entries: Collection[str] | None, bad: BadParts) -> Demonstrations:
-    """The numbers of a dataset by LeRobot's names; no video is opened.
-
-    Args:
-        root: Folder of the dataset.
-        entries: Names of features that are wanted; None for all.
-        bad: Told of an episode whose rows cannot be used.
-
-    Raises:
-        ValueError: As in `read_dataset`.
-    """
-    info = _Info(root, read_json(root / INFO, root / INFO))
-    table, files = _read_episodes(root), _DataFiles(root, info, entries)
-    if len(table["length"]) != info.total_episodes:
-        wanted = f"as many episodes as total_episodes says, {shown(info.total_episodes)}"
-        refuse(root / "meta" / "episodes", wanted, f"{len(table['length'])}")
+    """The numbers of a dataset, of some features or all, by LeRobot's names; opens no video. See `read_dataset`."""
+    info = _Info(root)
+    table, files = _read_episodes(root, info), _DataFiles(root, info, entries)
     if table["length"].sum() > MOST_FRAMES:
         refuse(root / "meta" / "episodes", f"at most {MOST_FRAMES:,} rows", f"{table['length'].sum():,}")
     episodes = []
@@ -140,10 +125,11 @@ def read_rows(root: Path, entries: Collection[str] | None, bad: BadParts) -> Dem
 
 
 class _Info:
-    """The content of `meta/info.json`, checked."""
+    """The content of `meta/info.json`, validated."""
 
-    def __init__(self, root: Path, info: Any) -> None:
-        self.name = name = str(root / INFO)
+    def __init__(self, root: Path) -> None:
+        info, self.name = read_json(root / INFO), str(root / INFO)
+        name = self.name
         if not isinstance(info, dict):
             refuse(name, "an object", shown(info))
         version = info.get("codebase_version")
@@ -161,7 +147,7 @@ class _Info:
         self.data_path, self.video_path = info.get("data_path", DATA_PATH), info.get("video_path", VIDEO_PATH)
 
     def camera(self, wanted: str | None) -> str:
-        """The feature with the pictures."""
+        """Name of the feature with the pictures."""
         videos = [key for key, each in self.features.items() if each.get("dtype") == "video" and not _is_depth(each)]
         if wanted is None and len(videos) == 1:
             return videos[0]
@@ -172,42 +158,40 @@ class _Info:
         return str(wanted)
 
     def size(self, camera: str) -> tuple[int, int] | None:
-        """Height and width that the pictures have; None where it cannot be told."""
+        """Height and width of the pictures; None where the shape does not tell."""
         shape = self.shape(camera)
         if len(shape) == 3 and shape[2] in (1, 3):
             return shape[0], shape[1]
         return (shape[1], shape[2]) if len(shape) == 3 and shape[0] in (1, 3) else None
 
     def shape(self, feature: str) -> tuple[int, ...]:
-        """That of a feature in one row."""
+        """Shape of a feature in one row."""
         shape = self.features[feature].get("shape")
         if not isinstance(shape, list) or not all(type(each) is int and 0 < each < 2**31 for each in shape):
             refuse(f"{self.name}: {feature}", "a shape of positive whole numbers", shown(shape))
         return tuple(shape)
 
     def columns(self) -> list[str]:
-        """Features of numbers, which the data files have as columns."""
-        passed_over = ("video", "image", "string", "language", "audio")
-        return [key for key, each in self.features.items() if each.get("dtype") not in passed_over]
+        """Features of numbers, which are columns of the data files."""
+        others = ("video", "image", "string", "language", "audio")
+        return [key for key, each in self.features.items() if each.get("dtype") not in others]
 
 
 def _is_depth(feature: dict[str, Any]) -> bool:
-    said = [feature.get(place) for place in ("info", "video_info")]
-    return any(
-        each.get(word) for each in said if isinstance(each, dict) for word in ("is_depth_map", "video.is_depth_map")
-    )
+    infos = [info for key in ("info", "video_info") if isinstance(info := feature.get(key), dict)]
+    return any(info.get("is_depth_map") or info.get("video.is_depth_map") for info in infos)
 
 
-def _read_episodes(root: Path, camera: str | None = None) -> Arrays:
-    """The rows of all files of `meta/episodes`, in the order of the episodes; with where the videos of a camera are."""
+def _read_episodes(root: Path, info: _Info, camera: str | None = None) -> Arrays:
+    """The rows of `meta/episodes` in the order of the episodes, with the places of a camera's videos."""
     folder = root / "meta" / "episodes"
     names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
     places = [] if camera is None else [f"videos/{camera}/{name}" for name in names]
-    whole = ["episode_index", "length", "dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index"]
-    columns = [*whole, *places]
+    columns = ["episode_index", "length", "dataset_from_index", "dataset_to_index"]
+    columns += ["data/chunk_index", "data/file_index", *places]
     tables = []
     for path in sorted(folder.glob("chunk-*/file-*.parquet")):
-        table = read_parquet(path, path, columns)
+        table = read_parquet(path, columns)
         if missing := [each for each in columns if each not in table]:
             refuse(path, f"the columns {', '.join(columns)}", f"no {missing[0]}")
         for each in columns:
@@ -224,11 +208,14 @@ def _read_episodes(root: Path, camera: str | None = None) -> Arrays:
         refuse(folder, "every episode once", "one that is there twice")
     if joined["length"].max() > MOST_FRAMES or (joined["length"] < 1).any():
         refuse(folder, f"lengths from 1 to {MOST_FRAMES:,}", f"{joined['length'].min()} to {joined['length'].max()}")
+    if len(order) != info.total_episodes:
+        wanted = f"as many episodes as total_episodes says, {shown(info.total_episodes)}"
+        refuse(folder, wanted, f"{len(order)}")
     return joined
 
 
 class _DataFiles:
-    """Rows of episodes, out of the files of `data`; the file that was read last is kept."""
+    """Rows of episodes from the files of `data`; caches the file that was read last."""
 
     def __init__(self, root: Path, info: _Info, entries: Collection[str] | None = None) -> None:
         self.root, self.info, self.entries = root, info, entries
@@ -254,7 +241,7 @@ class _DataFiles:
     def _read(self, path: Path) -> Arrays:
         asked = [each for each in self.info.columns() if self.entries is None or each in self.entries]
         wanted = list(dict.fromkeys([*asked, *INDICES]))
-        table = read_parquet(path, path, wanted)
+        table = read_parquet(path, wanted)
         needed = [each for each in wanted if each not in ("index", "task_index")]
         if missing := [each for each in needed if each not in table]:
             refuse(path, f"the columns {', '.join(needed)}", f"no {missing[0]}")
@@ -266,7 +253,7 @@ class _DataFiles:
         return {each: self._shaped(each, values, path) for each, values in table.items()}
 
     def _shaped(self, feature: str, values: np.ndarray, path: Path) -> np.ndarray:
-        """(L, …): what has the shape (1,) is one number a row in the file."""
+        """(L, …): a feature of shape (1,) is one number a row in the file."""
         if feature in INDICES:
             return values
         shape = self.info.shape(feature)
@@ -299,9 +286,7 @@ def _first_frames(
         return counted.tolist(), True
     nearest = np.round(begin).astype(np.int64)
     for i in np.nonzero(np.abs(begin - nearest) > _SURE)[0]:
-        wanted = (
-            f"from_timestamp at a frame, as {length.sum():,} frames of episodes are not the {frames:,} of the video"
-        )
+        wanted = f"from_timestamp at a frame, as episodes have {length.sum():,} frames and the video has {frames:,}"
         refuse(f"{name}: episode {number[i]}", wanted, f"{times[0][i]:g} s, frame {begin[i]:.2f}")
     for i in np.nonzero(nearest[1:] < nearest[:-1] + length[:-1])[0]:
         refuse(name, "episodes one behind another", f"one that begins at frame {nearest[i + 1]}")
@@ -309,26 +294,24 @@ def _first_frames(
 
 
 class _Clock:
-    """The distance of times from the counted frames, in frames; more than half of one is logged, once."""
+    """The largest distance, in frames, of recorded times from counted frames; more than half of one is logged once."""
 
     def __init__(self, fps: float) -> None:
         self.fps, self.late = fps, dict[str, float]()
 
     def note(self, column: str, frames: np.ndarray) -> None:
-        """Some differences of a column."""
         self.late[column] = max(self.late.get(column, 0.0), float(np.abs(frames).max()))
 
     def log(self, root: Path) -> None:
-        """One line of all columns."""
         for column, frames in self.late.items():
             if frames > 0.5:
-                said = "frames go by lengths" if column == "from_timestamp" else "frames go by frame_index"
-                line = "demonstrations: %s: %s is off by up to %.3g s, %.1f frames at %g a second: %s"
-                _LOG.warning(line, root, column, frames / self.fps, frames, self.fps, said)
+                used = "lengths" if column == "from_timestamp" else "frame_index"
+                line = "demonstrations: %s: %s is off by up to %.3g s, %.1f frames at %g a second: frames go by %s"
+                _LOG.warning(line, root, column, frames / self.fps, frames, self.fps, used)
 
 
 def _episode_rows(table: Arrays, i: int, files: _DataFiles, name: str) -> Arrays:
-    """Rows of episode i of the table, held against what that says of them; clocks need only rise."""
+    """Rows of episode i of the table, validated against it; clocks need only rise."""
     number, length = int(table["episode_index"][i]), int(table["length"][i])
     where = f"{name}: episode {number}"
     rows = files.rows(int(table["data/chunk_index"][i]), int(table["data/file_index"][i]), number, name)

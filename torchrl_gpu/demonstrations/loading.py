@@ -1,4 +1,4 @@
-"""Recorded demonstrations into a clip store: what is read, whether it fits, decoding, and what is skipped."""
+"""`load_demonstrations`: videos and their rows decoded into a `ClipStore`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from torchrl_gpu.demonstrations import lerobot
-from torchrl_gpu.demonstrations import mp4_actions as sidecars
+from torchrl_gpu.demonstrations import lerobot, mp4_actions
 from torchrl_gpu.demonstrations.clip_store import ClipStore, Video
 from torchrl_gpu.demonstrations.decoding import MOST_PIXELS, Decoder, VideoHeader, decode, read_header
 from torchrl_gpu.demonstrations.memmap import has_frames
@@ -31,7 +29,7 @@ from torchrl_gpu.system import arguments
 _LOG = logging.getLogger(__name__)
 
 WHERE = "demonstrations"
-_RATE = 0.01  # share by which the rate that a video says it has may differ: it is a mean over the file
+_RATE = 0.01  # tolerance of a video's rate, as a share: it is a mean over the file
 
 PathLike = str | os.PathLike[str]
 
@@ -48,30 +46,30 @@ def load_demonstrations(
     decoder: Decoder = "auto",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ClipStore:
-    """The frames of demonstrations, decoded once, with what was recorded beside them.
+    """The frames of demonstrations, decoded once, and the rows beside them.
 
     Args:
-        paths: Folders of LeRobotDataset v3, MP4 files with a sidecar, folders of these; or one store that was saved,
-            which is opened without decoding anything and takes none of the arguments but `device` and `placement`.
+        paths: Folders of LeRobotDataset v3, MP4 files with a file of actions beside each, folders of these; or one
+            saved store, which is opened without decoding, by `device` and `placement` alone.
         size: Height and width of the frames; None for those of the videos.
         device: Where clips are wanted.
-        fps: Frames per second that all videos must have; None for those that the first one has.
-        camera: LeRobot's feature with the pictures; None where each dataset has one only.
-        on_bad: "raise" what is wrong with a video, or "skip" it; skipped ones are logged in one line, see
+        fps: Frames per second that all videos must have; None for those of the first one.
+        camera: LeRobot's feature with the pictures; None where each dataset has only one.
+        on_bad: "raise" the error of a bad video, or "skip" the video; skipped ones are logged in one line, see
             `ClipStore.skipped`.
         placement: Of the frames: "device", "host", or "auto": the device where they fit into most of its free memory,
             else host memory, from where clips are staged; the choice is logged.
         decoder: See `decode`.
-        progress: Told after every batch how many frames of how many are decoded.
+        progress: Called after every batch with the numbers of decoded frames and of all frames.
 
     Raises:
-        ValueError: Something cannot be used, or does not fit.
+        ValueError: A video or its rows cannot be used, or the frames do not fit into memory.
         ModuleNotFoundError: PyAV or pyarrow is not installed.
     """
     arguments.choice(WHERE, "placement", placement, ("auto", "device", "host"))
-    there, listed = get_device(device), _listed(paths)
+    clip_device, listed = get_device(device), _listed(paths)
     if len(listed) == 1 and has_frames(listed[0]):
-        return open_store(listed[0], there, lambda needed: placed(needed, there, placement))
+        return open_store(listed[0], clip_device, lambda needed: placed(needed, clip_device, placement))
     rate = None if fps is None else arguments.number(WHERE, "fps", fps, 0.1, 1000.0)
     wanted, bad = None if size is None else _checked_size(size), BadParts(on_bad)
     source = _read(listed, rate, camera, bad)
@@ -79,12 +77,16 @@ def load_demonstrations(
     _check_any(accepted, listed, bad)
     (first, header), total = accepted[0], sum(recording.num_rows for recording, _ in accepted)
     shape = total, 3, *(wanted or header[:2])
-    frames = torch.empty(shape, dtype=torch.uint8, device=placed(math.prod(shape), there, placement))
+    frames = torch.empty(shape, dtype=torch.uint8, device=placed(math.prod(shape), clip_device, placement))
     decoded, done = list[Recording](), 0
-    for recording, said in accepted:
+    for recording, its_header in accepted:
+
+        def report(new: int, before: int = done) -> None:
+            progress(before + new, total)
+
         with bad.guard(recording.name):
-            part = frames[done : done + recording.num_rows]
-            _decode_into(part, recording, said, decoder, there, partial(_report, progress, done, total))
+            out = frames[done : done + recording.num_rows]
+            _decode_into(out, recording, its_header, decoder, clip_device, report)
             decoded.append(recording)
             done += recording.num_rows
     bad.log()
@@ -95,7 +97,7 @@ def load_demonstrations(
         [len(each) for each in episodes],
         _rows(episodes),
         fps=rate or first.fps or float(header.fps),
-        device=there,
+        device=clip_device,
         image_key="pixels" if source.camera is None else lerobot.entry_key(source.camera),
         tasks=source.tasks,
         stats=source.stats,
@@ -104,29 +106,21 @@ def load_demonstrations(
 
 
 def _check_any(usable: Sequence[object], paths: list[Path], bad: BadParts) -> None:
-    """ValueError where no video is left; it says what is wrong with the first one."""
+    """ValueError where no video is left, with the reason of the first one."""
     if not usable:
         bad.log()
         refuse(", ".join(map(str, paths)), "a video that can be used", next(iter(bad.reasons.values()), "none"))
 
 
 def _videos(accepted: list[tuple[Recording, VideoHeader]], decoded: list[Recording], bad: BadParts) -> list[Video]:
-    """A line for every video: those that were decoded, then those that were skipped."""
-    said = {recording.name: (*header[:2], float(header.fps)) for recording, header in accepted}
-    kept = [Video(each.name, each.num_rows, *said[each.name]) for each in decoded]
-    return kept + [Video(name, 0, *said.get(name, (0, 0, 0.0)), reason) for name, reason in bad.reasons.items()]
-
-
-def _report(progress: Callable[[int, int], None], before: int, total: int, new: int) -> None:
-    progress(before + new, total)
+    """The videos that were decoded, then those that were skipped."""
+    forms = {recording.name: (*header[:2], float(header.fps)) for recording, header in accepted}
+    kept = [Video(each.name, each.num_rows, *forms[each.name]) for each in decoded]
+    return kept + [Video(name, 0, *forms.get(name, (0, 0, 0.0)), reason) for name, reason in bad.reasons.items()]
 
 
 def placed(needed: int, device: torch.device, placement: Placement) -> torch.device:
-    """The device on which frames of so many bytes are kept.
-
-    Raises:
-        ValueError: They do not fit.
-    """
+    """The device on which frames of `needed` bytes are kept; ValueError where they do not fit."""
     home = memory.place(WHERE, "frames", needed, device, placement)
     free = memory.free_bytes(home)
     if free is not None and needed > memory.SHARE * free:
@@ -164,27 +158,27 @@ def _checked_size(size: Sequence[int]) -> tuple[int, int]:
 
 def _read(paths: list[Path], fps: float | None, camera: str | None, bad: BadParts) -> Source:
     """The recordings at all paths, in their order."""
-    whole = Source()
+    joined = Source()
     for path in paths:
         if path.is_dir() and lerobot.is_dataset(path):
             found = lerobot.read_dataset(path, camera, bad)
         else:
-            found = sidecars.read_videos(sorted(path.glob("*.mp4")) if path.is_dir() else [path], fps, bad)
+            found = mp4_actions.read_videos(sorted(path.glob("*.mp4")) if path.is_dir() else [path], fps, bad)
             if path.is_dir() and not found.recordings and not bad.reasons:
                 refuse(path, f"a folder with {lerobot.INFO}, or with MP4 files", "neither")
-        if whole.recordings and whole.tasks != found.tasks:
+        if joined.recordings and joined.tasks != found.tasks:
             refuse(path, "the tasks of the paths before", f"{len(found.tasks)} others")
-        whole.recordings += found.recordings
-        whole.tasks = found.tasks
-        whole.camera = found.camera or whole.camera
-        whole.stats = found.stats if len(paths) == 1 else {}  # those of one dataset are not those of all
-    return whole
+        joined.recordings += found.recordings
+        joined.tasks = found.tasks
+        joined.camera = found.camera or joined.camera
+        joined.stats = found.stats if len(paths) == 1 else {}  # those of one dataset are not those of all
+    return joined
 
 
 def _accepted(
     recordings: list[Recording], size: tuple[int, int] | None, fps: float | None, bad: BadParts
 ) -> list[tuple[Recording, VideoHeader]]:
-    """Those videos whose files say that they have what is wanted, and what the files say."""
+    """The videos whose headers have the wanted rate and size, and the rows of the first one; with their headers."""
     accepted: list[tuple[Recording, VideoHeader]] = []
     for recording in recordings:
         with bad.guard(recording.name):
@@ -205,7 +199,7 @@ def _accepted(
 
 
 def _check_alike(first: Recording, other: Recording) -> None:
-    """ValueError unless both have the same entries beside their frames."""
+    """ValueError unless both have rows of the same names, dtypes and shapes."""
     forms = [
         {name: (values.dtype, values.shape[1:]) for name, values in each.episodes[0].rows.items()}
         for each in (first, other)
@@ -213,8 +207,8 @@ def _check_alike(first: Recording, other: Recording) -> None:
     for name in sorted(set(forms[0]) | set(forms[1])):
         wanted, came = (form.get(name) for form in forms)
         if wanted != came:
-            said = ["none" if form is None else f"{form[0]} {form[1]}" for form in (wanted, came)]
-            refuse(other.name, f"{name} of {said[0]}, as {first.name} has", said[1])
+            texts = ["none" if form is None else f"{form[0]} {form[1]}" for form in (wanted, came)]
+            refuse(other.name, f"{name} of {texts[0]}, as {first.name} has", texts[1])
 
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
@@ -228,13 +222,13 @@ def _decode_into(
     device: torch.device,
     progress: Callable[[int], None],
 ) -> None:
-    """Fills `out` (L, 3, H, W) with the frames of a video's episodes, one episode behind another.
+    """Fills `out` (L, 3, H, W) with the frames of a video's episodes in order.
 
     Raises:
-        ValueError: The video does not decode, its frames are not at the times that its rate gives them, or there are
-            more than one too few of them, or too many.
+        ValueError: The video does not decode, its frames are not at the times of its rate, or their number is off by
+            more than one.
     """
-    fps = recording.fps if recording.fps is not None and not recording.whole else float(header.fps)
+    fps = recording.fps if recording.fps is not None and not recording.complete else float(header.fps)
     begin = [each.first_frame for each in recording.episodes]
     offset = np.cumsum([0, *map(len, recording.episodes)])  # of each episode in `out`
     needed = begin[-1] + len(recording.episodes[-1])
@@ -255,9 +249,9 @@ def _decode_into(
             i += 1
         seen = end
         progress(min(seen, needed))
-        if seen > needed + 1 or (seen >= needed and not recording.whole):
+        if seen > needed + 1 or (seen >= needed and not recording.complete):
             break
-    if not needed - 1 <= seen or seen == 0 or (recording.whole and seen > needed + 1):
+    if not needed - 1 <= seen or seen == 0 or (recording.complete and seen > needed + 1):
         came = f"{seen}" if seen <= needed + 1 else "more"
         refuse(recording.name, f"{needed} frames, as many as rows, within one", came)
     if seen == needed - 1:
@@ -267,16 +261,12 @@ def _decode_into(
 
 
 def _rows(episodes: list[Episode]) -> TensorDict:
-    """Entries beside the frames of all episodes, by TorchRL's keys; episodes are numbered anew."""
+    """Rows of all episodes, by TorchRL's keys; episodes are numbered anew."""
     total = sum(map(len, episodes))
     out = TensorDict(batch_size=[total])
     for name in episodes[0].rows:
         values = np.concatenate([each.rows[name] for each in episodes])
-        out.set(
-            lerobot.entry_key(name),
-            torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values),
-        )
-    numbers = torch.arange(len(episodes), dtype=torch.int64, device="cpu").repeat_interleave(
-        torch.tensor([len(each) for each in episodes], dtype=torch.int64, device="cpu")
-    )
-    return out.set("episode", numbers)
+        values = values.astype(np.float32) if values.dtype == np.float64 else values
+        out.set(lerobot.entry_key(name), torch.from_numpy(values))
+    numbers = np.repeat(np.arange(len(episodes)), [len(each) for each in episodes])
+    return out.set("episode", torch.from_numpy(numbers))

@@ -39,13 +39,13 @@ _EDGES = np.array([(i, j) for i in range(8) for j in range(i) if (i ^ j).bit_cou
 class McapWriter:
     """An MCAP file of protobuf messages that Foxglove shows without an extension, and Rerun reads by their schemas.
 
-    Messages are to come in the order of their times, nanoseconds since 1970. The file has its name from `close` on;
-    until then ".part" stands behind it, and of a program that is killed in between, that one can be read up to its
-    last chunk of 128 KiB. Leaving a `with` block closes it; by an exception, nothing is left. One thread at a time.
+    Messages must come in the order of their times, nanoseconds since 1970. The file has its name from `close` on;
+    until then it ends in ".part", which can be read up to its last chunk of 128 KiB after a crash. Leaving a `with`
+    block closes it; by an exception, nothing is left. One thread at a time.
 
     Args:
-        path: Where to; parent folders are made, and a file of that name is replaced.
-        fps: Frames per second that the rate control of the video counts on.
+        path: Of the file, which is replaced; parent folders are made.
+        fps: Frames per second for the rate control of the video.
 
     Raises:
         ValueError: `fps` is not 0.1 to 1000.
@@ -66,16 +66,13 @@ class McapWriter:
         self._closed = False
 
     def describe(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Adds a record of metadata: what is known of the file, as text by name."""
+        """Adds a record of metadata: facts as text by name."""
         self._writer.add_metadata(name, {key: str(value) for key, value in facts.items()})
 
     def write_video(self, topic: str, frame: Frame, time_ns: int) -> None:
         """Appends a frame H×W×3 uint8, on any device, as `foxglove.CompressedVideo`: H.264, Annex B, no B-frames.
 
-        A frame every two seconds can be decoded without those before it, and so can the first of another size.
-
-        Raises:
-            ValueError: The frame is something else.
+        There is a key frame every two seconds, and where the size changes.
         """
         check_frame(frame, _WHERE)
         encoder, number = self._encoders.get(topic), self._num_frames.get(topic, 0)
@@ -104,11 +101,7 @@ class McapWriter:
         self._write(topic, self._schemas.Vector(values=np.asarray(values, np.float64).ravel().tolist()), time_ns)
 
     def close(self) -> None:
-        """Finishes the file and gives it its name. Closing again does nothing.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Finishes the file and gives it its name. Closing again does nothing."""
         if not self._closed:
             try:
                 self._writer.finish()
@@ -117,7 +110,7 @@ class McapWriter:
             os.replace(self._part, self.path)
 
     def discard(self) -> None:
-        """Leaves nothing behind; does nothing once the file is closed."""
+        """Deletes what was written; does nothing once the file is closed."""
         if not self._closed:
             self._free()
             self._part.unlink(missing_ok=True)
@@ -202,12 +195,12 @@ def _numbers(name: str, field: str, several: bool = False) -> Any:
 
 
 class EpisodeRecorder:
-    """Writes one row of a batched environment as an episode: what it looks like, what was done, what came of it.
+    """Writes one row of a batched environment as an episode: pictures, scenes, actions, values, rewards and metrics.
 
-    Step t, counted from 0, is at `begin_ns + t / fps` seconds: `/camera` (video), `/scene` (what is where, of an
-    environment that has `shapes`) and `/episode/NAME` (its metrics, the return among them) as they stand before it,
-    then `/action` and `/value` of the decision; `/reward` of step t is at the time of step t + 1, with what it led to.
-    Leaving a `with` block closes the file; by an exception, nothing is left.
+    Step t, counted from 0, is at `begin_ns + t / fps` seconds. `/camera` (video), `/scene` (of an environment with
+    `shapes`) and `/episode/NAME` (its metrics, with the return) are from before the step, `/action` and `/value` of its
+    decision; `/reward` of step t is at the time of step t + 1. Leaving a `with` block closes the file; by an
+    exception, nothing is left.
 
     Args:
         path: Of the file; see `McapWriter`.
@@ -235,11 +228,11 @@ class EpisodeRecorder:
 
     @property
     def time_ns(self) -> int:
-        """Of what is written now."""
+        """Time of the current step, nanoseconds since 1970."""
         return self.begin_ns + round(self.num_steps * 1e9 / self.writer.fps)
 
     def look(self) -> None:
-        """Writes the environment as it stands; reads the device."""
+        """Writes picture, scene and metrics; synchronises with the device."""
         writer, at = self.writer, self.time_ns
         picture: Any = self.view.pictures([self.row], self.width, self.height)[0]
         writer.write_video("/camera", picture, at)
@@ -250,8 +243,7 @@ class EpisodeRecorder:
                 writer.write_scalar(f"/episode/{name}", values[self.row].item(), at)
 
     def decide(self, decided: TensorDictBase, actions: Sequence[Any]) -> None:
-        """Writes what the policy wrote for the row: the actions of these keys, and a value where it gives one, of the
-        state or of the action that it chose."""
+        """Writes the row's actions of these keys, and the value of the state or the chosen action, if any."""
         for key in actions:
             name = "action" if isinstance(key, str) or len(actions) == 1 else "/".join(key)
             self.writer.write_vector(f"/{name}", _array(decided.get(key)[self.row]), self.time_ns)
@@ -264,12 +256,12 @@ class EpisodeRecorder:
             self.writer.write_vector("/value", _array(values), self.time_ns)
 
     def advance(self, reward: float) -> None:
-        """Goes on to the next step, which this reward led to."""
+        """Moves on to the next step and writes the reward that led to it."""
         self.num_steps += 1
         self.writer.write_scalar("/reward", reward, self.time_ns)
 
     def describe(self, facts: Mapping[str, Any]) -> None:
-        """Adds what is known of the episode as the metadata `episode`."""
+        """Adds facts about the episode as the metadata `episode`."""
         self.writer.describe("episode", facts)
 
     def __enter__(self) -> EpisodeRecorder:
@@ -280,11 +272,7 @@ class EpisodeRecorder:
 
 
 def check_pictures(size: Sequence[int], fps: float) -> tuple[int, int, float]:
-    """Height, width and steps per second that a file can have.
-
-    Raises:
-        ValueError: They are others.
-    """
+    """Height, width and steps per second, validated."""
     sides = arguments.listed("EpisodeRecorder", "size", "height and width", size)
     if len(sides) != 2:
         arguments.refuse("EpisodeRecorder", "size", "height and width", size)

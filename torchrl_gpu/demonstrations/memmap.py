@@ -49,19 +49,22 @@ def has_frames(path: Path) -> bool:
 
 
 def save(demonstrations: Demonstrations, folder: str | os.PathLike[str]) -> Path:
-    """Writes demonstrations into a folder that is not there yet; it has its name once all of it is written.
+    """Writes demonstrations into a new folder, which has its name once all of it is written.
 
-    `rows` in it is what `TensorDict.memmap` writes and `TensorDict.load_memmap` reads.
+    Its `rows` is what `TensorDict.memmap` writes and `TensorDict.load_memmap` reads.
 
     Raises:
         FileExistsError: There is such a folder.
     """
-    folder = Path(folder)
+    folder, entries = Path(folder), {}
+    for name, value in demonstrations.rows.items():
+        dtype = demonstrations.dtypes.get(name, value.dtype)
+        entries[name] = {"stored": _word(value.dtype), "dtype": _word(dtype), "shape": list(value.shape[1:])}
     about = {
         "format": FORMAT,
         "num_rows": len(demonstrations),
         "num_episodes": demonstrations.num_episodes,
-        "entries": {name: _described(name, value, demonstrations) for name, value in demonstrations.rows.items()},
+        "entries": entries,
         **demonstrations.about,
         "lengths": demonstrations.lengths.tolist(),
     }
@@ -71,27 +74,18 @@ def save(demonstrations: Demonstrations, folder: str | os.PathLike[str]) -> Path
     return folder
 
 
-def _described(name: str, value: torch.Tensor, demonstrations: Demonstrations) -> dict[str, Any]:
-    dtype = demonstrations.dtypes.get(name, value.dtype)
-    return {"stored": _word(value.dtype), "dtype": _word(dtype), "shape": list(value.shape[1:])}
-
-
 def open_saved(folder: str | os.PathLike[str], *, frames: bool = False) -> Demonstrations:
     """Demonstrations that `save` wrote, in memory.
 
-    Nothing that the files say is trusted: each entry is held against the size of its file before anything is read, and
-    none is mapped but frames, so that a file that shrinks later is none of ours.
-
-    Args:
-        folder: Where they are.
-        frames: Whether frames of video are wanted, mapped: what is written into them is not written to the file.
+    The size of each file is validated before it is read. Only frames of video are mapped, if `frames` asks for them,
+    copy on write; a file that shrinks later cannot affect the rest.
 
     Raises:
-        ValueError: They are none; the message names file, entry and row.
+        ValueError: The folder holds something else; the message names file, entry and row.
     """
     folder = Path(folder)
     path = folder / ABOUT
-    about = read_json(path, path)
+    about = read_json(path)
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         refuse(path, f"format {FORMAT!r}", shown(about.get("format") if isinstance(about, dict) else about))
     where = f"demonstrations: {path}"
@@ -130,7 +124,7 @@ def open_saved(folder: str | os.PathLike[str], *, frames: bool = False) -> Demon
 
 
 def _checked_entry(where: str, name: str, entry: Any) -> tuple[str, tuple[int, ...], str]:
-    """The stored dtype of an entry, its shape in a row, and the dtype of its values."""
+    """Stored dtype, shape in a row and dtype of the values of an entry."""
     if not _NAME.fullmatch(name):
         refuse(where, "a name of letters, digits and underscores", shown(name))
     if not isinstance(entry, dict) or set(entry) != {"stored", "dtype", "shape"}:
@@ -150,16 +144,16 @@ def _checked_entry(where: str, name: str, entry: Any) -> tuple[str, tuple[int, .
 
 
 def _check_index(path: Path, total: int, kinds: dict[str, tuple[str, tuple[int, ...], str]]) -> None:
-    """ValueError unless tensordict's own index says the same, since others will believe it."""
-    found = read_json(path, path, _MOST_INDEX_BYTES)
+    """ValueError unless tensordict's own index, which other programs read, agrees."""
+    found = read_json(path, _MOST_INDEX_BYTES)
     if not isinstance(found, dict) or found.get("shape") != [total]:
         refuse(path, f"the index of a tensordict of {total} rows", shown(found))
     entries = {name: each for name, each in found.items() if isinstance(each, dict)}
     if set(entries) != set(kinds):
         refuse(path, f"the entries {', '.join(sorted(kinds))}", shown(sorted(entries)))
     for name, (stored, shape, _) in kinds.items():
-        said = [entries[name].get(key) for key in ("dtype", "shape", "is_nested", "type")]
-        if said != [f"torch.{stored}", [total, *shape], False, None]:
+        given = [entries[name].get(key) for key in ("dtype", "shape", "is_nested", "type")]
+        if given != [f"torch.{stored}", [total, *shape], False, None]:
             refuse(f"{path}: {name}", f"{stored} of shape {(total, *shape)}", shown(entries[name]))
 
 
@@ -168,9 +162,8 @@ def _read(path: Path, name: str, shape: tuple[int, ...], stored: str) -> torch.T
     _check_size(path, where, shape, stored)
     raw = np.fromfile(path, np.uint8 if stored == "bool" else kind, count=math.prod(shape)).reshape(shape)
     if stored == "bool" and (raw > 1).any():
-        refuse(
-            where, "flags, 0 or 1", f"{int(raw.max())} in row {int((raw > 1).reshape(len(raw), -1).any(1).argmax())}"
-        )
+        row = int((raw > 1).reshape(len(raw), -1).any(1).argmax())
+        refuse(where, "flags, 0 or 1", f"{int(raw.max())} in row {row}")
     return torch.from_numpy(finite(raw.view(kind) if stored == "bool" else raw, where))
 
 

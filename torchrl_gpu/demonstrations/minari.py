@@ -15,6 +15,7 @@ from torchrl_gpu.demonstrations.untrusted import (
     check_file,
     check_room,
     column_of,
+    is_list,
     most_bytes,
     read_json,
     reading,
@@ -37,28 +38,18 @@ def is_minari(folder: Path) -> bool:
 
 
 def read_minari(folder: Path, entries: Collection[str] | None, bad: BadParts) -> Demonstrations:
-    """Demonstrations of a Minari dataset whose data are HDF5 or Arrow; observations of a group by their own names.
-
-    Args:
-        folder: Of the dataset.
-        entries: Names of those that are wanted; None for all.
-        bad: Told of an episode that cannot be used.
-
-    Raises:
-        ValueError: They are something else, or broken; the message names file, entry and row.
-        ModuleNotFoundError: h5py or pyarrow is not installed.
-    """
+    """Demonstrations of a Minari dataset in HDF5 or Arrow; arguments and errors as in `read_hdf5`."""
     about = folder / _ABOUT
-    said = read_json(about, about) if about.is_file() else {}
-    kind = said.get("data_format", "hdf5") if isinstance(said, dict) else said
+    metadata = read_json(about) if about.is_file() else {}
+    kind = metadata.get("data_format", "hdf5") if isinstance(metadata, dict) else metadata
     if kind == "hdf5":
         return hdf5.read_hdf5(folder / DATA_FILE, entries, bad)
     if kind != "arrow":
         refuse(about, "data_format hdf5 or arrow", shown(kind))
-    number = said.get("total_episodes")
+    number = metadata.get("total_episodes")
     if type(number) is not int or not 1 <= number <= _MOST_EPISODES:
         refuse(about, f"total_episodes from 1 to {_MOST_EPISODES:,}", shown(number))
-    left = most_bytes() // 16  # whole and by episode; bytes become eight
+    left = most_bytes() // 16  # all together and by episode; a byte becomes eight
     episodes: list[tuple[str, Arrays]] = []
     for i in range(number):
         place = folder / "data" / str(i)
@@ -92,15 +83,14 @@ def _episode(path: Path, entries: Collection[str] | None) -> Arrays:
 
 
 def _num_values(array: Any) -> int:
-    """Of a column with all lists in it: columns may share the bytes of a file, so that these do not bound it."""
-    types = load("pyarrow", "video", "demonstrations").types
-    while types.is_list(array.type) or types.is_large_list(array.type) or types.is_fixed_size_list(array.type):
+    """Values of a column with all its lists: columns may share the bytes of a file, so that these do not bound it."""
+    while is_list(array.type):
         array = array.values
     return len(array)
 
 
 def _collect(values: Any, place: str, key: tuple[str, ...], found: dict[str, tuple[str, Any]]) -> None:
-    """All arrays of a struct, with their places, by their names, joined by dots."""
+    """Adds the arrays of a struct, with their places, by their names joined by dots."""
     pa = load("pyarrow", "video", "demonstrations")
     if not pa.types.is_struct(values.type):
         name = ".".join(key)
@@ -116,7 +106,7 @@ def _collect(values: Any, place: str, key: tuple[str, ...], found: dict[str, tup
 
 
 def _batch(path: Path) -> Any:
-    """The one batch of an Arrow file, all of its offsets checked; what is packed would not say how large it is."""
+    """The one batch of an Arrow file, all of its offsets validated; compressed ones, of unknown size, are refused."""
     pa = load("pyarrow", "video", "demonstrations")
     wanted = "an Arrow file of one batch that can be read to its end"
     with reading(path, wanted):

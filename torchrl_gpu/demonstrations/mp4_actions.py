@@ -1,4 +1,4 @@
-"""Plain MP4 files, each an episode, with what was done in a file of the same name beside it."""
+"""Plain MP4 files, each an episode, with its actions in a file of the same name beside it."""
 
 from __future__ import annotations
 
@@ -25,23 +25,17 @@ SUFFIXES = (".parquet", ".npz", ".npy", ".json")
 
 
 def read_videos(paths: list[Path], fps: float | None, bad: BadParts) -> Source:
-    """Videos with their sidecars.
-
-    Args:
-        paths: Of the MP4 files.
-        fps: Frames per second that they must have; None where all that is wanted is that they agree.
-        bad: Told of a video whose sidecar cannot be used.
-    """
+    """MP4 files with their files of actions; `fps` is what they must have, None where they need only agree."""
     source = Source()
     for path in paths:
         with bad.guard(str(path)):
             check_file(path, path)
-            rows = _read_sidecar(path)
-            source.recordings.append(Recording(str(path), path, fps, None, (Episode(0, rows),), whole=True))
+            episodes = (Episode(0, _read_actions(path)),)
+            source.recordings.append(Recording(str(path), path, fps, None, episodes, complete=True))
     return source
 
 
-def _read_sidecar(video: Path) -> Arrays:
+def _read_actions(video: Path) -> Arrays:
     path = next((each for each in map(video.with_suffix, SUFFIXES) if each.exists()), None)
     if path is None:
         listed = ", ".join(video.stem + suffix for suffix in SUFFIXES)
@@ -71,7 +65,7 @@ def _read_npy(path: Path) -> Arrays:
 
 
 def _read_json(path: Path) -> Arrays:
-    found: Any = read_json(path, path)
+    found: Any = read_json(path)
     if isinstance(found, list):
         found = {"action": found}
     if not isinstance(found, dict) or not all(isinstance(each, list) for each in found.values()):
@@ -87,7 +81,7 @@ def _read_json(path: Path) -> Arrays:
 
 _READERS: dict[str, Callable[[Path], Arrays]] = {
     ".npy": _read_npy,
-    ".npz": lambda path: read_npz(path, path),
+    ".npz": read_npz,
     ".json": _read_json,
-    ".parquet": lambda path: read_parquet(path, path),
+    ".parquet": read_parquet,
 }

@@ -1,6 +1,6 @@
-"""Boxes of an MP4 file, walked before libavformat reads them.
+"""Validation of the boxes of an MP4 file before libavformat reads them.
 
-It makes an entry of its index for every sample that a header counts, and samples of one size need no table: a file of
+libavformat makes an index entry for every sample that a header counts, and samples of one size need no table: a file of
 two kilobytes can count a hundred million. A sample takes a byte or more, so that the file's size bounds their count.
 """
 
@@ -14,7 +14,7 @@ _OWN_FIELDS = 0xF00  # flags of a trun whose samples have fields of their own
 
 
 def check_samples(file: BinaryIO) -> None:
-    """ValueError where a file counts more samples than it has bytes for; leaves it at its begin."""
+    """ValueError where a file counts more samples than it has bytes for; rewinds the file."""
     size = file.seek(0, 2)
     ends, at, samples, boxes = [size], 0, 0, 0
     while ends and boxes < _MOST_BOXES:

@@ -1,7 +1,8 @@
-"""Pages of parquet columns, walked before pyarrow decodes them.
+"""Validation of the pages of parquet columns before pyarrow decodes them.
 
-A footer says how many values a column has and how large its pages are; the pages say it again, and decoding goes by
-them. Run lengths and dictionaries make any number of values from a few bytes, so both are read, nothing unpacked.
+A footer has the number of values of a column and the sizes of its pages; the pages' own headers have them again, and
+decoding goes by these. Run lengths and dictionaries make any number of values from a few bytes, so both are read, and
+nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -20,11 +21,7 @@ _MOST_FOOTER, _MOST_DEEP = 2**26, 4
 
 
 def footer_bytes(path: Path) -> int:
-    """Bytes of the description of a parquet file, which bound what it holds: lists take memory before they are read.
-
-    Raises:
-        ValueError: It is too long; parsed it takes fifty times its bytes.
-    """
+    """Bytes of the footer of a parquet file; ValueError where it is too long: parsed it takes fifty times its bytes."""
     with path.open("rb") as file:
         file.seek(0, 2)
         if (size := file.tell()) < 12:
@@ -40,7 +37,7 @@ def column_sizes(path: Path, metadata: Any, columns: Iterable[int]) -> tuple[int
     """Values of some columns of a file, the bytes of their unpacked pages, and whether any of these are dictionaries.
 
     Raises:
-        ValueError: The pages hold others than the description says, or are packed in a way that nothing bounds.
+        ValueError: Pages and footer disagree, or pages are packed in a way without a bound.
     """
     values = size = 0
     repeats, columns = False, list(columns)
@@ -74,8 +71,8 @@ def _walk(file: BinaryIO, column: Any) -> bool:
         repeats |= kind == _DICTIONARY
         size += unpacked + length
         if values > column.num_values or size > column.total_uncompressed_size:
-            said = f"{column.num_values:,} in {column.total_uncompressed_size:,}"
-            raise ValueError(f"pages of {values:,} values in {size:,} bytes of {column.path_in_schema}, not {said}")
+            declared = f"{column.num_values:,} in {column.total_uncompressed_size:,}"
+            raise ValueError(f"pages of {values:,} values in {size:,} bytes of {column.path_in_schema}, not {declared}")
         at += length + stored
     return repeats
 

@@ -1,4 +1,4 @@
-"""Demonstrations of whatever format, by what lies at a path."""
+"""`read_demonstrations`: rows of any supported format, which is recognised by the files at a path."""
 
 from __future__ import annotations
 
@@ -15,37 +15,34 @@ from torchrl_gpu.demonstrations.untrusted import refuse
 def read_demonstrations(
     path: str | os.PathLike[str], *, entries: Collection[str] | None = None, on_bad: OnBad = "raise"
 ) -> Demonstrations:
-    """Rows and episodes of demonstrations, in memory; all of it checked, nothing in it run.
+    """Rows and episodes of demonstrations, in memory; everything is validated, and no code in a file is run.
 
     Args:
         path: A folder that `torchrl-gpu record` wrote, of a LeRobotDataset v3 (its numbers, not its videos) or of a
             Minari dataset, or an HDF5 file of robomimic or Minari.
-        entries: Names of observations that are wanted; others are not looked at. None for all that there are.
-        on_bad: "raise" what is wrong with an episode, or "skip" it; skipped ones are logged in one line. What
-            `torchrl-gpu record` wrote is used whole, or not.
+        entries: Names of the observations to read; None for all.
+        on_bad: "raise" the error of a bad episode, or "skip" the episode; skipped ones are logged in one line. In a
+            folder that `torchrl-gpu record` wrote, every error is raised.
 
     Raises:
-        FileNotFoundError: There is nothing.
+        FileNotFoundError: There is nothing at `path`.
         ValueError: It cannot be used; the message names file, entry and row.
         ModuleNotFoundError: An extra that reads the format is not installed.
     """
     path, bad = Path(path), BadParts(on_bad, "episodes")
+    names = None if entries is None else {*entries, "action"}
     if not path.exists():
         raise FileNotFoundError(f"demonstrations: {path}: want a folder or a file; there is none")
-    found = _read(path, None if entries is None else {*entries, "action"}, bad)
+    if memmap.is_saved(path):
+        found = memmap.open_saved(path)
+    elif lerobot.is_dataset(path):
+        found = lerobot.read_rows(path, names, bad)
+    elif minari.is_minari(path):
+        found = minari.read_minari(path, names, bad)
+    elif path.is_file():
+        found = hdf5.read_hdf5(path, names, bad)
+    else:
+        wanted = f"a folder with {memmap.ABOUT}, {lerobot.INFO} or {minari.DATA_FILE}, or an HDF5 file"
+        refuse(path, wanted, "neither")
     bad.log()
     return found
-
-
-def _read(path: Path, entries: Collection[str] | None, bad: BadParts) -> Demonstrations:
-    if memmap.is_saved(path):
-        return memmap.open_saved(path)
-    if lerobot.is_dataset(path):
-        return lerobot.read_rows(path, entries, bad)
-    if minari.is_minari(path):
-        return minari.read_minari(path, entries, bad)
-    if path.is_file():
-        return hdf5.read_hdf5(path, entries, bad)
-    return refuse(
-        path, f"a folder with {memmap.ABOUT}, {lerobot.INFO} or {minari.DATA_FILE}, or an HDF5 file", "neither"
-    )

@@ -1,4 +1,4 @@
-"""Videos that a reader of demonstrations finds, their episodes, and the values recorded beside every frame."""
+"""Video files, their episodes and the rows beside their frames, as readers of demonstrations return them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,10 @@ OnBad = Literal["raise", "skip"]
 
 @dataclass(frozen=True)
 class Episode:
-    """A part of a video.
-
-    Attributes:
-        first_frame: Its first, counted in the video.
-        rows: What is recorded beside the frames, by LeRobot's names: (L, …) each.
-    """
+    """A part of a video, from its frame `first_frame` on."""
 
     first_frame: int
-    rows: Arrays
+    rows: Arrays  # values beside the frames, by LeRobot's names: (L, …) each
 
     def __len__(self) -> int:
         return len(next(iter(self.rows.values())))
@@ -35,23 +30,14 @@ class Episode:
 
 @dataclass(frozen=True)
 class Recording:
-    """A video file and the episodes in it, in their order.
+    """A video file and the episodes in it, in their order."""
 
-    Attributes:
-        name: In messages.
-        path: Of the file.
-        fps: Frames per second that it must have; None where nobody said.
-        size: Height and width that it must have; None where nobody said.
-        episodes: What is taken of it.
-        whole: Whether the episodes must be all that is in it.
-    """
-
-    name: str
+    name: str  # in messages
     path: Path
-    fps: float | None
-    size: tuple[int, int] | None
+    fps: float | None  # that it must have; None for any
+    size: tuple[int, int] | None  # height and width that it must have; None for any
     episodes: tuple[Episode, ...]
-    whole: bool = False
+    complete: bool = False  # the episodes must be all of the video
 
     @property
     def num_rows(self) -> int:
@@ -61,31 +47,16 @@ class Recording:
 
 @dataclass
 class Source:
-    """All that a dataset, or some videos, hold.
-
-    Attributes:
-        recordings: Videos.
-        tasks: What was to be done, by the number that rows have as `task_index`.
-        stats: Of the features, by their names: `mean`, `std`, `min`, `max` and the like.
-        camera: LeRobot's name of the pictures.
-    """
+    """The content of a dataset, or of some videos."""
 
     recordings: list[Recording] = field(default_factory=list)
-    tasks: dict[int, str] = field(default_factory=dict)
-    stats: dict[str, dict[str, Any]] = field(default_factory=dict)
-    camera: str | None = None
+    tasks: dict[int, str] = field(default_factory=dict)  # by `task_index`
+    stats: dict[str, dict[str, Any]] = field(default_factory=dict)  # `mean`, `std`, … by feature
+    camera: str | None = None  # LeRobot's name of the pictures
 
 
 class BadParts:
-    """Videos or episodes that cannot be used: the first one is an error, or each is listed and passed over.
-
-    Args:
-        on_bad: "raise" or "skip".
-        what: They are, in the plural.
-
-    Attributes:
-        reasons: By the name of the part.
-    """
+    """Videos or episodes that cannot be used: "raise" on the first one, or "skip" each and keep `reasons`, by name."""
 
     def __init__(self, on_bad: OnBad, what: str = "videos") -> None:
         arguments.choice("demonstrations", "on_bad", on_bad, ("raise", "skip"))
@@ -93,7 +64,7 @@ class BadParts:
 
     @contextmanager
     def guard(self, name: str) -> Iterator[None]:
-        """Within, a ValueError says what is wrong with that part."""
+        """Context in which a ValueError is about the part `name`."""
         try:
             yield
         except ValueError as error:
@@ -102,7 +73,6 @@ class BadParts:
             self.reasons[name] = str(error).removeprefix("demonstrations: ").removeprefix(f"{name}: ")
 
     def log(self) -> None:
-        """One line of all that were skipped."""
         if self.reasons:
             listed = "; ".join(f"{name}: {reason}" for name, reason in self.reasons.items())
             _LOG.warning("demonstrations: %d %s skipped: %s", len(self.reasons), self.what, listed)

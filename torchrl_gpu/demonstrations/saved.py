@@ -23,14 +23,10 @@ _CHUNK = 4096  # frames that are copied at a time
 
 
 def save_store(store: ClipStore, folder: str | os.PathLike[str]) -> Path:
-    """Writes a store as demonstrations into a folder that is not there yet; it has its name once all is written.
-
-    Raises:
-        FileExistsError: There is such a folder.
-    """
+    """Writes a store as demonstrations into a new folder, as `memmap.save` does."""
     clips = {
         "fps": store.fps,
-        "image_key": _name(store.image_key),
+        "image_key": store.image_key if isinstance(store.image_key, str) else "/".join(store.image_key),
         "tasks": {str(number): task for number, task in store.tasks.items()},
         "stats": {key: {word: value.tolist() for word, value in each.items()} for key, each in store.stats.items()},
         "videos": [video._asdict() for video in store.videos],
@@ -45,19 +41,19 @@ def open_store(
     device: torch.device | None = None,
     place: Callable[[int], torch.device] | None = None,
 ) -> ClipStore:
-    """A store that was saved. On the CPU its frames are read from disk when they are asked for.
+    """A saved store. On the CPU its frames are read from disk on access.
 
     Args:
-        folder: Where it is.
+        folder: Of the store.
         device: Where clips are wanted; None for the CPU.
         place: Gives the device of frames of so many bytes; None for `device`.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The folder holds no store.
     """
     folder, device = Path(folder), device or torch.device("cpu")
     found = memmap.open_saved(folder, frames=True)
-    about = _About(found.about.get("clips"), folder / ABOUT)
+    about = _validated(found.about.get("clips"), folder / ABOUT)
     frames = found.rows.pop(FRAMES, None)
     if frames is None:
         refuse(folder, "frames of video", "rows alone")
@@ -67,35 +63,26 @@ def open_store(
         for first in range(0, len(frames), _CHUNK):
             there[first : first + _CHUNK] = frames[first : first + _CHUNK].to(home)
         frames = there
-    return ClipStore(
-        frames,
-        found.lengths.tolist(),
-        found.rows.unflatten_keys("."),
-        fps=about.fps,
-        device=device,
-        image_key=about.image_key,
-        tasks=about.tasks,
-        stats=about.stats,
-        videos=about.videos,
-    )
+    return ClipStore(frames, found.lengths.tolist(), found.rows.unflatten_keys("."), device=device, **about)
 
 
-class _About:
-    """The record of a store in the JSON file, checked."""
-
-    def __init__(self, found: Any, path: Path) -> None:
-        tasks, videos = (found.get(name) if isinstance(found, dict) else None for name in ("tasks", "videos"))
-        if not isinstance(tasks, dict) or not all(k.isdecimal() and isinstance(v, str) for k, v in tasks.items()):
-            refuse(path, "tasks by their numbers", shown(tasks))
-        if not isinstance(videos, list):
-            refuse(path, "a list of videos", shown(videos))
-        if not isinstance(found.get("image_key"), str):
-            refuse(path, "an image_key", shown(found.get("image_key")))
-        self.fps = arguments.number(f"demonstrations: {path}", "fps", found.get("fps"), 0.1, 1000.0)
-        self.image_key = _key(found["image_key"], path)
-        self.tasks = {int(number): task for number, task in tasks.items()}
-        self.stats = read_stats(found.get("stats"), path)
-        self.videos = [_video(each, path) for each in videos]
+def _validated(found: Any, path: Path) -> dict[str, Any]:
+    """The record of a store in the JSON file, as arguments of `ClipStore`."""
+    found = found if isinstance(found, dict) else {}
+    tasks, videos, image_key = (found.get(name) for name in ("tasks", "videos", "image_key"))
+    if not isinstance(tasks, dict) or not all(k.isdecimal() and isinstance(v, str) for k, v in tasks.items()):
+        refuse(path, "tasks by their numbers", shown(tasks))
+    if not isinstance(videos, list):
+        refuse(path, "a list of videos", shown(videos))
+    if not isinstance(image_key, str):
+        refuse(path, "an image_key", shown(image_key))
+    return {
+        "fps": arguments.number(f"demonstrations: {path}", "fps", found.get("fps"), 0.1, 1000.0),
+        "image_key": _key(image_key, path),
+        "tasks": {int(number): task for number, task in tasks.items()},
+        "stats": read_stats(found.get("stats"), path),
+        "videos": [_video(each, path) for each in videos],
+    }
 
 
 def _video(found: Any, path: Path) -> Video:
@@ -103,10 +90,6 @@ def _video(found: Any, path: Path) -> Video:
     if not isinstance(found, dict) or {name: type(value) for name, value in found.items()} != kinds:
         refuse(path, f"videos of {', '.join(kinds)}", shown(found))
     return Video(**found)
-
-
-def _name(key: NestedKey) -> str:
-    return key if isinstance(key, str) else "/".join(key)
 
 
 def _key(name: str, folder: Path) -> NestedKey:

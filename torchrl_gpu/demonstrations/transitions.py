@@ -1,4 +1,4 @@
-"""Demonstrations as learning takes them, whatever file they are from: rows, and where episodes begin and end."""
+"""`Demonstrations`: rows to learn from and the episodes that they are of, from any file format."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from torchrl_gpu.demonstrations.recordings import BadParts
 from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, Arrays, check_room, finite, refuse
 from torchrl_gpu.system.arguments import shown
 
-_CHUNK = 2**16  # rows that are looked at together
+_CHUNK = 2**16  # rows that are hashed together
+
+
+_INT64: dict[str, Any] = {"dtype": torch.int64, "device": "cpu"}
 
 
 class Demonstrations:
-    """L rows of E episodes: what was observed, and the `action` that followed.
-
-    Rows of an episode lie one behind another, and episodes one behind another.
+    """L rows of E episodes, in order: observations, and the `action` that followed.
 
     Args:
         rows: (L,) entries by flat names, as they are stored; `action` is one of them.
         lengths: Rows of each episode, (E,) int64.
-        dtypes: Of the values of entries that are stored as smaller whole numbers.
-        about: Who demonstrated what: plain data.
+        dtypes: Of the values of entries that are stored as smaller integers.
+        about: Facts about the demonstrations: plain data.
         name: Of the file, in messages.
     """
 
@@ -57,71 +58,58 @@ class Demonstrations:
         return len(self.lengths)
 
     def to(self, device: torch.device) -> Demonstrations:
-        """The same on a device."""
+        """A copy on a device."""
         return Demonstrations(self.rows.to(device), self.lengths, self.dtypes, self.about, self.name)
 
     def rows_of(self, episodes: Tensor) -> Tensor:
-        """Numbers of all rows of some episodes, in their order, int64 on the host."""
+        """Indices of all rows of some episodes, in their order, int64 on the host."""
         lengths = self.lengths[episodes]
         start = (self.first[episodes] - (lengths.cumsum(0) - lengths)).repeat_interleave(lengths)
-        return start + torch.arange(len(start), dtype=torch.int64, device="cpu")
+        return start + torch.arange(len(start), **_INT64)
 
     def batch(self, index: Tensor) -> TensorDict:
-        """Rows by their numbers (B,), decoded; nothing is read back from the device."""
+        """Rows by their indices (B,), decoded, without synchronising with the device."""
         stored = {name: value.index_select(0, index) for name, value in self.rows.items()}
         values = {name: value.to(self.dtypes.get(name, value.dtype)) for name, value in stored.items()}
         return TensorDict(values, batch_size=index.shape, device=index.device)
 
     def same_episodes(self) -> Tensor:
-        """(E,) int64, the same number for episodes that are alike to the last bit.
-
-        What follows its rules without chance does the same wherever it is given the same; a copy of an episode that was
-        learned from proves nothing.
-        """
+        """(E,) int64, the same number for bitwise equal episodes, as a deterministic policy gives from equal starts."""
         generator = torch.Generator().manual_seed(0)
-        digest = torch.zeros(len(self), dtype=torch.int64, device="cpu")
+        digest = torch.zeros(len(self), **_INT64)
         for _, value in sorted(self.rows.items()):
             weight: Tensor | None = None
             for begin in range(0, len(self), _CHUNK):
-                part = value[begin : begin + _CHUNK].reshape(-1, value[0].numel()).cpu().contiguous()
-                whole = part.view(torch.uint8).long()
+                chunk = value[begin : begin + _CHUNK].reshape(-1, value[0].numel()).cpu().contiguous()
+                content = chunk.view(torch.uint8).long()
                 if weight is None:
-                    weight = torch.randint(
-                        1, 2**40, whole.shape[1:], generator=generator, dtype=torch.int64, device="cpu"
-                    )
-                digest[begin : begin + _CHUNK] = digest[begin : begin + _CHUNK] * 1_000_003 + (whole * weight).sum(1)
-        step = torch.arange(len(self), dtype=torch.int64, device="cpu") - self.first.repeat_interleave(self.lengths)
-        weights = torch.randint(
-            1, 2**62, (int(self.lengths.max()),), generator=generator, dtype=torch.int64, device="cpu"
-        )
-        number = torch.arange(self.num_episodes, dtype=torch.int64, device="cpu").repeat_interleave(self.lengths)
-        sums = torch.zeros(self.num_episodes, dtype=torch.int64, device="cpu").index_add_(
-            0, number, digest * (2 * weights[step] + 1)
-        )
+                    weight = torch.randint(1, 2**40, content.shape[1:], generator=generator, **_INT64)
+                digest[begin : begin + _CHUNK] = digest[begin : begin + _CHUNK] * 1_000_003 + (content * weight).sum(1)
+        step = torch.arange(len(self), **_INT64) - self.first.repeat_interleave(self.lengths)
+        weights = torch.randint(1, 2**62, (int(self.lengths.max()),), generator=generator, **_INT64)
+        number = torch.arange(self.num_episodes, **_INT64).repeat_interleave(self.lengths)
+        sums = torch.zeros(self.num_episodes, **_INT64).index_add_(0, number, digest * (2 * weights[step] + 1))
         return sums.unique(return_inverse=True)[1]
 
     def split(self, share: float, seed: int) -> tuple[Tensor, Tensor]:
-        """Episodes to learn from, and others with about that share of all rows for validation, drawn by a seed.
+        """Indices of episodes to learn from, and of others with about `share` of all rows for validation, on the host.
 
-        Episodes that are alike stay together. Numbers are in order, on the host.
+        Equal episodes stay together: a copy of an episode that was learned from would validate nothing.
 
         Raises:
             ValueError: One of the two would be empty.
         """
         alike = self.same_episodes()
         num = int(alike.max()) + 1
-        rows = torch.zeros(num, dtype=torch.int64, device="cpu").index_add_(
-            0, alike, self.lengths
-        )  # of those that are alike
-        drawn = torch.randperm(num, generator=torch.Generator().manual_seed(seed), dtype=torch.int64, device="cpu")
-        order, sizes = drawn.tolist(), rows.tolist()
+        sizes = torch.zeros(num, **_INT64).index_add_(0, alike, self.lengths).tolist()  # rows of equal episodes
+        order = torch.randperm(num, generator=torch.Generator().manual_seed(seed), **_INT64).tolist()
         chosen, taken = list[int](), 0
         for each in order:
             if taken + sizes[each] / 2 <= share * len(self):  # nearer to the share with it than without
                 chosen.append(each)
                 taken += sizes[each]
         least = min(order, key=sizes.__getitem__)
-        held = torch.isin(alike, torch.tensor(chosen or [least], dtype=torch.int64, device="cpu"))
+        held = torch.isin(alike, torch.tensor(chosen or [least], **_INT64))
         if held.all():
             wanted = f"different episodes enough to hold {share:.0%} of them back for validation"
             refuse(self.name, wanted, f"{num} different ones of {self.num_episodes}")
@@ -131,11 +119,10 @@ class Demonstrations:
 def from_episodes(
     episodes: Sequence[tuple[str, Arrays]], bad: BadParts, name: str, about: Mapping[str, Any] | None = None
 ) -> tuple[Demonstrations, list[str]]:
-    """Demonstrations of the checked columns of episodes, and the names of those that are in them.
+    """Demonstrations of the validated columns of episodes, and the names of those that are in them.
 
     Raises:
-        ValueError: There is none, or an episode, which has a name in messages, has other columns than most, or of other
-            forms.
+        ValueError: There is none, or an episode has columns of other names or forms than most.
     """
     forms = [frozenset((key, each.dtype, each.shape[1:]) for key, each in arrays.items()) for _, arrays in episodes]
     usual = Counter(forms).most_common(1)[0][0] if forms and bad.on_bad == "skip" else frozenset(*forms[:1])
@@ -143,8 +130,9 @@ def from_episodes(
     for form, (place, arrays) in zip(forms, episodes, strict=True):
         with bad.guard(place):
             for key in sorted(each[0] for each in usual ^ form):
-                said = [next((f"{kind} {shape}" for k, kind, shape in f if k == key), "none") for f in (usual, form)]
-                refuse(f"{place}/{key}", f"{said[0]}, as the episode before", said[1])
+                forms_of_key = [{name: f"{kind} {shape}" for name, kind, shape in each} for each in (usual, form)]
+                wanted, came = (each.get(key, "none") for each in forms_of_key)
+                refuse(f"{place}/{key}", f"{wanted}, as the episode before", came)
             kept.append((place, arrays))
     if not kept:
         bad.log()
@@ -159,14 +147,10 @@ def from_episodes(
 def from_arrays(
     arrays: Arrays, lengths: list[int], name: str, about: Mapping[str, Any] | None = None
 ) -> Demonstrations:
-    """Demonstrations of checked arrays, (L, …) each: reals as float32, at least (L, 1), and choices (L,)."""
-    total = sum(lengths)
+    """Demonstrations of validated arrays, (L, …) each: reals as float32, at least (L, 1), and choices (L,)."""
+    total, rows = sum(lengths), {}
     if not 0 < total <= MOST_FRAMES:
         refuse(name, f"1 to {MOST_FRAMES:,} rows", f"{total:,}")
-    for key, values in arrays.items():
-        if len(values) != total:
-            refuse(f"{name}: {key}", f"{total} rows", f"{len(values)}")
-    whole = {}
     for key, values in arrays.items():
         if values.dtype.kind == "f":
             with np.errstate(over="ignore"):
@@ -174,10 +158,5 @@ def from_arrays(
             finite(values, f"{name}: {key}")  # in float32, too
         elif key == "action" and values.shape == (total, 1):
             values = values[:, 0]
-        whole[key] = torch.from_numpy(values)
-    return Demonstrations(
-        TensorDict(whole, batch_size=[total]),
-        torch.tensor(lengths, dtype=torch.int64, device="cpu"),
-        about=about,
-        name=name,
-    )
+        rows[key] = torch.from_numpy(values)
+    return Demonstrations(TensorDict(rows, [total]), torch.tensor(lengths, **_INT64), about=about, name=name)

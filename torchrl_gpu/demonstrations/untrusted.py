@@ -1,4 +1,4 @@
-"""Strangers' JSON, parquet and NumPy files as plain arrays and values; every error is a ValueError of one line."""
+"""Untrusted JSON, parquet and NumPy files as plain arrays and values; every error is a ValueError of one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_FRAMES = 10**8
 """Rows of all files together, and frames of a video."""
 _SMALL_JSON_BYTES, _MOST_JSON_BYTES = 2**20, 2**26
 _JSON_TIMES = 48  # bytes that one of JSON can take: of empty lists
-_MOST_BYTES = 2**33  # of what is read, where nobody knows how much memory is free
+_MOST_BYTES = 2**33  # of a file's content, where the free memory is unknown
 _SMALL_BYTES, _MOST_TIMES = 2**27, 1000  # that what is read may take, and how many times the file's bytes besides
 _VALUE_BYTES = 16  # of a number as a library reads it, and as it is kept
 _MOST_VALUES = 2**20  # of a row
@@ -48,7 +48,7 @@ def refuse(name: object, wanted: str, came: object) -> NoReturn:
 
 @contextmanager
 def reading(name: object, wanted: str) -> Iterator[None]:
-    """Turns whatever a library says of a broken file into that error."""
+    """Turns the errors that libraries raise for broken files into that error."""
     try:
         yield
     except _UNREADABLE as error:
@@ -59,11 +59,7 @@ def reading(name: object, wanted: str) -> Iterator[None]:
 
 
 def check_file(path: Path, name: object) -> int:
-    """Bytes of a regular file.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Bytes of a regular file; ValueError where there is none."""
     try:
         if path.is_file():  # neither a folder nor a pipe, on which reading would wait
             return path.stat().st_size
@@ -73,19 +69,13 @@ def check_file(path: Path, name: object) -> int:
 
 
 def most_bytes() -> int:
-    """Bytes that what a file holds may take in the host's memory: most of what is free."""
+    """Bytes of host memory that the content of a file may take: most of what is free."""
     free = memory.free_bytes(torch.device("cpu"))
     return _MOST_BYTES if free is None else int(memory.SHARE * free)
 
 
 def check_room(name: object, needed: int, stored: int | None = None) -> None:
-    """ValueError unless what is read fits into memory, and is not far more than measurements pack to.
-
-    Args:
-        name: Of what is read, in messages.
-        needed: Bytes that it takes.
-        stored: Bytes of the file that it unpacks from; None where nothing is unpacked.
-    """
+    """ValueError unless `needed` bytes fit into memory and, unpacked from `stored` bytes, into `room_of(stored)`."""
     free = most_bytes()
     if needed > free:
         refuse(name, f"values that fit into the {free:,} bytes of memory that are to be had", f"{needed:,} bytes")
@@ -94,17 +84,13 @@ def check_room(name: object, needed: int, stored: int | None = None) -> None:
 
 
 def room_of(stored: int) -> int:
-    """Bytes that what a file of so many bytes unpacks to may take."""
+    """Bytes that a file of `stored` bytes may unpack to: many more than measurements do."""
     return min(most_bytes(), _SMALL_BYTES + _MOST_TIMES * stored)
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which has its name only once all of it is written.
-
-    Raises:
-        FileExistsError: There is such a folder.
-    """
+    """A folder to write into, which has its name only once all of it is written; FileExistsError if there is one."""
     if folder.exists():
         raise FileExistsError(f"demonstrations: {folder}: want a folder that is not there yet; got one that is")
     part = folder.with_name(folder.name + ".part")
@@ -114,14 +100,14 @@ def new_folder(folder: Path) -> Iterator[Path]:
     os.replace(part, folder)
 
 
-def read_json(path: Path, name: object, most: int | None = None) -> Any:
-    """The content of a JSON file of at most so many bytes; numbers are finite."""
-    size, most = check_file(path, name), _MOST_JSON_BYTES if most is None else most
+def read_json(path: Path, most: int | None = None) -> Any:
+    """The content of a JSON file of at most `most` bytes; numbers are finite."""
+    size, most = check_file(path, path), _MOST_JSON_BYTES if most is None else most
     if size > most:
-        refuse(name, f"JSON of at most {most:,} bytes", f"{size:,}")
+        refuse(path, f"JSON of at most {most:,} bytes", f"{size:,}")
     if size > _SMALL_JSON_BYTES:
-        check_room(name, _JSON_TIMES * size)
-    with reading(name, "JSON of finite numbers"):
+        check_room(path, _JSON_TIMES * size)
+    with reading(path, "JSON of finite numbers"):
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_finite)
 
 
@@ -130,12 +116,12 @@ def _not_finite(word: str) -> NoReturn:
 
 
 def fill_pattern(pattern: Any, name: object, **values: int | str) -> PurePosixPath:
-    """The path inside a dataset that a pattern such as `data/chunk-{chunk_index:03d}.parquet` stands for.
+    """Fills in a pattern such as `data/chunk-{chunk_index:03d}.parquet`: a path inside the dataset.
 
-    The pattern is a stranger's, so that `str.format` is not for it: it reads attributes.
+    Patterns are not trusted, and `str.format` would read attributes.
 
     Raises:
-        ValueError: It names other fields, or leads out of the dataset.
+        ValueError: It has other fields, or leads out of the dataset.
     """
     wanted = f"a relative path inside the dataset with the fields {', '.join(values)}"
     if not isinstance(pattern, str) or len(pattern) > 512:
@@ -158,35 +144,34 @@ def fill_pattern(pattern: Any, name: object, **values: int | str) -> PurePosixPa
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def read_parquet(path: Path, name: object, columns: Collection[str] | None = None) -> Arrays:
+def read_parquet(path: Path, columns: Collection[str] | None = None) -> Arrays:
     """Columns of numbers or flags of a parquet file, lists of one length as further axes.
 
     Args:
         path: Of the file.
-        name: Of it, in messages.
-        columns: Those that are read, where they are there; None for all of numbers.
+        columns: Those that are read, where there are such; None for all of numbers.
 
     Raises:
         ValueError: The file is none, or a column holds nulls, lists of several lengths, or other values.
     """
-    with reading(name, "a parquet file"):
-        file = _opened(path, name)
+    with reading(path, "a parquet file"):
+        file = _opened(path)
         schema = file.schema_arrow
         names = [each for each in schema.names if _is_wanted(schema, each, columns)]
         if len(set(names)) < len(names):
-            refuse(name, "columns of different names", shown(names))
-        check_room(name, _VALUE_BYTES * _sizes(path, file, names)[0], path.stat().st_size)
-        return {each: column_of(file.read([each], use_threads=False).column(0), f"{name}: {each}") for each in names}
+            refuse(path, "columns of different names", shown(names))
+        check_room(path, _VALUE_BYTES * _sizes(path, file, names)[0], path.stat().st_size)
+        return {each: column_of(file.read([each], use_threads=False).column(0), f"{path}: {each}") for each in names}
 
 
-def _opened(path: Path, name: object, **options: Any) -> Any:
-    """A parquet file of which only the description has been read."""
-    check_file(path, name)
+def _opened(path: Path, **options: Any) -> Any:
+    """A parquet file of which only the footer has been read."""
+    check_file(path, path)
     pq = load("pyarrow.parquet", "video", "demonstrations")
     most = max(1, parquet_pages.footer_bytes(path))
     file = pq.ParquetFile(path, thrift_string_size_limit=most, thrift_container_size_limit=most, **options)
     if (rows := file.metadata.num_rows) > MOST_FRAMES:
-        refuse(name, f"at most {MOST_FRAMES:,} rows", f"{rows:,}")
+        refuse(path, f"at most {MOST_FRAMES:,} rows", f"{rows:,}")
     return file
 
 
@@ -200,23 +185,30 @@ def _sizes(path: Path, file: Any, names: Collection[str]) -> tuple[int, int, boo
 def _is_wanted(schema: Any, name: str, columns: Collection[str] | None) -> bool:
     if columns is not None:
         return name in columns
-    types, kind = load("pyarrow", "video", "demonstrations").types, schema.field(name).type
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    kind = schema.field(name).type
+    while is_list(kind):
         kind = kind.value_type
+    return _is_number(kind)
+
+
+def is_list(kind: Any) -> bool:
+    """True for pyarrow's types of lists."""
+    types = load("pyarrow", "video", "demonstrations").types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_number(kind: Any) -> bool:
+    types = load("pyarrow", "video", "demonstrations").types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def column_of(column: Any, name: str) -> np.ndarray:
-    """The rows of a chunked array of pyarrow: numbers or flags, lists of one length as further axes.
-
-    Raises:
-        ValueError: It holds nulls, lists of several lengths, or other values.
-    """
+    """Rows of a chunked array of pyarrow, validated as in `read_parquet`."""
     types = load("pyarrow", "video", "demonstrations").types
     with reading(name, "numbers or flags, as many in each row"):
         values, shape = column.combine_chunks(), [len(column)]
         values = values.chunk(0) if getattr(values, "num_chunks", 0) == 1 else values
-        while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
+        while is_list(values.type):
             if values.null_count or len(shape) > _MOST_AXES:
                 refuse(name, "no nulls, and few axes", f"{values.null_count} nulls at axis {len(shape)}")
             if not types.is_fixed_size_list(values.type):
@@ -228,30 +220,22 @@ def column_of(column: Any, name: str) -> np.ndarray:
             values = inner
         if values.null_count:
             refuse(name, "no nulls", f"{values.null_count}")
-        numbers = types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type)
-        if not numbers:
+        if not _is_number(values.type):
             refuse(name, "numbers or flags", values.type)
         return checked(values.to_numpy(zero_copy_only=False).reshape(shape), name)
 
 
-def read_strings(path: Path, name: object, text: Collection[str], number: str) -> dict[int, str]:
-    """Strings of a parquet file by their numbers.
-
-    Args:
-        path: Of the file.
-        name: Of it, in messages.
-        text: Names that the column of strings may have.
-        number: Name of the column of numbers.
-    """
-    with reading(name, f"a parquet file of strings with {number}"):
-        file = _opened(path, name)
+def read_strings(path: Path, text: Collection[str], number: str) -> dict[int, str]:
+    """Strings of a parquet file, whose column has one of the names `text`, by the integers in the column `number`."""
+    with reading(path, f"a parquet file of strings with {number}"):
+        file = _opened(path)
         if file.metadata.num_rows > 10**6:
-            refuse(name, "at most 1,000,000 rows", f"{file.metadata.num_rows:,}")
+            refuse(path, "at most 1,000,000 rows", f"{file.metadata.num_rows:,}")
         column = next(each for each in text if each in file.schema_arrow.names)
         values, size, repeats = _sizes(path, file, (column, number))
-        check_room(name, size + _VALUE_BYTES * values, path.stat().st_size)
+        check_room(path, size + _VALUE_BYTES * values, path.stat().st_size)
         if repeats:  # read as a dictionary, a string is held once, however many rows have it
-            file = _opened(path, name, read_dictionary=[column])
+            file = _opened(path, read_dictionary=[column])
         table = file.read(columns=[column, number], use_threads=False)
         words: list[Any] = []
         for chunk in table.column(column).chunks:
@@ -262,7 +246,7 @@ def read_strings(path: Path, name: object, text: Collection[str], number: str) -
                 words += chunk.to_pylist()
         numbers = table.column(number).to_pylist()
     if not all(isinstance(each, str) for each in words) or not all(isinstance(each, int) for each in numbers):
-        refuse(name, "strings and whole numbers", f"{file.schema_arrow.types}")
+        refuse(path, "strings and whole numbers", f"{file.schema_arrow.types}")
     return dict(zip(numbers, words, strict=True))
 
 
@@ -270,7 +254,7 @@ def read_strings(path: Path, name: object, text: Collection[str], number: str) -
 
 
 def checked(values: Any, name: str) -> np.ndarray:
-    """Rows of flags, whole numbers as int64, or finite reals; float32 but for one number a row, which stays exact."""
+    """Rows of flags, integers as int64, or finite reals as float32; as float64 where a row is one number."""
     values = np.asarray(values)
     if values.dtype.kind not in "biuf" or values.ndim < 1 or values.ndim > 1 + _MOST_AXES:
         refuse(name, "rows of numbers or flags", f"{values.dtype} {values.shape}")
@@ -288,7 +272,7 @@ def checked(values: Any, name: str) -> np.ndarray:
 
 
 def finite(values: np.ndarray, name: object) -> np.ndarray:
-    """The values, if all of them are; ValueError names the first row in which one is not."""
+    """The values; ValueError with the first row in which one is not finite."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int(np.nonzero(~np.isfinite(values).reshape(len(values), -1).all(1))[0][0])
         refuse(name, "finite numbers", f"{shown(values[row].tolist())} in row {row}")
@@ -296,35 +280,29 @@ def finite(values: np.ndarray, name: object) -> np.ndarray:
 
 
 def read_npy(file: BinaryIO, name: object, most_bytes: int) -> np.ndarray:
-    """An array of a `.npy` stream; its header is looked at before memory is taken."""
+    """An array of a `.npy` stream; its header is validated before memory is taken."""
     with reading(name, "an array of numbers, no pickled objects"):
-        header(file, name, most_bytes)
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            refuse(name, "version 1 or 2 of the format", version)
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = reader(file)
+        size = math.prod(shape) * max(1, dtype.itemsize)
+        if fortran or dtype.hasobject or size > most_bytes:
+            refuse(name, f"at most {most_bytes:,} bytes of plain numbers in C order", f"{dtype} {shape}")
         file.seek(0)
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def header(file: BinaryIO, name: object, most_bytes: int) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype that a `.npy` stream says it has; the stream then stands at its data."""
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        refuse(name, "version 1 or 2 of the format", version)
-    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = reader(file)
-    size = math.prod(shape) * max(1, dtype.itemsize)
-    if fortran or dtype.hasobject or size > most_bytes:
-        refuse(name, f"at most {most_bytes:,} bytes of plain numbers in C order", f"{dtype} {shape}")
-    return shape, dtype
-
-
-def read_npz(path: Path, name: object) -> Arrays:
+def read_npz(path: Path) -> Arrays:
     """The arrays of a `.npz` file as columns, not yet checked."""
-    check_file(path, name)
+    check_file(path, path)
     out: Arrays = {}
-    with reading(name, "arrays of numbers, no pickled objects"), zipfile.ZipFile(path) as archive:
+    with reading(path, "arrays of numbers, no pickled objects"), zipfile.ZipFile(path) as archive:
         if (number := len(archive.infolist())) > 1000:
-            refuse(name, "at most 1,000 arrays", f"{number:,}")
-        check_room(name, 2 * sum(info.file_size for info in archive.infolist()), path.stat().st_size)
+            refuse(path, "at most 1,000 arrays", f"{number:,}")
+        check_room(path, 2 * sum(info.file_size for info in archive.infolist()), path.stat().st_size)
         for info in archive.infolist():
             with archive.open(info) as inner:
-                out[info.filename.removesuffix(".npy")] = read_npy(inner, name, info.file_size)  # type: ignore[arg-type]
+                out[info.filename.removesuffix(".npy")] = read_npy(inner, path, info.file_size)  # type: ignore[arg-type]
     return out

@@ -1,4 +1,4 @@
-"""LeRobotDataset v3 written: MP4 in H.264, parquet and JSON, as LeRobot lays them out."""
+"""`LeRobotWriter`: a LeRobotDataset v3 of MP4 in H.264, parquet and JSON."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ Stats = dict[str, dict[str, np.ndarray]]
 
 
 class LeRobotWriter:
-    """Writes episodes into a folder that is not there yet; it has its name from `close` on.
+    """Writes episodes into a new folder, which has its name from `close` on.
 
     Leaving a `with` block closes it; by an exception, nothing is left.
 
     Args:
         folder: Of the dataset.
         fps: Frames per second.
-        features: Of what is recorded beside the frames: dtype and shape in one row, by LeRobot's names, such as
+        features: dtype and shape in one row of the values beside the frames, by LeRobot's names, such as
             `{"action": ("float32", (2,))}`.
         size: Height and width of the pictures, even.
-        task: What is done in the episodes.
+        task: Description of the episodes.
         camera: Name of the pictures.
-        robot: What LeRobot calls the type of the robot.
+        robot: LeRobot's `robot_type`.
         frames_per_file: After so many frames, episodes go to the next files.
     """
 
@@ -85,7 +85,7 @@ class LeRobotWriter:
         self._stats: Stats = {}
 
     def add(self, picture: np.ndarray, row: Mapping[str, Any]) -> None:
-        """A frame (H, W, 3) uint8 RGB, and what belongs to it by the names of the features."""
+        """Adds a frame (H, W, 3) uint8 RGB with its row, by the names of the features."""
         if picture.shape != (self.height, self.width, 3) or picture.dtype != np.uint8:
             wanted = f"uint8 of shape {(self.height, self.width, 3)}"
             arguments.refuse(_WHERE, "picture", wanted, picture)
@@ -103,7 +103,7 @@ class LeRobotWriter:
         self._running.append(values)
 
     def end_episode(self) -> None:
-        """Closes the episode that the frames since the last call are."""
+        """Makes an episode of the frames since the last call."""
         length, begin = len(self._running), len(self._rows)
         if not length:
             raise ValueError(f"{_WHERE}: want a frame or more in every episode; got none")
@@ -133,13 +133,15 @@ class LeRobotWriter:
             self._finish_file()
 
     def close(self) -> None:
-        """Writes what is left, and gives the folder its name; an episode that was not ended is left out."""
+        """Writes the last files and gives the folder its name; leaves out an episode that was not ended."""
         if not self._episodes:
             self._discard()
             raise ValueError(f"{_WHERE}: want an episode or more; got none")
         if self._rows:
             self._finish_file()
-        self._discard_video()
+        if self._container is not None:  # a video without a complete episode
+            self._close_video()
+            self._path(VIDEO_PATH, self._file).unlink()
         pa, pq = self._pa, self._pa.parquet
         path = self._path(EPISODES_PATH, 0)
         pq.write_table(pa.Table.from_pylist(self._episodes), path)
@@ -185,12 +187,6 @@ class LeRobotWriter:
         container.mux(stream.encode(None))
         container.close()
 
-    def _discard_video(self) -> None:
-        """Leaves out a video that holds no whole episode."""
-        if self._container is not None:
-            self._close_video()
-            self._path(VIDEO_PATH, self._file).unlink()
-
     def _discard(self) -> None:
         if self._container is not None:
             self._close_video()
@@ -207,13 +203,13 @@ class LeRobotWriter:
             name: {"dtype": dtype, "shape": list(shape), "names": None}
             for name, (dtype, shape) in self.features.items()
         }
-        said = {"height": self.height, "width": self.width, "fps": self.fps, "channels": 3, "codec": "h264"}
-        said |= {"pix_fmt": "yuv420p", "is_depth_map": False}
+        details = {"height": self.height, "width": self.width, "fps": self.fps, "channels": 3, "codec": "h264"}
+        details |= {"pix_fmt": "yuv420p", "is_depth_map": False}
         video = {
             "dtype": "video",
             "shape": [self.height, self.width, 3],
             "names": ["height", "width", "channels"],
-            "info": {f"video.{name}": value for name, value in said.items()} | {"has_audio": False},
+            "info": {f"video.{name}": value for name, value in details.items()} | {"has_audio": False},
         }
         indices = {name: {"dtype": "int64", "shape": [1], "names": None} for name in INDICES}
         indices["timestamp"]["dtype"] = "float32"
@@ -237,7 +233,7 @@ class LeRobotWriter:
 def episode_stats(rows: np.ndarray) -> dict[str, np.ndarray]:
     """Statistics of a feature over the rows (L, …) of an episode, by LeRobot's names (`compute_stats.py`).
 
-    As there, one for each place of the last axis; the axes between count as rows.
+    One for each index of the last axis; the axes between count as rows.
     """
     length = len(rows)
     rows = rows[:, None] if rows.ndim == 1 else rows.reshape(-1, rows.shape[-1])
@@ -248,9 +244,9 @@ def episode_stats(rows: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def joined_stats(before: Stats, new: Stats) -> Stats:
-    """Statistics of all episodes, out of those of the earlier ones and of the last, as LeRobot's `aggregate_stats`.
+    """Statistics of all episodes from those of the earlier ones and of the last, as LeRobot's `aggregate_stats`.
 
-    Least, largest, mean and deviation are exact; quantiles are means of the episodes' quantiles.
+    Minimum, maximum, mean and deviation are exact; quantiles are means of the episodes' quantiles.
     """
     if not before:
         return new
