@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -47,3 +49,30 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], log: Path, fold
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     sys.exit(function(*args))
+
+
+def results(
+    function: Callable[[Path], dict[str, Any]], paths: list[Path], prepare: Callable[[], None] = lambda: None
+) -> list[dict[str, Any]]:
+    """What a function returns of each path, as JSON, in forks of this process: one that dies is followed by another.
+
+    Each fork calls `prepare` first. The result of a path at which a fork died, or for which it took longer than half a
+    minute, is `{"end": "status N"}`, with N as `os.wait` gives it.
+    """
+    found: list[dict[str, Any]] = []
+    while len(found) < len(paths):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            prepare()
+            for path in paths[len(found) :]:
+                signal.alarm(30)
+                os.write(writer, json.dumps(function(path)).encode() + b"\n")
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            found += map(json.loads, pipe)
+        _, status = os.waitpid(child, 0)
+        if status:
+            found.append({"end": f"status {status}"})
+    return found

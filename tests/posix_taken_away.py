@@ -122,11 +122,11 @@ def import_everything() -> list[str]:
 
 
 def say_help() -> None:
-    """The help of every command."""
+    """The help of every command; those of the Trainer share one."""
     from torchrl_gpu import cli
-    from torchrl_gpu.cli.program import OWN_SUBCOMMANDS, TRAINER_SUBCOMMANDS
+    from torchrl_gpu.cli.program import OWN_SUBCOMMANDS
 
-    for word in ("", *TRAINER_SUBCOMMANDS, *OWN_SUBCOMMANDS):
+    for word in ("", "fit", *OWN_SUBCOMMANDS):
         try:
             status = cli.main([*filter(None, [word]), "--help"], "torchrl-gpu")
         except SystemExit as stop:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,18 +118,12 @@ def write_demonstrations(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a run of `packing_dqn.yaml` has just finished, by a process of its own."""
-    path = tmp_path_factory.mktemp("newcomer")
-    made = subprocess.run(
-        [sys.executable, "-m", "torchrl_gpu.cli", "fit", *small("packing_dqn.yaml")],
-        cwd=path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert made.returncode == 0, made.stderr
-    assert "Traceback" not in made.stderr
-    assert "Warning" not in made.stderr
+    path, log = tmp_path_factory.mktemp("newcomer"), tmp_path_factory.mktemp("log") / "log"
+    status = forks.run(cli.main, ["fit", *small("packing_dqn.yaml")], log=log, folder=path)
+    printed = log.read_text()
+    assert not status, printed
+    assert "Traceback" not in printed
+    assert "Warning" not in printed
     return path
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests import forks
+from tests.callbacks import two_ranks
 from tests.training.resuming import LIGHTNINGS_OWN, differences, last
 from torchrl_gpu.checkpoints.files import newest_checkpoint, parts_of
 from torchrl_gpu.system.archives import ENTRY
@@ -19,24 +23,14 @@ from torchrl_gpu.system.archives import ENTRY
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the program two_ranks.py left."""
+    """What two_ranks.py left."""
     path = tmp_path_factory.mktemp("two_ranks")
-    run("two_ranks.py", path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with ThreadPoolExecutor(2) as pool:
+        ends = pool.map(lambda rank: forks.run(two_ranks.main, rank, port, path, log=path / f"log-{rank}"), (0, 1))
+    assert list(ends) == [0, 0], [(path / f"log-{rank}").read_text()[-3000:] for rank in (0, 1)]
     return path
-
-
-def run(program: str, path: Path, *launcher: str) -> None:
-    """Runs a program beside this file, which leaves what it finds in a folder."""
-    more = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    made = subprocess.run(
-        [sys.executable, *launcher, str(Path(__file__).with_name(program)), str(path)],
-        env=os.environ | more,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert made.returncode == 0, made.stderr[-3000:]
 
 
 def parts(checkpoint: Path) -> dict[int, dict[str, Any]]:
@@ -66,8 +60,11 @@ def test_they_agree_when_to_save(folder: Path) -> None:
 
 @pytest.mark.soak
 def test_where_one_is_killed_torchrun_starts_both_again_and_nothing_is_lost(tmp_path: Path) -> None:
-    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
-    run("killed_rank.py", tmp_path, "-m", *launcher)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--max-restarts", "1", str(Path(__file__).with_name("killed_rank.py")), str(tmp_path)]
+    more = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    made = subprocess.run(command, env=os.environ | more, capture_output=True, text=True, check=False, timeout=300)
+    assert made.returncode == 0, made.stderr[-3000:]
     assert (tmp_path / "was_killed").exists()
     assert_same(last(tmp_path / "whole"), last(tmp_path / "killed"))
 

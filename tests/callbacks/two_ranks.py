@@ -1,9 +1,9 @@
-"""A program that trains on two processes. Run by test_two_ranks.py."""
+"""What each of two processes does that train together. Run by test_two_ranks.py."""
 
 from __future__ import annotations
 
 import json
-import sys
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,20 @@ from lightning.pytorch import Trainer
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 
-warnings.filterwarnings("ignore")
-FOLDER = Path(sys.argv[1])
 TWO = {"accelerator": "cpu", "devices": 2, "strategy": "ddp_find_unused_parameters_true"}
 
 
-def whole() -> None:
+def whole(folder: Path) -> None:
     made = module(env={"seed": 1})
     # seeds that differ between processes in what they play pass their multiples of episodes at different steps
     callback = EpisodeCheckpoint(every_n_episodes=2, keep=100)
-    fit(made, FOLDER / "whole", 12, callback, **TWO)
+    fit(made, folder / "whole", 12, callback, **TWO)
     weights = torch.cat([weight.detach().reshape(-1) for weight in made.parameters()])
     rank = made.global_rank
     logged = {key: value.item() for key, value in made.trainer.callback_metrics.items() if key.startswith("train/")}
     told = {"episodes": int(made.episodes), "weights": weights.double().sum().item(), "frames": made.frames}
     told["logged"] = logged
-    (FOLDER / f"whole-{rank}.json").write_text(json.dumps(told))
-
-
-whole()
+    (folder / f"whole-{rank}.json").write_text(json.dumps(told))
 
 
 class Failing(EpisodeCheckpoint):
@@ -47,15 +42,21 @@ class Failing(EpisodeCheckpoint):
         raise KeyError("no such thing")
 
 
-def failed() -> None:
+def failed(folder: Path) -> None:
     """Both must end, and neither wait for the other."""
     made, error = module(), None
     try:
-        fit(made, FOLDER / "failed", 6, Failing(every_n_updates=2), seed=1, **TWO)
+        fit(made, folder / "failed", 6, Failing(every_n_updates=2), seed=1, **TWO)
     except (KeyError, RuntimeError) as raised:
         error = f"{type(raised).__name__}: {raised}"
     told = {"error": error, "updates": made.trainer.global_step}
-    (FOLDER / f"failed-{made.global_rank}.json").write_text(json.dumps(told))
+    (folder / f"failed-{made.global_rank}.json").write_text(json.dumps(told))
 
 
-failed()
+def main(rank: int, port: int, folder: Path) -> None:
+    """Both runs, as the process of a rank."""
+    warnings.filterwarnings("ignore")
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    os.environ |= {"NODE_RANK": "0", "LOCAL_RANK": str(rank)}
+    whole(folder)
+    failed(folder)

@@ -1,8 +1,7 @@
-"""Two hundred and thirty files that are no policy: made from a seed, then each loaded in a process of its own.
+"""Two hundred and thirty files that are no policy: made from a seed, then loaded in processes of their own.
 
-`python -m tests.policies.hostile_files FOLDER` prints a line of JSON for each: its kind, how the process ended
-("refused", "loaded", an exception, a signal), what it said, and how much its memory grew. What would run if it were
-unpickled or imported leaves a file `ran` in the folder.
+`main` prints a line of JSON for each: how loading ended ("refused", "loaded", an exception, a signal), the message, and
+the peak of memory. Code that runs when a file is unpickled or imported leaves a file `ran` in the folder.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 import os
 import pickle
 import random
-import signal
+import resource
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -21,12 +20,12 @@ from typing import Any
 
 import torch
 
+from tests import forks
 from tests.policies import checkpoints
 from torchrl_gpu.policies import load_policy
 from torchrl_gpu.system.archives import ENTRY
 
 NUMBER = 230
-_TIMEOUT_S = 30
 _STRANGER = "strange_module"  # imported, it leaves a trace
 
 Content = dict[str, Any]
@@ -445,57 +444,37 @@ MAKERS: tuple[tuple[Maker, int], ...] = (
 )
 
 
-def made(folder: Path, seed: int = 0) -> Iterator[tuple[str, Path]]:
-    """The files, one after the other, with what each is."""
+def made(folder: Path, seed: int = 0) -> Iterator[Path]:
+    """The files, one after the other."""
     sources = Sources(folder)
     (folder / f"{_STRANGER}.py").write_text(f"open({str(sources.trace)!r}, 'w').close()\nclass Agent: pass\n")
     for maker, number in MAKERS:
         for i in range(number):
             path = folder / f"{maker.__name__}-{i}.ckpt"
             maker(random.Random(f"{seed} {maker.__name__} {i}"), path, sources)
-            yield maker.__name__, path
+            yield path
 
 
 def ended(path: Path) -> dict[str, Any]:
-    """How a process ends that loads a file and does nothing else."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(_TIMEOUT_S)
-        os.write(writer, json.dumps(_tried(path)).encode()[:60_000])
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        text = pipe.read()
-    _, status, usage = os.wait4(child, 0)
-    if os.WIFSIGNALED(status) or not text:
-        return {"end": f"status {status}", "said": "", "peak": usage.ru_maxrss}
-    return json.loads(text) | {"peak": usage.ru_maxrss}
-
-
-def _tried(path: Path) -> dict[str, str]:
+    """How loading a file ends, what is said, and the most memory that the process had, in MiB."""
+    end, said = "loaded", ""
     try:
         load_policy(path, "cpu")
     except (ValueError, FileNotFoundError) as error:
-        return {"end": "refused", "said": str(error)}
+        end, said = "refused", str(error)
     except BaseException as error:
-        return {"end": type(error).__name__, "said": str(error)}
-    return {"end": "loaded", "said": ""}
+        end, said = type(error).__name__, str(error)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"file": path.name, "end": end, "said": said[:60_000], "mib": peak}
 
 
 def main(folder: Path) -> None:
-    """Makes and tries them."""
+    """Makes and tries them; the first line is of a good file."""
+    sys.path.append(str(folder))  # for the stranger's module
     good, packs = folder / "good.ckpt", folder / "packs.ckpt"
     good.write_bytes(Sources(folder).bytes)
     packs.write_bytes(_saved(checkpoints.content_of(*checkpoints.packer("DQN"))))
     for path in (good, packs):  # here first: what torch imports at first use, children need not
         load_policy(path, "cpu")
-    first = ended(good)
-    for kind, path in made(folder):
-        end = ended(path)
-        said = {"kind": kind, "file": path.name, "mib": (end.pop("peak") - first["peak"]) / 1024}
-        print(json.dumps(said | end), flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    for each in (*forks.results(ended, [good]), *forks.results(ended, list(made(folder)))):
+        print(json.dumps(each), flush=True)
