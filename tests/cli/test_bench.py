@@ -93,23 +93,3 @@ def test_a_wrong_kernel_is_found(wrong: dict[str, Any], message: str, monkeypatc
 def test_an_action_that_is_not_legal_ends_the_episode_in_both() -> None:
     # One action in twenty is drawn from all of them; these steps hold several that are not legal.
     assert bench.difference({"bin_size": (10.0, 10.0, 5.0)}, CPU, steps=60) == ""
-
-
-@pytest.mark.parametrize(
-    ("args", "wanted"),
-    [
-        (["packing", "--num_envs", "0"], "--num_envs must be at least 1; got 0"),
-        (["packing", "--seconds", "nan"], "--seconds must be a finite number above 0; got nan"),
-        (["packing", "--device", "abacus"], "get_device"),
-        (["packing", "--settings", "bpp9"], "bpp9"),
-        (["unpacking"], "environment must be one of 'packing'; got 'unpacking'"),
-        ([], "want environment; got none"),
-    ],
-)
-def test_bad_arguments_are_refused_in_one_line(
-    args: list[str], wanted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", *args], "torchrl-gpu") == 2
-    said = capsys.readouterr().err.strip()
-    assert wanted in said
-    assert "\n" not in said

@@ -63,26 +63,3 @@ def test_the_rate_of_a_finished_run(
     said = capsys.readouterr().out
     assert "500 updates at 2 updates/s: 4.2 minutes" in said
     assert "rate: the median of 3 readings" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--price", "-1"], "--price must be a finite number above 0; got -1"),
-        (["--throughput", "nan"], "--throughput must be a finite number above 0; got nan"),
-        (["--throughput", "1", "--run", "."], "want --throughput or --run; got both"),
-        (["--run", "nowhere"], "--run must be the folder of a run; got nowhere"),
-        (["--run", "."], "--run must be a folder with TensorBoard logs"),
-        (["--pric", "1"], "want a known option, such as price"),
-        (
-            ["--throughput", "1", "--trainer.max_steps", "-1"],
-            "want a config with trainer.max_steps, or --updates; got -1",
-        ),
-    ],
-)
-def test_what_cannot_be(
-    words: list[str], said: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["cost", "--config", "packing.yaml", *words], "torchrl-gpu") == 2
-    assert said in capfd.readouterr().err

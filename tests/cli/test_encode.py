@@ -44,23 +44,6 @@ def test_bad_videos_stand_in_the_table_with_the_reason(tmp_path: Path, capsys: p
     assert not (tmp_path / "strict").exists()
 
 
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["nobody.mp4"], "error: torchrl-gpu encode: nobody.mp4: want a video or a folder; there is none"),
-        ([], "error: torchrl-gpu encode: want VIDEO; got none"),
-        (["{tmp}", "--output", "{tmp}"], "error: torchrl-gpu encode: --output must be a folder that is not there yet"),
-        (["{tmp}"], "want a folder with meta/info.json, or with MP4 files; got neither"),
-        (["{tmp}", "--size", "0", "4"], "error: demonstrations: size must be"),
-    ],
-)
-def test_mistakes_are_one_line(tmp_path: Path, args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*(arg.format(tmp=tmp_path) for arg in args)) == 2
-    err = capsys.readouterr().err.strip()
-    assert says in err
-    assert "\n" not in err
-
-
 def test_what_is_encoded_is_not_encoded_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(drawn.write_plain(tmp_path, "a", 0, 3), "--output", tmp_path / "out")
     assert run(tmp_path / "out") == 2

@@ -118,27 +118,6 @@ def test_what_is_written(evaluate: Callable[..., dict[str, Any]], capsys: pytest
     )
 
 
-WRONG = [
-    (["--methods", "foo"], "--methods must be one of 'random', 'dbl', "),
-    (["--sets", "hardest"], "--sets must be one of 'easy', 'hard'; got 'hardest'"),
-    (["--case=3"], "want a known option, such as cases; got 'case'"),
-    (["--cases=0"], "--cases must be at least 1; got 0"),
-    (["--visible", "5", "-1"], "--visible must be at least 0; got -1"),
-    (["--meshes", "nowhere"], "--meshes must be a folder of mesh files; got nowhere"),
-    (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
-    (["--config", "no.yaml"], "no.yaml"),
-    (["--model.env.visible=3"], "Option 'visible' is not accepted"),
-]
-
-
-@pytest.mark.parametrize(("args", "message"), WRONG, ids=[" ".join(args) for args, _ in WRONG])
-def test_wrong_arguments(capfd: pytest.CaptureFixture[str], args: list[str], message: str) -> None:
-    assert cli.main(["evaluate", "packing_irregular", *QUICK, *SMALL, *args], "torchrl-gpu") == 2
-    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(said) == 1
-    assert message in said[0]
-
-
 BOXES = ["evaluate", "--config", "packing_dqn.yaml", "--model.env.items.pool=16", "--model.agent.network.channels=4"]
 WORLDS = ["evaluate", "navigation_iqn", "--model.env.pool=16", "--data.worlds_per_level=2", "--data.max_steps=5"]
 
@@ -165,16 +144,6 @@ def test_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert table["worlds"]["num_worlds"] == 5  # one of each row
     assert [row["policy"] for row in table["policies"]] == ["IQN (untrained)", "adaptive IQN"]
     assert "5 worlds" in capsys.readouterr().out
-
-
-def test_options_of_irregular_packing_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*BOXES, "--device=cpu", "--visible", "2"], "torchrl-gpu") == 2
-    assert "evaluate: --visible is for irregular packing; got it for a PackingSuite" in capfd.readouterr().err
-
-
-def test_an_unknown_config(capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["evaluate", "boats"], "torchrl-gpu") == 2
-    assert "--config: want a file, or a shipped config (" in capfd.readouterr().err
 
 
 def test_code_in_a_checkpoint_never_runs(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -76,35 +76,6 @@ def test_a_file_of_other_boxes_is_not_played_by_what_comes_next(
     assert "want a file whose boxes are those of cut2; got one of 6 × 2 × 2 cells" in capfd.readouterr().err
 
 
-WRONG = [
-    (["--protocol=cut3"], "'discrete125', 'free125'; got 'cut3'"),
-    ([], "want --protocol; got none"),
-    (["--protocol=rs", "--policy", "nobody"], "--policy must be baselines, random, first-fit, bph"),
-    (["--protocol=rs", "--policy", "orders"], "rs or the path of a checkpoint; got 'orders'"),
-    (["--protocol=rs", "--cases=0"], "--cases must be at least 1; got 0"),
-    (["--protocol=rs", "--policy", "rs", "--depth=5"], "--depth wants --knows stream; got none"),
-    (["--protocol=rs", "--policy", "rs", "--knows", "boxes", "--beam=5"], "--beam wants --knows stream; got boxes"),
-    (
-        ["--protocol=rs", "--policy", "rs", "--knows", "stream", "--candidates=5"],
-        "--candidates wants --knows distribution or boxes; got stream",
-    ),
-    (["--protocol=rs", "--policy", "rs", "--knows", "stream", "--visible=2"], "--knows want --visible=1; got 2"),
-    (["--protocol=rs", "--policy", "dbl", "--knows", "stream"], "--knows want a policy of afterstate values; got none"),
-    (["--protocol=rs", "--policy", "rs", "--knows", "stream", "--beam=0"], "--beam must be at least 1; got 0"),
-    (["--protocol=rs", "--policy", "rs", "--knows", "all"], "'boxes', 'stream'; got 'all'"),
-    (["--protocol=rs", "--first=-1"], "--first must be at least 0; got -1"),
-    (["--protocol=rs", "--sequences", "none.pt"], "none.pt: want a file of box sequences; there is none"),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
-def test_wrong_arguments(capfd: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
-    assert cli.main(["evaluate", "bpp10", "--device=cpu", *words], "torchrl-gpu") == 2
-    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(said) == 1
-    assert message in said[0]
-
-
 def test_a_checkpoint(checkpoint: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*QUICK, "--protocol=cut2", "--policy", "random", checkpoint], "torchrl-gpu") is None
     assert f"some ({checkpoint})" in capfd.readouterr().out

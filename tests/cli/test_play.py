@@ -153,32 +153,6 @@ def test_a_policy_that_cannot_be_loaded_ends_the_server(
         socket.create_connection(("127.0.0.1", int(found[1])), timeout=10)
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--host", "0.0.0.0"], "want a token to listen beyond this machine; got none for host '0.0.0.0'"),
-        (
-            ["--host", "0.0.0.0", "--token", "1234"],
-            "want token of at least 16 characters to listen beyond",
-        ),
-        (["--speed", "0"], "torchrl-gpu play: --speed must be a finite number above 0; got 0"),
-        (["--num_envs", "0"], "torchrl-gpu play: --num_envs must be at least 1; got 0"),
-        (["--streams", "env3"], "streams: want environments below 1; got 'env3'"),
-        (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
-        (["--portt", "3"], "want a known option, such as port; got 'portt'"),
-        (["--config", "no.yaml"], "--config: want a file, or a shipped config"),
-    ],
-)
-def test_what_the_user_can_mend_is_one_line(
-    args: list[str], message: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TORCHRL_GPU_TOKEN", raising=False)
-    monkeypatch.setattr(play, "_load", pytest.fail)  # all of them are found before
-    assert cli.main(["play", *small("packing_dqn.yaml"), *args], "torchrl-gpu") == 2
-    (said,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert message in said
-
-
 def test_serve_wants_its_port_and_no_other(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(play, "_load", pytest.fail)
     with socket.create_server(("127.0.0.1", 0)) as taken:
