@@ -32,6 +32,7 @@ COUNT = [*WHOLE, 0, -1]
 FLAG: list[Any] = [1, 0, "yes", None, [True], NAN]
 WORD: list[Any] = ["glue", "", 3, None, ["none"], True]
 SEED: list[Any] = [2.5, "a", True, 2**63, NAN, [1]]
+ROWS = (0, 1, 2), (0, 1.5, 0, 0, 10), (0, 1, 0, 0, NAN), (5, 1, 0, 0, 9)
 REAL: list[Any] = [NAN, INF, -1.0, 0, "1", True, 10**400, [1.0]]
 
 Make = Callable[..., object]
@@ -71,16 +72,7 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
             "cores": [2.5, NAN, True, "3", -1, HUGE],
             "obstacles": [2.5, NAN, True, "3", -1, HUGE],
             "min_distance": [NAN, INF, -1.0, 1e9, "40", True],
-            "curriculum": [
-                "papers",
-                3,
-                [],
-                [3],
-                [(0, 1, 2)],
-                [(0, 1.5, 0, 0, 10)],
-                [(0, 1, 0, 0, NAN)],
-                [(5, 1, 0, 0, 9)],
-            ],
+            "curriculum": ["papers", 3, [], [3], *([row] for row in ROWS)],
             "max_steps": COUNT,
             "actions": WORD,
             "upstream_compat": ["late_limit", 3, None, ["slow"], [3]],

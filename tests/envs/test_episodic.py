@@ -145,12 +145,7 @@ class Glider(Walk):
 
     def __init__(self, num_envs: int = 4) -> None:
         EpisodicEnv.__init__(
-            self,
-            num_envs,
-            observations={"place": Unbounded(())},
-            action=Bounded(-1.0, 1.0, (2,)),
-            device="cpu",
-            seed=1,
+            self, num_envs, observations={"place": Unbounded(())}, action=Bounded(-1.0, 1.0, (2,)), device="cpu", seed=1
         )
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
@@ -209,42 +204,27 @@ def only(**entries: Any) -> Mapping[str, Any]:
 
 PLACE, SPEED, FLAG = torch.zeros(64, 2), torch.zeros(64), torch.zeros(64, dtype=torch.bool)
 ADVANCED: list[tuple[dict[str, Any], str]] = [
-    ({"reward": torch.zeros(64, 3)}, "want reward (64,); got (64, 3)"),
     ({"reward": torch.zeros(())}, "want reward (64,); got ()"),
-    ({"reward": torch.zeros(63)}, "want reward (64,); got (63,)"),
     ({"reward": torch.zeros(64, 64)}, "want reward (64,); got (64, 64)"),
-    ({"reward": torch.zeros(64, 1, 1)}, "want reward (64,); got (64, 1, 1)"),
     ({"reward": torch.zeros(64, dtype=torch.int64)}, "want reward float32; got int64"),
-    ({"reward": torch.zeros(64, 1, dtype=torch.float64)}, "want reward float32; got float64"),
-    ({"reward": FLAG}, "want reward float32; got bool"),
     ({"reward": torch.zeros(64, device="meta")}, "want reward on cpu; got meta"),
     ({"reward": 1.0}, "want reward as a tensor (64,); got 1.0"),
     ({"reward": [0.0] * 2}, "want reward as a tensor (64,); got [0.0, 0.0]"),
     ({"reward": None}, "want reward as a tensor (64,); got none"),
     ({"terminated": SPEED}, "want terminated bool; got float32"),
-    ({"terminated": torch.zeros(64, dtype=torch.uint8)}, "want terminated bool; got uint8"),
     ({"terminated": torch.zeros(64, 2, dtype=torch.bool)}, "want terminated (64,); got (64, 2)"),
     ({"terminated": False}, "want terminated as a tensor (64,); got False"),
-    ({"terminated": None}, "want terminated as a tensor (64,); got none"),
     ({"state": only(plac=PLACE, speed=SPEED)}, "want state place, speed; got plac, speed"),
     ({"state": only(place=PLACE)}, "want state place, speed; got place"),
     ({"state": {"more": SPEED}}, "want state place, speed; got place, speed, more"),
-    ({"state": only()}, "want state place, speed; got none"),
     ({"state": None}, "want state place, speed; got None"),
-    ({"state": [1]}, "want state place, speed; got [1]"),
     ({"state": {"place": torch.zeros(64, 3)}}, "want place (64, 2); got (64, 3)"),
-    ({"state": {"place": torch.zeros(63, 2)}}, "want place (64, 2); got (63, 2)"),
     ({"state": {"place": PLACE.double()}}, "want place float32; got float64"),
-    ({"state": {"speed": torch.zeros(64, 1)}}, "want speed (64,); got (64, 1)"),
-    ({"state": {"speed": SPEED.long()}}, "want speed float32; got int64"),
     ({"state": {"speed": 0.5}}, "want speed as a tensor (64,); got 0.5"),
     ({"outcomes": only(arived=FLAG, far=SPEED)}, "want outcomes arrived, far; got arived, far"),
-    ({"outcomes": only(arrived=FLAG)}, "want outcomes arrived, far; got arrived"),
-    ({"outcomes": {"near": FLAG}}, "want outcomes arrived, far; got arrived, far, near"),
     ({"outcomes": None}, "want outcomes arrived, far; got None"),
     ({"outcomes": {"arrived": SPEED}}, "want arrived bool; got float32"),
     ({"outcomes": {"arrived": torch.zeros(64, 2, dtype=torch.bool)}}, "want arrived (64,); got (64, 2)"),
-    ({"outcomes": {"far": FLAG}}, "want far float32; got bool"),
     ({"outcomes": {"far": 3}}, "want far as a tensor (64,); got 3"),
 ]
 
@@ -278,18 +258,13 @@ def test_advance_may_give_columns_but_nothing_other_than_an_advanced(monkeypatch
 
 BEGUN: list[tuple[Any, str]] = [
     ({"plac": PLACE}, "want place among the state, to be observed; got plac"),
-    ({}, "want place among the state, to be observed; got none"),
     (None, "want a dict of tensors by name; got None"),
     (PLACE, "want a dict of tensors by name; got Tensor of torch.float32 (64, 2)"),
     ({"place": torch.zeros(64, 3)}, "want place (64, 2); got (64, 3)"),
-    ({"place": torch.zeros(1, 2)}, "want place (64, 2); got (1, 2)"),
     ({"place": PLACE.double()}, "want place float32; got float64"),
     ({"place": PLACE.to("meta")}, "want place on cpu; got meta"),
-    ({"place": 0.0}, "want place as a tensor (64, 2); got 0.0"),
     ({"place": PLACE, "speed": torch.zeros(63)}, "want speed (64,); got (63,)"),
-    ({"place": PLACE, "speed": torch.zeros(())}, "want speed (64,); got ()"),
     ({"place": PLACE, "speed": 1}, "want speed as a tensor (64,); got 1"),
-    ({"place": PLACE, "speed": None}, "want speed as a tensor (64,); got none"),
     *(
         ({"place": PLACE, name: SPEED}, f"want another name in the state; {name} is the environment's own")
         for name in ("step_count", "episode", "score", "seed")
@@ -359,28 +334,10 @@ def test_what_cannot_be_declared(changes: dict[str, Any], message: str, monkeypa
         Walk()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "state",
-        "entries",
-        "stored_keys",
-        "outcome_names",
-        "space_extras",
-        "shape",
-        "action_keys",
-        "step",
-        "reset",
-        "rollout",
-        "observe",
-        "uniform",
-        "metrics",
-        "begin",
-        "advance",
-        "like",
-        "restore",
-    ],
-)
+NAMES = ["state", "entries", "stored_keys", "shape", "action_keys", "step", "observe", "begin", "like", "restore"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("first", [True, False])
 def test_names_that_are_taken(name: str, first: bool) -> None:
     class Named(PointEnv):

@@ -26,7 +26,7 @@ def test_what_was_there_before_is_not_counted() -> None:
     with LiveBytes() as counter:
         before.add_(1)
         view = before[:2]
-    assert counter.peak == 0
+        assert (counter.live, counter.peak) == (0, 0)
     assert len(view) == 2
 
 
@@ -40,27 +40,6 @@ def test_the_counter_counts_storages_once() -> None:
         del b
         assert memory.live == 0
         assert memory.peak == 40
-
-
-def test_the_counter_sees_temporaries() -> None:
-    x = torch.zeros(100)
-    with LiveBytes() as memory:
-        y = (x + 1) * 2
-        assert memory.live == 400
-        assert memory.peak == 800
-        memory.restart_peak()
-        y.add_(1)
-        assert memory.peak == 400
-
-
-def test_the_counter_leaves_out_what_was_there_before() -> None:
-    x = torch.zeros(100)
-    with LiveBytes() as memory:
-        x.add_(1)
-        y = x.view(10, 10)
-        assert memory.live == 0
-        del y
-    assert memory.peak == 0
 
 
 def test_the_counter_follows_what_grows() -> None:

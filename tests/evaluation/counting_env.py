@@ -33,7 +33,7 @@ class CountingEnv(EpisodicEnv):
         )
 
     def begin(self) -> dict[str, Tensor]:
-        goal = 2 + (self.seed + 7 * self._env_index + 5 * self._rows["episode"]) % 4
+        goal = 2 + (self.seed + 7 * self._env_index + 5 * self._state["episode"]) % 4
         return {"sum": torch.zeros_like(goal), "goal": goal}
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:

@@ -21,7 +21,7 @@ _OURS = {  # errors for the user, by the modules that define them
     "lightning.fabric.utilities.exceptions": "MisconfigurationException",
     "lightning.fabric.utilities.spike": "TrainingSpikeException",
     "torchrl_gpu.training.divergence": "Diverged",
-    "torchrl_gpu.envs.workers.failures": "WorkerFailed",
+    "torchrl_gpu.envs.workers.shard": "WorkerFailed",
 }
 _OF_CALLBACKS = ("torchrl_gpu.callbacks", "lightning.pytorch.callbacks")
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)

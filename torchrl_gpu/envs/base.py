@@ -73,7 +73,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
     those below."""
 
     _state: Any = None
-    """The state: a dataclass whose fields are tensors; None where a subclass gives `_env_state` itself."""
+    """The state: a dataclass or dict of tensors; None where a subclass gives `_env_state` itself."""
 
     _completed = False
 
@@ -125,11 +125,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         return {name: after.get(key) for name, key in zip(self.outcome_names, self.outcomes, strict=True)}
 
     def set_frames(self, frames: int) -> None:
-        """Updates schedules that depend on the progress of training, such as a curriculum; by default there are none.
-
-        Args:
-            frames: Steps played so far, over all environments.
-        """
+        """Updates schedules, such as a curriculum, for the steps played so far over all environments."""
 
     def renumber(self, first_env: int) -> None:
         """Renumbers the environments from `first_env` on; `set_seed` and `reset` then begin their episodes."""
@@ -152,21 +148,23 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
 
         Assignment acts as `load_state_dict`: the whole state is validated, then copied.
         """
-        return self._env_state() if self._state is None else self._state
+        return self._env_state() if self._state is None or isinstance(self._state, dict) else self._state
 
     @state.setter
     def state(self, state: Any) -> None:
         if not self._completed or isinstance(state, Tensor):  # a subclass means an attribute of its own
             self._refuse_name("state")
         given = state if isinstance(state, Mapping) else {n: getattr(state, n, None) for n in self._env_state()}
-        self._take_state(
-            f"{type(self).__name__}.state",
-            {"seed": torch.tensor(self.seed, dtype=torch.int64, device="cpu"), **given},
-            strict=True,
-        )
+        self._take_state(f"{type(self).__name__}.state", {"seed": self._seed_tensor, **given}, strict=True)
+
+    @property
+    def _seed_tensor(self) -> Tensor:
+        return torch.tensor(self.seed, dtype=torch.int64, device="cpu")
 
     def _env_state(self) -> dict[str, Tensor]:
         """All tensors that decide how the run goes on, by name."""
+        if isinstance(self._state, dict):
+            return dict(self._state)
         return {field.name: getattr(self._state, field.name) for field in fields(self._state)}
 
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
@@ -206,10 +204,8 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
     def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
         """Adds the observations that `stored_keys` leaves out to states (B,) from replay; in place.
 
-        Args:
-            tensordict: The states.
-            replay: Replay that they were sampled from, for observations that span several transitions; their positions
-                in it are under the key `index`.
+        The replay that they were sampled from, at the positions under the key `index`, serves observations that span
+        several transitions.
         """
         return tensordict
 
@@ -235,10 +231,6 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
     def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
         """Constructor arguments of a worker's environment, which plays some of these rows on the CPU of its process.
 
-        Args:
-            num_envs: Number of rows.
-            first_env: Number of the first, counted as `first_env` is.
-
         Raises:
             ValueError: The class has a `like` of its own, so that it is not known how one is made.
         """
@@ -251,10 +243,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Full state as tensors, seed and episode counters included."""
-        return {
-            "seed": torch.tensor(self.seed, dtype=torch.int64, device="cpu"),
-            **{name: value.clone() for name, value in self._env_state().items()},
-        }
+        return {"seed": self._seed_tensor, **{name: value.clone() for name, value in self._env_state().items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, **kwargs: Any) -> None:
         """Loads `state_dict`; the next step is the one that the saved environment would have made.
@@ -271,7 +260,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
 
     def _take_state(self, where: str, given: Any, strict: bool) -> None:
         """Validates a whole state from outside, and only then goes on from a copy of it. Reads the device."""
-        present = {"seed": torch.tensor(self.seed, dtype=torch.int64, device="cpu"), **self._env_state()}
+        present = {"seed": self._seed_tensor, **self._env_state()}
         bounds = self._state_bounds()
         wanted: dict[NestedKey, Entry] = {
             name: Entry(value.dtype, tuple(value.shape), bounds.get(name, Bounds())) for name, value in present.items()
@@ -298,16 +287,9 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
                 raise
 
     def _given_action(self, tensordict: TensorDictBase, key: NestedKey, shape: tuple[int, ...], whole: bool) -> Tensor:
-        """Action of a step in a given shape, validated without reading its values.
+        """Action of a step in a given shape, int64 where it is `whole`; validated without reading its values.
 
-        Args:
-            tensordict: Of the step.
-            key: Of the action.
-            shape: Required shape; a trailing axis of size 1 is accepted.
-            whole: Whether actions are integers, which are then cast to int64.
-
-        Raises:
-            ValueError: There is none, or it has another shape, device or kind of numbers.
+        A trailing axis of size 1 is accepted.
         """
         action = tensordict.get(key, None)
         known = isinstance(action, Tensor) and action.dtype in (_WHOLE if whole else _REAL)
@@ -330,7 +312,8 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
 
     def _restart_episodes(self) -> None:
         """Makes the next reset begin the first episode of `self.seed`."""
-        self._state.episode = torch.zeros_like(self._state.episode)
+        state = self._env_state()
+        self._set_env_state(state | {"episode": torch.zeros_like(state["episode"])})
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -9,6 +10,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn.functional import interpolate
 from torchrl.data import Bounded, TensorSpec, Unbounded
+
+from torchrl_gpu.system import arguments
 
 ROW_KEY = "frame_at"
 """Where a frame is, its row in the batch first."""
@@ -32,9 +35,6 @@ def clip_specs(length: int, height: int, width: int) -> dict[str, TensorSpec]:
     - `frame` (3, H, W) uint8: the newest of them;
     - `frame_at` (3,) int64: the row of the environment, how many pictures it had shown before this one, episodes before
       included, and how many of the clip's others are of this episode.
-
-    Args:
-        length, height, width: T, H and W.
     """
     picture = 3, height, width
     return {
@@ -42,6 +42,15 @@ def clip_specs(length: int, height: int, width: int) -> dict[str, TensorSpec]:
         "frame": Bounded(0, 255, picture, dtype=torch.uint8),
         "frame_at": Unbounded((3,), dtype=torch.int64),
     }
+
+
+def clip_size(where: str, clip_length: int, frame_size: Sequence[int], least: int) -> tuple[int, tuple[int, int]]:
+    """Validated T, and H and W, of at least `least` pixels each."""
+    sides = arguments.listed(where, "frame_size", "two numbers of pixels", frame_size)
+    if len(sides) != 2:
+        arguments.refuse(where, "frame_size", "two numbers of pixels", frame_size)
+    height, width = (arguments.whole(where, "frame_size", side, least, 4096) for side in sides)
+    return arguments.whole(where, "clip_length", clip_length, 1, 1024), (height, width)
 
 
 def first_clip(frame: Tensor, length: int) -> Tensor:
@@ -55,12 +64,10 @@ def next_clip(clip: Tensor, frame: Tensor) -> Tensor:
 
 
 def seen(clip: Tensor, shown: Tensor, step_count: Tensor) -> dict[str, Tensor]:
-    """Clip observations, of the keys of `clip_specs`.
+    """Clip observations, of the keys of `clip_specs`, of clips (N, T, 3, H, W).
 
-    Args:
-        clip: (N, T, 3, H, W).
-        shown: Number of pictures that each environment had shown before the newest, (N,) int64.
-        step_count: Steps of the episode, (N,) int64.
+    `shown` (N,) is the number of pictures that each environment had shown before the newest, `step_count` (N,) that of
+    the episode's steps.
     """
     earlier = step_count.clamp_max(clip.shape[1] - 1)
     row = torch.arange(len(clip), device=clip.device, dtype=torch.int64)
@@ -87,11 +94,7 @@ def sheet(clip: Tensor, width: int, height: int) -> Tensor:
 
 
 def restore_clips(where: str, batch: TensorDictBase, replay: Any, length: int) -> TensorDictBase:
-    """Adds `clip` to states (B,) of replay that have `frame_at`; in place.
-
-    Raises:
-        ValueError: The replay keeps no frames.
-    """
+    """Adds `clip` to states (B,) of replay that have `frame_at`, in place; ValueError if it keeps no frames."""
     if not isinstance(replay, ClipSource):
         raise ValueError(
             f"{where}: want a replay that keeps the frames of clips, such as torchrl_gpu.training.ClipReplay; got"

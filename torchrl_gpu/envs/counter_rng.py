@@ -12,14 +12,10 @@ Bits = TypeVar("Bits", Tensor, int)
 
 
 def mix(x: Bits) -> Bits:
-    """Hash of each element: 32 well-mixed bits.
+    """Hash of the low 32 bits of each int64 element, or of a whole number; in [0, 2**32), same shape.
 
-    Args:
-        x: Any int64 tensor, or a whole number; its low 32 bits count.
-
-    Returns:
-        int64 in [0, 2**32), same shape. Two rounds of xor-shift and multiply; constants found by exhaustive bias search
-        (C. Wellons, "hash-prospector", public domain).
+    Two rounds of xor-shift and multiply; constants found by exhaustive bias search (C. Wellons, "hash-prospector",
+    public domain).
     """
     x = x & _MASK
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
@@ -28,14 +24,9 @@ def mix(x: Bits) -> Bits:
 
 
 def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
-    """32 random bits for each (key, counter), readable at any position in any order.
+    """32 random bits for each (key, counter), readable at any position in any order; int64 in [0, 2**32).
 
-    Args:
-        key: int64, names a sequence of draws.
-        counter: int64, position in it; broadcasts against `key`.
-
-    Returns:
-        int64 in [0, 2**32), the broadcast shape.
+    Both are int64 and broadcast: `key` names a sequence of draws, `counter` is the position in it.
     """
     if native.runs_on(key):
         return native.draw_bits(key, counter)

@@ -73,24 +73,28 @@ class EpisodicEnv(BatchedEnv):
         super().__init__(num_envs, device, seed, first_env)
         self.max_steps = arguments.whole(where, "max_steps", max_steps, 1)
         observed = _declared(where, "observations", observations)
-        told = {name: _column(where, name, spec) for name, spec in _declared(where, "outcomes", outcomes or {}).items()}
-        if taken := observed.keys() & {*_OF_STEPS, *told} or told.keys() & {*_OF_STEPS}:
+        columns = _declared(where, "outcomes", outcomes or {})
+        for name, spec in columns.items():
+            if tuple(spec.shape) not in ((), (1,)):
+                raise ValueError(f"{where}: want outcome {name} of shape (1,); got {tuple(spec.shape)}")
+            columns[name] = spec if spec.shape else spec.expand(1)
+        if taken := observed.keys() & {*_OF_STEPS, *columns} or columns.keys() & {*_OF_STEPS}:
             raise ValueError(f"{where}: want other names than those of outcomes and TorchRL's own; got {min(taken)}")
         if not isinstance(action, Categorical | Bounded):
             arguments.refuse(where, "action", "a Categorical or Bounded of TorchRL", action)
         self._discrete = isinstance(action, Categorical)
-        seen = {**observed, **told}
-        self.observation_spec = Composite({key: self._spec(spec) for key, spec in seen.items()}, shape=(num_envs,))
+        leaves = {key: self._spec(spec) for key, spec in {**observed, **columns}.items()}
+        self.observation_spec = Composite(leaves, shape=(num_envs,))
         self.action_spec = self._spec(action)
         self.reward_spec = self._spec(Unbounded((1,), dtype=torch.float32))
         done = self._spec(Binary(1, (1,), dtype=torch.bool))
         self.done_spec = Composite({key: done.clone() for key in DONE_KEYS}, shape=(num_envs,))
-        self.outcomes = self._cleared = tuple(told)
+        self.outcomes = self._cleared = tuple(columns)
         self._observed = {name: _Form.of(self.observation_spec[name]) for name in observed}
-        self._told = {name: _Form.of(self.observation_spec[name]) for name in told}
+        self._outcome_forms = {name: _Form.of(self.observation_spec[name]) for name in columns}
         count = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
         score = torch.zeros(num_envs, dtype=torch.float32, device=self.device)
-        self._rows = {"step_count": count, "episode": count.clone(), "score": score}
+        self._state = {"step_count": count, "episode": count.clone(), "score": score}
         self._reward, self._flag = (_Form((num_envs, 1), dtype) for dtype in (torch.float32, torch.bool))
         self._kept: dict[str, _Form] = {}
         self._drawn = 0
@@ -100,8 +104,8 @@ class EpisodicEnv(BatchedEnv):
         self._drawn = 0
         state = self.begin()
         self._kept = self._forms_of(state)
-        self._rows |= self._checked("begin", "state", state, self._kept)
-        self._seen()
+        self._state = self._state | self._checked("begin", "state", state, self._kept)
+        self._current_observations()
         super()._complete()
 
     @abstractmethod
@@ -121,8 +125,8 @@ class EpisodicEnv(BatchedEnv):
 
         They depend on seed, environment and episode alone, so that the same episodes are played in batches of any size.
         """
-        key = episode_key(self.seed, self._env_index, self._rows["episode"])
-        key = draw_bits(key, self._rows["step_count"])
+        key = episode_key(self.seed, self._env_index, self._state["episode"])
+        key = draw_bits(key, self._state["step_count"])
         size = torch.Size(shape).numel()
         number = torch.arange(self._drawn, self._drawn + size, device=self.device, dtype=torch.int64)
         self._drawn += size
@@ -136,23 +140,15 @@ class EpisodicEnv(BatchedEnv):
 
     def metrics(self) -> dict[str, Tensor]:
         """Metrics for viewers: steps, episodes begun and return so far of the running episodes, (N,) each."""
-        return {
-            "step": self._rows["step_count"],
-            "episode": self._rows["episode"],
-            "return": self._rows["score"],
-        }
+        return {"step": self._state["step_count"], "episode": self._state["episode"], "return": self._state["score"]}
 
     @property
     def entries(self) -> dict[str, Tensor]:
         """Tensors of the state that the subclass made, by name."""
-        return {name: value for name, value in self._rows.items() if name not in _COUNTS}
+        return {name: value for name, value in self._state.items() if name not in _COUNTS}
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
         return spec.to(self.device).expand(self.num_envs, *spec.shape)
-
-    def _begun(self) -> dict[str, Tensor]:
-        self._drawn = 0
-        return self._checked("begin", "state", self.begin(), self._kept)
 
     # -- validation of a subclass's results ---------------------------------------------------------------------------
 
@@ -201,24 +197,26 @@ class EpisodicEnv(BatchedEnv):
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
-        before, self._rows = self._rows, {**self._rows, "step_count": self._rows["step_count"] * ~mask}
-        fresh = self._begun()
-        self._rows |= {name: where_rows(mask, value, before[name]) for name, value in fresh.items()}
-        self._rows |= {"episode": before["episode"] + mask, "score": torch.where(mask, 0.0, before["score"])}
-        return self._seen_first()
+        before = self._state
+        self._state = before | {"step_count": before["step_count"] * ~mask}
+        self._drawn = 0
+        fresh = self._checked("begin", "state", self.begin(), self._kept)
+        fresh |= {"episode": before["episode"] + 1, "score": torch.zeros_like(before["score"])}
+        self._state |= {name: where_rows(mask, value, before[name]) for name, value in fresh.items()}
+        return self._first_observations()
 
-    def _seen(self) -> dict[str, Tensor]:
+    def _current_observations(self) -> dict[str, Tensor]:
         method = "begin" if type(self).observe is EpisodicEnv.observe else "observe"
         return self._checked(method, "observations", self.observe(self.entries), self._observed)
 
-    def _seen_first(self) -> dict[str, Tensor]:
+    def _first_observations(self) -> dict[str, Tensor]:
         """Observations before a step, with zeros for outcomes, which are not known yet."""
-        return self._seen() | {name: self.observation_spec[name].zero() for name in self.outcomes}
+        return self._current_observations() | {name: self.observation_spec[name].zero() for name in self.outcomes}
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         shape = tuple(self.action_spec.shape)
         action = self._given_action(tensordict, "action", shape, whole=self._discrete).to(self.action_spec.dtype)
-        self._rows = {**self._rows, "step_count": self._rows["step_count"] + 1}
+        self._state = self._state | {"step_count": self._state["step_count"] + 1}
         self._drawn = 0
         came = self.advance(self.entries, action)
         if not isinstance(came, Advanced):
@@ -226,25 +224,16 @@ class EpisodicEnv(BatchedEnv):
         state = self._checked("advance", "state", came.state, self._kept)
         reward = self._fitting("advance", "reward", came.reward, self._reward, column=True)
         terminated = self._fitting("advance", "terminated", came.terminated, self._flag, column=True)
-        outcomes = self._checked("advance", "outcomes", came.outcomes, self._told, columns=True)
-        cut = (self._rows["step_count"] >= self.max_steps)[:, None] & ~terminated
-        self._rows |= {**state, "score": self._rows["score"] + reward[:, 0]}
+        outcomes = self._checked("advance", "outcomes", came.outcomes, self._outcome_forms, columns=True)
+        cut = (self._state["step_count"] >= self.max_steps)[:, None] & ~terminated
+        self._state |= {**state, "score": self._state["score"] + reward[:, 0]}
         ends = {"terminated": terminated, "truncated": cut, "done": terminated | cut}
-        out = self._seen() | {**outcomes, "reward": reward, **ends}
+        out = self._current_observations() | {**outcomes, "reward": reward, **ends}
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
 
     def observation(self, index: int) -> TensorDictBase:
         """Current observation of one environment, batch size (1,)."""
-        return TensorDict(self._seen_first(), batch_size=self.batch_size, device=self.device)[index : index + 1]
-
-    def _restart_episodes(self) -> None:
-        self._rows = {**self._rows, "episode": torch.zeros_like(self._rows["episode"])}
-
-    def _env_state(self) -> dict[str, Tensor]:
-        return dict(self._rows)
-
-    def _set_env_state(self, state: dict[str, Any]) -> None:
-        self._rows = dict(state)
+        return TensorDict(self._first_observations(), batch_size=self.batch_size, device=self.device)[index : index + 1]
 
 
 class _Form(NamedTuple):
@@ -263,17 +252,8 @@ def _names(names: Iterable[Any]) -> str:
 
 
 def _declared(where: str, argument: str, given: Any) -> dict[str, TensorSpec]:
-    """Validated specs by name."""
     specs = dict(given.items()) if isinstance(given, Mapping | Composite) else {"": None}
-    if not all(
-        isinstance(n, str) and isinstance(s, TensorSpec) and not isinstance(s, Composite) for n, s in specs.items()
-    ):
+    leaves = [isinstance(spec, TensorSpec) and not isinstance(spec, Composite) for spec in specs.values()]
+    if not all(leaves) or not all(isinstance(name, str) for name in specs):
         arguments.refuse(where, argument, "specs by name, such as {'place': Bounded(-1.0, 1.0, (2,))}", given)
     return specs
-
-
-def _column(where: str, name: str, spec: TensorSpec) -> TensorSpec:
-    """Validated spec of an outcome, one number or flag for each environment."""
-    if tuple(spec.shape) not in ((), (1,)):
-        raise ValueError(f"{where}: want outcome {name} of shape (1,); got {tuple(spec.shape)}")
-    return spec if spec.shape else spec.expand(1)

@@ -76,15 +76,11 @@ class LiveBytes(TorchDispatchMode):
 
 
 def measure_bytes_per_env(make: Callable[[int], BatchedEnv], act: Callable[[TensorDictBase], Tensor]) -> int:
-    """Peak bytes of one environment during a step, the restart of finished rows included.
+    """Peak bytes of one environment during `step, current = env.step_and_maybe_reset(current)`.
 
-    It is the peak of the loop `step, current = env.step_and_maybe_reset(current)`: tensors alive, by their storages,
-    as growth from a few environments to a few more, so that what any number shares is left out. So is what a kernel
-    allocates and frees inside itself, an allocator's rounding, and the action.
-
-    Args:
-        make: Makes a given number of environments.
-        act: Returns the action for their observations.
+    Counted are tensors alive, as growth from a few environments, which `make` makes, to a few more, so that what any
+    number shares is left out. So is what a kernel allocates and frees inside itself, an allocator's rounding, and the
+    action, which `act` returns for their observations.
     """
     return max(1, -(-(_peak(make, _MORE, act) - _peak(make, _FEW, act)) // (_MORE - _FEW)))
 
@@ -93,23 +89,19 @@ def measure_bytes_per_env(make: Callable[[int], BatchedEnv], act: Callable[[Tens
 def _peak(make: Callable[[int], BatchedEnv], num_envs: int, act: Callable[[TensorDictBase], Tensor]) -> int:
     gc.freeze()  # the collection below is to look at what is made here, not at all that the process holds
     try:
-        return _peak_of_new(make, num_envs, act)
+        with LiveBytes() as counter:
+            env = make(num_envs)
+            step, current, peak = None, env.reset(), 0
+            gc.collect()  # what TorchRL leaves in cycles while it is built
+            for _ in range(_STEPS):
+                current["action"] = act(current)
+                counter.restart_peak()
+                step, current = env.step_and_maybe_reset(current)
+                peak = max(peak, counter.peak)
+        del step  # held until here, as a caller that keeps the last step holds it
+        return peak
     finally:
         gc.unfreeze()
-
-
-def _peak_of_new(make: Callable[[int], BatchedEnv], num_envs: int, act: Callable[[TensorDictBase], Tensor]) -> int:
-    with LiveBytes() as counter:
-        env = make(num_envs)
-        step, current, peak = None, env.reset(), 0
-        gc.collect()  # what TorchRL leaves in cycles while it is built
-        for _ in range(_STEPS):
-            current["action"] = act(current)
-            counter.restart_peak()
-            step, current = env.step_and_maybe_reset(current)
-            peak = max(peak, counter.peak)
-    del step  # held until here, as a caller that keeps the last step holds it
-    return peak
 
 
 def check_fits(
@@ -149,10 +141,8 @@ def check_fits(
 def free_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> int | None:
     """Free memory for tensors on a device, bytes; None where it is not known.
 
-    Args:
-        device: On CUDA the driver's free memory counts and what torch's allocator holds unused; on a CPU the memory
-            that the system reports as available without swapping.
-        meminfo: The system's own account of its memory.
+    On CUDA the driver's free memory counts and what torch's allocator holds unused; on a CPU the memory that the
+    system reports as available without swapping.
     """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -170,8 +160,7 @@ def place(where: str, what: str, needed: int, device: torch.device, wanted: Plac
     """Device of a store: the wanted one, or the host, logged, where it takes over `SHARE` of the device's free memory.
 
     Args:
-        where: The first part of the line.
-        what: Name of what is stored, in the plural, such as "frames".
+        where, what: Owner and name of what is stored, in the plural, such as "frames".
         needed: Bytes that the store takes.
         device: Device that reads it.
         wanted: Only "auto" depends on free memory.
@@ -182,34 +171,29 @@ def place(where: str, what: str, needed: int, device: torch.device, wanted: Plac
     free = free_bytes(device)
     if free is None or needed <= SHARE * free:
         return device
-    said = f"{_readable(needed)} and {device} has {_readable(free)} free"
-    _LOG.warning("%s: its %s take %s: they are kept in host memory and staged", where, what, said)
+    sizes = f"{_readable(needed)} and {device} has {_readable(free)} free"
+    _LOG.warning("%s: its %s take %s: they are kept in host memory and staged", where, what, sizes)
     return host
 
 
 class Staging:
     """Copies tensors from host memory to a device, without waiting for it where memory can be pinned.
 
-    Where it cannot, the plain copy does the same, more slowly; that is logged once.
-
-    Args:
-        where: The first part of that line.
-        what: What is copied, in one word, such as "clips".
-        device: Target device.
+    Where it cannot, the plain copy does the same, more slowly; that is logged once, with the owner `where` and the
+    name of `what` is copied, such as "clips".
     """
 
     def __init__(self, where: str, what: str, device: torch.device) -> None:
-        self.device, self._said = device, f"{where}: {what} are copied from pageable memory, as pinning failed"
+        self.device, self._warning = device, f"{where}: {what} are copied from pageable memory, as pinning failed"
         self._pins = device.type == "cuda"
 
     def __call__(self, held: Held) -> Held:
-        """Copy of a tensor or tensordict on the device."""
         if self._pins:
             try:
                 held = held.pin_memory()
             except RuntimeError as error:
                 self._pins = False
-                _LOG.warning("%s: %s", self._said, error)
+                _LOG.warning("%s: %s", self._warning, error)
         return held.to(self.device, non_blocking=self._pins)
 
 

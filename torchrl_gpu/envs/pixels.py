@@ -45,18 +45,14 @@ class FromPixels(BatchedEnv):
         device: str | torch.device = "auto",
     ) -> None:
         where = type(self).__name__
-        self.clip_length = arguments.whole(where, "clip_length", clip_length, 1, 1024)
-        size = arguments.listed(where, "frame_size", "two numbers of pixels", frame_size)
-        self.frame_size = tuple(arguments.whole(where, "frame_size", side, 1, 4096) for side in size)
-        if len(self.frame_size) != 2:
-            arguments.refuse(where, "frame_size", "two numbers of pixels", frame_size)
+        self.clip_length, self.frame_size = clips.clip_size(where, clip_length, frame_size, 1)
         if str(device) != "auto" and env.device != torch.device(device):
             env = env.like(env.num_envs, device=device)
         if any(isinstance(key, tuple) for key in (*env.action_keys, *env.observation_spec.keys(True, True))):
             raise ValueError(f"{where}: want an environment without groups; {type(env).__name__} has some")
         if not isinstance(env, Viewable):
             raise ValueError(f"{where}: want an environment with `metrics` and `pictures`; got {type(env).__name__}")
-        self.__dict__["_seen"] = env  # no submodule: its state is part of this one's
+        self.__dict__["_wrapped"] = env  # no submodule: its state is part of this one's
         super().__init__(env.num_envs, env.device, env.seed, env.first_env)
         taken = {*env.observation_spec.keys(), *env._env_state()} & {*_OWN, *clips.STORED_KEYS}
         if taken:
@@ -74,38 +70,31 @@ class FromPixels(BatchedEnv):
         self._rows = torch.arange(self.num_envs, device=self.device, dtype=torch.int64)
 
     @property
-    def env(self) -> BatchedEnv:
-        """The wrapped environment."""
-        return self.__dict__["_seen"]
+    def env(self) -> Any:
+        """The wrapped environment, a `BatchedEnv` that is `Viewable`."""
+        return self.__dict__["_wrapped"]
 
     # -- delegated to the wrapped environment -----------------------------------------------------------------------
 
     @property
     def stored_keys(self) -> list[str]:
-        """Observation keys that replay must store: those of the environment, and each frame once."""
         return [*self.env.stored_keys, *clips.STORED_KEYS]
 
     @property
     def space_extras(self) -> dict[str, Any]:
-        """As in the wrapped environment."""
         return self.env.space_extras
 
     def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
-        """Adds what the wrapped environment adds, and clips."""
-        return clips.restore_clips(
-            f"{type(self).__name__}.restore", self.env.restore(tensordict, replay), replay, self.clip_length
-        )
+        restored = self.env.restore(tensordict, replay)
+        return clips.restore_clips(f"{type(self).__name__}.restore", restored, replay, self.clip_length)
 
     def episode_outcomes(self, after: TensorDictBase) -> dict[str, Tensor]:
-        """As in the wrapped environment."""
         return self.env.episode_outcomes(after)
 
     def set_frames(self, frames: int) -> None:
-        """As in the wrapped environment."""
         self.env.set_frames(frames)
 
     def renumber(self, first_env: int) -> None:
-        """As in the base class."""
         super().renumber(first_env)
         self.env.renumber(first_env)
 
@@ -120,12 +109,10 @@ class FromPixels(BatchedEnv):
         return {"env": env, "clip_length": self.clip_length, "frame_size": self.frame_size}
 
     def metrics(self) -> Mapping[str, Tensor]:
-        """As in the wrapped environment."""
-        return self._view.metrics()
+        return self.env.metrics()
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> Any:
-        """As in the wrapped environment."""
-        return self._view.pictures(index, width, height)
+        return self.env.pictures(index, width, height)
 
     @property
     def overlays(self) -> Mapping[str, Overlay]:
@@ -136,12 +123,8 @@ class FromPixels(BatchedEnv):
     def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> Tensor | np.ndarray:
         """Contact sheet of the clip of one environment, or an overlay of that environment; uint8 (H, W, 3) RGB."""
         if name != "seen":
-            return self._view.overlay(name, index, width, height, decision)
+            return self.env.overlay(name, index, width, height, decision)
         return clips.sheet(self._clip[index], width, height)
-
-    @property
-    def _view(self) -> Any:
-        return self.env
 
     def _restart_episodes(self) -> None:
         self.env.seed = self.seed
@@ -151,7 +134,7 @@ class FromPixels(BatchedEnv):
 
     def _draw(self) -> Tensor:
         height, width = self.frame_size
-        drawn = torch.as_tensor(self._view.pictures(self._rows, width, height), device=self.device)
+        drawn = torch.as_tensor(self.env.pictures(self._rows, width, height), device=self.device)
         wanted = self.num_envs, height, width, 3
         return arguments.tensor(type(self.env).__name__, "pictures", drawn, torch.uint8, wanted).permute(0, 3, 1, 2)
 
@@ -169,9 +152,8 @@ class FromPixels(BatchedEnv):
 
     def observation(self, index: int) -> TensorDictBase:
         """Current observation of one environment, batch size (1,)."""
-        env: Any = self.env
         seen = TensorDict(clips.seen(self._clip, self._shown, self._age), [self.num_envs], device=self.device)
-        return env.observation(index).update(seen[index : index + 1])
+        return self.env.observation(index).update(seen[index : index + 1])
 
     # -- state ------------------------------------------------------------------------------------------------------
 
@@ -180,14 +162,18 @@ class FromPixels(BatchedEnv):
 
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
         self.env.seed = self.seed
-        self.env._set_env_state({name: value for name, value in state.items() if name not in _OWN})
+        self.env._set_env_state(_without_clips(state))
         self._clip, self._shown, self._age = (state[name] for name in _OWN)
 
     def _state_bounds(self) -> dict[str, Bounds]:
         return self.env._state_bounds() | {"shown": Bounds(0, 2**62), "age": Bounds(0, 2**62)}
 
     def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
-        return self.env._state_conflict({name: value for name, value in state.items() if name not in _OWN})
+        return self.env._state_conflict(_without_clips(state))
 
     def _derived_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        return self.env._derived_state({name: value for name, value in state.items() if name not in _OWN})
+        return self.env._derived_state(_without_clips(state))
+
+
+def _without_clips(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if name not in _OWN}

@@ -60,11 +60,7 @@ class Entry(NamedTuple):
     bounds: Bounds = Bounds()
 
     def check(self, where: str, name: str, value: Any) -> Tensor:
-        """Validated tensor. Reads the device.
-
-        Raises:
-            ValueError: It is no dense tensor with data, or of another dtype or shape, or an element is out of bounds.
-        """
+        """Validated tensor: dense, with data, of this dtype and shape, every element in bounds. Reads the device."""
         tensor = arguments.tensor(where, name, value, self.dtype, self.shape)
         violated = self.bounds.violated(tensor)
         if bool(violated.any()):
@@ -82,17 +78,14 @@ class Entry(NamedTuple):
 def check_entries(
     where: str, given: Any, wanted: Mapping[NestedKey, Entry], strict: bool = True, more: bool = False
 ) -> dict[NestedKey, Tensor]:
-    """Validated tensors of the wanted keys.
+    """Validated tensors of the wanted keys, out of a mapping of names, nested ones included.
 
     Args:
         where: The first part of messages.
-        given: A mapping of names, nested ones included, to tensors.
+        given: The mapping.
         wanted: Required dtype, shape and bounds by key.
         strict: Whether every wanted key must be present.
         more: Whether there may be other keys, which are then left out.
-
-    Raises:
-        ValueError: A key is missing or unexpected, or a tensor is invalid.
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}: want a mapping of names to tensors; got {shown(given)}")
@@ -103,12 +96,7 @@ def check_entries(
 
 
 def entries_of(spec: Composite, batch_dims: int | None = None) -> dict[NestedKey, Entry]:
-    """Required dtype, shape and bounds of every leaf of a TorchRL spec; NaN is never allowed.
-
-    Args:
-        spec: Of observations, actions or ends.
-        batch_dims: Axes of every leaf that are left out of the shapes; None leaves them in.
-    """
+    """Required dtype, shape without `batch_dims`, and bounds of every leaf of a TorchRL spec; NaN is never allowed."""
     out: dict[NestedKey, Entry] = {}
     for key in spec.keys(True, True):
         leaf = spec[key]

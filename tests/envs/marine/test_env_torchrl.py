@@ -44,11 +44,6 @@ def test_rollout_until_a_world_is_done_is_not_stopped_by_a_robot() -> None:
     assert data["next", "robots", "done"][:, :-1].any()
 
 
-def test_rollout_of_random_actions() -> None:
-    for setting in ("v2", "v3", "v3, one robot"):
-        assert marine(setting).rollout(10, break_when_any_done=False).shape[1] == 10
-
-
 @pytest.mark.filterwarnings("ignore:Creating .* which inherits from WeightUpdaterBase:DeprecationWarning")  # its own
 def test_collector() -> None:
     from torchrl.collectors import Collector

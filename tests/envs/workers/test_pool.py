@@ -18,8 +18,8 @@ from tests.envs.workers.throwers import Global, Neighbours, Thrower, Walk
 from tests.training.resuming import differences
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs import BatchedEnv, DishwashingEnv, FromPixels, MarineNavEnv
-from torchrl_gpu.envs.workers.failures import WorkerFailed
 from torchrl_gpu.envs.workers.pool import WorkerPool
+from torchrl_gpu.envs.workers.shard import WorkerFailed
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.training import Rollout
 

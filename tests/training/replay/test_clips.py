@@ -45,18 +45,18 @@ class NumberedEnv(EpisodicEnv):
         return clips.restore_clips("NumberedEnv.restore", tensordict, replay, T)
 
     def begin(self) -> dict[str, Tensor]:
-        shown = self._rows["shown"] + 1 if "shown" in self._rows else torch.zeros_like(self._env_index)
-        told = self._rows["episode"] + 1 if "shown" in self._rows else torch.zeros_like(self._env_index)
+        shown = self._state["shown"] + 1 if "shown" in self._state else torch.zeros_like(self._env_index)
+        told = self._state["episode"] + 1 if "shown" in self._state else torch.zeros_like(self._env_index)
         return {"clip": clips.first_clip(self._picture(told, torch.zeros_like(shown)), T), "shown": shown, "told": told}
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-        picture = self._picture(state["told"], self._rows["step_count"])
+        picture = self._picture(state["told"], self._state["step_count"])
         after = {"clip": clips.next_clip(state["clip"], picture), "shown": state["shown"] + 1, "told": state["told"]}
         ends = self.uniform()[:] < self.odds
-        return Advanced(after, action[:, 0], ends, {"length": self._rows["step_count"].float()})
+        return Advanced(after, action[:, 0], ends, {"length": self._state["step_count"].float()})
 
     def observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        return clips.seen(state["clip"], state["shown"], self._rows["step_count"])
+        return clips.seen(state["clip"], state["shown"], self._state["step_count"])
 
     def _picture(self, told: Tensor, step: Tensor) -> Tensor:
         words = torch.stack([self._env_index, told, step], 1).to(torch.uint8)  # (N, 3)

@@ -68,9 +68,9 @@ class AgentRows:
     @property
     def observations(self) -> dict[str, Any]:
         """Specifications of observations by name, over all environments: all but outcomes of episodes."""
-        told = {key if isinstance(key, str) else key[-1] for key in self._env.outcomes}
+        outcomes = self._env.outcome_names
         specs = self.entries(self._env.observation_spec)
-        return {name: spec for name, spec in specs.items() if name not in told and not isinstance(spec, Composite)}
+        return {name: spec for name, spec in specs.items() if name not in outcomes and not isinstance(spec, Composite)}
 
     def entries(self, tensordict: Any) -> Any:
         """Part of a tensordict or specification that holds the rows: the group, or the root."""
@@ -81,15 +81,12 @@ class AgentRows:
         return value.reshape(len(value), -1).expand(self.shape[0], self.number // self.shape[0]).reshape(-1)
 
     def earned(self, before: TensorDictBase, after: TensorDictBase, over: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rewards and ends of a step for each row.
+        """Rewards, terminations and ends (N,) of a step for each row, those of environments that are `over` among them.
 
         Args:
             before: Observations that the action was chosen by.
             after: `next` of the step, of episodes that it ended too.
             over: Whether the environment begins anew, (environments, 1) bool.
-
-        Returns:
-            Rewards (N,); terminations (N,) bool; all ends, those by `over` among them, (N,) bool.
         """
         own = self.entries(after)
         reward, terminated, done = (self.flat(own[name]) for name in ("reward", "terminated", "done"))

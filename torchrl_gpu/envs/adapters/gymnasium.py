@@ -143,7 +143,6 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         self.env.close()
 
     def _given(self, actions: Any) -> Tensor:
-        """Actions in the environment's own shape, on its device."""
         action = actions.detach() if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions))
         if action.shape != self.action_space.shape:
             raise ValueError(
@@ -157,7 +156,6 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         return value if self.output == "torch" else np.array(value.cpu().numpy())
 
     def _observed(self, tensordict: TensorDictBase) -> dict[str, Any]:
-        """Observations of all rows by name."""
         lead = len(self._rows.shape)
         seen = {name: self._rows.shown(name, tensordict) for name in self._names}
         return {name: self._shown(value.reshape(self.num_envs, *value.shape[lead:])) for name, value in seen.items()}
@@ -174,10 +172,10 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         """Infos of the current rows: legal actions and active robots, where there are such."""
         entries = self._rows.entries(tensordict)
         active = entries.get("active", None)
-        told = {"action_mask": self._shown(entries["action_mask"].reshape(self.num_envs, -1))} if self.masked else {}
-        told |= {} if active is None else {"active": self._out(self._rows.flat(active))}
-        everyone = self._out(torch.ones(self.num_envs, dtype=torch.bool, device=self.device)) if told else None
-        return told | {f"_{name}": everyone for name in told}
+        infos = {"action_mask": self._shown(entries["action_mask"].reshape(self.num_envs, -1))} if self.masked else {}
+        infos |= {} if active is None else {"active": self._out(self._rows.flat(active))}
+        everyone = self._out(torch.ones(self.num_envs, dtype=torch.bool, device=self.device)) if infos else None
+        return infos | {f"_{name}": everyone for name in infos}
 
     def _ended(self, after: TensorDictBase, done: Tensor) -> dict[str, Any]:
         """Infos of rows that ended: final observations, and episode outcomes where their environment ended, too."""
@@ -186,11 +184,11 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         if self.output == "numpy" and not ends.any():
             return {}
         outcomes = self.env.episode_outcomes(after)
-        told = {name: self._out(self._rows.flat(value)) for name, value in outcomes.items()}
+        found = {name: self._out(self._rows.flat(value)) for name, value in outcomes.items()}
         final = self._seen(after)
         if self.output == "numpy":
             final = self._row_by_row(final, ends)
-        info = told | {f"_{name}": whole for name in told}
+        info = found | {f"_{name}": whole for name in found}
         return {"final_obs": final, "_final_obs": ends, "final_info": info, "_final_info": ends}
 
     def _row_by_row(self, seen: Any, ends: np.ndarray) -> np.ndarray:

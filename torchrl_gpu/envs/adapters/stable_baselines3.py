@@ -34,12 +34,12 @@ class Sb3VecEnv(VecEnv):
         if env.output != "numpy":
             raise ValueError(f'Sb3VecEnv: want a GymnasiumVectorEnv with output="numpy"; got {env.output!r}')
         self.env = env
-        self._told: dict[str, Any] = {}
+        self._infos: dict[str, Any] = {}
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
     def reset(self) -> Any:
         """Begins the next episode of every row, or the first of the number given to `seed`."""
-        seen, self._told = self.env.reset(seed=self._seeds[0])
+        seen, self._infos = self.env.reset(seed=self._seeds[0])
         self._reset_seeds()
         self._reset_options()
         return seen
@@ -50,21 +50,21 @@ class Sb3VecEnv(VecEnv):
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """Observations, rewards (N,), ends (N,) and an info for each row."""
-        seen, reward, terminated, truncated, self._told = self.env.step(self._actions)
+        seen, reward, terminated, truncated, self._infos = self.env.step(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         done = terminated | truncated
         for row in done.nonzero()[0]:
-            final = self._told["final_info"]
+            final = self._infos["final_info"]
             outcomes = {name: final[name][row] for name in self.env.env.outcome_names if final[f"_{name}"][row]}
             infos[row] = outcomes | {
-                "terminal_observation": self._told["final_obs"][row],
+                "terminal_observation": self._infos["final_obs"][row],
                 "TimeLimit.truncated": bool(truncated[row]),
             }
         return seen, reward, done, infos
 
     def action_masks(self) -> np.ndarray:
         """Legal actions, (N, A) bool, of an environment that was reset."""
-        masks: np.ndarray = self._told["action_mask"].astype(bool)
+        masks: np.ndarray = self._infos["action_mask"].astype(bool)
         return masks
 
     def close(self) -> None:

@@ -59,12 +59,7 @@ class Camera:
             self._background[:, region.rows, region.columns] = self._colors[color]
 
     def draw(self, state: Mapping[str, Tensor], clock: Tensor) -> Tensor:
-        """Pictures (N, 3, H, W) uint8, RGB.
-
-        Args:
-            state: State tensors of the keys in `VISIBLE`, (N,) each.
-            clock: Share of the shift that is over, (N,).
-        """
+        """Pictures (N, 3, H, W) uint8, RGB, of the tensors `VISIBLE` and the share of the shift that is over, (N,)."""
         seen = {name: state[name].float()[:, None] for name in VISIBLE}
         out = self._background.expand(len(clock), -1, -1, -1).clone()
         plates = (self._belt.x / 32 - seen["belt"]).remainder(1) < 0.6

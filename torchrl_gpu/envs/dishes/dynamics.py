@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.dishes.economics import Economics
-from torchrl_gpu.envs.dishes.reference import MOST_BROKEN
+from torchrl_gpu.envs.dishes.economics import MOST_BROKEN, Economics
 
 
 class Slices(NamedTuple):
@@ -42,16 +41,7 @@ def work(
     weather: Tensor,
     stationary: bool = False,
 ) -> Slices:
-    """Result of a slice in every shift.
-
-    Args:
-        prices: Prices and rates.
-        state: `stack`, `fatigue`, `wear`, `trend` at its beginning, (N,) float32 each.
-        action: Speed and care (N, 2), in [0, 1].
-        chance: (N,) in [0, 1), see `reference.work`.
-        weather: (N,), see `reference.work`.
-        stationary: Whether nothing moves, see `reference.work`.
-    """
+    """Result of a slice in every shift; arguments are those of `reference.work`, (N,) float32 each, action (N, 2)."""
     speed, care = action.unbind(1)
     stack, fatigue, wear, trend = (state[name] for name in ("stack", "fatigue", "wear", "trend"))
     washed = prices.capacity * speed * (1 - prices.tired_share * fatigue)

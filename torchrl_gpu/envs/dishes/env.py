@@ -15,8 +15,7 @@ from torchrl.data import Bounded, TensorSpec, Unbounded
 from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.dishes import dynamics
 from torchrl_gpu.envs.dishes.camera import VISIBLE, Camera
-from torchrl_gpu.envs.dishes.economics import Economics, Optimum, stationary_optimum
-from torchrl_gpu.envs.dishes.reference import MOST_BROKEN
+from torchrl_gpu.envs.dishes.economics import MOST_BROKEN, Economics, Optimum, stationary_optimum
 from torchrl_gpu.envs.episodic import Advanced, EpisodicEnv
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.envs.viewable import Decision, Overlay
@@ -72,11 +71,7 @@ class DishwashingEnv(EpisodicEnv):
     ) -> None:
         where = type(self).__name__
         self.observe_as = arguments.choice(where, "observe_as", observe_as, ("state", "video"))
-        self.clip_length = arguments.whole(where, "clip_length", clip_length, 1, 1024)
-        size = arguments.listed(where, "frame_size", "two numbers of pixels", frame_size)
-        self.frame_size = tuple(arguments.whole(where, "frame_size", side, 16, 4096) for side in size)
-        if len(self.frame_size) != 2:
-            arguments.refuse(where, "frame_size", "two numbers of pixels", frame_size)
+        self.clip_length, self.frame_size = clips.clip_size(where, clip_length, frame_size, 16)
         self.stationary = arguments.flag(where, "stationary", stationary)
         self.economics = economics
         super().__init__(
@@ -102,7 +97,6 @@ class DishwashingEnv(EpisodicEnv):
         return list(clips.STORED_KEYS) if self.observe_as == "video" else super().stored_keys
 
     def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
-        """Adds clips to states (B,) of a replay that keeps frames; in place."""
         if self.observe_as == "state":
             return super().restore(tensordict, replay)
         return clips.restore_clips(f"{type(self).__name__}.restore", tensordict, replay, self.clip_length)
@@ -130,11 +124,10 @@ class DishwashingEnv(EpisodicEnv):
         }
         if self.observe_as == "video":
             state["clip"] = clips.first_clip(self._camera.draw(state, zero), self.clip_length)
-            state["shown"] = self._rows["shown"] + 1 if "shown" in self._rows else torch.zeros_like(self._env_index)
+            state["shown"] = self._state["shown"] + 1 if "shown" in self._state else torch.zeros_like(self._env_index)
         return state
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-        """Result of one slice of work."""
         action = action.nan_to_num(0.0).clamp(0.0, 1.0)  # what is no number moves nothing
         drawn = self.uniform(4)
         prices = self.economics
@@ -163,7 +156,7 @@ class DishwashingEnv(EpisodicEnv):
     def observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Observations as numbers or clips, by `observe_as`."""
         if self.observe_as == "video":
-            return clips.seen(state["clip"], state["shown"], self._rows["step_count"])
+            return clips.seen(state["clip"], state["shown"], self._state["step_count"])
         prices = self.economics
         seen = [
             state["stack"] / prices.stack_limit,
@@ -204,7 +197,7 @@ class DishwashingEnv(EpisodicEnv):
     @property
     def _clock(self) -> Tensor:
         """Share of the shift that is over, (N,)."""
-        return self._rows["step_count"].float() / self.max_steps
+        return self._state["step_count"].float() / self.max_steps
 
     def _state_bounds(self) -> dict[str, Bounds]:
         share, most = Bounds(0.0, 1.0), 1e9

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchrl_gpu.envs.dishes.economics import MOST_BROKEN as MOST_BROKEN
-from torchrl_gpu.envs.dishes.economics import Economics
+from torchrl_gpu.envs.dishes.economics import MOST_BROKEN, Economics
 
 
 class Slice(NamedTuple):

@@ -141,16 +141,9 @@ class Vessel:
     def _accelerated(
         self, vx: Tensor, vy: Tensor, wx: Tensor, wy: Tensor, r: Tensor, *loads: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Velocity and yaw rate after one substep of the equation above.
+        """Velocity through the water and yaw rate after one substep of the equation above, in the frame of the map.
 
-        Args:
-            vx, vy: Velocity over ground, frame of the map, (R, N).
-            wx, wy: Through the water.
-            r: Yaw rate.
-            loads: Heading, force ahead and torque.
-
-        Returns:
-            Velocity through the water, frame of the map, and yaw rate.
+        Given are the velocities over ground and through the water, yaw rate, and heading, force ahead and torque.
         """
         heading, force, torque = loads
         cos, sin = heading.cos(), heading.sin()

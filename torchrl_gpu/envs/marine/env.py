@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,16 +22,7 @@ from torchrl_gpu.envs.marine.noise import draw_noise, radius_factors
 from torchrl_gpu.envs.marine.reward import Outcome, rewards_and_ends
 from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation, see_v2, see_v3
 from torchrl_gpu.envs.marine.specs import GROUP, make_specs
-from torchrl_gpu.envs.marine.types import (
-    CORE_RADIUS,
-    CRAFTS,
-    FAR,
-    MOTION_SIZE,
-    QUIRKS,
-    Craft,
-    MarineState,
-    Scene,
-)
+from torchrl_gpu.envs.marine.types import CORE_RADIUS, CRAFTS, FAR, MOTION_SIZE, QUIRKS, Craft, MarineState, Scene
 from torchrl_gpu.envs.marine.world_pool import Pool
 from torchrl_gpu.envs.memory import check_fits
 from torchrl_gpu.envs.state_validation import Bounds
@@ -106,11 +97,15 @@ class MarineNavEnv(BatchedEnv):
         copy_observations: bool = False,
     ) -> None:
         where = "MarineNavEnv"
-        _check_choice("version", version, CRAFTS)
-        _check_choice("actions", actions, ("auto", *ACTIONS[version]))
+        arguments.choice(where, "version", version, CRAFTS)
+        arguments.choice(where, "actions", actions, ("auto", *ACTIONS[version]))
         single = robots, cores, obstacles, min_distance
         self.levels = chosen_levels(version, single, curriculum)
-        self.quirks, self.sizes, self.craft = _quirks(upstream_compat), Sizes.of(self.levels), CRAFTS[version]
+        self.sizes, self.craft = Sizes.of(self.levels), CRAFTS[version]
+        quirks = upstream_compat
+        if isinstance(upstream_compat, bool):
+            quirks = QUIRKS if upstream_compat else ()
+        self.quirks = frozenset(arguments.choices(where, "upstream_compat", quirks, QUIRKS))
         _check_distances(self.levels, self.craft)
         max_steps = arguments.whole(where, "max_steps", max_steps, 1, MOST_STEPS)
         pool = arguments.whole(where, "pool", pool, 1, MOST_WORLDS)
@@ -120,7 +115,7 @@ class MarineNavEnv(BatchedEnv):
         self.in_order, self.flat = arguments.flag(where, "in_order", in_order), arguments.flag(where, "flat", flat)
         if flat and self.sizes.robots > 1:
             raise ValueError(f"MarineNavEnv: flat wants one robot; got {self.sizes.robots}")
-        self.dtype = _dtype(dtype)
+        self.dtype = _DTYPES[arguments.choice(where, "dtype", str(dtype).removeprefix("torch."), _DTYPES)]
         super().__init__(num_envs, device, seed, first_env)
         check_fits(self.num_envs, self._least_bytes(), self.device, where=where)
         self.version, self.curriculum, self.max_steps = version, curriculum, max_steps
@@ -171,7 +166,6 @@ class MarineNavEnv(BatchedEnv):
         return found if self.flat else found | {"collided": found["collided"].any(-2)}
 
     def set_frames(self, frames: int) -> None:
-        """Sets the level for a count of environment steps, as `set_level`."""
         self.set_level(frames)
 
     def set_level(self, step: int) -> None:
@@ -197,16 +191,14 @@ class MarineNavEnv(BatchedEnv):
         self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged)
         self._radius_factors = radius_factors(self.dtype, self.device)
         self._robot_index = torch.arange(self.num_robots, device=self.device, dtype=torch.int64)[:, None, None]
-        self._idle = (torch.arange(self.num_actions, device=self.device, dtype=torch.int64) == self.craft.idle).to(
-            self.dtype
-        )
+        actions = torch.arange(self.num_actions, device=self.device, dtype=torch.int64)
+        self._idle = (actions == self.craft.idle).to(self.dtype)
         self._make_pool()
         shape = {"discrete": bool(self.num_actions), "flat": self.flat, "dtype": self.dtype, "device": self.device}
         specs = make_specs(self.craft, self.num_envs, self.num_robots, **cast(Any, shape))
         self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = specs
 
     def _make_pool(self) -> None:
-        """Draws the world pool of `self.seed`."""
         worlds = generate(self.craft, self.levels, self.pool, self.seed, self.quirks)
         like = torch.empty(0, dtype=self.dtype, device=self.device)
         stream = torch.full((len(worlds),), seed_bits(self.seed), device=self.device, dtype=torch.int64)
@@ -246,7 +238,6 @@ class MarineNavEnv(BatchedEnv):
 
     @property
     def stored_keys(self) -> list[Any]:
-        """Observation keys that replay must store."""
         names = ["observation", "object_mask", "active", "clearance"]
         return names if self.flat else [(GROUP, name) for name in names]
 
@@ -264,7 +255,7 @@ class MarineNavEnv(BatchedEnv):
         moved, energy = self.model.move(s.motion, self._actions(tensordict), scene)
         motion = torch.lerp(s.motion, moved, there)  # inactive robots stay where they were
         sight = self._look(motion, scene, there, s.key, s.step_count + 1)
-        outcome = self._judge(motion, scene, sight)
+        outcome = self._outcome(motion, scene, sight)
         self._state = replace(
             s,
             motion=motion,
@@ -282,9 +273,8 @@ class MarineNavEnv(BatchedEnv):
 
     def _actions(self, tensordict: TensorDictBase) -> Tensor:
         """Actions (R, N) int64, or (2, R, N) where they are continuous."""
-        key, shape = (
-            ("action", (self.num_envs,)) if self.flat else ((GROUP, "action"), (self.num_envs, self.num_robots))
-        )
+        key: NestedKey = "action" if self.flat else (GROUP, "action")
+        shape = (self.num_envs,) if self.flat else (self.num_envs, self.num_robots)
         if self.num_actions:
             action = self._given_action(tensordict, key, shape, whole=True)
             return contiguous_copy(action.reshape(self.num_envs, self.num_robots).t())
@@ -295,16 +285,13 @@ class MarineNavEnv(BatchedEnv):
         """Sensor readings of the robots, with the noise of a step of the streams `key` (N,)."""
         if self.version == "v2":
             return see_v2(motion, scene, there, self.craft)
-        return see_v3(motion, scene, there, self.craft, self._noise(key, step))
+        noise = None
+        if self.sensor_noise:
+            streams = draw_bits(draw_bits(key, torch.full_like(key, _NOISE_STREAM)), self._robot_index)  # (R, 1, N)
+            noise = draw_noise(streams, step, self.sizes.obstacles + self.sizes.robots, self._radius_factors)
+        return see_v3(motion, scene, there, self.craft, noise)
 
-    def _noise(self, key: Tensor, step: Tensor) -> Tensor | None:
-        """Sensor errors in a step (N,) of the streams `key` (N,), as `noise.draw_noise`; v3."""
-        if not self.sensor_noise:
-            return None
-        streams = draw_bits(draw_bits(key, torch.full_like(key, _NOISE_STREAM)), self._robot_index)  # (R, 1, N)
-        return draw_noise(streams, step, self.sizes.obstacles + self.sizes.robots, self._radius_factors)
-
-    def _judge(self, motion: Tensor, scene: Scene, sight: Sight) -> Outcome:
+    def _outcome(self, motion: Tensor, scene: Scene, sight: Sight) -> Outcome:
         turn = None
         if self.version == "v3":
             turn = starboard_turn(sight.own[:, 2:4], sight.objects[0], self.craft.radius)
@@ -322,7 +309,6 @@ class MarineNavEnv(BatchedEnv):
         )
 
     def _result(self, outcome: Outcome) -> TensorDictBase:
-        """Tensordict of the result of a step."""
         robots, root = self._observed()
         robots["reward"] = _by_env(outcome.reward)
         root |= {"done": outcome.over, "terminated": outcome.decided, "truncated": outcome.cut}
@@ -404,11 +390,6 @@ class MarineNavEnv(BatchedEnv):
             picked = draw_integers(key, torch.zeros_like(key), self.pool)
         return self.state.next_level * self.pool + picked
 
-    def _restart_episodes(self) -> None:
-        super()._restart_episodes()
-        if self.seed != self._pool_seed:
-            self._make_pool()
-
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
         if self.seed != self._pool_seed:
             self._make_pool()
@@ -461,19 +442,3 @@ def _check_distances(levels: Sequence[Level], craft: Craft) -> None:
 def _by_env(rows: Tensor) -> Tensor:
     """Values (N, R, 1) by environment, from (R, N)."""
     return rows.t().unsqueeze(-1)
-
-
-def _check_choice(argument: str, value: Any, choices: Collection[str]) -> None:
-    arguments.choice("MarineNavEnv", argument, value, choices)
-
-
-def _dtype(word: str | torch.dtype) -> torch.dtype:
-    name = str(word).removeprefix("torch.")
-    _check_choice("dtype", name, _DTYPES)
-    return _DTYPES[name]
-
-
-def _quirks(upstream_compat: bool | Sequence[str]) -> frozenset[str]:
-    if isinstance(upstream_compat, bool):
-        return frozenset(QUIRKS if upstream_compat else ())
-    return frozenset(arguments.choices("MarineNavEnv", "upstream_compat", upstream_compat, QUIRKS))

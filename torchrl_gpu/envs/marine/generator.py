@@ -157,12 +157,8 @@ def _may_neighbour(apart: Tensor, first: Tensor, second: Tensor, touching: bool)
     """Mask of the pairs of cores that may lie so far apart, (W, C) bool.
 
     Where like cores meet, their currents run against each other: neither may be faster there than allowed. Of unlike
-    cores, the stronger may bring no more than a share of the weaker one's own edge speed to its edge.
-
-    Args:
-        apart: Metres, (W, C).
-        first, second: Circulations over 2π, (W, C) and (W, 1).
-        touching: Whether unlike cores may lie in each other.
+    cores, the stronger may bring no more than a share of the weaker one's own edge speed to its edge, unless they may
+    be `touching`. Circulations are over 2π, (W, C) and (W, 1).
     """
     a, b = first.abs(), second.abs()
     gap = apart - 2 * CORE_RADIUS
@@ -192,13 +188,8 @@ def _place_obstacles(
 def _fill(wanted: Tensor, candidate: Callable[[Tensor, int], tuple[Tensor, ...]], into: tuple[Tensor, ...]) -> Tensor:
     """Fills worlds with candidates, one for each unfinished world at a time, until each is complete or given up.
 
-    Args:
-        wanted: (P,) int64.
-        candidate: For worlds (W,) and the number of the attempt: whether each fits, (W,) bool, and its values, (W, …).
-        into: Output for the values of those that fit, (P, most, …), in place.
-
-    Returns:
-        Number of objects of each world, (P,) int64.
+    `candidate` gives for worlds (W,) and the number of the attempt whether each fits, (W,) bool, and its values,
+    (W, …); those that fit go `into` (P, most, …). Returns the number of objects of each world, (P,) int64.
     """
     count = torch.zeros_like(wanted)
     world = (wanted > 0).nonzero().squeeze(1)
@@ -232,6 +223,5 @@ def _nowhere(key: Tensor, most: int) -> Tensor:
 
 def _uniform(key: Tensor, place: int, count: int) -> Tensor:
     """Uniform random numbers in [0, 1) from counter `place` on of the keys `key` (W,): float64 (W, count)."""
-    return (
-        draw_bits(key[:, None], torch.arange(place, place + count, dtype=torch.int64, device="cpu")).double() * 2.0**-32
-    )
+    counter = torch.arange(place, place + count, dtype=torch.int64, device="cpu")
+    return draw_bits(key[:, None], counter).double() * 2.0**-32

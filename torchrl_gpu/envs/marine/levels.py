@@ -95,13 +95,9 @@ def chosen_levels(
 ) -> tuple[Level, ...]:
     """Levels that the arguments of `MarineNavEnv` select.
 
-    Args:
-        version: "v2" or "v3".
-        single: Robots, cores, obstacles and least distance; None stands for the version's default.
-        curriculum: Rows, a word of `CURRICULA`, or None for the one row of `single`.
-
-    Raises:
-        ValueError: Both are given, or a row or the order of rows is invalid.
+    They are those of `curriculum`, rows or a word of `CURRICULA`, or the one of `single`: robots, cores, obstacles and
+    least distance, each None for the version's default. ValueError where both are given, or rows or their order are
+    invalid.
     """
     if curriculum is None:
         values = [own if value is None else value for value, own in zip(single, DEFAULTS[version][1:], strict=True)]

@@ -17,17 +17,10 @@ _KNOTS = 256
 
 
 def draw_noise(key: Tensor, step: Tensor, objects: int, table: Tensor) -> Tensor:
-    """Sensor errors for every object as every robot observes it.
+    """Sensor errors for each of J objects as every robot observes it, (5, R, J, N), of the dtype of the table.
 
-    Args:
-        key: int64, names the draws of each of R robots in N worlds, (R, 1, N).
-        step: int64, step of the episode, (N,).
-        objects: J.
-        table: Result of `radius_factors`; its dtype is that of the result.
-
-    Returns:
-        (5, R, J, N): what is added to x, y (metres), vx and vy (m/s), along the axes of the map, and what the radius is
-        multiplied by.
+    They are what is added to x, y (metres), vx and vy (m/s), along the axes of the map, and what the radius is
+    multiplied by. `key` (R, 1, N) names the draws of each robot, `table` is the result of `radius_factors`.
     """
     place = torch.arange(3 * objects, device=key.device, dtype=torch.int64).view(3, 1, objects, 1)
     bits = draw_bits(key, place + step * (3 * objects))  # (3, R, J, N)

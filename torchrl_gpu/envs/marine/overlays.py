@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw
 
 from torchrl_gpu.envs.marine.dynamics import ACCELERATION, MAX_SPEED, THRUST_LEVELS, TURN
 from torchrl_gpu.envs.marine.types import CRAFTS
-from torchrl_gpu.envs.marine.viewer import HULLS, SAND, Chart, Snapshot, draw
+from torchrl_gpu.envs.marine.viewer import HULLS, SAND, Chart, Snapshot, draw, robot_colors
 from torchrl_gpu.envs.packing.render.legend import FAINT, Legend, heat, rectangle, shares_of
-from torchrl_gpu.envs.packing.render.palette import item_colors
 
-FASTER, STEADY, SLOWER = "#1d8a4a", "#2b333d", "#d0342c"
+FASTER, SAME_SPEED, SLOWER = "#1d8a4a", "#2b333d", "#d0342c"
 HORIZON_S, LEAST_SPEED = 3.0, 0.8  # of an arrow; m/s, so that there is one where a robot stands still
 BAR = 3.5  # m, of a full command of a thruster
 
@@ -40,12 +38,8 @@ def draw_range(
 ) -> np.ndarray:
     """Overlay of the robots' detection ranges and their distances to the nearest detected object, (H, W, 3) uint8.
 
-    Args:
-        world: World to draw.
-        trail: (T, R, 2), as for `viewer.draw`.
-        active: (R,) bool, robots that detect.
-        clearance: (R,), metres from the hull; the range where nothing is detected.
-        width, height: Pixels.
+    Robots that are `active` (R,) bool detect; `clearance` (R,) is metres from the hull, the range where there is
+    nothing. Trails are those of `viewer.draw`.
     """
     sheet, craft = _Sheet(world, trail, width, height, "detection"), CRAFTS[world.version]
     for i in np.flatnonzero(active).tolist():
@@ -112,10 +106,7 @@ class _Sheet:
         self.image, self.top = Image.new("RGB", (width, height), SAND), (height - side) // 2
         self.map = Image.fromarray(draw(world, trail, width=side, height=side))
         self.pen = ImageDraw.Draw(self.map)  # rings end at its edge
-        rgb = (
-            (item_colors(torch.arange(len(world.place), dtype=torch.int64, device="cpu")) * 190).round().to(torch.uint8)
-        )  # as the viewer's
-        self.colors = ["#{:02x}{:02x}{:02x}".format(*row) for row in rgb.tolist()]
+        self.colors = robot_colors(len(world.place))
         size = max(7, round(min(height / 26, width / 40)))
         self.legend = Legend(self.image, side + size // 2, size, width - size // 2, size)
         self.legend.text(title, scale=1.25)
@@ -127,26 +118,24 @@ class _Sheet:
         self.pen.ellipse((x - size, y - size, x + size, y + size), outline=color, width=width)
 
     def act(self, choice: Choice) -> None:
-        """Draws each robot's action."""
         for i in np.flatnonzero(choice.active).tolist():
             if self.world.version == "v2":
                 self._arrow(i, int(choice.action[i]), float(choice.speed[i]))
             else:
-                action = choice.action[i]
-                levels = (
-                    (THRUST_LEVELS[int(action) // 5], THRUST_LEVELS[int(action) % 5]) if action.ndim == 0 else action
-                )
+                levels = choice.action[i]
+                if levels.ndim == 0:
+                    left, right = divmod(int(levels), len(THRUST_LEVELS))
+                    levels = (THRUST_LEVELS[left], THRUST_LEVELS[right])
                 self._thrusters(i, [float(level) for level in levels])
 
     def explain(self) -> None:
-        """Draws the legend of the colours."""
         v2 = self.world.version == "v2"
         self.legend.text("the way in the next 3 s" if v2 else "change of each thruster")
         self.legend.text("without the current" if v2 else "the longer, the more", fill=FAINT)
         self.legend.gap()
         self.legend.swatch(FASTER, "faster" if v2 else "more ahead")
         if v2:
-            self.legend.swatch(STEADY, "as fast as now")
+            self.legend.swatch(SAME_SPEED, "as fast as now")
         self.legend.swatch(SLOWER, "slower" if v2 else "more astern")
 
     def table(self, robot: int, values: np.ndarray, place: tuple[int, int], room: int) -> None:
@@ -168,7 +157,6 @@ class _Sheet:
         legend.y = top + side * cell + min(8, max(2, room - side * cell))
 
     def finish(self) -> np.ndarray:
-        """Finished picture, (H, W, 3) uint8."""
         self.image.paste(self.map, (0, self.top))
         return np.asarray(self.image)
 
@@ -180,27 +168,21 @@ class _Sheet:
         for _ in range(12):
             speed = min(max(speed + push * ACCELERATION * step, LEAST_SPEED), MAX_SPEED)
             heading += turn * TURN * step
-            place += speed * step * np.array([math.cos(heading), math.sin(heading)])
+            place += speed * step * _axes(heading)[0]
             way.append(place.copy())
-        color, width = (SLOWER, STEADY, FASTER)[push + 1], max(2, self.chart.length(0.35))
+        color, width = (SLOWER, SAME_SPEED, FASTER)[push + 1], max(2, self.chart.length(0.35))
         self.pen.line(self.chart.pixels(np.stack(way)), fill=color, width=width, joint="curve")
         self._head(way[-1], heading, color)
 
     def _head(self, place: np.ndarray, heading: float, color: str) -> None:
-        ahead, aside = (
-            np.array([math.cos(heading), math.sin(heading)]),
-            np.array([-math.sin(heading), math.cos(heading)]),
-        )
+        ahead, aside = _axes(heading)
         corners = np.stack([place + 1.3 * ahead, place + 0.8 * aside, place - 0.8 * aside])
         self.pen.polygon(self.chart.pixels(corners), fill=color)
 
     def _thrusters(self, robot: int, levels: Sequence[float]) -> None:
         """Draws a bar ahead or astern of each side's middle; yaw is clockwise, so that the left side is that of −y."""
         heading, (_, beam) = float(self.world.heading[robot]), HULLS[self.world.version]
-        ahead, right = (
-            np.array([math.cos(heading), math.sin(heading)]),
-            np.array([-math.sin(heading), math.cos(heading)]),
-        )
+        ahead, right = _axes(heading)
         for sign, level in zip((-1, 1), levels, strict=True):
             begin = self.world.place[robot] + sign * (0.5 * beam + 0.5) * right
             way = np.stack([begin, begin + level * BAR * ahead])
@@ -208,3 +190,9 @@ class _Sheet:
             if abs(level) > 0.02:
                 self.pen.line(self.chart.pixels(way), fill=color, width=max(2, self.chart.length(0.5)))
                 self._head(way[1], heading if level > 0 else heading + math.pi, color)
+
+
+def _axes(heading: float) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors ahead and aside, a quarter turn from x to y further."""
+    cos, sin = math.cos(heading), math.sin(heading)
+    return np.array([cos, sin]), np.array([-sin, cos])

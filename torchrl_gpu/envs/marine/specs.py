@@ -56,10 +56,8 @@ def make_specs(
     if discrete:
         robots["action_mask"] = flag(craft.num_actions)
         action = Categorical(craft.num_actions, shape=shape, device=device, dtype=torch.int64)
-    count, over = (
-        Unbounded((num_envs, 1), device, torch.int64),
-        Binary(1, (num_envs, 1), device=device, dtype=torch.bool),
-    )
+    count = Unbounded((num_envs, 1), device, torch.int64)
+    over = Binary(1, (num_envs, 1), device=device, dtype=torch.bool)
     done = {key: over.clone() for key in DONE_KEYS}
     return Specs(
         observation=nested(robots, {"episode_step": count, "level": count.clone(), "success": over}),

@@ -22,14 +22,7 @@ OBSTACLE_RADIUS = 1.0  # m
 NEAREST = 5  # objects of a kind that a robot sees
 FAR = 1e5  # m, both coordinates of what is not there: nothing detects it and it moves no water
 
-QUIRKS = (
-    "lagged_velocity",
-    "still_start",
-    "late_limit",
-    "terminal_limit",
-    "touching_cores",
-    "fewer_objects",
-)
+QUIRKS = ("lagged_velocity", "still_start", "late_limit", "terminal_limit", "touching_cores", "fewer_objects")
 """Faults of the released code, described in `docs/environments/marine-reference.md`."""
 
 

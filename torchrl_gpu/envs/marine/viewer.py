@@ -85,16 +85,7 @@ def snapshot(env: MarineNavEnv, index: int) -> Snapshot:
 
 
 def render(env: MarineNavEnv, index: int | Sequence[int] = 0, *, width: int = 640, height: int = 640) -> Tensor:
-    """Current pictures of worlds of an environment.
-
-    Args:
-        env: Environment to draw.
-        index: One of its environments, or several.
-        width, height: Pixels.
-
-    Returns:
-        uint8 on the CPU, (H, W, 3) for one index, else (B, H, W, 3).
-    """
+    """Current picture of the world of one environment, (H, W, 3), or of several, (B, H, W, 3); uint8 on the CPU."""
     several = [index] if isinstance(index, int) else index
     pictures = torch.from_numpy(np.stack([draw(snapshot(env, i), width=width, height=height) for i in several]))
     return pictures[0] if isinstance(index, int) else pictures
@@ -109,17 +100,9 @@ def film(
     width: int = 480,
     height: int = 480,
 ) -> Tensor:
-    """Frames of one episode of a policy, one for each step with the trails up to it.
+    """Frames (T, H, W, 3) uint8, on the CPU, of one episode of a policy, one for each step with the trails up to it.
 
-    Args:
-        env: Reset, and played until the episode of `index` is over.
-        policy: Writes the actions.
-        index: Environment to show.
-        steps: Most steps.
-        width, height: Pixels.
-
-    Returns:
-        uint8 on the CPU, (T, H, W, 3).
+    The environment is reset and played until the episode of `index` is over, or for `steps` steps.
     """
     current = env.reset()
     seen = [snapshot(env, index)]
@@ -134,22 +117,13 @@ def film(
 
 
 def draw(world: Snapshot, trail: np.ndarray | None = None, *, width: int = 640, height: int = 640) -> np.ndarray:
-    """Picture of one world.
-
-    Args:
-        world: World to draw.
-        trail: Positions that its robots have been at, (T, R, 2); None draws none.
-        width, height: Pixels.
-
-    Returns:
-        uint8 (H, W, 3), RGB.
-    """
+    """Picture of one world, with the trails of positions (T, R, 2) of its robots; uint8 (H, W, 3), RGB."""
     chart = Chart(world.version, world.side, width * SUPERSAMPLE, height * SUPERSAMPLE)
     image = _water(chart, world.core.tobytes()).copy()
     pen = ImageDraw.Draw(image)
     for x, y, radius in world.obstacle:
         _disc(pen, chart, (x, y), radius, fill=OBSTACLE)
-    colors = _colors(len(world.place))
+    colors = robot_colors(len(world.place))
     for i in np.flatnonzero(world.exists).tolist():
         _goal(pen, chart, world.goal[i], colors[i], bool(world.arrived[i]))
         if trail is not None and len(trail) > 1:
@@ -235,7 +209,6 @@ def _flow(core: np.ndarray, place: np.ndarray) -> np.ndarray:
 
 
 def _goal(pen: ImageDraw.ImageDraw, chart: Chart, goal: np.ndarray, color: str, reached: bool) -> None:
-    """Draws a ring of the goal's radius, filled once the robot has arrived."""
     _disc(pen, chart, goal, GOAL_RADIUS, outline=color, fill=color if reached else None, width=chart.length(0.25))
     _disc(pen, chart, goal, 0.35, fill=SAND if reached else color)
 
@@ -261,10 +234,9 @@ def _disc(
     pen.ellipse((x - size, y - size, x + size, y + size), **how)  # type: ignore[arg-type]
 
 
-def _colors(count: int) -> list[str]:
-    rgb = (
-        (item_colors(torch.arange(count, dtype=torch.int64, device="cpu")) * 190).round().to(torch.uint8)
-    )  # darker than items: the sea is bright
+def robot_colors(count: int) -> list[str]:
+    """Colours "#rrggbb" of robots, darker than those of items: the sea is bright."""
+    rgb = (item_colors(torch.arange(count, dtype=torch.int64, device="cpu")) * 190).round().to(torch.uint8)
     return ["#{:02x}{:02x}{:02x}".format(*row) for row in rgb.tolist()]
 
 

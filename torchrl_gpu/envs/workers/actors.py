@@ -7,8 +7,7 @@ import os
 import socket
 from typing import Any, cast
 
-from torchrl_gpu.envs.workers.failures import WorkerDied, WorkerFailed
-from torchrl_gpu.envs.workers.shard import Recipe, Shard, Tensors, told
+from torchrl_gpu.envs.workers.shard import Recipe, Shard, Tensors, WorkerDied, WorkerFailed, one_line
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports usage to its makers
 
@@ -36,7 +35,7 @@ class Actor:
         try:
             return getattr(self._shard, command)(*values, *tensors)
         except Exception as error:
-            return told(error)
+            return one_line(error)
 
 
 class RayWorker:
@@ -70,7 +69,7 @@ class RayWorker:
         try:
             self.name = ray.get(self._pending)
         except exceptions.RayTaskError as error:
-            raise WorkerFailed(told(error.cause)) from None
+            raise WorkerFailed(one_line(error.cause)) from None
         except exceptions.RayActorError as error:
             raise WorkerDied(_end(error)) from error
 

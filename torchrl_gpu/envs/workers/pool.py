@@ -15,9 +15,8 @@ from tensordict import NestedKey, TensorDictBase
 
 from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.workers.failures import WorkerDied, WorkerFailed
 from torchrl_gpu.envs.workers.self_test import SelfTest
-from torchrl_gpu.envs.workers.shard import Recipe, Tensors
+from torchrl_gpu.envs.workers.shard import Recipe, Tensors, WorkerDied, WorkerFailed
 from torchrl_gpu.envs.workers.slices import SplitTensors, axes, shares
 
 _LOG = logging.getLogger(__name__)
@@ -144,8 +143,7 @@ class WorkerPool:
     def rollout(self) -> Iterator[None]:
         """Context manager of a rollout: steps are played within it, and the environment goes on where they end.
 
-        Raises:
-            WorkerFailed: An environment raised, or a worker died again and again.
+        WorkerFailed where an environment raises, or a worker dies again and again.
         """
         try:
             self.begin()
@@ -262,16 +260,13 @@ class WorkerPool:
             if (old := self._workers[number]) is not None:
                 self._workers[number] = None
                 old.close()
-            given, made = ({name: place.parts[number] for name, place in places.items()} for places in self._places)
+            places = self._given, self._made
+            given, made = ({name: place.parts[number] for name, place in each.items()} for each in places)
             self._workers[number] = self._transport(self._recipes[number], given, made)
         for number in numbers:
             worker = self._workers[number]
             assert worker is not None
             self._of(number, worker.wait_ready)
-
-    @property
-    def _places(self) -> tuple[dict[str, SplitTensors], dict[str, SplitTensors]]:
-        return self._given, self._made
 
     def _called(self, number: int) -> str:
         worker, (first, count) = self._workers[number], self._shares[number]

@@ -8,8 +8,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from torchrl_gpu.envs.workers.failures import WorkerDied, WorkerFailed
-from torchrl_gpu.envs.workers.shard import Recipe, Shard, Tensors, told
+from torchrl_gpu.envs.workers.shard import Recipe, Shard, Tensors, WorkerDied, WorkerFailed, one_line
 
 _SECONDS_TO_END = 5.0
 _READY = "ready"
@@ -100,12 +99,12 @@ def serve(pipe: Connection, recipe: Recipe, given: dict[str, Tensors], made: dic
                 else:
                     command, values = pipe.recv()
                     tensors = (given[command],) if command in given else ()
-                    answer = getattr(shard, command)(*values, *tensors)
+                    results = getattr(shard, command)(*values, *tensors)
                     for key, place in made.get(command, {}).items():
-                        place.copy_(answer[key])
-                said = _READY
+                        place.copy_(results[key])
+                answer = _READY
             except (EOFError, BrokenPipeError, ConnectionResetError):
                 raise
             except Exception as error:
-                said = told(error)
-            pipe.send(said)
+                answer = one_line(error)
+            pipe.send(answer)

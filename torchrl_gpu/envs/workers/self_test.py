@@ -52,11 +52,7 @@ class SelfTest:
             self._restore()
 
     def compare(self, pool: WorkerPool) -> None:
-        """Plays the same steps in workers and compares the results.
-
-        Raises:
-            ValueError: They differ by more than rounding.
-        """
+        """Plays the same steps in workers; ValueError where the results differ by more than rounding."""
         try:
             pool.begin()
             for _ in range(_RESTARTS):

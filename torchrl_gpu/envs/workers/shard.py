@@ -1,4 +1,4 @@
-"""`Shard`: the part of a run's environments that a worker holds and plays on command."""
+"""`Shard`: the part of a run's environments that a worker holds and plays on command; how workers fail."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
+
+
+class WorkerFailed(RuntimeError):
+    """A worker cannot go on: its environment raised, or it died several times in a row."""
+
+
+class WorkerDied(Exception):
+    """The process of a worker is gone; the message has the reason, as far as it is known."""
+
 
 Tensors = dict[NestedKey, Tensor]
 """Of some environments, by name."""
@@ -35,11 +44,7 @@ class Recipe(NamedTuple):
 
 
 class Shard:
-    """Part of the environments of a run; its methods are the commands of a worker, tensors in and tensors out.
-
-    Args:
-        recipe: Of the environment.
-    """
+    """Part of the environments of a run; its methods are the commands of a worker, tensors in and tensors out."""
 
     def __init__(self, recipe: Recipe) -> None:
         torch.set_num_threads(recipe.threads)
@@ -83,7 +88,7 @@ def leaves(tensordict: TensorDictBase, above: str | None = None) -> Tensors:
     return found
 
 
-def told(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """One-line text of an error; its traceback is printed, unless it is a ValueError, which its message explains."""
     if not isinstance(error, ValueError):
         traceback.print_exception(error)
