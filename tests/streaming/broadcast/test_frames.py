@@ -17,13 +17,17 @@ from torchrl_gpu.streaming.broadcast.frames import (
     clean_meta,
     depth_meta,
 )
-from torchrl_gpu.streaming.codecs.pixels import UNMEASURED, color_map, grid
+from torchrl_gpu.streaming.codecs.images import Depth, Frame
+from torchrl_gpu.streaming.codecs.pixels import UNMEASURED, color_map, grid, picture_of
 
 
 def copied(frame: Any, into: np.ndarray | None = None, depth_range: tuple[float, float] | None = None) -> np.ndarray:
+    return pictured(frame, into, depth_range)[0]  # type: ignore[return-value]
+
+
+def pictured(frame: Any, into: Any = None, depth_range: tuple[float, float] | None = None) -> tuple[Frame, Depth]:
     layout = FrameLayout()
-    frame = layout.update(frame, depth_range)
-    return layout.picture(frame, depth_range, into)[0]  # type: ignore[return-value]
+    return picture_of(layout.update(frame, depth_range), layout.format, depth_range, into)
 
 
 @settings(deadline=None)
@@ -120,9 +124,7 @@ def test_gray_is_gray(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_depth_runs_from_the_first_colour_to_the_last(dtype: Any) -> None:
     frame = np.array([[1.0, 2.0, 3.0], [np.nan, np.inf, -np.inf]], dtype)
-    layout = FrameLayout()
-    layout.update(frame)
-    assert depth_meta(layout.picture(frame)[1]) == {"depth_near_m": 1.0, "depth_far_m": 3.0}
+    assert depth_meta(pictured(frame)[1]) == {"depth_near_m": 1.0, "depth_far_m": 3.0}
     picture, colors = copied(frame), color_map()
     assert picture[0].tolist() == [colors[0].tolist(), colors[128].tolist(), colors[255].tolist()]
     assert (picture[1] == UNMEASURED).all()
@@ -135,10 +137,8 @@ def test_depth_without_a_range(frame: np.ndarray) -> None:
     picture, near = copied(frame), frame[0, 0]
     expected = np.full(3, UNMEASURED) if np.isnan(near) else color_map()[0]
     assert (picture == expected).all()
-    layout = FrameLayout()
-    layout.update(frame)
     known = None if np.isnan(near) else 7.0
-    assert depth_meta(layout.picture(frame)[1]) == {"depth_near_m": known, "depth_far_m": known}
+    assert depth_meta(pictured(frame)[1]) == {"depth_near_m": known, "depth_far_m": known}
 
 
 def test_depth_of_any_size() -> None:

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.streaming.broadcast.frames import FrameLayout, depth_meta, record_event
+from tests.streaming.broadcast.test_frames import pictured
+from torchrl_gpu.streaming.broadcast.frames import depth_meta, record_event
 from torchrl_gpu.streaming.codecs import pixels
 from torchrl_gpu.streaming.codecs.images import format_of
 
 
 def copied(frame: torch.Tensor) -> Any:
-    layout = FrameLayout()
-    return layout.picture(layout.update(frame))[0]
+    return pictured(frame)[0]
 
 
 def test_torch_on_the_host() -> None:
@@ -80,19 +80,17 @@ class OnDevice:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", frames())
 def test_torch_on_the_gpu_stays_there_and_does_not_wait(name: str) -> None:
-    frame, layout = frames()[name].cuda(), FrameLayout()
+    frame = frames()[name].cuda()
     pixels._color_map_on(frame.device)  # comes to the device once
-    layout.update(frame)
     torch.cuda.set_sync_debug_mode("error")
     try:
         picture: Any
         depth: Any
-        picture, depth = layout.picture(frame)
+        picture, depth = pictured(frame)
         depth = None if depth is None else depth.to("cpu", non_blocking=True)
         event = record_event(picture)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     event.synchronize()
     np.testing.assert_allclose(picture.cpu().numpy().astype(int), copied(frame.cpu()), atol=3)
-    layout.update(frame.cpu())
-    assert depth_meta(depth) == depth_meta(layout.picture(frame.cpu())[1])
+    assert depth_meta(depth) == depth_meta(pictured(frame.cpu())[1])

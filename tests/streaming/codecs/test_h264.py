@@ -197,14 +197,6 @@ def test_arguments_are_refused_in_one_line(change: dict[str, Any], said: str) ->
     assert said in str(got.value)
 
 
-def test_a_frame_that_is_none_leaves_the_stream_whole() -> None:
-    encoder = x264()
-    packets = [encoder.encode(scene()).data]
-    with pytest.raises(ValueError, match=r"^H264Encoder: want a frame H×W×3"):
-        encoder.encode(np.zeros((120, 160), np.uint8))
-    assert len(decode_h264([*packets, encoder.encode(scene()).data])) == 2
-
-
 def test_a_size_that_x264_refuses_leaves_the_encoder_usable() -> None:
     encoder = x264()
     with pytest.raises(RuntimeError, match=r"^libx264 does not open at 40000×2: "):

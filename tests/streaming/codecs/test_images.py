@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchrl_gpu.streaming.codecs.images import check_batch, check_frame, format_of, plain_frame, to_array
+from torchrl_gpu.streaming.codecs.images import check_frame, format_of, plain_frame, to_array
 
 WRONG = {
     "channels first": np.zeros((3, 4, 5), np.uint8),
@@ -36,15 +36,6 @@ def test_a_frame_is_refused_in_one_line(name: str) -> None:
 @pytest.mark.parametrize("frame", [np.zeros((1, 1, 3), np.uint8), torch.zeros(7, 5, 4, dtype=torch.uint8)[..., :3]])
 def test_a_frame_of_either_library_passes(frame: np.ndarray | torch.Tensor) -> None:
     check_frame(frame, "camera")
-
-
-def test_frames_are_a_batch_or_a_list() -> None:
-    check_batch(np.zeros((0, 4, 5, 3), np.uint8), "camera")
-    check_batch(torch.zeros(2, 4, 5, 3, dtype=torch.uint8), "camera")
-    check_batch([np.zeros((4, 5, 3), np.uint8), torch.zeros(6, 7), WRONG["alpha"]], "camera")
-    for wrong in (np.zeros((4, 5, 3), np.uint8), [WRONG["signed"]], "frames"):
-        with pytest.raises(ValueError, match=r"^camera: want .*; got .+$"):
-            check_batch(wrong, "camera")
 
 
 @pytest.mark.parametrize("library", [np.zeros, torch.zeros])

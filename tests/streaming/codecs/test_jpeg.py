@@ -13,7 +13,7 @@ import torch
 
 from tests.streaming.pictures import decode_jpeg, psnr, scene
 from torchrl_gpu.streaming.codecs import jpeg
-from torchrl_gpu.streaming.codecs.jpeg import encode_jpeg
+from torchrl_gpu.streaming.codecs.jpeg import check_quality, encode_jpeg
 
 FORMS: dict[str, Callable[[np.ndarray], Any]] = {
     "array": lambda frame: frame,
@@ -74,8 +74,8 @@ def test_more_quality_more_bytes_and_nearer() -> None:
 
 @pytest.mark.parametrize("quality", [0, 101, -1, 80.0, True, "80", None])
 def test_a_quality_that_is_none(quality: object) -> None:
-    with pytest.raises(ValueError, match=r"^encode_jpeg: want a quality of 1 to 100; got "):
-        encode_jpeg(scene(), quality)
+    with pytest.raises(ValueError, match=r"^camera: want a quality of 1 to 100; got "):
+        check_quality(quality, "camera")
 
 
 def test_threads_may_encode_at_once() -> None:

@@ -188,6 +188,8 @@ def test_what_is_refused(pipe: GpuFramePipeline) -> None:
     for call in (
         lambda: pipe.encode_jpeg(scene()[..., :2]),
         lambda: pipe.encode_jpeg_batch(scene()),
+        lambda: pipe.encode_jpeg_batch("frames"),
+        lambda: pipe.encode_jpeg_batch([np.zeros((4, 5, 3), np.int8)]),
         lambda: pipe.encode_jpeg_batch([scene(), scene()[..., 0].astype(float)]),
         lambda: pipe.encode_h264(batch[..., 0]),
         lambda: pipe.encode_h264(batch[:0]),

@@ -5,16 +5,17 @@ import time
 
 import pytest
 
-from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, Pace
+from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
+from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, pace_of
 from torchrl_gpu.system.policy_messages import BadMessage
 
 
 def held(rate: float, arrivals: list[float]) -> list[float]:
     """How long each message is held up, where none replaces another."""
-    pace, times = Pace(rate), []
+    pace, times = pace_of(rate), []
     for at in arrivals:
         now = max(at, pace.next_at)
-        pace.take(now)
+        pace.advance(now)
         times.append(now - at)
     return times
 
@@ -32,17 +33,17 @@ def test_after_a_burst_nothing_stays_held_up() -> None:
 
 
 def test_what_comes_faster_is_taken_at_the_rate() -> None:
-    pace, now, taken = Pace(20), 0.0, 0
+    pace, now, taken = pace_of(20), 0.0, 0
     while now < 10:
         if now >= pace.next_at:
-            pace.take(now)
+            pace.advance(now)
             taken += 1
         now += 0.001
     assert 200 <= taken <= 222
 
 
 def test_the_newest_of_each_once_the_first_is_there() -> None:
-    inputs, pace = NewestMessages(["image", "vector"]), Pace(1e6)
+    inputs, pace = NewestMessages(["image", "vector"]), FrameSchedule()
     for data in (b"1", b"2"):
         inputs.put("vector", data)
     waiting = threading.Thread(target=lambda: found.append(inputs.next(pace)))
@@ -63,7 +64,7 @@ def test_the_newest_of_each_once_the_first_is_there() -> None:
 
 def test_closing_ends_who_waits() -> None:
     inputs = NewestMessages(["image"])
-    waiting = threading.Thread(target=lambda: inputs.next(Pace(1.0)))
+    waiting = threading.Thread(target=lambda: inputs.next(pace_of(1.0)))
     waiting.start()
     inputs.close()
     waiting.join(20)

@@ -20,22 +20,18 @@ POINTS_PER_MESSAGE = 5_000
 
 
 def check_scalars(step: object, scalars: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, float]:
-    """The finite ones of logged scalars, as floats.
-
-    Args:
-        step: An integer from 0 to 2⁵³.
-        scalars: Numbers, of Python or NumPy, by name.
-        known: Names of the curves that there are already.
+    """The finite ones of logged scalars, numbers of Python or NumPy, as floats.
 
     Raises:
-        ValueError: The step, a name or a value is something else, or there would be more than `MAX_CURVES`.
+        ValueError: The step is no integer from 0 to 2⁵³, a name or a value is none, or there would be more than
+            `MAX_CURVES` beside the known ones.
     """
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or not 0 <= step < MAX_STEP:
         raise ValueError(f"StreamServer.log: want the step to be an integer from 0 to 2**53; got {step!r}")
     finite, number = {}, len(known)
     for name, value in scalars.items():
-        if name not in known:
-            _check_name(name)
+        if name not in known and not (isinstance(name, str) and 1 <= len(name) <= MAX_NAME):
+            raise ValueError(f"StreamServer.log: want names of 1 to {MAX_NAME} characters; got {name!r}")
         scalar = value if type(value) is float else _to_float(name, value)
         if math.isfinite(scalar):
             finite[name] = scalar
@@ -46,10 +42,8 @@ def check_scalars(step: object, scalars: Mapping[str, Any], known: Collection[st
 
 
 class Curves:
-    """Curves by name, each with at most `MAX_POINTS` points. Any thread may call it.
+    """Curves by name, thinned to at most `MAX_POINTS` points each; see `StreamServer.log`. Any thread may call it.
 
-    Of a curve that has more, only every second value is kept from then on, then every fourth, and so on, and always the
-    first and the newest. A step that is not beyond the last one goes back: from there on the curve is forgotten.
     Every point has a number, by which a viewer says how far it has read.
 
     Attributes:
@@ -67,11 +61,7 @@ class Curves:
         return list(self._curves)
 
     def log(self, step: int, scalars: Mapping[str, Any]) -> None:
-        """Adds a point to each of some curves, or to none.
-
-        Raises:
-            ValueError: As `check_scalars` raises it.
-        """
+        """Adds a point to each of some curves, or, where `check_scalars` raises, to none."""
         with self._lock:
             for name, value in check_scalars(step, scalars, self._curves).items():
                 self.serial += 1
@@ -139,11 +129,6 @@ class _Curve:
 
     def _keep(self, part: slice) -> None:
         self._numbers, self._steps, self._values = self._numbers[part], self._steps[part], self._values[part]
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
-        raise ValueError(f"StreamServer.log: want names of 1 to {MAX_NAME} characters; got {name!r}")
 
 
 def _to_float(name: str, value: object) -> float:

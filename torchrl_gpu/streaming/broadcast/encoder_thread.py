@@ -22,13 +22,10 @@ _REPLAY_PERIOD = 0.1  # seconds between pictures for instant replay that no view
 
 
 class EncoderThread:
-    """Takes the newest frame of each stream in turn and hands its pictures to the hub.
+    """Takes the newest frame of each stream of a hub in turn and hands its pictures to the hub.
 
-    Args:
-        hub: Where frames come from and pictures go.
-        jpeg_quality: 1 to 100.
-        pipeline: A `GpuFramePipeline` that makes the JPEGs; None to use OpenCV, and a pipeline of its own for frames on
-            a GPU.
+    Attributes:
+        error: The first that viewers were not helped over.
     """
 
     def __init__(self, hub: Hub, jpeg_quality: int = 80, pipeline: GpuFramePipeline | None = None) -> None:
@@ -42,11 +39,10 @@ class EncoderThread:
             load(module)
 
     def start(self) -> None:
-        """Starts the thread."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Ends the thread after the frame that it is encoding."""
+        """Ends it after the frame that it is encoding."""
         self._hub.pending.close()
         if self._thread.ident is not None:
             self._thread.join(timeout)
@@ -67,7 +63,9 @@ class EncoderThread:
             self._let_go(stream, *CODECS)
             return
         again, stream.again_asked = stream.again_asked, False
-        capture = stream.mailbox.take() or (self._once_more(stream) if again else None)
+        capture = stream.mailbox.take()
+        if capture is None and again and (capture := stream.mailbox.current) is not None:
+            capture.seq = self._hub.next_seq()
         if capture is None:
             return
         if capture.copied is not None:
@@ -80,12 +78,6 @@ class EncoderThread:
                 picture = self._picture(stream, capture, codec)
                 if picture is not None:
                     self._hub.call_in_loop(self._hub.deliver, stream, picture)
-
-    def _once_more(self, stream: Stream) -> CapturedFrame | None:
-        """The last frame, under a new number."""
-        if stream.mailbox.current is not None:
-            stream.mailbox.current.seq = self._hub.next_seq()
-        return stream.mailbox.current
 
     def _codecs(self, stream: Stream, capture: CapturedFrame) -> list[Codec]:
         """Codecs that viewers wait for, and at intervals stills for instant replay."""
@@ -114,16 +106,18 @@ class EncoderThread:
             key=key,
             seq=capture.seq,
             captured=capture.captured,
-            width=capture.width,
-            height=capture.height,
+            width=capture.pixels.shape[1],
+            height=capture.pixels.shape[0],
             meta=capture.meta,
         )
 
     def _packet(self, stream: Stream, capture: CapturedFrame, codec: Codec) -> Packet:
-        place = self._place(stream, codec)
+        has_deltas = CODECS[codec].has_deltas
+        place = stream.name if has_deltas else "", codec
         if place not in self._encoders:
-            self._encoders[place] = CODECS[codec].make(capture.width, capture.height, self._settings)
-        if not CODECS[codec].has_deltas:
+            height, width = capture.pixels.shape[:2]
+            self._encoders[place] = CODECS[codec].make(width, height, self._settings)
+        if not has_deltas:
             return self._encoders[place].encode(capture.pixels, bgr=capture.bgr)
         key, stream.key_asked = stream.key_asked, False
         packet = self._encoders[place].encode(capture.pixels, key, bgr=capture.bgr)
@@ -131,9 +125,6 @@ class EncoderThread:
             stream.key_at = time.monotonic()
             self._hub.metrics.key_frames.labels(stream.label).inc()
         return packet
-
-    def _place(self, stream: Stream, codec: Codec) -> tuple[str, Codec]:
-        return stream.name if CODECS[codec].has_deltas else "", codec
 
     def _let_go(self, stream: Stream, *codecs: Codec) -> None:
         """Closes the encoders that a stream has to itself."""
@@ -151,7 +142,7 @@ class EncoderThread:
             self._hub.call_in_loop(self._hub.end_codec, stream, codec, " ".join(str(error).split()))
 
     def _note(self, stream: Stream, what: str, error: Exception) -> None:
-        """Logs what went wrong, once per stream, and keeps the first error that viewers were not helped over."""
+        """Logs an error, once per stream and codec, and keeps the first that viewers were not helped over."""
         if (stream.label, what) not in self._failed:
             self._failed.add((stream.label, what))
             _LOG.warning("stream %r cannot be encoded as %s: %s", stream.name, what, error)

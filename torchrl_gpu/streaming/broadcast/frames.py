@@ -16,7 +16,7 @@ import numpy as np
 
 from torchrl_gpu.streaming.codecs.encoder import Codec
 from torchrl_gpu.streaming.codecs.images import FrameFormat, format_of, plain_frame
-from torchrl_gpu.streaming.codecs.pixels import canvas_shape, check_depth_range, check_size, picture_of
+from torchrl_gpu.streaming.codecs.pixels import canvas_shape, check_depth_range, check_size
 
 if TYPE_CHECKING:
     import torch
@@ -54,16 +54,6 @@ class CapturedFrame:
     copied: torch.cuda.Event | None = None
     depth: Depth = None
 
-    @property
-    def width(self) -> int:
-        """Pixels a row."""
-        return int(self.pixels.shape[1])
-
-    @property
-    def height(self) -> int:
-        """Rows."""
-        return int(self.pixels.shape[0])
-
 
 @dataclass(frozen=True, eq=False)
 class EncodedPicture:
@@ -94,7 +84,7 @@ class EncodedPicture:
 
 
 class FrameLayout:
-    """Format of a stream's frames and shape of their pictures; only the first of a kind is checked in full.
+    """Format of a stream's frames and shape of their pictures, found again where the frames change.
 
     Attributes:
         shape: (H, W, 3) of the picture that a frame makes.
@@ -104,9 +94,7 @@ class FrameLayout:
     def __init__(self) -> None:
         self.shape = (0, 0, 3)
         self.format = FrameFormat("rgb", None, 0, 0)
-        self._kind: type | None = None
-        self._shape: Any = None
-        self._dtype: Any = None
+        self._found_for: Any = None
 
     def update(self, frame: Frame, depth_range: object = None) -> Frame:
         """Updates the layout from a frame; returns the frame as `images.plain_frame` does.
@@ -114,29 +102,15 @@ class FrameLayout:
         Raises:
             ValueError: It is no picture, or too large a one, or the range is none of depth.
         """
-        kind = type(frame)
-        if kind is not self._kind or frame.shape != self._shape or frame.dtype != self._dtype:
-            frame = plain_frame(frame, _WHERE)
+        frame = plain_frame(frame, _WHERE)
+        if self._found_for != (frame.shape, frame.dtype):
             found = format_of(frame, _WHERE)
             check_size(found, _WHERE, MAX_FRAME_SIDE)
             self.shape, self.format = canvas_shape(found), found
-            self._shape, self._dtype = frame.shape, frame.dtype
-            self._kind = kind if kind is type(frame) else None  # what a subclass says of itself is never believed
+            self._found_for = frame.shape, frame.dtype
         if depth_range is not None:
             check_depth_range(depth_range, self.format, _WHERE)
         return frame
-
-    def picture(
-        self, frame: Frame, depth_range: tuple[float, float] | None = None, into: np.ndarray | None = None
-    ) -> tuple[Frame, Depth]:
-        """The picture of a frame that `update` gave, and the range of its depth, as `pixels.picture_of` gives them.
-
-        Raises:
-            ValueError: It is a tensor that holds no strided numbers, though one like it did.
-        """
-        if not isinstance(frame, np.ndarray):
-            plain_frame(frame, _WHERE)
-        return picture_of(frame, self.format, depth_range, into)
 
 
 def depth_meta(depth: Depth) -> dict[str, Scalar]:
@@ -185,7 +159,7 @@ def clean_meta(meta: Mapping[str, Any] | None) -> dict[str, Scalar]:
 
 
 def with_facts(meta: Mapping[str, Any] | None, facts: Mapping[str, Scalar]) -> dict[str, Any]:
-    """Metadata of a program, and as many of the facts that are told besides as there is room for."""
+    """Metadata, and as many facts besides as there is room for."""
     return dict(itertools.islice({**(meta or {}), **facts}.items(), max(len(meta or {}), MAX_META)))
 
 

@@ -33,6 +33,7 @@ from torchrl_gpu.streaming.broadcast.protocol import Command, UnknownStream
 from torchrl_gpu.streaming.broadcast.stream_names import Families, split_name
 from torchrl_gpu.streaming.broadcast.streams import MAX_STREAMS, STILL, Stream, Subscription, check_name
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec
+from torchrl_gpu.streaming.codecs.pixels import picture_of
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -43,14 +44,9 @@ _STATE_SPACING = 0.1  # seconds between two messages of the state
 
 
 class Hub:
-    """Streams, their viewers, the state that the page shows, and what viewers ask for.
-
-    Args:
-        fps: The largest rate of a stream.
-        instant_replay_s: How far instant replay reaches back.
+    """Streams, their viewers, the state that the page shows, and the commands of viewers.
 
     Attributes:
-        metrics: What is counted.
         pending: Streams that the encoder has to look at.
         listeners: Are called with every text message to all viewers.
         curve_listeners: Are called when there are new points of curves.
@@ -81,12 +77,7 @@ class Hub:
     # What the producer calls, in any thread.
 
     def declare(self, name: str, title: str | None = None) -> Stream:
-        """The stream of a name, which is there from now on, with or without viewers.
-
-        Raises:
-            ValueError: The name is not 1 to 64 characters, or that of a family, the title is no text, or there are 64
-                streams already.
-        """
+        """The stream of a name, which exists from now on, with or without viewers; see `StreamServer.declare`."""
         check_title("StreamServer", title)
         with self._lock:
             if name not in self.streams:
@@ -106,22 +97,16 @@ class Hub:
         return self.streams.get(name) or (None if self.families.find(name) else self.declare(name))
 
     def declare_family(self, name: str, count: int, title: str | None = None) -> None:
-        """Names streams that are made when viewers ask for them; see `Families.declare`.
-
-        Raises:
-            ValueError: Besides, a stream has this name.
-        """
+        """Names streams that are made when viewers ask for them; see `StreamServer.declare_family`."""
         if name in self.streams:
             raise ValueError(f"StreamServer.declare_family: want a name that no stream has; got {name!r}")
         self.families.declare(name, count, title)
 
     def wanted(self, name: str) -> bool:
-        """True if a stream wants a frame now: see `Stream.is_due`."""
         stream = self.find(name)
         return stream is not None and stream.is_due(time.monotonic())
 
     def wanted_streams(self) -> list[str]:
-        """The streams that want a frame now."""
         now = time.monotonic()
         return [stream.name for stream in list(self.streams.values()) if stream.is_due(now)]
 
@@ -138,15 +123,11 @@ class Hub:
         bgr: bool,
         depth_range: tuple[float, float] | None = None,
     ) -> None:
-        """Counts a frame, and takes a copy of it if a viewer waits for one, or none was taken for a second.
-
-        The copy takes the place of one that the encoder has not come to.
-        """
+        """Counts a frame, and takes a copy of it if one is due, in place of one that the encoder has not come to."""
         stream = self.find(name)
         if stream is None:
             return
-        layout = stream.layout
-        frame = layout.update(frame, depth_range)
+        frame = stream.layout.update(frame, depth_range)
         clean = clean_meta(meta)
         stream.published += 1
         now = time.monotonic()
@@ -154,7 +135,7 @@ class Hub:
             return
         stream.schedule.advance(now)
         buffer = None if getattr(frame, "is_cuda", False) else stream.mailbox.buffer()
-        pixels, depth = layout.picture(frame, depth_range, buffer)
+        pixels, depth = picture_of(frame, stream.layout.format, depth_range, buffer)
         bgr = bgr and depth is None
         if depth is not None and not isinstance(depth, tuple):
             depth = depth.to("cpu", non_blocking=True)  # to be read behind the event
@@ -164,7 +145,6 @@ class Hub:
         self.pending.add(stream)
 
     def end_episode(self, name: str, meta: Mapping[str, Any] | None) -> None:
-        """Marks what instant replay shows."""
         stream, clean = self.find(name), clean_meta(meta)
         if stream is not None and stream.subscriptions:
             self.call_in_loop(stream.replay.mark, stream_time(), clean)
@@ -177,7 +157,6 @@ class Hub:
             self.call_in_loop(self._announce_state)
 
     def take_commands(self) -> list[Command]:
-        """Commands of viewers since the last call, oldest first."""
         commands = []
         while self._commands:
             commands.append(self._commands.popleft())
@@ -186,7 +165,7 @@ class Hub:
     # What the encoder calls, in its thread.
 
     def next_seq(self) -> int:
-        """A number for a picture that is shown again."""
+        """A number for a frame, or for one that is shown again."""
         return next(self._seq)
 
     def call_in_loop(self, function: Callable[..., object], *arguments: Any) -> None:
@@ -209,12 +188,7 @@ class Hub:
                     subscription.close("the server stops")
 
     def subscribe(self, name: str, codec: Codec = STILLS, fps: float | None = None) -> Subscription:
-        """The pictures of a stream for one viewer.
-
-        Args:
-            name: The stream.
-            codec: A name of `encoder.CODECS`.
-            fps: A ceiling; None for the server's own.
+        """The pictures of a stream for one viewer, at most at a rate, or at the server's own.
 
         Raises:
             UnknownStream: There is no such stream, no room for it, or the server stops.
@@ -225,10 +199,10 @@ class Hub:
         return Subscription(stream, codec, min(fps or self.fps, self.fps))
 
     def stream_for(self, name: str | None) -> str:
-        """A stream that is asked for, or "main" where none is named; where there is none of that name, the first."""
-        if name is not None or "main" in self.streams:
-            return "main" if name is None else name
-        return next(iter(list(self.streams)), "main")
+        """A stream that is asked for; where none is named, "main", or the first if there is no such stream."""
+        if name is not None:
+            return name
+        return "main" if "main" in self.streams else next(iter(list(self.streams)), "main")
 
     def offers(self, name: str) -> bool:
         """True if there is a stream of this name, or a family of which it would be a member."""
@@ -245,13 +219,11 @@ class Hub:
         stream.refresh()
 
     def end_codec(self, stream: Stream, codec: Codec, why: str) -> None:
-        """Ends the subscriptions of a codec that cannot be encoded."""
         for subscription in stream.subscriptions:
             if subscription.codec == codec:
                 subscription.close(f"{codec}: {why}")
 
     def add_command(self, command: Command) -> None:
-        """Queues a command for the program; the oldest is lost when there are too many."""
         self.metrics.commands.inc()
         self._commands.append(command)
 
@@ -280,7 +252,6 @@ class Hub:
         return listed
 
     def broadcast(self, message: str) -> None:
-        """Sends a text message to all listeners."""
         for listener in list(self.listeners):
             listener(message)
 
@@ -316,7 +287,6 @@ class Hub:
             self.broadcast(protocol.text_message("state", state=self.state))
 
     def _announce_points(self) -> None:
-        """Notifies the viewers of new points of curves, which each reads when it can."""
         if self.curves.serial != self._announced_point:
             self._announced_point = self.curves.serial
             for listener in list(self.curve_listeners):
@@ -349,7 +319,6 @@ class Hub:
             self._drop(stream)
 
     def _drop(self, stream: Stream) -> None:
-        """Forgets the member of a family."""
         with self._lock:
             if not stream.is_on_demand or self.streams.get(stream.name) is not stream:
                 return  # the program has declared it meanwhile

@@ -38,11 +38,8 @@ class InstantReplay:
         return self._ring[-1].captured if self._ring else -math.inf
 
     def add(self, encoded: EncodedPicture) -> None:
-        """Takes the newest picture in, and lets go of what has become too old or too much.
-
-        One that is no newer than the last is a frame that was shown again to a newcomer, and is left out.
-        """
-        if not self.is_on or encoded.captured <= self.newest:
+        """Takes the newest picture in, and drops those that have become too old or too many."""
+        if not self.is_on or encoded.captured <= self.newest:  # the latter is the last frame, encoded for a newcomer
             return
         self._ring.append(encoded)
         self._bytes += len(encoded.data)
@@ -52,7 +49,7 @@ class InstantReplay:
             self._bytes -= len(self._ring.popleft().data)
 
     def mark(self, captured: float, meta: Mapping[str, Scalar]) -> None:
-        """Marks the end of an episode: what is kept up to it is what `clip` gives until the next mark.
+        """Marks the end of an episode, whose last pictures `clip` gives until the next mark.
 
         Args:
             captured: Seconds by `clock.stream_time`.

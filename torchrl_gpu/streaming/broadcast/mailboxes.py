@@ -101,12 +101,10 @@ class NewestPicture:
         self._held: EncodedPicture | None = None
 
     def offer(self, encoded: EncodedPicture) -> None:
-        """Stores a picture, in place of one that was not taken."""
         self.dropped += self._held is not None
         self._held = encoded
 
     def take(self) -> EncodedPicture | None:
-        """The newest picture; None if it has been taken."""
         held, self._held = self._held, None
         return held
 
@@ -126,7 +124,6 @@ class GopQueue:
         self._begun = False
 
     def offer(self, encoded: EncodedPicture) -> None:
-        """Queues a picture, if it can be decoded with those before it."""
         if encoded.key:
             self._forget()
             self.needs_key, self._begun = False, True
@@ -138,7 +135,6 @@ class GopQueue:
         self._held.append(encoded)
 
     def take(self) -> EncodedPicture | None:
-        """The oldest picture; None if all have been taken."""
         return self._held.popleft() if self._held else None
 
     def _forget(self) -> None:

@@ -53,6 +53,5 @@ class Metrics:
         self.bad_messages = counter("bad_messages", "Messages of viewers that are none of the protocol's.")
 
     def count_sent(self, codec: str, transport: str, size: int) -> None:
-        """Counts a picture of so many bytes on its way to a viewer."""
         self.frames_sent.labels(codec, transport).inc()
         self.sent_bytes.labels(codec, transport).inc(size)

@@ -55,28 +55,19 @@ class PolicyView(NamedTuple):
         facts: dict[str, Scalar] = {} if self.policy is None else {"policy": _line(self.policy, _MAX_POLICY)}
         facts |= {} if self.stale is None else {"stale": bool(self.stale)}
         facts |= {name: _number(value) for name, value in numbers.items() if value is not None}
-        facts |= {"choices": True} if self._are_choices() else {}
-        return facts | {f"action/{_line(name, _MAX_NAME)}": _number(value) for name, value in self._actions()}
-
-    def _are_choices(self) -> bool:
-        """True if the action is a choice for each of several robots."""
-        values = self._array()
-        return values is not None and values.size > 1 and values.dtype.kind in "iu"
-
-    def _actions(self) -> list[tuple[str, Any]]:
-        if isinstance(self.action, Mapping):
-            return list(self.action.items())[:MAX_ACTIONS]
-        values = self._array()
-        return [] if values is None else [(str(i), value) for i, value in enumerate(np.ravel(values)[:MAX_ACTIONS])]
-
-    def _array(self) -> np.ndarray | None:
-        """The action; None where there is none, or it is given by name."""
         action: Any = self.action
-        if action is None or isinstance(action, Mapping):
-            return None
-        if hasattr(action, "is_floating_point"):  # a tensor; NumPy knows not every dtype of theirs
-            action = to_array(action.double() if action.is_floating_point() else action)
-        return np.asarray(action)
+        if action is None:
+            return facts
+        if isinstance(action, Mapping):
+            actions = list(action.items())[:MAX_ACTIONS]
+        else:
+            if hasattr(action, "is_floating_point"):  # a tensor; NumPy knows not every dtype of theirs
+                action = to_array(action.double() if action.is_floating_point() else action)
+            values = np.asarray(action)
+            if values.size > 1 and values.dtype.kind in "iu":
+                facts["choices"] = True
+            actions = [(str(i), value) for i, value in enumerate(np.ravel(values)[:MAX_ACTIONS])]
+        return facts | {f"action/{_line(name, _MAX_NAME)}": _number(value) for name, value in actions}
 
 
 def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:

@@ -25,7 +25,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class ProtocolError(ValueError):
-    """A message that a viewer may not send; says what is wanted, in one line."""
+    """A message that a viewer may not send; its text is one line, which the viewer gets."""
 
 
 class UnknownStream(ProtocolError):
@@ -34,21 +34,14 @@ class UnknownStream(ProtocolError):
 
 @dataclass(frozen=True)
 class Ack:
-    """A picture has been painted."""
+    """The picture of this number has been painted."""
 
     seq: int
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Asks for a stream.
-
-    Args:
-        stream: The stream.
-        codec: Its codec.
-        fps: A ceiling; None for the server's own.
-        beside: Another stream, of which JPEGs are sent in between; None for none.
-    """
+    """Asks for a stream, at most at a rate (None for the server's own), and for JPEGs of another one beside it."""
 
     stream: str
     codec: Codec = STILLS
@@ -79,8 +72,8 @@ class Ping:
 class Command:
     """A command of a viewer with control to the program.
 
-    Args:
-        name: What to do, 1 to 64 printable characters.
+    Attributes:
+        name: 1 to 64 printable characters.
         value: A JSON scalar, text of at most 1,024 printable characters.
         stream: The stream that the viewer watches.
     """
@@ -94,11 +87,7 @@ Message = Ack | Watch | Pause | Replay | Ping | Command
 
 
 def parse(text: str, stream: str = "main") -> Message:
-    """The message in a text of a viewer.
-
-    Args:
-        text: A text message.
-        stream: The stream that the viewer watches, which a command is about.
+    """The message in a text of a viewer that watches a stream, which a command is about.
 
     Raises:
         ProtocolError: The message is none of this protocol's.
@@ -118,13 +107,7 @@ def parse(text: str, stream: str = "main") -> Message:
 
 
 def picture_message(encoded: EncodedPicture, sent: float, dropped: int) -> bytes:
-    """A picture for one viewer.
-
-    Args:
-        encoded: The picture.
-        sent: Now, seconds since 1970.
-        dropped: Pictures that this viewer has missed so far.
-    """
+    """A picture for one viewer: `sent` is now, seconds since 1970, `dropped` the pictures that it has missed."""
     head = picture_header(encoded, sent, dropped).encode()
     return b"".join((_LENGTH.pack(len(head)), head, encoded.data))
 
@@ -190,11 +173,7 @@ def _command(fields: Mapping[str, Any], stream: str) -> Command:
 
 
 def read_fps(value: Any) -> float:
-    """A rate that a viewer may ask for: 0.1 to 1,000 frames per second.
-
-    Raises:
-        ProtocolError: It is something else.
-    """
+    """A rate that a viewer may ask for; raises ProtocolError for all but 0.1 to 1,000 frames per second."""
     try:
         fps = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -6,12 +6,10 @@ import math
 
 
 class FrameSchedule:
-    """Times at which frames are due, one an interval; a frame that comes half an interval early is taken, too.
+    """Times at which frames are due, one in each interval of so many seconds.
 
-    Without that half, a producer whose period is the interval would lose every frame that comes a moment early.
-
-    Args:
-        interval: Seconds between two slots.
+    A frame that comes half an interval early is taken, too: a producer whose period is the interval would lose every
+    frame that comes a moment early.
     """
 
     def __init__(self, interval: float = 0.0) -> None:
@@ -33,12 +31,7 @@ class FrameSchedule:
 
 
 class TokenBucket:
-    """Rate limit with bursts, of events or bytes.
-
-    Args:
-        rate: Times per second in the long run.
-        burst: Times at once.
-    """
+    """Rate limit, of events or bytes: `rate` per second in the long run, `burst` at once."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate, self._burst = rate, burst

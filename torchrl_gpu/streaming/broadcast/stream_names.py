@@ -43,7 +43,6 @@ class Family:
         return f"{base}*" if overlay is None else f"{base}*:{overlay}"
 
     def title_of(self, name: str) -> str:
-        """The title of a member."""
         member = _MEMBER.fullmatch(name)
         assert member is not None
         title, mark, overlay = self.title.partition(": ")
@@ -57,12 +56,7 @@ class Families:
         self.by_name: dict[str, Family] = {}
 
     def declare(self, name: object, count: object, title: str | None) -> Family:
-        """Names a family, or changes it.
-
-        Raises:
-            ValueError: The name is not letters and underscores, with an overlay behind a colon or none, the number
-                is none, the title is no text, or there are too many families.
-        """
+        """Names a family, or changes it; see `StreamServer.declare_family`."""
         where = "StreamServer.declare_family"
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
@@ -85,6 +79,5 @@ class Families:
 
 
 def split_name(name: str) -> StreamName:
-    """A name in its parts."""
     found = _OVERLAY.fullmatch(name)
     return StreamName(name, None) if found is None else StreamName(found[1], found[2])

@@ -22,11 +22,7 @@ MAX_STREAMS = 64
 
 
 def check_name(name: object, number: int) -> None:
-    """Checks the name of a new stream beside a number of others.
-
-    Raises:
-        ValueError: It is not 1 to 64 printable characters, or there are enough.
-    """
+    """Raises ValueError where a new stream beside a number of others has no name, or is one too many."""
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
         raise ValueError(f"StreamServer: want 1 to {MAX_NAME} printable characters as a stream; got {name!r}")
     if number >= MAX_STREAMS:
@@ -46,8 +42,8 @@ class Stream:
         name: What viewers ask for.
         title: What they read.
         fps: The largest rate.
-        replay: What keeps the last seconds.
-        pending: Where the encoder looks for streams.
+        replay: Keeps the last seconds.
+        pending: Streams that the encoder has to look at.
     """
 
     def __init__(self, name: str, title: str, fps: float, replay: InstantReplay, pending: EncoderQueue) -> None:
@@ -88,12 +84,10 @@ class Stream:
         return now >= self.schedule.next_at and (now >= self.demand_at or kept_is_old)
 
     def add(self, subscription: Subscription) -> None:
-        """Adds a viewer."""
         self.subscriptions = (*self.subscriptions, subscription)
         self._set_rate()
 
     def remove(self, subscription: Subscription) -> None:
-        """Removes a viewer."""
         self.subscriptions = tuple(each for each in self.subscriptions if each is not subscription)
         self.idle_since = time.monotonic()
         self._set_rate()
@@ -105,7 +99,6 @@ class Stream:
         )
 
     def ask_from(self, moment: float) -> None:
-        """A viewer wants a frame from this moment on."""
         self.demand_at = min(self.demand_at, moment)
 
     def ask_key(self, spacing: float, now: float) -> None:
@@ -124,7 +117,6 @@ class Stream:
             self._pending.add(self)
 
     def has_viewers_of(self, codec: Codec) -> bool:
-        """True if there are viewers of a codec."""
         return any(each.codec == codec for each in self.subscriptions)
 
     def stands_still(self, now: float) -> bool:
@@ -143,11 +135,8 @@ class Stream:
 class Subscription:
     """The pictures of one stream for one viewer, as it takes them. For the event loop's thread.
 
-    Args:
-        stream: The stream.
-        codec: Its newest picture is given; of one with deltas, pictures follow each other without a gap, or begin again
-            at a key frame.
-        fps: The largest rate. Deltas come at the rate of the stream's fastest viewer, for none may be left out.
+    Of a codec with deltas, pictures follow each other without a gap, or begin again at a key frame, and come at the
+    rate of the stream's fastest viewer. Of others the newest is given, at most `fps` times a second.
     """
 
     def __init__(self, stream: Stream, codec: Codec, fps: float) -> None:
@@ -202,7 +191,7 @@ class Subscription:
             self.stream.ask_key(JOIN_SPACING if self._seen < 0 else GAP_SPACING, now)
 
     def request_key(self) -> None:
-        """Asks for a picture that a decoder can start at; without meaning where each one is."""
+        """Asks for a picture that a decoder can start at."""
         self.stream.ask_key(JOIN_SPACING, time.monotonic())
 
     def misses(self, seq: int, now: float) -> bool:

@@ -18,7 +18,7 @@ STILLS: Codec = "jpeg"
 
 
 class Encoder(Protocol):
-    """Encodes frames H×W×3 uint8, one after the other, on any device."""
+    """Encodes frames H×W×3 uint8 that were checked before, one after the other, on any device."""
 
     def encode(self, rgb: Frame, key_frame: bool = False, *, bgr: bool = False) -> Packet:
         """One frame, encoded; with `key_frame` a decoder must be able to start at it."""

@@ -1,4 +1,4 @@
-"""H.264 of one stream of frames, whatever happens to its size, its codec and its callers."""
+"""H.264 of one stream of frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from torchrl_gpu.streaming.codecs import libavcodec, probes
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.images import MAX_SIDE, check_frame, to_array
+from torchrl_gpu.streaming.codecs.images import MAX_SIDE, to_array
 from torchrl_gpu.streaming.codecs.packet import Packet
 from torchrl_gpu.streaming.codecs.yuv import even, to_i420
 
@@ -32,12 +32,10 @@ class H264Encoder:
     by a copy of the last row or column. Threads take turns: libavcodec crashes where two enter one codec.
 
     Args:
-        width: Pixels of the frames to come.
-        height: Pixels.
+        width, height: Of the frames to come, pixels.
         fps: Frames per second that the rate control counts on.
         bitrate: Bits per second, at most.
-        codec: "nvenc"; "x264"; or "auto": NVENC where it works, x264 from the moment at which NVENC refuses this
-            stream, which is logged once.
+        codec: "nvenc"; "x264"; or "auto": NVENC where it works, x264 once NVENC refuses this stream.
 
     Attributes:
         codec: What encodes now: "nvenc" or "x264".
@@ -53,7 +51,9 @@ class H264Encoder:
         _check_arguments(width, height, fps, bitrate, codec)
         load("cv2")
         self.fps, self.bitrate = float(fps), int(bitrate)
-        self._codecs = candidates(codec)
+        self._codecs = [codec]
+        if codec == "auto":
+            self._codecs = ["x264"] if probes.nvenc_problem() else ["nvenc", "x264"]
         self._lock = threading.Lock()
         self._context: VideoCodecContext | None = None
         self._closed = False
@@ -61,18 +61,11 @@ class H264Encoder:
         self._open(even(width), even(height))
 
     def encode(self, rgb: Frame, key_frame: bool = False, *, bgr: bool = False) -> Packet:
-        """One frame, encoded.
-
-        Args:
-            rgb: H×W×3 uint8, on any device.
-            key_frame: Whether a decoder must be able to start here.
-            bgr: Whether the channels are blue, green, red.
+        """One frame, H×W×3 uint8 on any device, encoded; with `key_frame` a decoder can start at it.
 
         Raises:
-            ValueError: The frame is something else.
             RuntimeError: The encoder is closed, or no codec that may be used takes the frame.
         """
-        check_frame(rgb, "H264Encoder")
         planes = to_i420(to_array(rgb), bgr=bgr)
         with self._lock:
             self._refuse_if_closed()
@@ -83,11 +76,7 @@ class H264Encoder:
         return Packet(b"".join(map(bytes, packets)), any(packet.is_keyframe for packet in packets))
 
     def flush(self) -> bytes:
-        """The last bytes of the codec, usually none. The next frame is a key frame.
-
-        Raises:
-            RuntimeError: The encoder is closed.
-        """
+        """The last bytes of the codec, usually none. The next frame is a key frame."""
         with self._lock:
             self._refuse_if_closed()
             context, self._context = self._context, None
@@ -105,7 +94,7 @@ class H264Encoder:
         self.close()
 
     def _encode(self, planes: np.ndarray, key_frame: bool) -> list[av.Packet]:
-        """As the codec does; by the next codec where this one gives up amid the stream."""
+        """Packets of a picture, by the next codec where this one fails."""
         while True:
             frame = libavcodec.video_frame(planes, self._number, key_frame=key_frame or self._number == 0)
             self._number += 1
@@ -134,8 +123,10 @@ class H264Encoder:
         """Goes on to the next codec for the rest of this stream; False if there is none."""
         if len(self._codecs) < 2:
             return False
-        _warn_once(str(error), self._codecs[1])
         self._codecs = self._codecs[1:]
+        if self._codecs[0] not in _WARNED:
+            _WARNED.add(self._codecs[0])
+            _LOG.warning("H264Encoder: %s; %s encodes instead", error, self._codecs[0])
         return True
 
     def _refuse_if_closed(self) -> None:
@@ -143,19 +134,8 @@ class H264Encoder:
             raise RuntimeError("H264Encoder: want an open encoder; got one that was closed")
 
 
-def candidates(codec: str) -> tuple[str, ...]:
-    """The codecs that a word stands for, in the order in which they are tried."""
-    if codec != "auto":
-        return (codec,)
-    return ("x264",) if probes.nvenc_problem() else ("nvenc", "x264")
-
-
 def check_codec(codec: str, where: str) -> None:
-    """Checks the name of a codec.
-
-    Raises:
-        ValueError: It is none of `CODECS`.
-    """
+    """Raises ValueError for a codec that is none of `CODECS`."""
     if codec not in CODECS:
         raise ValueError(f"{where}: want one of the codecs {', '.join(CODECS)}; got {codec!r}")
 
@@ -168,9 +148,3 @@ def _check_arguments(width: int, height: int, fps: float, bitrate: int, codec: s
         raise ValueError(f"H264Encoder: want 0.1 to 1000 frames per second; got {fps!r}")
     if not 1000 <= bitrate < 2**31:
         raise ValueError(f"H264Encoder: want a bitrate of 1,000 to 2^31 − 1 bits per second; got {bitrate!r}")
-
-
-def _warn_once(problem: str, instead: str) -> None:
-    if instead not in _WARNED:
-        _WARNED.add(instead)
-        _LOG.warning("H264Encoder: %s; %s encodes instead", problem, instead)

@@ -6,8 +6,7 @@ Nothing here imports torch: a program that has tensors has imported it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class FrameFormat(NamedTuple):
 
 
 def is_tensor(value: object) -> TypeIs[Tensor]:
-    """True for a tensor; without torch, which a program that has tensors has imported, none is."""
+    """True for a tensor; nothing is one before the program has imported torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -86,9 +85,11 @@ def format_of(frame: Frame, where: str, wanted: str = FORMATS) -> FrameFormat:
     """
     shape = tuple(frame.shape)
     channels = {2: 1, 3: shape[-1], 4: shape[-1]}.get(len(shape), 0) if shape else 0
-    kind = _KINDS.get((_dtype_name(frame), channels))
+    is_swapped = isinstance(frame, np.ndarray) and not frame.dtype.isnative
+    dtype = "" if is_swapped else str(frame.dtype).removeprefix("torch.")
+    kind = _KINDS.get((dtype, channels))
     if kind is None:
-        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, shape)) or 'a scalar'} of {frame.dtype}")
+        refuse(frame, where, wanted)
     number = shape[0] if len(shape) == 4 else None
     height, width = shape[:2] if number is None else shape[1:3]
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
@@ -96,32 +97,17 @@ def format_of(frame: Frame, where: str, wanted: str = FORMATS) -> FrameFormat:
     return FrameFormat(kind, number, height, width)
 
 
-def check_frame(frame: Frame, where: str) -> None:
-    """Checks that a value is one RGB frame.
+def refuse(frame: Frame, where: str, wanted: str) -> NoReturn:
+    """Raises the ValueError of a frame of another shape or dtype."""
+    raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, frame.shape)) or 'a scalar'} of {frame.dtype}")
 
-    Raises:
-        ValueError: It is not H×W×3 uint8, of an array or a tensor, with sides of 1 to 65500 pixels.
-    """
+
+def check_frame(frame: Frame, where: str) -> None:
+    """Raises ValueError unless a value is H×W×3 uint8, an array or a tensor, with sides of 1 to 65500 pixels."""
     wanted = "a frame H×W×3 of uint8, NumPy or torch"
     found = format_of(plain_frame(frame, where, wanted), where, wanted)
     if found.kind != "rgb" or found.number is not None:
-        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, frame.shape))} of {frame.dtype}")
-
-
-def check_batch(frames: Frame | Sequence[Frame], where: str) -> None:
-    """Checks several frames: a batch N×H×W×C, or a sequence of frames or batches of any formats and sizes.
-
-    Raises:
-        ValueError: They are something else.
-    """
-    if isinstance(frames, list | tuple):
-        for frame in frames:
-            format_of(plain_frame(frame, where), where)
-        return
-    wanted = "frames N×H×W×C, of uint8 with 1, 3 or 4 channels or of float32 or float16 with 1, or a list of frames"
-    batch = plain_frame(frames, where, wanted)
-    if format_of(batch, where, wanted).number is None:
-        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, batch.shape))} of {batch.dtype}")
+        refuse(frame, where, wanted)
 
 
 def to_array(frame: Frame) -> np.ndarray:
@@ -129,11 +115,11 @@ def to_array(frame: Frame) -> np.ndarray:
     if isinstance(frame, np.ndarray):
         return frame
     frame = frame.detach().resolve_neg()
-    array: np.ndarray = fetched(frame) if frame.is_cuda else frame.cpu().numpy()
+    array: np.ndarray = _fetched(frame) if frame.is_cuda else frame.cpu().numpy()
     return array
 
 
-def fetched(tensor: Tensor) -> np.ndarray:
+def _fetched(tensor: Tensor) -> np.ndarray:
     """A copy of a CUDA tensor in pinned host memory, made on the current stream: what other streams do goes on.
 
     A copy to pageable memory takes longer, and none of it runs beside kernels.
@@ -148,10 +134,3 @@ def fetched(tensor: Tensor) -> np.ndarray:
     event.record(torch.cuda.current_stream(tensor.device))
     event.synchronize()
     return host.numpy()
-
-
-def _dtype_name(frame: Frame) -> str:
-    """As NumPy writes it; empty for numbers whose bytes are swapped, of which torch has none."""
-    if isinstance(frame, np.ndarray):
-        return frame.dtype.name if frame.dtype.isnative else ""
-    return str(frame.dtype).removeprefix("torch.")

@@ -32,17 +32,12 @@ def open_codec(codec: str, width: int, height: int, *, fps: float, bitrate: int)
 
     Args:
         codec: "nvenc" or "x264".
-        width: Pixels, even; the height too.
-        height: Pixels.
+        width, height: Even, pixels.
         fps: Frames per second that the rate control counts on.
         bitrate: Bits per second: NVENC spends them, x264 at most them.
 
-    Returns:
-        The codec context; not safe to use from two threads at once.
-
     Raises:
         RuntimeError: It does not open here; the message says why.
-        ModuleNotFoundError: PyAV is not installed.
     """
     av = load("av")
     rate = Fraction(fps).limit_denominator(1001)

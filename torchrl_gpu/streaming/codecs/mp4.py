@@ -56,7 +56,6 @@ class Mp4Writer:
         Raises:
             ValueError: The frame is something else.
             RuntimeError: The writer is closed, or x264 refuses the size.
-            OSError: The file cannot be written.
         """
         check_frame(frame, "Mp4Writer")
         if self._closed:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,11 +33,11 @@ class NvJpeg:
     until their files are on the host.
 
     Args:
-        device: Where the frames lie.
-        backends: What may encode, by name, the first that does; those of this module by default.
+        device: Of the frames.
+        backends: By name, of which the first that works is used; those of this module by default.
 
     Attributes:
-        backend: The name of what encodes.
+        backend: The name of the one that encodes.
 
     Raises:
         RuntimeError: None has encoded a picture here; the message says why.
@@ -61,35 +62,30 @@ class NvJpeg:
             frames: B×H×W×3 uint8 in any strides, or a sequence of H×W×3 whose sizes may differ.
             quality: 1 to 100.
             bgr: Whether the channels are blue, green, red.
-
-        Raises:
-            RuntimeError: NVJPEG or the device fails.
         """
         if not len(frames):
             return []
-        ready = self._mark()
+        ready = None
+        if self._stream is not None:
+            ready = torch.cuda.Event(blocking=True)
+            ready.record(torch.cuda.current_stream(self.device))
         return _encoder_thread().submit(self._work, frames, ready, quality, bgr).result()
 
-    def _mark(self) -> Any:
-        """An event behind everything that the calling thread has queued so far."""
-        if self._stream is None:
-            return None
-        event = torch.cuda.Event(blocking=True)
-        event.record(torch.cuda.current_stream(self.device))
-        return event
-
-    def _work(self, frames: Tensor | Sequence[Tensor], ready: Any, quality: int, bgr: bool) -> list[bytes]:
+    def _work(
+        self, frames: Tensor | Sequence[Tensor], ready: torch.cuda.Event | None, quality: int, bgr: bool
+    ) -> list[bytes]:
         """In the encoder thread. The host waits, since NVJPEG reads on a stream of its own that waits for nobody."""
-        with self._beside(), torch.no_grad():
+        beside = contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        with beside, torch.no_grad():
             if ready is not None:
                 ready.synchronize()
             planes = planar(frames, self.device, bgr=bgr)
             if self._stream is not None:
                 self._stream.synchronize()
-            return _to_host(self._encode(planes, quality))
-
-    def _beside(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+            files = self._encode(planes, quality)
+            data = to_array(torch.cat(files)).tobytes()  # in one copy
+        ends = list(itertools.accumulate(map(len, files)))
+        return [data[end - len(file) : end] for end, file in zip(ends, files, strict=True)]
 
     def _probe(self) -> str:
         """Why the backend encodes nothing, empty if it has just encoded a picture."""
@@ -129,13 +125,6 @@ def planar(frames: Tensor | Sequence[Tensor], device: torch.device, *, bgr: bool
     return [planar(frame[None], device, bgr=bgr)[0] for frame in frames]
 
 
-def _to_host(files: list[Tensor]) -> list[bytes]:
-    """Files on the host, fetched in one copy."""
-    data = to_array(torch.cat(files)).tobytes()
-    ends = torch.tensor([len(file) for file in files], dtype=torch.int64, device="cpu").cumsum(0).tolist()
-    return [data[end - len(file) : end] for end, file in zip(ends, files, strict=True)]
-
-
 @functools.cache
 def _encoder_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="nvjpeg")
@@ -154,23 +143,17 @@ def torchcodec(planes: list[Tensor], quality: int) -> list[Tensor]:
 def torchvision(planes: list[Tensor], quality: int) -> list[Tensor]:
     """By torchvision, whose encoder is deprecated from 0.29 on."""
     io = importlib.import_module("torchvision.io")
-    _silence_deprecation()
+    # Every call warns and names torchcodec, which has been tried by then. `catch_warnings` would hide the warnings of
+    # other threads, and filters may have been reset since the last call.
+    if not any(getattr(text, "pattern", text) == _DEPRECATED for _, text, *_ in warnings.filters):
+        warnings.filterwarnings("ignore", _DEPRECATED, DeprecationWarning, r"torchvision\.io\.image")
     files: list[Tensor] = io.encode_jpeg(planes, quality)
     _wait_for_default_stream(file.device for file in files)
     return files
 
 
-def _silence_deprecation() -> None:
-    """Hides the one warning that every call repeats: torchcodec, which it asks for, has been tried by then.
-
-    `catch_warnings` is no way, since other threads warn meanwhile; and filters may have been reset since the last call.
-    """
-    if not any(getattr(text, "pattern", text) == _DEPRECATED for _, text, *_ in warnings.filters):
-        warnings.filterwarnings("ignore", _DEPRECATED, DeprecationWarning, r"torchvision\.io\.image")
-
-
 def _wait_for_default_stream(devices: Iterable[torch.device]) -> None:
-    """torchvision copies the files on the device's default stream, and tells the caller's stream nothing of it."""
+    """torchvision copies the files on the device's default stream, for which the caller's stream does not wait."""
     for device in set(devices):
         if device.type == "cuda":
             event = torch.cuda.Event(blocking=True)

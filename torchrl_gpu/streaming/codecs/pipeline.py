@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +13,8 @@ import numpy as np
 from torchrl_gpu.device import get_device
 from torchrl_gpu.streaming.codecs import probes
 from torchrl_gpu.streaming.codecs.h264 import H264Encoder, check_codec
-from torchrl_gpu.streaming.codecs.images import check_batch, is_tensor, plain_frame, to_array
-from torchrl_gpu.streaming.codecs.jpeg import check_quality, compress
+from torchrl_gpu.streaming.codecs.images import format_of, is_tensor, plain_frame, refuse, to_array
+from torchrl_gpu.streaming.codecs.jpeg import check_quality, encode_jpeg
 from torchrl_gpu.streaming.codecs.nvjpeg import NvJpeg
 from torchrl_gpu.streaming.codecs.pixels import as_rgb
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _WARNED: set[str] = set()  # the backends whose failure has been logged in this process
+_BATCH = "frames N×H×W×C, of uint8 with 1, 3 or 4 channels or of float32 or float16 with 1, or a list of frames"
 
 
 class GpuFramePipeline:
@@ -78,7 +79,6 @@ class GpuFramePipeline:
 
         Raises:
             ValueError: The frame or the range is something else, or the quality is not 1 to 100.
-            RuntimeError: The pipeline is closed.
         """
         check_quality(quality, "encode_jpeg")
         picture, is_rgb = as_rgb(rgb, "encode_jpeg", depth_range=depth_range)
@@ -107,15 +107,16 @@ class GpuFramePipeline:
 
         Raises:
             ValueError: The frames are something else, or the quality is not 1 to 100.
-            RuntimeError: The pipeline is closed.
         """
         where = "encode_jpeg_batch"
-        check_batch(frames, where)
         check_quality(quality, where)
         self._refuse_if_closed()
         if not isinstance(frames, list | tuple):
-            frames = plain_frame(frames, where)
-            if frames.shape[-1] == 3 and depth_range is None:
+            frames = plain_frame(frames, where, _BATCH)
+            found = format_of(frames, where, _BATCH)
+            if found.number is None:
+                refuse(frames, where, _BATCH)
+            if found.kind == "rgb" and depth_range is None:
                 return self._jpegs(frames, quality, bgr)
         pictures = [as_rgb(frame, where, depth_range=depth_range) for frame in frames]
         if not bgr or not any(is_rgb for _, is_rgb in pictures):
@@ -137,7 +138,7 @@ class GpuFramePipeline:
 
         Raises:
             ValueError: The frame or the range is something else.
-            RuntimeError: The pipeline is closed, or no codec that may be used takes the frame.
+            RuntimeError: No codec that may be used takes the frame.
         """
         picture, is_rgb = as_rgb(rgb, "encode_h264", depth_range=depth_range)
         with self._lock:
@@ -171,12 +172,12 @@ class GpuFramePipeline:
             if nvjpeg is not None and _is_on_gpu(frames):
                 return _by_nvjpeg(nvjpeg, frames, quality, bgr)
             frames = list(to_array(frames))  # type: ignore[arg-type]
-        if nvjpeg is None:
-            return _by_opencv(frames, quality, bgr)
-        taken = [_is_on_gpu(frame) for frame in frames]
-        on_gpu = iter(_by_nvjpeg(nvjpeg, list(itertools.compress(frames, taken)), quality, bgr))
-        on_host = iter(_by_opencv([frame for frame, gpu in zip(frames, taken, strict=True) if not gpu], quality, bgr))
-        return [next(on_gpu) if gpu else next(on_host) for gpu in taken]
+        taken = [nvjpeg is not None and _is_on_gpu(frame) for frame in frames]
+        on_gpu = iter(_by_nvjpeg(nvjpeg, list(itertools.compress(frames, taken)), quality, bgr) if nvjpeg else ())
+        return [
+            next(on_gpu) if gpu else encode_jpeg(frame, quality, bgr=bgr)
+            for frame, gpu in zip(frames, taken, strict=True)
+        ]
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -196,21 +197,17 @@ def _by_nvjpeg(nvjpeg: NvJpeg, frames: Any, quality: int, bgr: bool) -> list[byt
     try:
         return nvjpeg.encode(frames, quality, bgr=bgr)
     except Exception as error:  # whatever a library or a driver raises, amid a run
-        _warn_once(nvjpeg.backend, (str(error).strip().splitlines() or [type(error).__name__])[0])
-        return _by_opencv(frames if isinstance(frames, list) else to_array(frames), quality, bgr)
-
-
-def _by_opencv(frames: Iterable[Frame], quality: int, bgr: bool) -> list[bytes]:
-    return [compress(to_array(frame), quality, bgr=bgr) for frame in frames]
+        if nvjpeg.backend not in _WARNED:
+            _WARNED.add(nvjpeg.backend)
+            problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            _LOG.warning(
+                "GpuFramePipeline: NVJPEG through %s fails (%s); OpenCV encodes such frames instead",
+                nvjpeg.backend,
+                problem,
+            )
+        frames = frames if isinstance(frames, list) else to_array(frames)
+        return [encode_jpeg(frame, quality, bgr=bgr) for frame in frames]
 
 
 def _is_on_gpu(frame: Any) -> bool:
     return is_tensor(frame) and frame.device.type == "cuda"
-
-
-def _warn_once(backend: str, problem: str) -> None:
-    if backend not in _WARNED:
-        _WARNED.add(backend)
-        _LOG.warning(
-            "GpuFramePipeline: NVJPEG through %s fails (%s); OpenCV encodes such frames instead", backend, problem
-        )

@@ -35,36 +35,28 @@ def canvas_shape(found: FrameFormat) -> tuple[int, int, int]:
 
 
 def check_depth_range(depth_range: object, found: FrameFormat, where: str) -> None:
-    """Checks a range of depth.
-
-    Raises:
-        ValueError: It is not two finite numbers, the first below the second, or the frame has no depth.
-    """
-    wanted = f"{where}: want depth_range to be (near, far), metres, near below far"
-    if not isinstance(depth_range, tuple | list) or len(depth_range) != 2:
-        raise ValueError(f"{wanted}; got {depth_range!r}")
-    if not all(isinstance(each, numbers.Real) and not isinstance(each, bool) for each in depth_range):
-        raise ValueError(f"{wanted}; got {depth_range!r}")
-    if not -math.inf < float(depth_range[0]) < float(depth_range[1]) < math.inf:
-        raise ValueError(f"{wanted}; got {depth_range!r}")
+    """Raises ValueError unless a range is two finite numbers, the first below the second, and the frame has depth."""
+    ends: list[Any] = list(depth_range) if isinstance(depth_range, tuple | list) else []
+    are_numbers = [isinstance(each, numbers.Real) and not isinstance(each, bool) for each in ends]
+    if are_numbers != [True, True] or not -math.inf < float(ends[0]) < float(ends[1]) < math.inf:
+        raise ValueError(f"{where}: want depth_range to be (near, far), metres, near below far; got {depth_range!r}")
     if found.kind != "depth":
         raise ValueError(f"{where}: want depth_range with a frame of depth, of float32 or float16; got {found.kind}")
 
 
 def measured_range(frame: Frame, depth_range: tuple[float, float] | None = None) -> Depth:
-    """Nearest and farthest of a frame of depth: what was given, or what was measured in it.
+    """Nearest and farthest metres of a frame of depth, given or measured; (inf, −inf) where nothing was measured.
 
     Returns:
         Two floats; for a tensor on a GPU whose range is not given, a tensor (2,) float64 beside it, made without
-        waiting. (inf, −inf) where nothing was measured.
+        waiting.
     """
     if depth_range is not None:
         return float(depth_range[0]), float(depth_range[1])
     if not getattr(frame, "is_cuda", False):
         array = to_array(frame)
         known = np.isfinite(array)
-        near, far = (float(f(array, initial=start, where=known)) for f, start in ((np.min, np.inf), (np.max, -np.inf)))
-        return near, far
+        return float(np.min(array, initial=np.inf, where=known)), float(np.max(array, initial=-np.inf, where=known))
     torch, depth = sys.modules["torch"], frame.detach().double()  # type: ignore[union-attr]
     known = torch.isfinite(depth)
     near, far = torch.where(known, depth, math.inf).amin(), torch.where(known, depth, -math.inf).amax()
@@ -123,15 +115,10 @@ def picture_of(
 
 
 def as_rgb(frame: Frame, where: str, *, depth_range: tuple[float, float] | None = None) -> tuple[Frame, bool]:
-    """A frame as H×W×3 uint8 where it lies: itself where it is that, a picture of it where it is not.
-
-    Args:
-        frame: As `images.FORMATS` says.
-        where: For messages.
-        depth_range: As of `picture_of`.
+    """A frame of any of `images.FORMATS` as H×W×3 uint8 where it lies: itself where it is that, a picture otherwise.
 
     Returns:
-        The frame, and whether its channels are red, green, blue whatever was said of them, as those of depth are.
+        The picture, and whether its channels are red, green, blue whatever the caller's `bgr`, as those of depth are.
 
     Raises:
         ValueError: The frame or the range is something else.
@@ -147,11 +134,7 @@ def as_rgb(frame: Frame, where: str, *, depth_range: tuple[float, float] | None 
 
 
 def check_size(found: FrameFormat, where: str, most: int = MAX_SIDE) -> None:
-    """Checks the size of a frame's picture: at most `most` pixels a side, by default what a JPEG holds.
-
-    Raises:
-        ValueError: It is an empty batch, or makes a larger picture.
-    """
+    """Raises ValueError for an empty batch, and for a picture of more than `most` pixels a side."""
     if found.number == 0:
         raise ValueError(f"{where}: want {FORMATS}; got a batch of none")
     height, width, _ = canvas_shape(found)
@@ -183,8 +166,12 @@ def _write(canvas: Any, frame: Any, found: FrameFormat, depth: Any) -> None:
     """Writes (…, C) numbers as (…, 3) pixels; on the host a block at a time, where more than a copy is to be done."""
     if found.kind in ("rgb", "gray"):
         canvas[...] = frame
+    elif not isinstance(canvas, np.ndarray) and found.kind == "rgba":
+        wide = frame.int()
+        alpha = wide[..., 3:]
+        canvas[...] = ((wide[..., :3] * alpha + WHITE * (255 - alpha) + 127) // 255).byte()
     elif not isinstance(canvas, np.ndarray):
-        canvas[...] = _over_white_on_device(frame) if found.kind == "rgba" else _colors_on_device(frame, depth)
+        canvas[...] = _colors_on_device(frame, depth)
     elif canvas.size <= _BLOCK:
         canvas[...] = _over_white(frame) if found.kind == "rgba" else _colors(frame, depth)
     elif len(canvas) == 1:
@@ -203,12 +190,6 @@ def _over_white(frame: np.ndarray) -> np.ndarray:
     mixed += mixed >> 8  # with the next line: a division by 255, rounded
     mixed >>= 8
     return mixed
-
-
-def _over_white_on_device(frame: Any) -> Any:
-    wide = frame.int()
-    alpha = wide[..., 3:]
-    return ((wide[..., :3] * alpha + WHITE * (255 - alpha) + 127) // 255).byte()
 
 
 def _colors(frame: np.ndarray, depth: tuple[float, float]) -> np.ndarray:

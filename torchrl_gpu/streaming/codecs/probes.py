@@ -38,16 +38,16 @@ def nvjpeg_problem(device: torch.device) -> str:
 @functools.cache
 def nvenc_problem() -> str:
     """Why NVENC encodes nothing here. Found out once per process, since each encoder makes a context on the GPU."""
-    return ("" if cuda_missing() else _nvenc_failure()) or libavcodec.codec_problem("nvenc")
+    if not cuda_missing():
+        import torch
 
+        from torchrl_gpu.system import machine
 
-def _nvenc_failure() -> str:
-    import torch
-
-    from torchrl_gpu.system import machine
-
-    depends_on = machine.cuda_versions(torch.device("cuda")) | {"av": str(machine.version("av"))}
-    return SelfTest("H.264 by NVENC", f"{libavcodec.__name__}:codec_problem", ("nvenc",), depends_on).failure()
+        depends_on = machine.cuda_versions(torch.device("cuda")) | {"av": str(machine.version("av"))}
+        test = SelfTest("H.264 by NVENC", f"{libavcodec.__name__}:codec_problem", ("nvenc",), depends_on)
+        if problem := test.failure():
+            return problem
+    return libavcodec.codec_problem("nvenc")
 
 
 @functools.cache

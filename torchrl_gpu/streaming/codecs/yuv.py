@@ -21,10 +21,7 @@ def even(side: int) -> int:
 
 
 def to_i420(frame: np.ndarray, *, bgr: bool = False) -> np.ndarray:
-    """A frame H×W×3 as the planes Y, U, V below each other, (3/2 H, W) uint8.
-
-    Odd sides grow by a copy of the last row or column.
-    """
+    """A frame H×W×3 as the planes Y, U, V below each other, (3/2 H, W) uint8; odd sides repeat the last line."""
     cv2 = load("cv2")
     height, width = frame.shape[:2]
     if height % 2 or width % 2:

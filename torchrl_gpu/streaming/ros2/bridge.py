@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.codecs.jpeg import check_quality
@@ -32,11 +32,6 @@ _COUNTED = (
     *("actions", "safe_actions", "stale", "late", "bad_messages", "policy_errors", "send_errors"),
     *("camera_frames", "camera_errors", "swaps"),
 )
-
-
-class _Input(NamedTuple):
-    topic: str
-    type_name: str
 
 
 class RosBridge:
@@ -109,32 +104,29 @@ class RosBridge:
         camera_rate = arguments.number(WHERE, "camera_rate", camera_rate, above=0, high=1000)
         self.same_clock = arguments.flag(WHERE, "same_clock", same_clock)
         check_quality(jpeg_quality, WHERE)
-        kind = IMAGES[arguments.choice(WHERE, "image_type", image_type, IMAGES)]
-        self._image = None if image_topic is None else _Input(_topic("image_topic", image_topic), kind)
+        self._image_type = IMAGES[arguments.choice(WHERE, "image_type", image_type, IMAGES)]
+        self._image_topic = None if image_topic is None else _topic("image_topic", image_topic)
         self._vector_type = VECTORS[arguments.choice(WHERE, "observation_type", observation_type, VECTORS)]
         self._action_topic = _topic("action_topic", action_topic)
         self._camera_topic = None if camera_topic is None else _topic("camera_topic", camera_topic)
-        self._topics = observation_topic
+        self._given_topics, self._given_transport, self._domain = observation_topic, transport, domain
+        self._server, self._pipeline = server, pipeline
+        self._camera_rate, self._jpeg_quality = camera_rate, jpeg_quality
         self._statistics = Statistics()
-        decider, self._inputs = None, NewestMessages([])
-        self._vectors: dict[str, _Input] = {}
+        self._messages = Messages()
+        self._inputs = NewestMessages([])
+        self._vectors: dict[str, str] = {}  # topics by name
         self._names: list[str] = []
+        self._control: Control | None = None
+        self._camera: CameraOut | None = None
         if policy is not None:
-            decider = self._checked(Decider(policy))
+            decider = Decider(policy)
+            self._vectors = self._topics(decider)
             safe = checked_action(policy.space, "safe_action", safe_action)
             self._names = _action_names(action_names, decider.width)
-            self._vectors = {name: _Input(topic, self._vector_type) for name, topic in self._sources(decider).items()}
             image = [] if decider.image is None else [decider.image.name]
             self._inputs = NewestMessages([*image, *self._vectors])
             decider.warm_up()
-        elif self._image is None and self._camera_topic is None:
-            raise ValueError(f"{WHERE}: want a policy, or a camera to show; got neither")
-        self._server, self._pipeline, self._given_transport, self._domain = server, pipeline, transport, domain
-        self._camera_rate, self._jpeg_quality = camera_rate, jpeg_quality
-        self._messages = Messages()
-        self._control: Control | None = None
-        self._camera: CameraOut | None = None
-        if decider is not None:
             self._control = Control(
                 decider,
                 self._inputs,
@@ -146,6 +138,8 @@ class RosBridge:
                 same_clock=self.same_clock,
                 statistics=self._statistics,
             )
+        elif self._image_topic is None and self._camera_topic is None:
+            raise ValueError(f"{WHERE}: want a policy, or a camera to show; got neither")
         self._state = "made"
         self._resources = ExitStack()
         if isinstance(transport, str):
@@ -199,10 +193,10 @@ class RosBridge:
             self._resources.callback(self._camera.close)
         if self._control is not None:
             self._resources.callback(self._control.close)  # sends the safe action, while there is a transport
-        for name, (topic, type_name) in self._vectors.items():
-            self._transport.subscribe(topic, type_name, partial(self._inputs.put, name))
-        if self._image is not None:
-            self._transport.subscribe(*self._image, self._put_image)
+        for name, topic in self._vectors.items():
+            self._transport.subscribe(topic, self._vector_type, partial(self._inputs.put, name))
+        if self._image_topic is not None:
+            self._transport.subscribe(self._image_topic, self._image_type, self._put_image)
         if self._camera is not None:
             self._camera.start()
             if self._server is not None and decider is not None and decider.image is not None:
@@ -235,7 +229,8 @@ class RosBridge:
         """
         if self._control is None:
             raise ValueError(f"{WHERE}: want a bridge with a policy to swap; got one without")
-        before, decider = self._control.decider, self._checked(Decider(policy))
+        before, decider = self._control.decider, Decider(policy)
+        self._topics(decider)
         if (decider.image is None) is not (before.image is None) or decider.vectors != before.vectors:
             wanted = f"one that takes {', '.join(self._inputs.received)} as before"
             raise ValueError(f"{WHERE}: policy must be {wanted}; got one of {', '.join(policy.in_keys)}")
@@ -265,9 +260,9 @@ class RosBridge:
         return self._camera.show_rendered(frame, time.time_ns() if stamp_ns is None else stamp_ns, bgr=bgr)
 
     def metrics(self) -> dict[str, Any]:
-        """Metrics as plain numbers: counts of messages, actions and errors; medians and 95th percentiles of the
-        last 256 times in milliseconds, `inference` of the policy alone, `latency` from the arrival of an input to its
-        action and `overhead`, their difference; the age of each input; the last action with its confidence."""
+        """Counts of messages, actions and errors; medians and 95th percentiles of the last 256 times in milliseconds,
+        `inference` of the policy alone, `latency` from the arrival of an input to its action and `overhead`, their
+        difference; the age of each input; the last action with its confidence."""
         found: dict[str, Any] = self._statistics.snapshot(_COUNTED, ("inference", "latency", "overhead"))
         for name, number in self._inputs.received.items():
             found |= {f"{name}_received": number, f"{name}_dropped": self._inputs.dropped[name]}
@@ -279,21 +274,17 @@ class RosBridge:
                 found |= {"safe": last.is_safe, "action": last.values.tolist()}
         return found
 
-    def _checked(self, decider: Decider) -> Decider:
-        if decider.image is not None and self._image is None:
+    def _topics(self, decider: Decider) -> dict[str, str]:
+        """Topic of each vector by its name; raises ValueError where an input has none."""
+        if decider.image is not None and self._image_topic is None:
             raise ValueError(f"{WHERE}: want an image_topic, for the policy's {decider.image.name}; got none")
-        self._sources(decider)
-        return decider
-
-    def _sources(self, decider: Decider) -> dict[str, str]:
-        """Topic of each vector by its name."""
-        given, names = self._topics, list(decider.vectors)
+        given, names = self._given_topics or {}, list(decider.vectors)
         if isinstance(given, str) and len(names) == 1:
             given = {names[0]: given}
-        if set(given or ()) != set(names) or isinstance(given, str):
+        if isinstance(given, str) or set(given) != set(names):
             wanted = f"a topic for each of {', '.join(names)}" if names else "none, since the policy takes no vector"
-            arguments.refuse(WHERE, "observation_topic", wanted, self._topics)
-        return {name: _topic("observation_topic", (given or {})[name]) for name in names}
+            arguments.refuse(WHERE, "observation_topic", wanted, self._given_topics)
+        return {name: _topic("observation_topic", given[name]) for name in names}
 
     def _put_image(self, data: bytes) -> None:
         if self._control is not None and self._control.decider.image is not None:
@@ -308,8 +299,7 @@ class RosBridge:
         return self._read_image(data)
 
     def _read_image(self, data: bytes) -> Any:
-        assert self._image is not None
-        return self._messages.image(data, self._image.type_name)
+        return self._messages.image(data, self._image_type)
 
     def _send_action(self, action: Action) -> None:
         values = [*action.values, action.confidence, float(action.is_safe), action.age]
@@ -321,7 +311,6 @@ class RosBridge:
         self._transport.publish(self._camera_topic, COMPRESSED, data)
 
     def _facts(self) -> tuple[PolicyView, dict[str, Any]]:
-        """The last view of the policy, and state of the page."""
         found = self.metrics()
         action = found.pop("action", None)
         if self._control is None:
@@ -343,14 +332,10 @@ class RosBridge:
 def _topic(name: str, value: Any) -> str:
     """An absolute topic."""
     words = value.split("/") if isinstance(value, str) else []
-    fits = len(words) > 1 and words[0] == "" and all(_is_name(word) for word in words[1:]) and len(value) <= 200
-    if not fits:
+    are_names = all(word.isascii() and word.isidentifier() for word in words[1:])
+    if len(words) < 2 or words[0] != "" or not are_names or len(value) > 200:
         arguments.refuse(WHERE, name, "an absolute topic, such as /camera/image_raw", value)
     return str(value)
-
-
-def _is_name(word: str) -> bool:
-    return word.isascii() and word.isidentifier()
 
 
 def _action_names(given: Sequence[str] | None, width: int) -> list[str]:

@@ -11,7 +11,7 @@ from torchrl_gpu.streaming.broadcast import policy_view
 from torchrl_gpu.streaming.broadcast.frames import MAX_META
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
-from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Pace
+from torchrl_gpu.streaming.ros2.inputs import NewestMessages, pace_of
 from torchrl_gpu.streaming.ros2.messages import Messages
 from torchrl_gpu.streaming.ros2.statistics import Statistics
 
@@ -29,12 +29,12 @@ class CameraOut:
     """A thread that shows the newest image, at most so often.
 
     Args:
-        read: `RosImage` of the bytes of a message.
+        read: Gives the `RosImage` of a message's bytes.
         send: Sends the bytes of a `CompressedImage`; None for none.
         messages: Writes them.
         pipeline: Encodes JPEGs; None where `send` is.
         server: Shows the stream "camera" and, where the policy takes images, "camera:seen"; may be None.
-        facts: What stands beside the picture: what the policy saw and did, without the camera's frame, and state.
+        facts: Gives the view of the policy, without the camera's frame, and the state of the page.
         rate: Pictures a second.
         quality: Of JPEGs.
         statistics: Gets counts and errors.
@@ -56,12 +56,11 @@ class CameraOut:
         self._read, self._send, self._messages, self._pipeline = read, send, messages, pipeline
         self._server, self._facts, self._quality = server, facts, quality
         self._statistics = statistics
-        self._pace, self._rendered = Pace(rate), FrameSchedule(1 / rate)
+        self._pace, self._rendered = pace_of(rate), FrameSchedule(1 / rate)
         self._images = NewestMessages([NAME])
         self._thread = threading.Thread(target=self._run, name="torchrl_gpu ros camera", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
         if self._server is not None:
             self._server.declare(CAMERA)
         self._thread.start()
@@ -73,7 +72,6 @@ class CameraOut:
             self._thread.join()
 
     def put(self, data: bytes) -> None:
-        """Takes an image message."""
         self._images.put(NAME, data)
 
     def show(self, frame: Frame, stamp_ns: int, *, bgr: bool = False, frame_id: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Decides on what is fresh, and sees to it that what is not is answered with the safe action."""
+"""Decisions on fresh inputs, and the safe action in place of all others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchrl_gpu.streaming.ros2.decider import Decider
-from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, Pace
+from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, pace_of
 from torchrl_gpu.streaming.ros2.statistics import Statistics
 from torchrl_gpu.system.policy_messages import BadMessage
 
@@ -39,9 +39,8 @@ class Action(NamedTuple):
 class Control:
     """A thread that decides, and one that watches it.
 
-    An action is sent if every input was younger than `max_age` at that moment. From the moment at which that ends to be
-    true of the last action, the safe one is sent at the rate, whatever the policy is doing: the time that it takes is
-    bounded by `max_age`, too.
+    An action is sent if every input is younger than `max_age` at that moment. Once an input of the last action is
+    older, the safe action is sent at the rate, whatever the policy is doing: so `max_age` bounds its time, too.
 
     Args:
         decider: Warm.
@@ -50,7 +49,7 @@ class Control:
         send: Sends an action; is called by one thread at a time.
         safe_action: (D,).
         max_age: Seconds.
-        rate: Actions a second, see `Pace`.
+        rate: Actions a second, see `pace_of`.
         same_clock: As of `Arrival.taken_at`.
         statistics: Gets counts, times and errors.
     """
@@ -84,7 +83,7 @@ class Control:
         ]
 
     def start(self) -> None:
-        """Starts both; the safe action is sent until the policy has decided."""
+        """Starts both threads; the safe action is sent until the policy has decided."""
         for thread in self._threads:
             thread.start()
 
@@ -113,7 +112,7 @@ class Control:
         return {name: now - taken_at for name, (_, taken_at) in list(self._values.items())}
 
     def _decide(self) -> None:
-        pace = Pace(1 / self._period)
+        pace = pace_of(1 / self._period)
         while (arrivals := self._inputs.next(pace)) is not None:
             try:
                 self._step(arrivals)

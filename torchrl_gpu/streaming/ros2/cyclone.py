@@ -90,16 +90,12 @@ class CycloneDds:
 
     def publish(self, topic: str, type_name: str, data: bytes) -> None:
         with self._lock:
-            self._refuse_if_closed()
-            writer = self._writers.get((topic, type_name)) or self._writer(topic, type_name)
-            writer.write(self._types[type_name](data))
+            self._writer(topic, type_name).write(self._types[type_name](data))
 
     def is_matched(self, topic: str, type_name: str) -> bool:
         """True if a topic has a subscriber; declares the publisher."""
         with self._lock:
-            self._refuse_if_closed()
-            writer = self._writers.get((topic, type_name)) or self._writer(topic, type_name)
-            return bool(writer.get_matched_subscriptions())
+            return bool(self._writer(topic, type_name).get_matched_subscriptions())
 
     def close(self) -> None:
         with self._lock:
@@ -128,11 +124,12 @@ class CycloneDds:
                         callback(data)
 
     def _writer(self, topic: str, type_name: str) -> Any:
-        is_image = type_name in (IMAGE, COMPRESSED)
-        qos = self._qos(reliable=not is_image)
-        made = self._dds["pub"].DataWriter(self._participant, self._topic(topic, type_name), qos)
-        self._writers[topic, type_name] = made
-        return made
+        self._refuse_if_closed()
+        if (topic, type_name) not in self._writers:
+            qos = self._qos(reliable=type_name not in (IMAGE, COMPRESSED))
+            made = self._dds["pub"].DataWriter(self._participant, self._topic(topic, type_name), qos)
+            self._writers[topic, type_name] = made
+        return self._writers[topic, type_name]
 
     def _topic(self, topic: str, type_name: str) -> Any:
         if type_name not in self._types:
@@ -145,7 +142,7 @@ class CycloneDds:
         return self._dds["qos"].Qos(kind, policy.History.KeepLast(1))
 
     def _struct(self, type_name: str) -> Any:
-        """The type as DDS is told of it, with ROS 2's names, so that others can hold it against theirs."""
+        """The DDS type, with ROS 2's names, by which other participants recognise it."""
         package, _, short = type_name.split("/")
         types, fields = self._dds["idl.types"], type_store().fielddefs[type_name][1]
         plain = {"bool": bool, "string": str, "char": types.uint8}

@@ -1,4 +1,4 @@
-"""A policy that decides on what a robot senses: its entries filled from images and vectors, its actions checked."""
+"""Decisions of a policy on images and vectors of a robot, and the validation of its actions."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Decision(NamedTuple):
 
 
 class ImageEntry(NamedTuple):
-    """An entry of a policy that is made of images.
+    """An input of a policy that is made of images.
 
     Attributes:
-        name: Of the entry.
+        name: Key of the input.
         length: Frames of a clip; None for one frame.
         height, width: Pixels.
         depth: Whether it is (1, H, W) float32 metres, not uint8 colours.
@@ -93,15 +93,13 @@ class Decider:
         Raises:
             ValueError: What it gives is no action, or not finite.
         """
-        observations = {
-            name: torch.ones(width, dtype=self._dtypes[name], device="cpu") for name, width in self.vectors.items()
-        }
-        for name, value in observations.items():
-            if self._dtypes[name] is not torch.bool:
-                observations[name] = torch.zeros_like(value)
+        observations: dict[str, Tensor] = {}
+        for name, width in self.vectors.items():
+            dtype = self._dtypes[name]
+            observations[name] = torch.full((width,), dtype is torch.bool, dtype=dtype, device="cpu")
         if self.image is not None:
-            shape, dtype = self.space.observations[self.image.name]
-            observations[self.image.name] = torch.zeros(shape, dtype=getattr(torch, dtype), device="cpu")
+            shape, name_of_dtype = self.space.observations[self.image.name]
+            observations[self.image.name] = torch.zeros(shape, dtype=getattr(torch, name_of_dtype), device="cpu")
         for _ in range(_WARM_UPS):
             self._run({name: value[None].to(self.device) for name, value in observations.items()})
 
@@ -110,7 +108,7 @@ class Decider:
 
         Raises:
             BadAction: The policy gave something else than a finite action.
-            BadMessage: The image is depth where colours are wanted, or the other way round.
+            BadMessage: The image is depth where colours are wanted, or vice versa.
         """
         observations: dict[str, Tensor] = {}
         if self.image is not None:

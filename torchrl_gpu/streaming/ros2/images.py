@@ -52,26 +52,8 @@ class RosImage(NamedTuple):
         """True if blue comes first."""
         return self.encoding.startswith("bgr")
 
-    def rgb(self) -> Tensor:
-        """(H, W, 3) uint8 on the CPU, not to be written to: the message's own memory, but a copy where blue is first.
-
-        Gray is the same three times.
-
-        Raises:
-            BadMessage: It is depth.
-        """
-        if not self.is_bgr:
-            return _tensor(self._colors())[..., :3].expand(-1, -1, 3)
-        cv2 = load("cv2", "ros2", "RosBridge")
-        swap = cv2.COLOR_BGR2RGB if self.encoding == "bgr8" else cv2.COLOR_BGRA2RGB
-        return torch.from_numpy(cv2.cvtColor(self._colors(), swap))
-
     def metres(self) -> Tensor:
-        """(H, W) float32 on the CPU, metres; NaN where nothing was measured.
-
-        Raises:
-            BadMessage: It is no depth.
-        """
+        """(H, W) float32 on the CPU, metres; NaN where nothing was measured. BadMessage for colours."""
         if not self.is_depth:
             raise BadMessage(f"image: want depth, 16UC1, mono16 or 32FC1; got {self.encoding}")
         found = self.pixels.astype(np.float32)
@@ -81,14 +63,12 @@ class RosImage(NamedTuple):
         return torch.from_numpy(found)
 
     def resized_rgb(self, height: int, width: int, device: torch.device) -> Tensor:
-        """(3, H, W) uint8 on a device; another size is averaged over areas, as demonstrations are.
-
-        Raises:
-            BadMessage: It is depth.
-        """
-        pixels = self._colors()
+        """(3, H, W) uint8 on a device; another size is averaged over areas. BadMessage for depth."""
+        if self.is_depth:
+            raise BadMessage(f"image: want colours, {', '.join(_COLORS)}; got {self.encoding}")
+        pixels = self.pixels
         if pixels.shape[:2] == (height, width) or device.type != "cpu":
-            planes = _tensor(pixels).to(device).permute(2, 0, 1)[:3]
+            planes = torch.from_numpy(np.asarray(_Lent(pixels))).to(device).permute(2, 0, 1)[:3]
         else:
             planes = torch.from_numpy(area_means(pixels, height, width)).permute(2, 0, 1)[:3]
         if planes.shape[1:] != (height, width):
@@ -96,23 +76,13 @@ class RosImage(NamedTuple):
         return planes.flip(0) if self.is_bgr else planes.expand(3, -1, -1)
 
     def resized_metres(self, height: int, width: int, device: torch.device) -> Tensor:
-        """(1, H, W) float32 metres on a device; another size takes the nearest pixel, and 0 stands for no measurement.
-
-        Raises:
-            BadMessage: It is no depth.
-        """
+        """(1, H, W) float32 metres on a device, 0 where nothing was measured; another size takes the nearest pixel."""
         found = self.metres().nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).to(device)[None]
         return found if found.shape[1:] == (height, width) else interpolate(found[None], (height, width))[0]
 
     def frame(self) -> np.ndarray:
         """As `StreamServer.publish` and `GpuFramePipeline` take it, with `bgr=image.is_bgr`."""
         return self.metres().numpy() if self.is_depth else self.pixels
-
-    def _colors(self) -> np.ndarray:
-        """(H, W, C) uint8 in the order of the message."""
-        if self.is_depth:
-            raise BadMessage(f"image: want colours, {', '.join(_COLORS)}; got {self.encoding}")
-        return self.pixels
 
 
 _COLORS = [name for name, (kind, _) in ENCODINGS.items() if kind == "u1"]
@@ -124,11 +94,6 @@ class _Lent:
     def __init__(self, array: np.ndarray) -> None:
         interface: dict[str, Any] = array.__array_interface__
         self.array, self.__array_interface__ = array, interface | {"data": (interface["data"][0], False)}
-
-
-def _tensor(pixels: np.ndarray) -> Tensor:
-    """The same memory."""
-    return torch.from_numpy(np.asarray(_Lent(pixels)))
 
 
 def area_means(pixels: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -1,23 +1,23 @@
-"""The newest message of each input: what came before it is gone."""
+"""The newest message of each input."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
 from torchrl_gpu.system.policy_messages import BadMessage
 
 
 class Arrival(NamedTuple):
-    """A message as it came.
+    """A message that came.
 
     Attributes:
         data: Its bytes.
-        at: When, seconds of the monotonic clock.
-        wall_ns: When, nanoseconds of the system's clock, for what its stamp is held against.
+        at: Seconds of the monotonic clock.
+        wall_ns: Nanoseconds of the system's clock, which its stamp is compared with.
     """
 
     data: bytes
@@ -44,35 +44,16 @@ class Arrival(NamedTuple):
         return self.at - max(0.0, late)
 
 
-class Pace:
-    """Rate limit of messages.
+def pace_of(rate: float) -> FrameSchedule:
+    """Rate limit of messages per second, and a tenth more.
 
-    A tenth more is let through, and one that comes half an interval early: a sender of the same rate is never in step
-    to the last digit, and its messages would be held up longer and longer.
-
-    Args:
-        rate: Messages a second.
+    The clock of a sender of the same rate differs, and its messages would be held up longer and longer.
     """
-
-    def __init__(self, rate: float) -> None:
-        self._interval = 1 / (1.1 * rate)
-        self._due = -math.inf
-
-    @property
-    def next_at(self) -> float:
-        """From when on, seconds of the monotonic clock."""
-        return self._due - self._interval / 2
-
-    def take(self, now: float) -> None:
-        """Takes one."""
-        self._due = max(self._due, now) + self._interval
+    return FrameSchedule(1 / (1.1 * rate))
 
 
 class NewestMessages:
     """Holds one message of each input. The policy's thread waits here for the next one of the first input.
-
-    Args:
-        names: Of the inputs; the first is the one that is decided on.
 
     Attributes:
         received: Messages that came, of each input.
@@ -96,13 +77,13 @@ class NewestMessages:
             if name == self._first:
                 self._changed.notify()
 
-    def next(self, pace: Pace) -> dict[str, Arrival] | None:
+    def next(self, pace: FrameSchedule) -> dict[str, Arrival] | None:
         """The new messages of each input, once the first input has one and its time has come; None after `close`."""
         with self._changed:
             while not self._closed:
                 left = pace.next_at - time.monotonic()
                 if self._first in self._newest and left <= 0:
-                    pace.take(time.monotonic())
+                    pace.advance(time.monotonic())
                     taken, self._newest = self._newest, {}
                     return taken
                 self._changed.wait(left if self._first in self._newest else None)

@@ -44,11 +44,7 @@ class Messages:
         self.store = type_store()
 
     def image(self, data: bytes | memoryview, type_name: str = IMAGE) -> RosImage:
-        """An `Image` or `CompressedImage` (JPEG or PNG).
-
-        Raises:
-            BadMessage: It is none that can be used.
-        """
+        """An `Image` or `CompressedImage` (JPEG or PNG); BadMessage for what is none."""
         message = self._read(data, type_name)
         stamp_ns, frame_id = _stamp(message), message.header.frame_id
         if type_name == COMPRESSED:
@@ -77,16 +73,9 @@ class Messages:
 
     def joints(self, names: Sequence[str], values: Sequence[float], stamp_ns: int) -> bytes:
         """A `JointState` of names and positions."""
-        none = np.zeros(0)
-        position = np.asarray(values, np.float64)
-        return self._write(
-            JOINTS,
-            header=self._header(stamp_ns, ""),
-            name=list(names),
-            position=position,
-            velocity=none,
-            effort=none,
-        )
+        none, position = np.zeros(0), np.asarray(values, np.float64)
+        header = self._header(stamp_ns, "")
+        return self._write(JOINTS, header=header, name=list(names), position=position, velocity=none, effort=none)
 
     def floats(self, values: Sequence[float] | np.ndarray, type_name: str = FLOATS) -> bytes:
         """An array of numbers."""
@@ -146,7 +135,7 @@ def _stamp(message: Any) -> int:
 
 
 def _decompressed(data: np.ndarray) -> np.ndarray:
-    """(H, W, 3) uint8, blue first; what the file says of itself is looked at before memory is taken for it."""
+    """(H, W, 3) uint8, blue first; the file's sizes are validated before memory is taken for it."""
     cv2 = load("cv2", "ros2", "RosBridge")
     try:
         file = np.frombuffer(checked_picture(data.tobytes()), np.uint8)

@@ -1,8 +1,8 @@
-"""Strangers' PNG and JPEG files, walked before a library decodes them.
+"""Validation of strangers' PNG and JPEG files before a library decodes them.
 
 OpenCV takes the memory that the length of a PNG chunk asks for before it looks whether the file goes on that far,
-decodes as many scans of a JPEG as there are, and makes up what is missing. So lengths are followed first, here, without
-any memory, and held against how tightly the formats can pack.
+decodes as many scans of a JPEG as there are, and makes up what is missing. So lengths are followed first, without any
+memory, and compared with how tightly the formats can pack.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ROS 2 by its own client library, where a sourced install of ROS 2 has it: whatever middleware that install runs on.
+"""ROS 2 by its own client library, on whatever middleware a sourced install runs.
 
-It was tested against a stand-in that has rclpy's methods, not against an install of ROS 2. So that nobody need trust
-that, each type is proven at its first use: a message that rosbags wrote must mean to ROS what it means to rosbags.
+It was tested against a stand-in that has rclpy's methods, not against an install of ROS 2. So each type is tested at
+its first use: a message that rosbags wrote must mean to ROS what it means to rosbags.
 """
 
 from __future__ import annotations
@@ -48,11 +48,6 @@ class Rclpy:
         self._thread.start()
 
     def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
-        """Subscribes, see `Transport`.
-
-        Raises:
-            ValueError: This install has another type of that name.
-        """
         made = self._proven_type(type_name)
         self._node.create_subscription(made, topic, callback, self._quality(reliable=False), raw=True)
 

@@ -24,7 +24,6 @@ class Statistics:
         self._last_error: str | None = None
 
     def count(self, name: str) -> None:
-        """One more."""
         with self._lock:
             self._counts[name] += 1
 

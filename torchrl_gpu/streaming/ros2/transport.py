@@ -34,12 +34,12 @@ def open_transport(name: str, domain: int | None, node: str) -> Transport:
     """The transport of a name of `TRANSPORTS`; "auto" is rclpy where that can be imported, and cyclonedds elsewhere.
 
     Args:
-        name: Which.
+        name: One of `TRANSPORTS`.
         domain: Of ROS 2; None for that of ROS_DOMAIN_ID, or 0.
-        node: A name for this program, where the middleware asks for one.
+        node: Name of this program, where the middleware asks for one.
 
     Raises:
-        ValueError: There is none of that name, or the middleware does not write the bytes that are expected of it.
+        ValueError: There is none of that name.
         ModuleNotFoundError: Its package is not installed.
     """
     where = "RosBridge"
@@ -58,10 +58,6 @@ def open_transport(name: str, domain: int | None, node: str) -> Transport:
 
 
 def ros_domain(domain: int | None) -> int:
-    """The domain of ROS 2 that is asked for, by default that of the environment.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """A domain of ROS 2, by default that of the environment; ValueError for what is none."""
     given: Any = (os.environ.get("ROS_DOMAIN_ID") or 0) if domain is None else domain
     return arguments.whole("RosBridge", "domain", int(given) if str(given).isdecimal() else given, 0, 232)
