@@ -7,8 +7,8 @@ from faults.mutant import Mutant, mutant
 STREAMING: list[Mutant] = [
     mutant(
         "whole_token_opens",
-        'hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret)',
-        'hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret[: len(given)])',
+        'hmac.compare_digest(token.encode("utf-8", "surrogatepass"), secret)',
+        'hmac.compare_digest(token.encode("utf-8", "surrogatepass"), secret[: len(token)])',
         "streaming/web/test_security.py",
     ),
     mutant(

@@ -20,9 +20,9 @@ from torchrl_gpu.serving.messages import Messages
 from torchrl_gpu.serving.page import PolicyPage
 from torchrl_gpu.streaming import StreamServer
 from torchrl_gpu.streaming.broadcast.rate_limits import TokenBucket
-from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body, let_last, role_of
+from torchrl_gpu.streaming.web.access import error_body, let_last, role_of
 from torchrl_gpu.streaming.web.routes import read_body
-from torchrl_gpu.streaming.web.sockets import CLOSE_TIMEOUT, abort_if_unclosed
+from torchrl_gpu.streaming.web.sockets import opened
 from torchrl_gpu.streaming.web.viewer import message_limit
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.policy_messages import BadAction, BadMessage
@@ -121,24 +121,9 @@ class PolicyRoutes:
     async def talk(self, request: web.Request) -> web.StreamResponse:
         """Actions for the observations of each message, one after the other."""
         _check_role(request)
-        state = request.app[STATE]
-        release = admit_viewer(request, "policy")
-        socket = web.WebSocketResponse(
-            heartbeat=state.settings.heartbeat_s,
-            timeout=CLOSE_TIMEOUT,
-            max_msg_size=self._max_body,
-            compress=False,
-            autoping=False,  # pings are counted, so that they are answered here
-        )
-        try:
-            await socket.prepare(request)
-            state.sockets.add(socket)
+        async with opened(request, "policy", self._max_body) as socket:
             with suppress(ConnectionError):
                 await self._talk(request, socket)
-        finally:
-            state.sockets.discard(socket)
-            release()
-            abort_if_unclosed(request, socket)
         return socket
 
     async def _talk(self, request: web.Request, socket: web.WebSocketResponse) -> None:

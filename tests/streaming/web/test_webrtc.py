@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,10 +82,13 @@ def test_an_offer_of_many_lines_is_refused() -> None:
         webrtc.read_offer({"type": "offer", "sdp": OFFER + 2000 * "a=rtpmap:96\r\n"})
 
 
-class Seat:
-    given_back = 0
+class Seat(ExitStack):
+    def __init__(self) -> None:
+        super().__init__()
+        self.given_back = 0
+        self.callback(self._give_back)
 
-    def __call__(self) -> None:
+    def _give_back(self) -> None:
         self.given_back += 1
 
 
@@ -150,15 +154,15 @@ def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no more files may be opened there is no room, and what a viewer took it gives back."""
 
     async def play() -> None:
-        seat, server = Seat(), state()
+        server = state()
         server.connections = ConnectionLimit(8, DescriptorLimit(room=3))
         monkeypatch.setattr(webrtc, "get_host_addresses", lambda use_ipv4, use_ipv6: ["192.0.2.1"])
         for stream, error in (("main", ValueError), ("none", ValueError)):
-            with pytest.raises(error):
+            with pytest.raises(error), Seat() as seat:
                 await webrtc.answer(server, {"type": "offer", "sdp": OFFER, "stream": stream}, seat)
         assert server.connections.reserve(2)
         with pytest.raises(web.HTTPServiceUnavailable):
-            await webrtc.answer(server, {"type": "offer", "sdp": OFFER}, seat)
+            await webrtc.answer(server, {"type": "offer", "sdp": OFFER}, Seat())
         server.connections.release(2)
         assert server.connections.reserve(3)
 

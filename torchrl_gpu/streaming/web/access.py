@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import Any
 
 from aiohttp import hdrs, web
@@ -26,7 +27,6 @@ _PREFLIGHT = {
     hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Authorization, Content-Type",
     hdrs.ACCESS_CONTROL_MAX_AGE: "600",
 }
-_EVERYONE = "same-site"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -55,8 +55,9 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     response: web.StreamResponse
     try:
         check_host_and_origin(request)
-        if _is_preflight(request):
-            return web.Response(status=204, headers=_PREFLIGHT)
+        asks = request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
+        if asks and request.app[STATE].rules.lists_origin(request.headers.get(hdrs.ORIGIN)):
+            return web.Response(status=204, headers=_PREFLIGHT)  # a preflight carries no token
         if _path(request) not in _PUBLIC:
             role_of(request)
         response = await handler(request)
@@ -70,7 +71,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def let_last(request: web.Request) -> Connection:
-    """Lifts the time limit of a request, which may take as long as it takes; its connection makes no room for others.
+    """Lifts the time limit of a request; from now on its connection makes no room for others.
 
     Raises:
         ConnectionError: The peer has left.
@@ -80,24 +81,12 @@ def let_last(request: web.Request) -> Connection:
     return connection
 
 
-def become_viewer(request: web.Request, on_flood: Callable[[], None]) -> Connection:
-    """As `let_last`, for a WebSocket that is prepared: the bytes that its viewer sends are counted from now on.
-
-    Args:
-        request: The handshake.
-        on_flood: Called once when the viewer has sent too many; nothing is read from then on.
-    """
-    connection = let_last(request)
-    connection.limit_rate(on_flood)
-    return connection
-
-
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Adds what every response carries; for pages of allowed origins also that they may show and read it."""
+    """Adds the headers of every response; for pages of allowed origins also those of CORS."""
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
     origin = request.headers.get(hdrs.ORIGIN)
-    response.headers["Cross-Origin-Resource-Policy"] = "cross-origin" if _is_listed(request) else _EVERYONE
+    response.headers["Cross-Origin-Resource-Policy"] = "cross-origin" if _is_listed(request) else "same-site"
     if origin is not None and request.app[STATE].rules.lists_origin(origin):
         response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
         response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = "X-Frame, Retry-After"
@@ -112,13 +101,16 @@ def check_host_and_origin(request: web.Request) -> None:
         raise web.HTTPForbidden(**error_body("want a Host of this machine, or one of allowed_origins"))
     connects = request.method != hdrs.METH_GET or hdrs.UPGRADE in request.headers
     refused = connects and not state.rules.allows_origin(request.headers.get(hdrs.ORIGIN), request.headers[hdrs.HOST])
-    if refused or (_is_of_other_site(request) and not _is_listed(request)):
+    is_cross_site = request.headers.get("Sec-Fetch-Site") == "cross-site"
+    is_embedded = is_cross_site and request.headers.get("Sec-Fetch-Dest", "document") != "document"
+    # The policy of the page itself says who may show it in a frame.
+    if refused or (is_embedded and _path(request) != "/" and not _is_listed(request)):
         state.metrics.refused.labels("origin").inc()
         raise web.HTTPForbidden(**error_body("want a page of this server, or one of allowed_origins"))
 
 
 def role_of(request: web.Request) -> Role:
-    """The role that a request's session, bearer token or query token gives.
+    """The role of a request by its session, bearer token or query token.
 
     Raises 401 where there is none, and 429 for an address that has tried too many wrong ones.
     """
@@ -185,22 +177,6 @@ def _path(request: web.Request) -> str | None:
     return None if resource is None else resource.canonical
 
 
-def _is_of_other_site(request: web.Request) -> bool:
-    """True if a browser says that a page of another site embeds this.
-
-    Of the page it need not be asked: its own policy says who may show it in a frame.
-    """
-    destination = request.headers.get("Sec-Fetch-Dest", "document")
-    is_cross_site = request.headers.get("Sec-Fetch-Site") == "cross-site"
-    return is_cross_site and destination != "document" and _path(request) != "/"
-
-
-def _is_preflight(request: web.Request) -> bool:
-    """True for a CORS preflight of a page of an allowed origin; it carries no token."""
-    asks = request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
-    return asks and request.app[STATE].rules.lists_origin(request.headers.get(hdrs.ORIGIN))
-
-
 def _is_listed(request: web.Request) -> bool:
     """True if the requesting page has an allowed origin. A picture's request names it as its referrer only."""
     page = request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER)
@@ -237,16 +213,16 @@ def _unauthorized(message: str) -> web.HTTPUnauthorized:
     return web.HTTPUnauthorized(**error_body(message), headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="torchrl_gpu"'})
 
 
-def admit_viewer(request: web.Request, transport: str) -> Callable[[], None]:
-    """Counts a viewer and returns what to call when it has gone; raises 503 at the limit of viewers."""
-    release = request.app[STATE].viewers.admit(transport)
-    if release is None:
+def admit_viewer(request: web.Request, transport: str) -> ExitStack:
+    """Counts a viewer until the stack is closed; raises 503 at the limit of viewers."""
+    seat = request.app[STATE].viewers.admit(transport)
+    if seat is None:
         raise web.HTTPServiceUnavailable(**error_body("all seats are taken"), headers={hdrs.RETRY_AFTER: "5"})
-    return release
+    return seat
 
 
 def error_body(message: str) -> dict[str, Any]:
-    """The body of an answer that says what is wrong, for its constructor."""
+    """Arguments of a response or exception of aiohttp: an error message as JSON."""
     return {"text": json.dumps({"message": message}), "content_type": "application/json"}
 
 

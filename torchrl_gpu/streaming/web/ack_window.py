@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _MOST = 2
 _LATE = 6  # acknowledgements in a row that show a queue
@@ -13,21 +13,18 @@ _WORTH = 1.3  # how much faster two at a time must be
 _REST = 30.0  # seconds until an answer is looked for again
 
 
-@dataclass(frozen=True)
-class _Flight:
-    """A picture on its way: its number, when it was sent, and whether no other was under way then."""
-
+class _Flight(NamedTuple):
     seq: int
     sent: float
-    alone: bool
+    alone: bool  # whether no other was under way when it was sent
 
 
 class AckWindow:
     """Pictures that a viewer has been sent and has not acknowledged: two at most.
 
-    Two at a time hide the way there and back, which lets a far viewer see twice as many. A viewer that is slow to
-    paint or to receive gains nothing by the second: it only waits there, and is one period older when it is shown. So
-    where acknowledgements are late, one at a time is tried, and kept unless two are clearly faster.
+    Two at a time hide the way there and back, which lets a far viewer see twice as many. At a viewer that is slow to
+    paint or to receive the second only waits, and is one period older when it is shown. So where acknowledgements are
+    late, one at a time is tried, and kept unless two are clearly faster.
 
     Args:
         interval: Seconds between two pictures, if the viewer keeps up.

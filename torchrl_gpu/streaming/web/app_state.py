@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import resources
 
@@ -20,12 +21,7 @@ _SPARE_CONNECTIONS = 64
 
 
 class ViewerLimit:
-    """Limit of the number of viewers.
-
-    Args:
-        limit: How many.
-        metrics: Where they are counted, by transport.
-    """
+    """Limit of the number of viewers, counted by transport in metrics."""
 
     def __init__(self, limit: int, metrics: Metrics) -> None:
         self._limit = limit
@@ -35,24 +31,19 @@ class ViewerLimit:
     def __len__(self) -> int:
         return self._number
 
-    def admit(self, transport: str) -> Callable[[], None] | None:
-        """Counts a viewer and returns what releases its place, once however often called; None at the limit."""
+    def admit(self, transport: str) -> ExitStack | None:
+        """Counts a viewer until the stack is closed; None at the limit."""
         if self._number >= self._limit:
             self._metrics.refused.labels("full").inc()
             return None
-        clients = self._metrics.clients.labels(transport)
+        seat = ExitStack()
+        seat.enter_context(self._metrics.clients.labels(transport).track_inprogress())
+        seat.callback(self._leave)
         self._number += 1
-        clients.inc()
-        admitted = True
+        return seat
 
-        def release() -> None:
-            nonlocal admitted
-            if admitted:
-                admitted = False
-                self._number -= 1
-                clients.dec()
-
-        return release
+    def _leave(self) -> None:
+        self._number -= 1
 
 
 @dataclass
@@ -60,12 +51,7 @@ class AppState:
     """State that all requests of a server share.
 
     Attributes:
-        hub: Streams and subscriptions.
-        rules, failures: Who may come in.
-        viewers: How many may watch.
-        connections: How many connections there may be.
-        idle_timeout: Seconds that a connection may say nothing, and a request that is no viewer's may take.
-        port: Where the server listens.
+        idle_timeout: Seconds that a connection may be silent, and a request that is no viewer's may take.
         max_body_bytes: Of a request.
         page: Files of the page by name: `index.html`, and those that it loads.
         sockets: Open WebSockets.
@@ -96,5 +82,4 @@ class AppState:
 
     @property
     def metrics(self) -> Metrics:
-        """Counters of the server."""
         return self.hub.metrics

@@ -1,8 +1,4 @@
-"""Limits of connections: how many one address and all may have, and how many bytes a viewer may send.
-
-aiohttp bounds requests, their headers and bodies and the time between them; it counts neither connections nor the bytes
-that come on a WebSocket.
-"""
+"""Limits that aiohttp does not have: connections of one address and of all, and bytes that a viewer may send."""
 
 from __future__ import annotations
 
@@ -14,8 +10,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from torchrl_gpu.streaming.broadcast.rate_limits import TokenBucket
 from torchrl_gpu.streaming.web.security import network
@@ -26,17 +21,8 @@ _HANDSHAKE_TIMEOUT = 10.0
 _MIN_CONNECTIONS = 4  # connections that a server has room for under any limit of open files
 
 
-@dataclass(frozen=True)
-class DescriptorLimit:
-    """Number of connections that the limit of open files allows.
-
-    A quarter of the limit, at least 32 files, is the program's, so that its own `open` does not fail because of
-    viewers.
-
-    Args:
-        room: Sockets at once.
-        why: Explanation for the log.
-    """
+class DescriptorLimit(NamedTuple):
+    """Number of sockets that the limit of open files allows, and an explanation for the log."""
 
     room: float = math.inf
     why: str = ""
@@ -47,10 +33,6 @@ class ConnectionLimit:
 
     One address gets two thirds of them at most. When its share or all are taken, its connection (or that of the
     address that has the most) that has been silent for longest and watches nothing makes room for the newcomer.
-
-    Args:
-        limit: Connections at once.
-        descriptors: Limit of open files.
     """
 
     def __init__(self, limit: int, descriptors: DescriptorLimit | None = None) -> None:
@@ -83,22 +65,18 @@ class ConnectionLimit:
         if counts[connection.source] >= self._limit_per_address and not self._make_room(connection.source):
             return False
         is_full = len(self) >= self._limit or len(self) + self._reserved >= self._descriptors.room
-        if is_full and not self._make_room(self._busiest()):
-            return False
+        if is_full:
+            idle = Counter(each.source for each in self._connections if not each.lasts)
+            if not idle or not self._make_room(idle.most_common(1)[0][0]):
+                return False
         self._connections.add(connection)
         return True
 
     def forget(self, connection: Connection) -> None:
-        """Counts a connection no longer."""
         self._connections.discard(connection)
 
-    def _busiest(self) -> str | None:
-        """The address with the most connections that watch nothing."""
-        idle = Counter(each.source for each in self._connections if not each.lasts)
-        return idle.most_common(1)[0][0] if idle else None
-
-    def _make_room(self, source: str | None) -> bool:
-        """Aborts the silent connection of an address that has said nothing for longest; false if all of them watch."""
+    def _make_room(self, source: str) -> bool:
+        """Aborts the connection of an address that has been silent for longest; false if all of them watch."""
         idle = [each for each in self._connections if each.source == source and not each.lasts]
         if not idle:
             return False
@@ -109,13 +87,7 @@ class ConnectionLimit:
 
 
 class Connection(asyncio.Protocol):
-    """One connection, from before its TLS handshake on: passes everything to aiohttp's protocol of requests.
-
-    Args:
-        connections: Counts it.
-        protocol: aiohttp's.
-        tls: Context of the handshake that comes first; None for none.
-    """
+    """One connection, from before its TLS handshake on: passes everything to aiohttp's protocol of requests."""
 
     def __init__(self, connections: ConnectionLimit, protocol: asyncio.Protocol, tls: ssl.SSLContext | None) -> None:
         self.source = "?"
@@ -216,7 +188,10 @@ def connection_of(transport: asyncio.BaseTransport | None) -> Connection:
 
 
 def descriptors_left() -> DescriptorLimit:
-    """Room for connections under the limit of open files, beside the files that are open now."""
+    """Room for connections under the limit of open files, beside the files that are open now.
+
+    A quarter of the limit, at least 32 files, is left to the program, so that its own `open` does not fail.
+    """
     limit = _limit_of_open_files()
     if limit is None:
         return DescriptorLimit()

@@ -23,29 +23,25 @@ _SEND_BUFFER = 65_536  # there are no acknowledgements here, so what lies in buf
 
 async def serve(request: web.Request) -> web.StreamResponse:
     """`/stream.mjpg?stream=…&fps=…&compat=1`."""
-    release = admit_viewer(request, "mjpeg")
-    try:
-        with _subscription(request) as subscription:
+    with admit_viewer(request, "mjpeg"):
+        try:
+            fps = read_fps(request.query["fps"]) if "fps" in request.query else None
+        except ProtocolError as error:
+            raise web.HTTPBadRequest(**error_body(str(error))) from None
+        with subscribed(request, fps) as subscription:
             return await _stream(request, subscription)
-    finally:
-        release()
 
 
 @contextlib.contextmanager
-def _subscription(request: web.Request) -> Iterator[Subscription]:
+def subscribed(request: web.Request, fps: float | None = None) -> Iterator[Subscription]:
+    """JPEGs of the stream that a request names, or else of the first; raises 404 where there is none."""
+    hub = request.app[STATE].hub
     try:
-        fps = read_fps(request.query["fps"]) if "fps" in request.query else None
-    except ProtocolError as error:
-        raise web.HTTPBadRequest(**error_body(str(error))) from None
-    try:
-        hub = request.app[STATE].hub
         subscription = hub.subscribe(hub.stream_for(request.query.get("stream")), fps=fps)
     except ProtocolError as error:
         raise web.HTTPNotFound(**error_body(str(error))) from None
-    try:
+    with contextlib.closing(subscription):
         yield subscription
-    finally:
-        subscription.close()
 
 
 async def _stream(request: web.Request, subscription: Subscription) -> web.StreamResponse:
@@ -56,7 +52,11 @@ async def _stream(request: web.Request, subscription: Subscription) -> web.Strea
     writer = await response.prepare(request)
     assert writer is not None
     let_last(request)
-    _shrink_buffers(request.transport)
+    if request.transport is not None:
+        request.transport.set_write_buffer_limits(high=0)
+        connection = request.transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     compat = "compat" in request.query
     chunk = b"" if compat else _BOUNDARY + _PART
     encoded: EncodedPicture | None = None
@@ -89,11 +89,3 @@ def _part(encoded: EncodedPicture, compat: bool) -> bytes:
         return encoded.data + b"\r\n" + _BOUNDARY + _PART
     about = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {picture_header(encoded, stream_time())}\r\n".encode()
     return _BOUNDARY + about + _PART + encoded.data + b"\r\n"
-
-
-def _shrink_buffers(transport: asyncio.Transport | None) -> None:
-    if transport is not None:
-        transport.set_write_buffer_limits(high=0)
-        connection = transport.get_extra_info("socket")
-        if connection is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)

@@ -20,14 +20,12 @@ _WRAP = 2**32
 
 
 class PacketTrack(MediaStreamTrack):
-    """The packets of a stream, as a track that needs no encoder.
+    """The packets of a stream of a hub, as a track that needs no encoder; `UnknownStream` where there is none.
 
-    Args:
-        hub: The streams.
-        stream: Which of them.
-
-    Raises:
-        ProtocolError: There is no such stream.
+    Attributes:
+        last: The picture of the newest packet.
+        sender: aiortc's, which sends the packets.
+        origin: Offset that it adds to RTP timestamps; None until it is known.
     """
 
     kind = "video"
@@ -50,7 +48,9 @@ class PacketTrack(MediaStreamTrack):
 
     async def recv(self) -> av.Packet:
         """The next packet. Its time is that of the capture, so that a viewer can tell how old the picture is."""
-        self._learn_origin()
+        sent = getattr(self.sender, "_RTCRtpSender__rtp_timestamp", None)  # the last time and a random offset
+        if sent is not None and self._ticks >= 0:
+            self.origin = (sent - self._ticks) % _WRAP
         encoded = await self._next()
         packet = av.Packet(encoded.data)
         # Two pictures must not share a time: a source that stands still has its last one encoded again.
@@ -98,9 +98,3 @@ class PacketTrack(MediaStreamTrack):
             self._dropped += subscription.dropped
             subscription.close()
         self._changed.set()
-
-    def _learn_origin(self) -> None:
-        """Reads the random offset that aiortc's sender adds to RTP timestamps, from the last sum of the two."""
-        sent = getattr(self.sender, "_RTCRtpSender__rtp_timestamp", None)
-        if sent is not None and self._ticks >= 0:
-            self.origin = (sent - self._ticks) % _WRAP

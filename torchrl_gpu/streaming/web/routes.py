@@ -13,7 +13,6 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
-from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.web import mjpeg, sockets
 from torchrl_gpu.streaming.web.access import (
@@ -96,18 +95,8 @@ async def login(request: web.Request) -> web.StreamResponse:
 
 async def snapshot(request: web.Request) -> web.StreamResponse:
     """A JPEG of this moment, or else the newest frame, which is at most a second older; 503 where there is none yet."""
-    state = request.app[STATE]
-    release = admit_viewer(request, "snapshot")
-    try:
-        subscription = state.hub.subscribe(state.hub.stream_for(request.query.get("stream")))
-    except ProtocolError as error:
-        release()
-        raise web.HTTPNotFound(**error_body(str(error))) from None
-    try:
+    with admit_viewer(request, "snapshot"), mjpeg.subscribed(request) as subscription:
         encoded = await _newest(subscription, stream_time() - _FRESH)
-    finally:
-        subscription.close()
-        release()
     if encoded is None:
         raise web.HTTPServiceUnavailable(**error_body("no frame yet"), headers={hdrs.RETRY_AFTER: "1"})
     about = {"X-Frame": protocol.picture_header(encoded, stream_time())}
@@ -123,14 +112,13 @@ async def offer(request: web.Request) -> web.StreamResponse:
         raise web.HTTPNotImplemented(
             **error_body("want aiortc, which an extra brings, pip install 'torchrl_gpu[webrtc]'")
         ) from None
-    release = admit_viewer(request, "webrtc")
+    seat = admit_viewer(request, "webrtc")
     try:
-        return web.json_response(await webrtc.answer(request.app[STATE], fields, release))
-    except ValueError as error:
-        release()
-        raise web.HTTPBadRequest(**error_body(str(error))) from None
-    except BaseException:
-        release()
+        return web.json_response(await webrtc.answer(request.app[STATE], fields, seat))
+    except BaseException as error:
+        seat.close()
+        if isinstance(error, ValueError):
+            raise web.HTTPBadRequest(**error_body(str(error))) from None
         raise
 
 

@@ -30,15 +30,10 @@ def is_loopback(host: str) -> bool:
 
 
 class Sessions:
-    """Cookies that stand for a role: random, so that nothing about a token can be learned from them.
+    """Roles by random cookies, of which only hashes are kept.
 
-    Only their hashes are kept. A role's session that was used longest ago is forgotten first, so that viewers cannot
-    push out who controls.
-
-    Args:
-        size: Sessions of a role.
-        lifetime: Seconds without use, after which a session ends.
-        clock: Seconds, monotonic.
+    A role has `size` sessions, of which the one that was used longest ago is forgotten first, so that viewers cannot
+    push out who controls; a session ends after `lifetime` seconds without use.
     """
 
     def __init__(
@@ -48,7 +43,6 @@ class Sessions:
         self._used: dict[Role, OrderedDict[bytes, float]] = {role: OrderedDict() for role in ROLES}
 
     def open(self, role: Role) -> str:
-        """The cookie of a new session."""
         cookie = secrets.token_urlsafe(32)
         used = self._used[role]
         used[_digest(cookie)] = self._clock()
@@ -69,13 +63,7 @@ class Sessions:
 
 
 class AccessRules:
-    """Decides on roles.
-
-    Args:
-        token: Gives control; None where everyone has it.
-        view_token: Gives a view only.
-        allowed_origins: Pages of other hosts that may connect, such as "https://lab.example".
-    """
+    """Roles of tokens, and the hosts and origins that requests may name; the arguments are those of `StreamServer`."""
 
     def __init__(
         self, token: str | None = None, view_token: str | None = None, allowed_origins: Iterable[str] = ()
@@ -93,8 +81,12 @@ class AccessRules:
         return "control" not in self._tokens
 
     def role_of_token(self, token: str) -> Role | None:
-        """The role of a token, compared in constant time."""
-        return _match(token, self._tokens)
+        """The role of a token; all secrets are compared, each in constant time."""
+        found: Role | None = None
+        for role, secret in self._tokens.items():
+            if hmac.compare_digest(token.encode("utf-8", "surrogatepass"), secret):
+                found = found or role
+        return found
 
     def is_out_of_reach(self, role: Role) -> bool:
         """True if the token of a role is so long that guesses need no limit."""
@@ -112,11 +104,8 @@ class AccessRules:
 
     def allows_origin(self, origin: str | None, host: str) -> bool:
         """True if a page of this origin may connect: of the same host, or an allowed one. A client with no page may."""
-        return (
-            origin is None
-            or origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower())
-            or (self.lists_origin(origin))
-        )
+        own = f"http://{host}".lower(), f"https://{host}".lower()
+        return origin is None or origin.lower() in own or self.lists_origin(origin)
 
     def lists_origin(self, page: str | None) -> bool:
         """True if the origin of a page is an allowed one; `page` is its origin or any address within."""
@@ -124,16 +113,10 @@ class AccessRules:
 
 
 class FailureLimit:
-    """Rate limit of wrong tokens by address.
+    """Rate limit of wrong tokens: `limit` in `window` seconds by address, of which `size` are remembered.
 
-    The same one again is no other guess, and counts once: a page or script that goes on with what was right before the
-    server was restarted shuts nobody out.
-
-    Args:
-        limit: Failures within the window, after which the address is refused.
-        window: Seconds.
-        clock: Seconds, monotonic.
-        size: Addresses that are remembered; the one that failed longest ago is forgotten first.
+    The same wrong token again counts once: a page or script that goes on with that of an earlier server shuts nobody
+    out.
     """
 
     def __init__(
@@ -164,11 +147,7 @@ class FailureLimit:
 
 
 def check_origin(origin: object, where: str) -> str:
-    """An origin that pages may have, such as "https://lab.example", in lower case.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """An origin, such as "https://lab.example", in lower case; ValueError for anything else."""
     text = origin.rstrip("/").lower() if isinstance(origin, str) else ""
     scheme, _, host = text.partition("://")
     if scheme not in ("http", "https") or not _HOST.fullmatch(host):
@@ -177,11 +156,9 @@ def check_origin(origin: object, where: str) -> str:
 
 
 def content_security_policy(host: str, allowed_origins: Iterable[str] = ()) -> str:
-    """A policy under which the page runs the scripts and styles that this server sends, and nothing else.
+    """A policy under which the page runs the scripts and styles of this server alone, and allowed origins embed it.
 
-    Args:
-        host: Host and port as the browser knows them, for the WebSocket.
-        allowed_origins: Pages that may show this one in a frame.
+    `host` is host and port as the browser knows them, for the WebSocket.
     """
     frames = " ".join(["'self'", *allowed_origins])
     return "; ".join(
@@ -198,15 +175,6 @@ def content_security_policy(host: str, allowed_origins: Iterable[str] = ()) -> s
             f"frame-ancestors {frames}",
         )
     )
-
-
-def _match(given: str, tokens: dict[Role, bytes]) -> Role | None:
-    """The role whose secret this is; all are compared, each in constant time."""
-    found: Role | None = None
-    for role, secret in tokens.items():
-        if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret):
-            found = found or role
-    return found
 
 
 def _hostname(host: str) -> str:

@@ -41,17 +41,7 @@ _PARSERS = ("aiohttp", "aioice", "aiortc", "pylibsrtp", "OpenSSL")  # packages t
 
 
 class Service:
-    """A web server in a thread of its own, which serves from construction to `stop`.
-
-    Args:
-        settings: What it was told.
-        pipeline: A `GpuFramePipeline` that makes JPEGs, if not OpenCV.
-        add_routes: Adds to what is served.
-        max_body_bytes: Of a request.
-
-    Attributes:
-        hub: Its streams.
-        port: The port that it listens at.
+    """A web server in a thread of its own, from construction to `stop`; the arguments are those of `StreamServer`.
 
     Raises:
         ValueError: No port that may be tried is free, or the host or the certificate cannot be used.
@@ -82,7 +72,7 @@ class Service:
             raise RuntimeError(f"StreamServer: it does not start: {self._error}") from self._error
 
     def stop(self) -> RuntimeError | None:
-        """Ends the thread; what went wrong in it or its encoder, if anything did, besides single requests."""
+        """Ends the thread; the first error in it or its encoder, besides those of single requests."""
         self.hub.call_in_loop(self._stopping.set)
         self._thread.join(_TIMEOUT)
         if self._thread.is_alive():
@@ -132,12 +122,14 @@ class Service:
             self._encoder.stop()
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Keeps what went wrong on the loop; peers that break off, or send what is no TLS or no STUN, are not that."""
+        """Keeps the first error of the loop, but none over a peer that breaks off, or sends no TLS or no STUN."""
         error = context.get("exception")
         if isinstance(error, OSError):
             _LOG.debug("%s: %s", context["message"], error)
             return
-        if error is not None and (package := _package_that_failed(error)) in _PARSERS:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)] if error is not None else []
+        package = str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
+        if package in _PARSERS:
             self.hub.metrics.peer_errors.labels(package).inc()
             line = "StreamServer: %s failed over what a peer sent: %r; more of this is counted in /metrics only"
             _LOG.log(logging.DEBUG if package in self._warned_packages else logging.WARNING, line, package, error)
@@ -165,14 +157,8 @@ class Service:
             accepting.close()
 
 
-def _package_that_failed(error: BaseException) -> str:
-    """The package whose code raised an error; empty where that is unknown."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
-
-
 def _request_log() -> logging.Logger:
-    """The log of requests that failed by our fault; the peers' faults would fill it, and show what they sent."""
+    """The log of failed requests without the peers' faults, which would fill it, and show what they sent."""
     log = logging.getLogger(f"{__name__}.requests")
     if not log.filters:
         log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _PEER_ERRORS)))

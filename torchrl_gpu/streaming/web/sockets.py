@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import Ack, Command, ProtocolError, Replay, UnknownStream, Watch
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS
-from torchrl_gpu.streaming.web.access import STATE, admit_viewer, become_viewer, role_of
+from torchrl_gpu.streaming.web.access import STATE, admit_viewer, let_last, role_of
 from torchrl_gpu.streaming.web.ack_window import AckWindow
 from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.connection_limit import Connection
@@ -27,68 +27,58 @@ from torchrl_gpu.streaming.web.viewer import Viewer
 
 _OUTBOX = 32
 _BESIDE_FPS = 10.0
-CLOSE_TIMEOUT = 1.0  # seconds that a viewer who is sent away has to read what is still to be said
+_CLOSE_TIMEOUT = 1.0  # seconds that a viewer who is sent away has to read the last messages
 
 
-def abort_if_unclosed(request: web.Request, socket: web.WebSocketResponse) -> None:
-    """Ends the connection of a peer that reads nothing, which would keep what lies in its buffers."""
-    if socket.close_code == WSCloseCode.ABNORMAL_CLOSURE and request.transport is not None:
-        request.transport.abort()
+@contextlib.asynccontextmanager
+async def opened(request: web.Request, transport: str, max_bytes: int) -> AsyncIterator[web.WebSocketResponse]:
+    """A WebSocket that counts as a viewer and is closed when the server stops; the handler answers pings itself."""
+    state = request.app[STATE]
+    with admit_viewer(request, transport):
+        socket = web.WebSocketResponse(
+            heartbeat=state.settings.heartbeat_s,
+            timeout=_CLOSE_TIMEOUT,
+            max_msg_size=max_bytes,
+            compress=False,
+            autoping=False,
+        )
+        try:
+            await socket.prepare(request)
+            state.sockets.add(socket)
+            yield socket
+        finally:
+            state.sockets.discard(socket)
+            # A peer that reads nothing would keep what lies in its buffers.
+            if socket.close_code == WSCloseCode.ABNORMAL_CLOSURE and request.transport is not None:
+                request.transport.abort()
 
 
 async def serve(request: web.Request) -> web.StreamResponse:
     """`/ws`."""
-    state = request.app[STATE]
-    release = admit_viewer(request, "websocket")
-    socket = web.WebSocketResponse(
-        heartbeat=state.settings.heartbeat_s,
-        timeout=CLOSE_TIMEOUT,
-        max_msg_size=protocol.MAX_MESSAGE_BYTES,
-        compress=False,
-        autoping=False,  # pings count as messages, so that they are answered here
-    )
-    try:
-        role = role_of(request)
-        await socket.prepare(request)
-        viewer = SocketViewer(state, socket, role)
-        viewer.connection = become_viewer(request, lambda: viewer.dismiss("too many bytes"))
-        state.sockets.add(socket)
+    role = role_of(request)
+    async with opened(request, "websocket", protocol.MAX_MESSAGE_BYTES) as socket:
+        connection = let_last(request)
+        viewer = SocketViewer(request.app[STATE], socket, role, connection)
+        connection.limit_rate(lambda: viewer.dismiss("too many bytes"))
         await viewer.run()
-    finally:
-        state.sockets.discard(socket)
-        release()
-        abort_if_unclosed(request, socket)
     return socket
 
 
 class SocketViewer(Viewer):
-    """One viewer on a WebSocket: is sent pictures as fast as it acknowledges them.
+    """One viewer on an open WebSocket: is sent pictures as fast as it acknowledges them."""
 
-    Args:
-        state: The server.
-        socket: Open.
-        role: What the viewer may do.
-
-    Attributes:
-        connection: Carries the socket.
-    """
-
-    connection: Connection
-
-    def __init__(self, state: AppState, socket: web.WebSocketResponse, role: Role) -> None:
+    def __init__(self, state: AppState, socket: web.WebSocketResponse, role: Role, connection: Connection) -> None:
         super().__init__(state)
-        self._socket = socket
-        self._role: Role = role
+        self._socket, self._role, self._connection = socket, role, connection
         self._window = AckWindow(1 / state.settings.fps)
         self._may_send = asyncio.Event()
         self._may_send.set()
         self._outbox: deque[str] = deque(maxlen=_OUTBOX)
         self._has_text = asyncio.Event()
         self._point_sent = 0  # number of the newest point of a curve
+        self._sending: list[asyncio.Task[None]] = []  # live pictures or a clip, and those of a second stream
         self._subscription: Subscription | None = None
-        self._sending: asyncio.Task[None] | None = None
         self._beside: Subscription | None = None
-        self._sending_beside: asyncio.Task[None] | None = None
         self._beside_seq = -1  # of the one that is not acknowledged
         self._beside_acked = asyncio.Event()
         self._dropped = 0
@@ -96,7 +86,16 @@ class SocketViewer(Viewer):
 
     async def run(self) -> None:
         """Serves until either side closes."""
-        self.say(self._greeting())
+        self.say(
+            protocol.text_message(
+                "hello",
+                role=self._role,
+                streams=self._hub.describe_streams(),
+                transports=list(CODECS),
+                now=stream_time(),
+                state=self._hub.state,
+            )
+        )
         texts = asyncio.create_task(self._send_texts())
         self._hub.listeners.add(self._on_broadcast)
         self._hub.curve_listeners.add(self._has_text.set)
@@ -109,16 +108,6 @@ class SocketViewer(Viewer):
             self.hide()
             texts.cancel()
             await asyncio.gather(*filter(None, (texts, self._disconnecting)), return_exceptions=True)
-
-    def _greeting(self) -> str:
-        return protocol.text_message(
-            "hello",
-            role=self._role,
-            streams=self._hub.describe_streams(),
-            transports=list(CODECS),
-            now=stream_time(),
-            state=self._hub.state,
-        )
 
     # What the viewer says.
 
@@ -136,10 +125,10 @@ class SocketViewer(Viewer):
         self._disconnecting = asyncio.create_task(self._disconnect(why.encode()))
 
     async def _disconnect(self, why: bytes) -> None:
-        self.connection.stop_reading()
+        self._connection.stop_reading()
         self.hide()
         with contextlib.suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await self._send_outbox()
         await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=why)
 
@@ -202,8 +191,11 @@ class SocketViewer(Viewer):
         self.hide()
         self._subscription = subscription
         self._window.interval = subscription.schedule.interval
-        self._sending = asyncio.create_task(self._live(subscription))
-        self._send_beside(watch)
+        self._sending.append(asyncio.create_task(self._live(subscription)))
+        if watch.beside is not None and watch.beside != watch.stream and self._hub.offers(watch.beside):
+            with contextlib.suppress(UnknownStream):  # there may be no room for it
+                self._beside = self._hub.subscribe(watch.beside, fps=min(watch.fps or _BESIDE_FPS, _BESIDE_FPS))
+                self._sending.append(asyncio.create_task(self._live_beside(self._beside)))
 
     def _send_clip(self) -> None:
         """Sends the last seconds of the last episode, and then what happens."""
@@ -213,29 +205,20 @@ class SocketViewer(Viewer):
         clip = [] if stream is None else stream.replay.clip()
         if clip and not self.is_paused:
             self.hide()
-            self._sending = asyncio.create_task(self._clip(clip, self.watched))
+            self._sending.append(asyncio.create_task(self._clip(clip, self.watched)))
         else:
             why = "want no pause" if clip else "nothing has been kept yet"
             self.say(protocol.text_message("error", message=f"replay: {why}"))
 
-    def _send_beside(self, watch: Watch) -> None:
-        """Sends JPEGs of a second stream, too, if there is one of this name."""
-        if watch.beside is not None and watch.beside != watch.stream and self._hub.offers(watch.beside):
-            with contextlib.suppress(UnknownStream):  # there may be no room for it
-                self._beside = self._hub.subscribe(watch.beside, fps=min(watch.fps or _BESIDE_FPS, _BESIDE_FPS))
-                self._sending_beside = asyncio.create_task(self._live_beside(self._beside))
-
     def hide(self) -> None:
         """Ends the tasks of pictures and their subscriptions."""
-        if self._sending_beside is not None:
-            self._sending_beside.cancel()
-            self._sending_beside = None
+        for task in self._sending:
+            if task is not asyncio.current_task():  # which begins another in its place
+                task.cancel()
+        self._sending = []
         if self._beside is not None:
             self._beside.close()
             self._beside = None
-        if self._sending is not None:
-            self._sending.cancel()
-            self._sending = None
         if self._subscription is not None:
             self._dropped += self._subscription.dropped
             self._state.metrics.frames_dropped.labels(self._subscription.codec).inc(self._subscription.dropped)
@@ -251,14 +234,9 @@ class SocketViewer(Viewer):
             pass
         except SubscriptionClosed as closed:
             self.say(protocol.text_message("error", message=str(closed)))
-            self._fall_back(subscription)
-
-    def _fall_back(self, subscription: Subscription) -> None:
-        """Goes on with stills where another codec has failed."""
-        if self.watched is not None and subscription.codec != STILLS:
-            self._sending = None  # which is this very task
-            with contextlib.suppress(UnknownStream):
-                self._watch(replace(self.watched, codec=STILLS))
+            if self.watched is not None and subscription.codec != STILLS:  # stills replace a codec that has failed
+                with contextlib.suppress(UnknownStream):
+                    self._watch(replace(self.watched, codec=STILLS))
 
     async def _live_beside(self, subscription: Subscription) -> None:
         """Sends one picture at a time, the newest once the one before is acknowledged."""
@@ -281,7 +259,6 @@ class SocketViewer(Viewer):
                     await self._picture(encoded)
         except ConnectionError:
             return
-        self._sending = None
         with contextlib.suppress(UnknownStream):
             self.show(watch)
 

@@ -1,4 +1,4 @@
-"""The viewer behind every transport: limits of its messages, its mistakes, its stream, its pauses."""
+"""Messages of viewers, whatever their transport."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ def message_limit() -> TokenBucket:
 
 
 class Viewer(ABC):
-    """Hears one viewer and keeps what it watches.
-
-    Args:
-        state: The server.
+    """One viewer of a server: the limits of its messages, its stream, its pauses.
 
     Attributes:
         watched: Its choice of stream and codec; None before the first.

@@ -11,7 +11,8 @@ import ipaddress
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from aiohttp import web
@@ -38,13 +39,13 @@ _MAX_LINES = 400
 _MAX_BUFFERED = 65_536  # bytes on the data channel that a viewer has not taken
 
 
-async def answer(state: AppState, fields: Mapping[str, Any], release: Callable[[], None]) -> dict[str, str]:
+async def answer(state: AppState, fields: Mapping[str, Any], seat: ExitStack) -> dict[str, str]:
     """Connects a viewer.
 
     Args:
         state: The server.
         fields: {"sdp", "type", "stream"} of the offer, which asks for one video and may open a data channel.
-        release: Gives the viewer's seat back; called once it has gone.
+        seat: Closed once the viewer has gone; by the caller if this raises.
 
     Returns:
         {"sdp", "type", "id"} of the answer.
@@ -61,16 +62,8 @@ async def answer(state: AppState, fields: Mapping[str, Any], release: Callable[[
     sockets = 2 * len(get_host_addresses(use_ipv4=True, use_ipv6=True))
     if not state.connections.reserve(sockets):
         raise web.HTTPServiceUnavailable(**error_body("want fewer viewers: no more files may be opened"))
-
-    def leave() -> None:
-        state.connections.release(sockets)
-        release()
-
-    try:
-        peer = Peer(state, stream, leave)
-    except BaseException:
-        state.connections.release(sockets)
-        raise
+    seat.callback(state.connections.release, sockets)
+    peer = Peer(state, stream, seat)
     try:
         return await peer.answer(sdp)
     except BaseException:
@@ -102,10 +95,6 @@ def read_offer(fields: Mapping[str, Any]) -> str:
     return "\r\n".join(lines) + "\r\n"
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
-
-
 def _has_address(candidate: str) -> bool:
     words = candidate.split()
     try:
@@ -116,22 +105,17 @@ def _has_address(candidate: str) -> bool:
 
 
 class Peer(Viewer):
-    """One viewer's connection.
+    """One viewer's connection, which closes its seat when it ends.
 
-    On a data channel, if it opens one, it is told headers and may say `watch`, `pause` and `ping`. From then on it must
-    say something within two heartbeats, or five seconds if those are shorter.
-
-    Args:
-        state: The server.
-        stream: What it watches.
-        release: Called once when the connection has ended.
+    On a data channel, if the viewer opens one, it gets headers and may send `watch`, `pause` and `ping`. From then on
+    it must send something within two heartbeats, or five seconds if those are shorter.
     """
 
-    def __init__(self, state: AppState, stream: str, release: Callable[[], None]) -> None:
+    def __init__(self, state: AppState, stream: str, seat: ExitStack) -> None:
         super().__init__(state)
         self.id = secrets.token_urlsafe(8)
         self.watched = Watch(stream, CODEC)
-        self._give_back = release
+        self._seat = seat
         self._track = PacketTrack(state.hub, stream)
         # An empty list: without one, aiortc would ask a public server for this machine's address.
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
@@ -164,7 +148,8 @@ class Peer(Viewer):
             await self._connection.setRemoteDescription(RTCSessionDescription(sdp=sdp, type="offer"))
             await self._connection.setLocalDescription(await self._connection.createAnswer())
         except Exception as error:  # whatever a parser stumbles over in what a stranger wrote
-            raise ValueError(f"webrtc: want an offer that takes H.264; got {_one_line(error)}") from error
+            got = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise ValueError(f"webrtc: want an offer that takes H.264; got {got}") from error
         local = self._connection.localDescription
         return {"sdp": local.sdp, "type": local.type, "id": self.id}
 
@@ -185,7 +170,7 @@ class Peer(Viewer):
             _LOG.debug("webrtc: a connection was left half closed", exc_info=True)
         finally:
             self._state.closers.discard(self.close)
-            self._give_back()
+            self._seat.close()
 
     async def _on_state_change(self) -> None:
         match self._connection.connectionState:
@@ -214,8 +199,8 @@ class Peer(Viewer):
             while channel.readyState in ("connecting", "open"):
                 encoded = self._track.last
                 if encoded is not None and encoded is not described and channel.readyState == "open":
-                    facts = f'"dropped": {self._track.dropped}, "origin": {self._origin()}'
-                    self.say(f"{encoded.head}, {facts}}}")
+                    origin = "null" if self._track.origin is None else self._track.origin
+                    self.say(f'{encoded.head}, "dropped": {self._track.dropped}, "origin": {origin}}}')
                     described = encoded
                 await asyncio.sleep(_HEADER_PERIOD)
                 if time.monotonic() - self._last_heard > max(2 * self._state.settings.heartbeat_s, _MIN_SILENCE):
@@ -226,9 +211,6 @@ class Peer(Viewer):
         channel = self._channel
         if channel is not None and channel.readyState == "open" and channel.bufferedAmount < _MAX_BUFFERED:
             channel.send(text)
-
-    def _origin(self) -> str:
-        return "null" if self._track.origin is None else str(self._track.origin)
 
     def _on_message(self, message: str | bytes) -> None:
         self._last_heard = time.monotonic()
@@ -243,11 +225,9 @@ class Peer(Viewer):
         self._track.watch(watch.stream)
 
     def hide(self) -> None:
-        """Takes no more pictures."""
         self._track.leave()
 
     def act(self, message: protocol.Message) -> None:
-        """Refuses everything else."""
         raise ProtocolError("want watch, pause or ping here")
 
     def dismiss(self, why: str) -> None:
