@@ -80,8 +80,8 @@ PAGE: list[Mutant] = [
     ),
     mutant(
         "last_row_of_a_request",
-        "self._told(action[-1])",
-        "self._told(action[0])",
+        "self._named(action[-1])",
+        "self._named(action[0])",
         "serving/test_page.py",
     ),
     mutant("newest_frame_of_a_clip", "else picture[-1]", "else picture[0]", "serving/test_page.py"),

@@ -39,11 +39,11 @@ class _Request(NamedTuple):
 
 
 class Batching:
-    """Decides what waits, as much at once as may be; what comes meanwhile waits for the next pass.
+    """Dynamic batching: each pass decides as many waiting requests as it may.
 
     A pass begins when as many requests wait as there were in the last one, or `wait_s` after the first of them came, so
-    that one client alone waits for nothing. While passes are short they are made where messages are read: so all that
-    came meanwhile is in the next one. Longer ones have a thread, and the loop goes on beside them.
+    that one client alone waits for nothing. Short passes are made on the loop: so all that came meanwhile is in the
+    next one. Longer ones have a thread, and the loop goes on beside them.
 
     Args:
         policy: Decides.
@@ -82,7 +82,6 @@ class Batching:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Decides within."""
         with ThreadPoolExecutor(1, "torchrl_gpu policy") as thread:
             task = asyncio.create_task(self._run(thread))
             try:
@@ -127,7 +126,7 @@ class Batching:
                 loop.call_soon(self.watch, request.observations, action, 1000 * took, began - request.came)
 
     async def _gather(self) -> None:
-        """Lets what has come be read, and waits for as many requests as there were last time, within bounds."""
+        """Waits for as many requests as there were last time, within bounds."""
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         if len(self._waiting) >= self._expected or not self._wait_s:
@@ -150,8 +149,7 @@ class Batching:
         return batch
 
     def _decided(self, batch: list[_Request]) -> list[np.ndarray | Exception]:
-        """Actions of each request, or what is wrong with it: one that makes the policy fail costs the others nothing
-        but another pass."""
+        """Actions of each request or its error: one that makes the policy fail costs the others another pass."""
         try:
             return self._together(batch)
         except Exception as error:  # of the policy

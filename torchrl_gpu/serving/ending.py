@@ -20,7 +20,6 @@ class Flag:
         self._is_set = False
 
     def set(self) -> None:
-        """Sets it."""
         self._is_set = True
 
     def take(self) -> bool:
@@ -29,7 +28,6 @@ class Flag:
         return was
 
     def is_set(self) -> bool:
-        """True once it is set."""
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -41,7 +39,7 @@ class Flag:
 
 
 class _Ended(BaseException):
-    """Raised where an interrupt or SIGTERM comes while nothing looks at the flag."""
+    """Raised by an interrupt or SIGTERM within `Ending.at_once`."""
 
 
 class Ending:
@@ -68,7 +66,6 @@ class Ending:
             _alarm(0)
 
     def __call__(self, *_: object) -> None:
-        """The handler of the signals."""
         self.event.set()
         if self._at_once:
             _alarm(AGAIN_S)

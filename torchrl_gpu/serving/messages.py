@@ -43,12 +43,10 @@ class Messages:
         self._most = {sign: 2 * count for sign, count in counts.items()}  # so that a few rows too many are told as such
 
     def parse(self, body: bytes | str, is_json: bool) -> Observations:
-        """Observations of a message. Whatever it is, no call of it holds the interpreter for long, so that a thread
-        may read large ones.
+        """Observations of a message; no call holds the interpreter for long, so that a thread may read large ones.
 
         Raises:
-            BadMessage: It is no such message; every entry must be there with its type, shape and as many rows as the
-                others, and hold finite numbers.
+            BadMessage: A key is missing, or its value has another type, shape or number of rows, or is not finite.
         """
         raw = body.encode("utf-8", "replace") if isinstance(body, str) else body
         try:
@@ -68,7 +66,6 @@ class Messages:
         return found
 
     def pack(self, action: np.ndarray, is_json: bool) -> bytes:
-        """Actions (B, …) of a message."""
         if not is_json:
             return save({"action": action})
         return json.dumps({"action": action.tolist()}, allow_nan=False).encode()

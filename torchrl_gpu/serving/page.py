@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -26,23 +26,18 @@ _LINE, _LABEL, _MARGIN = 14, 96, 6  # pixels of a number
 
 
 class _Draws(Protocol):
-    """Draws a row of observations and its action."""
+    """Draws the frame of a `PolicyView` from a row of observations and its action; where `has_seen`, its `seen`."""
 
-    has_seen: bool  # whether there is another picture of what the policy was given
+    has_seen: bool
 
-    def __call__(self, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
-        """The frame of a `PolicyView`; where `has_seen`, what it has as `seen`, whose last picture is the frame."""
+    def __call__(self, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray: ...
 
 
 class PolicyPage:
-    """Shows one of the newest requests on the page of a server: what the policy saw of it and did.
+    """Shows one of the newest requests of a policy on the page of a server: its observation and action.
 
-    The picture is that of an observation which is an image or a clip, and of a clip its newest frame; of a packing
-    it is the bin from above with the placement that was chosen, and where there is none, a bar for each number.
-
-    Args:
-        server: Has the page.
-        policy: Whose requests.
+    The picture is an observation that is an image or a clip, and of a clip its newest frame; of a packing it is the bin
+    from above with the chosen placement, and otherwise a bar for each number.
     """
 
     def __init__(self, server: StreamServer, policy: InferencePolicy) -> None:
@@ -52,20 +47,13 @@ class PolicyPage:
         self._next_at = 0.0
 
     def show(self, observations: Observations, action: np.ndarray, inference_ms: float, age_s: float) -> None:
-        """Shows the last row of a request, unless one was shown just before or nobody wants a picture.
-
-        Args:
-            observations: (B, …) each.
-            action: (B, …).
-            inference_ms: Of the pass that decided it.
-            age_s: For how long the request had waited by then.
-        """
+        """Shows the last row of a request, unless one was shown just before; see `batching.Watch`."""
         now = time.monotonic()
         if now < self._next_at:
             return
         self._next_at = now + _PERIOD_S
         view = PolicyView(
-            action=self._told(action[-1]), inference_ms=inference_ms, message_age_s=age_s, policy=self._policy
+            action=self._named(action[-1]), inference_ms=inference_ms, message_age_s=age_s, policy=self._policy
         )
         draw = self._draw
         if self._server.wanted(STREAM) or (draw.has_seen and self._server.wanted(f"{STREAM}:seen")):
@@ -75,16 +63,16 @@ class PolicyPage:
         elif not draw.has_seen:
             self._server.show_policy(view)
 
-    def _told(self, action: np.ndarray) -> Any:
+    def _named(self, action: np.ndarray) -> np.ndarray | dict[str, float]:
         if self._is_choice:
             return action
         values = np.ravel(action).astype(np.float64)
-        named = self._names is not None and len(self._names) == len(values)
-        return dict(zip(self._names or (), values.tolist(), strict=True)) if named else values
+        if self._names is None or len(self._names) != len(values):
+            return values
+        return dict(zip(self._names, values.tolist(), strict=True))
 
 
 def _drawing(policy: InferencePolicy) -> _Draws:
-    """Drawing of a policy's requests."""
     space = policy.space
     if {"bin", "action_shape"} <= set(space.extras) and "box_heightmap" in policy.in_keys:
         return _Packing(space)
@@ -112,12 +100,7 @@ def _is_plane(shape: tuple[int, ...], dtype: str) -> bool:
 
 
 class _Image:
-    """Draws an image or a clip.
-
-    Args:
-        name: Of the observation.
-        axis: Of its channels; None where it has none.
-    """
+    """Draws the image or clip of a name, whose channels are on an axis, if it has any."""
 
     has_seen = True
 
@@ -130,11 +113,7 @@ class _Image:
 
 
 class _Numbers:
-    """Draws a bar from zero for each number of an observation, the largest as long as its column allows.
-
-    Args:
-        policy: Says the names of the numbers.
-    """
+    """Draws a bar from zero for each number of an observation, the largest as long as its column allows."""
 
     has_seen = False
 
@@ -167,11 +146,7 @@ class _Numbers:
 
 
 class _Packing:
-    """Draws a bin from above, and where the item goes.
-
-    Args:
-        space: Of a policy that packs.
-    """
+    """Draws a bin from above, and the placement of the item."""
 
     has_seen = False
 

@@ -77,13 +77,7 @@ def policy_server(
 
 
 class PolicyRoutes:
-    """The routes that a policy adds to a server.
-
-    Args:
-        policy, max_rows: As in `policy_server`.
-        wait_s: Seconds.
-        max_body: Bytes of a message on a WebSocket.
-    """
+    """The routes that a policy adds to a server; see `policy_server`."""
 
     def __init__(self, policy: InferencePolicy, max_rows: int, wait_s: float, max_body: int) -> None:
         self._messages, self._max_body = Messages(policy, max_rows), max_body
@@ -91,7 +85,6 @@ class PolicyRoutes:
         self._info = json.dumps(sidecar(policy) | {"max_rows": max_rows, "max_body_bytes": max_body})
 
     def add(self, app: web.Application) -> None:
-        """Adds the routes, and the passes beside them, to an application."""
         app.add_routes([web.post("/act", self.act), web.get("/act/ws", self.talk), web.get("/info", self.info)])
         app.cleanup_ctx.append(self._running)
 
@@ -113,7 +106,7 @@ class PolicyRoutes:
         try:
             answer = await self._answer(body, is_json)
         except Exception as error:
-            status, message = _told(error)
+            status, message = _failure(error)
             headers = {hdrs.RETRY_AFTER: "1"} if isinstance(error, Busy) else None
             return web.Response(status=status, headers=headers, **error_body(message))
         return web.Response(body=answer, content_type="application/json" if is_json else "application/octet-stream")
@@ -147,8 +140,8 @@ class PolicyRoutes:
         try:
             answer = await self._answer(body, is_json)
         except Exception as error:
-            status, said = _told(error)
-            await socket.send_json({"message": said})
+            status, message = _failure(error)
+            await socket.send_json({"message": message})
             return status
         await (socket.send_str(answer.decode()) if is_json else socket.send_bytes(answer))
         return 200
@@ -176,8 +169,8 @@ class _Patience:
         return None if self._messages.take(now) else b"too many messages"
 
 
-def _told(error: Exception) -> tuple[int, str]:
-    """Status and message of an error that a request meets."""
+def _failure(error: Exception) -> tuple[int, str]:
+    """Status and message of an error of a request."""
     if isinstance(error, BadMessage | BadAction):
         return 400, str(error)
     if isinstance(error, Busy):

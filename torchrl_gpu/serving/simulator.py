@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -30,10 +29,10 @@ class Simulator(Protocol):
         """The observation of a policy, (F,) float32, on any device."""
 
     def step(self, action: Tensor | None) -> None:
-        """Goes on by one period; None where nobody decides.
+        """Goes on by one period.
 
         Args:
-            action: (D,) float32, or () int64 of a choice, on the device of the observation.
+            action: (D,) float32, or () int64 of a choice, on the device of the observation; None without a policy.
         """
 
     def render(self) -> Frame:
@@ -41,13 +40,7 @@ class Simulator(Protocol):
 
 
 class Driven(NamedTuple):
-    """A record of `drive`.
-
-    Attributes:
-        steps: Periods.
-        pictures: Pictures that were rendered, because they were wanted.
-        inference_ms: Median time of a decision; None without a policy.
-    """
+    """Periods and rendered pictures of `drive`, and the median time of a decision; None without a policy."""
 
     steps: int
     pictures: int
@@ -77,13 +70,9 @@ def drive(
     period_s = arguments.number("drive", "period_s", period_s, 0)
     server.declare(STREAM)
     took: list[float] = []
-    pictures = 0
-    step = -1
+    step = pictures = 0
     due = time.perf_counter()
-    for step in itertools.count() if steps is None else range(steps):
-        if stop is not None and stop.is_set():
-            step -= 1
-            break
+    while (steps is None or step < steps) and not (stop is not None and stop.is_set()):
         action = None
         if policy is not None:
             began = time.perf_counter()
@@ -97,11 +86,11 @@ def drive(
                 view = view._replace(action=action.cpu(), inference_ms=round(took[-1], 3), policy=policy.name)
             server.show_policy(view, STREAM, {"step": step})
             pictures += 1
+        step += 1
         due = max(due + period_s, time.perf_counter())
         time.sleep(max(0.0, due - time.perf_counter()))
-    return Driven(
-        step + 1, pictures, torch.tensor(took, dtype=torch.float32, device="cpu").median().item() if took else None
-    )
+    median = torch.tensor(took, dtype=torch.float32, device="cpu").median().item() if took else None
+    return Driven(step, pictures, median)
 
 
 def main(make: Callable[[str], Simulator], description: str | None, fps: float = 30.0) -> None:

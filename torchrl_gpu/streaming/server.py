@@ -155,7 +155,7 @@ class StreamServer:
         """Shows a frame to the viewers, and to those who come before the next one; never waits for them.
 
         Args:
-            frame: NumPy or torch, on any device, in any strides: uint8 H×W×3 (RGB), H×W×4 (RGBA, shown over white),
+            frame: NumPy or torch, on any device, in any strides: uint8 H×W×3 (RGB), H×W×4 (RGBA, over white),
                 H×W×1 or H×W (gray), or float32 or float16 H×W×1 or H×W (depth in metres, shown in colours, and gray
                 where it is NaN or infinite); or a batch of them N×H×W×C, which is tiled into a grid. Three axes are
                 always H×W×C. It may be overwritten as soon as this returns.
@@ -174,17 +174,17 @@ class StreamServer:
     def show_policy(
         self, view: PolicyView, stream: str = "main", meta: Mapping[str, Any] | None = None, *, bgr: bool = False
     ) -> None:
-        """Shows what a policy saw and did, beside each other; call it for every decision.
+        """Shows a policy's input and action beside each other; call it for every decision.
 
             server.show_policy(PolicyView(frame, seen, action, inference_ms=4.2, message_age_s=0.03, stale=False))
 
         The camera's frame goes to `stream`, and what the policy saw of it to `stream:seen`; both carry the numbers, so
-        that a picture that is held or replayed comes with those of its moment. Without a frame, the numbers stand
-        beside whatever is shown. As `publish`, it never waits, and while no frame is wanted it takes microseconds and
-        looks at nothing; more than `fps` views a second are left out.
+        that a held or replayed picture comes with those of its moment. Without a frame, the numbers are shown beside
+        the picture of the page. As `publish`, it never waits, and while no frame is wanted it takes microseconds; more
+        than `fps` views a second are left out.
 
         Args:
-            view: What was seen and done.
+            view: Input, action and timing.
             stream: Of the camera; a name without a colon.
             meta: More scalars that are shown beside the picture.
             bgr: Whether the channels of both frames are blue, green, red.
@@ -242,12 +242,7 @@ class StreamServer:
             self._service.hub.declare_family(name, count, title)
 
     def end_episode(self, stream: str = "main", meta: Mapping[str, Any] | None = None) -> None:
-        """Marks the end of an episode: instant replay shows what came before.
-
-        Args:
-            stream: Whose episode.
-            meta: JSON scalars that are shown with its last picture.
-        """
+        """Marks the end of an episode, which instant replay shows; `meta` joins that of its last picture."""
         if self._service is not None:
             self._service.hub.end_episode(stream, meta)
 
@@ -263,8 +258,9 @@ class StreamServer:
     def log(self, step: int, /, **scalars: float) -> None:
         """Adds a point to each of some curves, which every viewer sees from their beginning, however late it comes.
 
-        A curve keeps at most 1,000 points: of a longer one only every second value, then every fourth, and so on. What
-        is not finite is left out. A step that is not beyond the last one of a curve takes back what came from there on.
+        A curve keeps at most 1,000 points: of a longer one only every second value, then every fourth, and so on, and
+        always the newest. What is not finite is left out. A step that is not beyond the last one of a curve takes back
+        what came from there on.
 
         Args:
             step: Of the run, an integer from 0 to 2⁵³.
