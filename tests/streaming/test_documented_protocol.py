@@ -89,71 +89,64 @@ def test_the_client_imports_nothing_of_ours() -> None:
     assert imported <= {"__future__", "aiohttp", "aiortc", "json", "struct", "types", "typing"}
 
 
-def test_a_client_written_from_the_page_sees_and_commands() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main", "The main one")
-        stream_server.state(commands=["reset"], paused=False)
-        async with SocketClient(address(stream_server).rstrip("/"), TOKEN) as client:
-            assert client.role == "control"
-            await client.say("ping", t=2.5)
-            while not (client.pongs and client.state and client.streams):
-                await client.hear()
-            assert client.pongs[0]["t"] == 2.5
-            assert client.state == {"commands": ["reset"], "paused": False}
-            assert client.streams[0]["title"] == "The main one"
+@pytest.mark.server(token=TOKEN)
+async def test_a_client_written_from_the_page_sees_and_commands(stream_server: StreamServer) -> None:
+    stream_server.declare("main", "The main one")
+    stream_server.state(commands=["reset"], paused=False)
+    async with SocketClient(address(stream_server).rstrip("/"), TOKEN) as client:
+        assert client.role == "control"
+        await client.say("ping", t=2.5)
+        while not (client.pongs and client.state and client.streams):
+            await client.hear()
+        assert client.pongs[0]["t"] == 2.5
+        assert client.state == {"commands": ["reset"], "paused": False}
+        assert client.streams[0]["title"] == "The main one"
 
-            await client.say("watch", stream="main")
-            with producing(stream_server):
-                stills = [await client.next_picture() for _ in range(6)]
-                await client.say("watch", stream="main", codec="h264", fps=50)
-                while (await client.next_picture())[0]["codec"] == "jpeg":
-                    pass
-                films = [client.pictures[-1], *[await client.next_picture() for _ in range(5)]]
-            header, jpeg = stills[-1]
-            assert psnr(decode_jpeg(jpeg), scene()) > 28
-            assert header["captured"] <= header["sent"]
-            assert header["meta"]["step"] >= 0
-            assert [each["seq"] for each, _ in stills] == sorted({each["seq"] for each, _ in stills})
-            assert films[0][0]["key"]
-            assert codec_string(films[0][1]).startswith("avc1.42")
-            assert psnr(decode_h264([data for _, data in films])[-1], scene()) > 28
-
-            await client.say("pause", on=True)
-            await client.say("command", name="reset", value=3)
-            await client.say("watch", stream="none")
-            while not client.errors:
-                await client.hear()
-            assert "want one of the streams main" in client.errors[0]
-            wishes: list[protocol.Command] = []
-            await until(lambda: wishes.extend(stream_server.commands()) or wishes, "the command")
-            assert wishes == [protocol.Command("reset", 3, "main")]
-            stream_server.state(paused=True)
-            while not client.state["paused"]:
-                await client.hear()
-            for _ in range(3):
-                await client.say("nothing of the kind")
-            while await client.hear():
+        await client.say("watch", stream="main")
+        with producing(stream_server):
+            stills = [await client.next_picture() for _ in range(6)]
+            await client.say("watch", stream="main", codec="h264", fps=50)
+            while (await client.next_picture())[0]["codec"] == "jpeg":
                 pass
-            assert client.close_code == 1008
+            films = [client.pictures[-1], *[await client.next_picture() for _ in range(5)]]
+        header, jpeg = stills[-1]
+        assert psnr(decode_jpeg(jpeg), scene()) > 28
+        assert header["captured"] <= header["sent"]
+        assert header["meta"]["step"] >= 0
+        assert [each["seq"] for each, _ in stills] == sorted({each["seq"] for each, _ in stills})
+        assert films[0][0]["key"]
+        assert codec_string(films[0][1]).startswith("avc1.42")
+        assert psnr(decode_h264([data for _, data in films])[-1], scene()) > 28
 
-    with server(token=TOKEN) as stream_server:
-        run(inner(stream_server))
+        await client.say("pause", on=True)
+        await client.say("command", name="reset", value=3)
+        await client.say("watch", stream="none")
+        while not client.errors:
+            await client.hear()
+        assert "want one of the streams main" in client.errors[0]
+        wishes: list[protocol.Command] = []
+        await until(lambda: wishes.extend(stream_server.commands()) or wishes, "the command")
+        assert wishes == [protocol.Command("reset", 3, "main")]
+        stream_server.state(paused=True)
+        while not client.state["paused"]:
+            await client.hear()
+        for _ in range(3):
+            await client.say("nothing of the kind")
+        while await client.hear():
+            pass
+        assert client.close_code == 1008
 
 
-def test_a_client_that_acknowledges_nothing_gets_two_pictures() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with SocketClient(address(stream_server).rstrip("/")) as client:
-            await client.say("watch", stream="main")
-            with producing(stream_server):
-                bare = [await client._socket.receive_bytes() for _ in range(2)]
-                await until(lambda: not stream_server.wanted())
-                await client.say("ack", seq=plain_client.take_apart(bare[1])[0]["seq"])
-                seqs = [(await client.next_picture())[0]["seq"] for _ in range(3)]
-            assert seqs[0] > plain_client.take_apart(bare[1])[0]["seq"]
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_a_client_that_acknowledges_nothing_gets_two_pictures(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with SocketClient(address(stream_server).rstrip("/")) as client:
+        await client.say("watch", stream="main")
+        with producing(stream_server):
+            bare = [await client._socket.receive_bytes() for _ in range(2)]
+            await until(lambda: not stream_server.wanted())
+            await client.say("ack", seq=plain_client.take_apart(bare[1])[0]["seq"])
+            seqs = [(await client.next_picture())[0]["seq"] for _ in range(3)]
+        assert seqs[0] > plain_client.take_apart(bare[1])[0]["seq"]
 
 
 @pytest.mark.skipif(only_loopback(), reason="needs a network: ICE has no candidate for 127.0.0.1")

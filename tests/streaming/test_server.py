@@ -33,253 +33,214 @@ def started() -> Iterator[StreamServer]:
         yield stream_server
 
 
-def test_from_publish_to_picture(started: StreamServer) -> None:
-    async def inner() -> None:
-        async with viewer(started) as guest:
-            await guest.watch()
-            await until(started.wanted)
-            begin = time.time()
-            started.publish(scene(), meta={"step": 7, "return": 0.5, "bad": float("nan")})
-            header, payload = await guest.picture()
-            assert psnr(decode_jpeg(payload), scene()) > 28
-            assert header["meta"] == {"step": 7, "return": 0.5, "bad": None}
-            assert (header["stream"], header["width"], header["height"]) == ("main", 160, 120)
-            assert begin - 1 <= header["captured"] <= header["sent"] <= time.time() + 1
-        await until(lambda: started.watchers() == 0)
-
-    run(inner())
+async def test_from_publish_to_picture(started: StreamServer) -> None:
+    async with viewer(started) as guest:
+        await guest.watch()
+        await until(started.wanted)
+        begin = time.time()
+        started.publish(scene(), meta={"step": 7, "return": 0.5, "bad": float("nan")})
+        header, payload = await guest.picture()
+        assert psnr(decode_jpeg(payload), scene()) > 28
+        assert header["meta"] == {"step": 7, "return": 0.5, "bad": None}
+        assert (header["stream"], header["width"], header["height"]) == ("main", 160, 120)
+        assert begin - 1 <= header["captured"] <= header["sent"] <= time.time() + 1
+    await until(lambda: started.watchers() == 0)
 
 
 @pytest.mark.parametrize("transport", ["jpeg", "h264", "stream.mjpg", "snapshot.jpg"])
-def test_who_comes_sees_what_was_published_for_nobody(started: StreamServer, transport: str) -> None:
-    async def inner() -> None:
-        started.publish(scene(), meta={"step": 7})
-        if transport in ("jpeg", "h264"):
-            async with viewer(started) as guest:
-                await guest.watch(codec=transport)
-                header, payload = await guest.picture()
-                assert header["meta"] == {"step": 7}
-                decoded = decode_jpeg(payload) if transport == "jpeg" else decode_h264([payload])[0]
-                assert psnr(decoded, scene()) > 28
-            return
-        async with session() as client:
-            names: set[str] = set()
-            while "main" not in names:  # a process of its own has yet to hear of it
-                async with client.get(address(started, "streams")) as answer:
-                    names = {each["name"] for each in await answer.json()}
-        async with session() as client, client.get(address(started, transport)) as answer:
-            assert answer.status == 200
-            assert (await answer.content.readuntil(b"\xff\xd8\xff")).endswith(b"\xff\xd8\xff")
-
-    run(inner())
-
-
-def test_bgr_and_batches(started: StreamServer) -> None:
-    async def inner() -> None:
+async def test_who_comes_sees_what_was_published_for_nobody(started: StreamServer, transport: str) -> None:
+    started.publish(scene(), meta={"step": 7})
+    if transport in ("jpeg", "h264"):
         async with viewer(started) as guest:
-            await guest.watch()
+            await guest.watch(codec=transport)
+            header, payload = await guest.picture()
+            assert header["meta"] == {"step": 7}
+            decoded = decode_jpeg(payload) if transport == "jpeg" else decode_h264([payload])[0]
+            assert psnr(decoded, scene()) > 28
+        return
+    async with session() as client:
+        names: set[str] = set()
+        while "main" not in names:  # a process of its own has yet to hear of it
+            async with client.get(address(started, "streams")) as answer:
+                names = {each["name"] for each in await answer.json()}
+    async with session() as client, client.get(address(started, transport)) as answer:
+        assert answer.status == 200
+        assert (await answer.content.readuntil(b"\xff\xd8\xff")).endswith(b"\xff\xd8\xff")
+
+
+async def test_bgr_and_batches(started: StreamServer) -> None:
+    async with viewer(started) as guest:
+        await guest.watch()
+        await until(started.wanted)
+        started.publish(np.stack([scene(), scene(shift=3)])[..., ::-1], bgr=True)
+        _, payload = await guest.picture()
+        assert psnr(decode_jpeg(payload), np.concatenate([scene(), scene(shift=3)], 1)) > 28
+
+
+async def test_frames_may_grow_and_shrink(started: StreamServer) -> None:
+    async with viewer(started) as guest:
+        await guest.watch()
+        for height, width in ((40, 60), (200, 320), (41, 61), (400, 640)):
             await until(started.wanted)
-            started.publish(np.stack([scene(), scene(shift=3)])[..., ::-1], bgr=True)
-            _, payload = await guest.picture()
-            assert psnr(decode_jpeg(payload), np.concatenate([scene(), scene(shift=3)], 1)) > 28
-
-    run(inner())
-
-
-def test_frames_may_grow_and_shrink(started: StreamServer) -> None:
-    async def inner() -> None:
-        async with viewer(started) as guest:
-            await guest.watch()
-            for height, width in ((40, 60), (200, 320), (41, 61), (400, 640)):
-                await until(started.wanted)
-                started.publish(scene(height, width))
-                header, payload = await guest.picture()
-                assert (header["height"], header["width"]) == (height, width)
-                assert psnr(decode_jpeg(payload), scene(height, width)) > 25
-
-    run(inner())
+            started.publish(scene(height, width))
+            header, payload = await guest.picture()
+            assert (header["height"], header["width"]) == (height, width)
+            assert psnr(decode_jpeg(payload), scene(height, width)) > 25
 
 
-def test_h264_from_the_first_picture_on(started: StreamServer) -> None:
-    async def inner() -> None:
-        async with viewer(started) as guest:
-            await guest.watch(codec="h264")
-            with producing(started):
-                pictures = [await guest.picture() for _ in range(5)]
-            assert pictures[0][0]["key"]
-            assert all(header["codec"] == "h264" for header, _ in pictures)
-            assert psnr(decode_h264([payload for _, payload in pictures])[-1], scene()) > 28
-
-    run(inner())
+async def test_h264_from_the_first_picture_on(started: StreamServer) -> None:
+    async with viewer(started) as guest:
+        await guest.watch(codec="h264")
+        with producing(started):
+            pictures = [await guest.picture() for _ in range(5)]
+        assert pictures[0][0]["key"]
+        assert all(header["codec"] == "h264" for header, _ in pictures)
+        assert psnr(decode_h264([payload for _, payload in pictures])[-1], scene()) > 28
 
 
-def test_streams_are_apart(started: StreamServer) -> None:
-    async def inner() -> None:
-        started.declare("worst", "The worst environment")
-        assert started.wanted("best"), "asking declares it, and there is no frame yet for whoever comes"
-        async with viewer(started) as guest:
-            while {"worst", "best"} > {each["name"] for each in (await guest.text("streams"))["streams"]}:
-                pass
-            await guest.watch("worst")
-            await until(lambda: started.watchers("worst"))
-            assert [started.watchers(name) for name in (None, "worst", "best")] == [1, 1, 0]
-            started.publish(scene(20, 30), "worst")
-            assert (await guest.picture())[0]["stream"] == "worst"
-            await guest.watch("best")
-            await until(lambda: started.watchers("best"))
-            assert started.watchers("worst") == 0
-            started.publish(scene(40, 30), "best")
-            assert (await guest.picture())[0]["height"] == 40
-        async with session() as client, client.get(address(started, "streams")) as answer:
-            listed = {each["name"]: each for each in await answer.json()}
-            assert listed["worst"]["title"] == "The worst environment"
-            assert (listed["best"]["height"], listed["best"]["published"]) == (40, 1)
-
-    run(inner())
+async def test_streams_are_apart(started: StreamServer) -> None:
+    started.declare("worst", "The worst environment")
+    assert started.wanted("best"), "asking declares it, and there is no frame yet for whoever comes"
+    async with viewer(started) as guest:
+        while {"worst", "best"} > {each["name"] for each in (await guest.text("streams"))["streams"]}:
+            pass
+        await guest.watch("worst")
+        await until(lambda: started.watchers("worst"))
+        assert [started.watchers(name) for name in (None, "worst", "best")] == [1, 1, 0]
+        started.publish(scene(20, 30), "worst")
+        assert (await guest.picture())[0]["stream"] == "worst"
+        await guest.watch("best")
+        await until(lambda: started.watchers("best"))
+        assert started.watchers("worst") == 0
+        started.publish(scene(40, 30), "best")
+        assert (await guest.picture())[0]["height"] == 40
+    async with session() as client, client.get(address(started, "streams")) as answer:
+        listed = {each["name"]: each for each in await answer.json()}
+        assert listed["worst"]["title"] == "The worst environment"
+        assert (listed["best"]["height"], listed["best"]["published"]) == (40, 1)
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "h264"])
-def test_any_of_many_can_be_watched(started: StreamServer, codec: Any) -> None:
+async def test_any_of_many_can_be_watched(started: StreamServer, codec: Any) -> None:
     started.declare_family("env", 1024, "Environment")
-
-    async def inner() -> None:
-        async with viewer(started) as guest, viewer(started) as other:
-            while "env" not in {each["name"] for each in (await guest.text("streams"))["streams"]}:
-                pass
-            assert set(started.wanted_streams()) <= {"main"}, "of which one picture a second is kept for nobody"
-            for name in ("env17", "env1023", "env17"):
-                await guest.watch(name, codec)
-                await until(lambda name=name: set(started.wanted_streams()) - {"main"} == {name})  # type: ignore[misc]
-                assert started.wanted(name)
-                assert started.watchers() == started.watchers(name) == 1
-                started.publish(scene(), name, {"env": name})
-                header, _ = await guest.picture()
-                assert (header["stream"], header["meta"]["env"]) == (name, name)
-            started.publish(scene(), "env5")
-            assert not started.wanted("env5"), "nobody has asked for it"
-            await other.watch("env1024")
-            assert "env and a number" in (await other.text("error"))["message"]
-        async with session() as client, client.get(address(started, "streams")) as answer:
-            listed = {each["name"]: each for each in await answer.json()}
-            assert listed.keys() == {"main", "env17", "env1023", "env"}
-            assert listed["env17"]["title"] == "Environment 17"
-            assert (listed["env"]["count"], listed["env"]["published"]) == (1024, 3)
-
-    run(inner())
+    async with viewer(started) as guest, viewer(started) as other:
+        while "env" not in {each["name"] for each in (await guest.text("streams"))["streams"]}:
+            pass
+        assert set(started.wanted_streams()) <= {"main"}, "of which one picture a second is kept for nobody"
+        for name in ("env17", "env1023", "env17"):
+            await guest.watch(name, codec)
+            await until(lambda name=name: set(started.wanted_streams()) - {"main"} == {name})  # type: ignore[misc]
+            assert started.wanted(name)
+            assert started.watchers() == started.watchers(name) == 1
+            started.publish(scene(), name, {"env": name})
+            header, _ = await guest.picture()
+            assert (header["stream"], header["meta"]["env"]) == (name, name)
+        started.publish(scene(), "env5")
+        assert not started.wanted("env5"), "nobody has asked for it"
+        await other.watch("env1024")
+        assert "env and a number" in (await other.text("error"))["message"]
+    async with session() as client, client.get(address(started, "streams")) as answer:
+        listed = {each["name"]: each for each in await answer.json()}
+        assert listed.keys() == {"main", "env17", "env1023", "env"}
+        assert listed["env17"]["title"] == "Environment 17"
+        assert (listed["env"]["count"], listed["env"]["published"]) == (1024, 3)
 
 
-def test_members_come_and_go_by_the_hundred(started: StreamServer) -> None:
+async def test_members_come_and_go_by_the_hundred(started: StreamServer) -> None:
     started.declare_family("env", 10**6)
-
-    async def inner() -> None:
-        async with viewer(started) as guest:
-            for i in range(150):
-                await guest.watch(f"env{i}")
-                if i % 50 == 49:
-                    await until(lambda i=i: set(started.wanted_streams()) - {"main"} == {f"env{i}"})  # type: ignore[misc]
-                    started.publish(scene(), f"env{i}")
-                    assert (await guest.picture())[0]["stream"] == f"env{i}"
-            started.declare("env149", "Now one of the program's own")
-            await until(lambda: started.wanted("env149"))
-            started.publish(scene(), "env149", {"step": 1})
-            assert (await guest.picture())[0]["meta"] == {"step": 1}
-            await guest.say("pause", on=True)
-            await guest.say("replay")
-        async with session() as client, client.get(address(started, "streams")) as answer:
-            listed = [each["name"] for each in await answer.json()]
-        assert len(listed) == 65  # 64 streams, and the family
-        assert "env149" in listed
-
-    run(inner())
+    async with viewer(started) as guest:
+        for i in range(150):
+            await guest.watch(f"env{i}")
+            if i % 50 == 49:
+                await until(lambda i=i: set(started.wanted_streams()) - {"main"} == {f"env{i}"})  # type: ignore[misc]
+                started.publish(scene(), f"env{i}")
+                assert (await guest.picture())[0]["stream"] == f"env{i}"
+        started.declare("env149", "Now one of the program's own")
+        await until(lambda: started.wanted("env149"))
+        started.publish(scene(), "env149", {"step": 1})
+        assert (await guest.picture())[0]["meta"] == {"step": 1}
+        await guest.say("pause", on=True)
+        await guest.say("replay")
+    async with session() as client, client.get(address(started, "streams")) as answer:
+        listed = [each["name"] for each in await answer.json()]
+    assert len(listed) == 65  # 64 streams, and the family
+    assert "env149" in listed
 
 
-def test_depth_says_what_its_colours_stand_for(started: StreamServer) -> None:
+async def test_depth_says_what_its_colours_stand_for(started: StreamServer) -> None:
     depth = np.linspace(1, 3, 60 * 80, dtype=np.float32).reshape(60, 80)
-
-    async def inner() -> None:
-        async with viewer(started) as guest:
-            await guest.watch()
-            for depth_range, told in ((None, (1.0, 3.0)), ((0, 4), (0.0, 4.0))):
-                await until(started.wanted)
-                started.publish(depth, meta={"step": 1}, bgr=True, depth_range=depth_range)
-                header, payload = await guest.picture()
-                assert header["meta"] == {"step": 1, "depth_near_m": told[0], "depth_far_m": told[1]}
-                shades = (depth - told[0]) / (told[1] - told[0]) * 255
-                assert psnr(decode_jpeg(payload), color_map()[np.round(shades).astype(int)]) > 28
+    async with viewer(started) as guest:
+        await guest.watch()
+        for depth_range, told in ((None, (1.0, 3.0)), ((0, 4), (0.0, 4.0))):
             await until(started.wanted)
-            started.publish(np.dstack([scene(), np.full_like(scene()[..., 0], 255)]))
+            started.publish(depth, meta={"step": 1}, bgr=True, depth_range=depth_range)
             header, payload = await guest.picture()
-            assert header["meta"] == {}
-            assert psnr(decode_jpeg(payload), scene()) > 28
-
-    run(inner())
-
-
-def test_frames_that_nobody_watches_are_counted(started: StreamServer) -> None:
-    async def inner() -> None:
-        for _ in range(3):
-            started.publish(scene(20, 30))
-        facts: list[dict[str, Any]] = []
-        async with session() as client:
-            while not facts or facts[0]["published"] < 3:  # a process of its own hears of them a little later
-                async with client.get(address(started, "streams")) as answer:
-                    facts = await answer.json()
-        assert [(each["published"], each["width"], each["watchers"]) for each in facts] == [(3, 30, 0)]
-        async with session() as client, client.get(address(started, "metrics")) as answer:
-            text = await answer.text()
-            assert 'torchrl_gpu_stream_frames_published_total{stream="main"} 3.0\n' in text
-            assert "frames_encoded_total{" not in text
-
-    run(inner())
+            assert header["meta"] == {"step": 1, "depth_near_m": told[0], "depth_far_m": told[1]}
+            shades = (depth - told[0]) / (told[1] - told[0]) * 255
+            assert psnr(decode_jpeg(payload), color_map()[np.round(shades).astype(int)]) > 28
+        await until(started.wanted)
+        started.publish(np.dstack([scene(), np.full_like(scene()[..., 0], 255)]))
+        header, payload = await guest.picture()
+        assert header["meta"] == {}
+        assert psnr(decode_jpeg(payload), scene()) > 28
 
 
-def test_commands_and_state(started: StreamServer) -> None:
-    async def inner() -> None:
-        started.state(paused=False, commands=["pause", "reset"])
-        started.declare("main")
-        async with viewer(started) as guest:
-            await guest.watch()
-            await guest.say("command", name="pause")
-            await guest.say("command", name="speed", value=2.5)
-            commands: list[Command] = []
-            await until(lambda: len(commands.__iadd__(started.commands())) == 2)
-            assert commands == [Command("pause", None, "main"), Command("speed", 2.5, "main")]
-            assert started.commands() == []
-            started.state(paused=True)
-            while (state := (await guest.text("state"))["state"]) != {"paused": True, "commands": ["pause", "reset"]}:
-                assert state["paused"] is False, "the state from before the greeting"
-        async with viewer(started) as guest:
-            assert (await guest.text("hello"))["state"] == {"paused": True, "commands": ["pause", "reset"]}
-
-    run(inner())
+async def test_frames_that_nobody_watches_are_counted(started: StreamServer) -> None:
+    for _ in range(3):
+        started.publish(scene(20, 30))
+    facts: list[dict[str, Any]] = []
+    async with session() as client:
+        while not facts or facts[0]["published"] < 3:  # a process of its own hears of them a little later
+            async with client.get(address(started, "streams")) as answer:
+                facts = await answer.json()
+    assert [(each["published"], each["width"], each["watchers"]) for each in facts] == [(3, 30, 0)]
+    async with session() as client, client.get(address(started, "metrics")) as answer:
+        text = await answer.text()
+        assert 'torchrl_gpu_stream_frames_published_total{stream="main"} 3.0\n' in text
+        assert "frames_encoded_total{" not in text
 
 
-def test_replay_of_what_came_before_the_end_of_the_episode(started: StreamServer) -> None:
-    async def inner() -> None:
-        async with viewer(started) as guest:
-            await guest.watch()
-            for step in range(6):
-                await until(started.wanted)
-                started.publish(scene(), meta={"step": step})
-                await guest.picture()
-                if step == 3:
-                    started.end_episode(meta={"return": 0.75})
-            await guest.say("replay")
-            pictures = []
-            while not pictures or pictures[-1]["meta"]["step"] < 3:
-                header, payload = await guest.picture()
-                assert decode_jpeg(payload).shape == scene().shape
-                pictures.append(header)
-            assert all(header["replay"] for header in pictures)
-            assert pictures[-1]["meta"] == {"step": 3, "return": 0.75}
-            header, _ = await guest.picture()
-            assert (header["replay"], header["meta"]["step"]) == (False, 5), "the newest, at once"
+async def test_commands_and_state(started: StreamServer) -> None:
+    started.state(paused=False, commands=["pause", "reset"])
+    started.declare("main")
+    async with viewer(started) as guest:
+        await guest.watch()
+        await guest.say("command", name="pause")
+        await guest.say("command", name="speed", value=2.5)
+        commands: list[Command] = []
+        await until(lambda: len(commands.__iadd__(started.commands())) == 2)
+        assert commands == [Command("pause", None, "main"), Command("speed", 2.5, "main")]
+        assert started.commands() == []
+        started.state(paused=True)
+        while (state := (await guest.text("state"))["state"]) != {"paused": True, "commands": ["pause", "reset"]}:
+            assert state["paused"] is False, "the state from before the greeting"
+    async with viewer(started) as guest:
+        assert (await guest.text("hello"))["state"] == {"paused": True, "commands": ["pause", "reset"]}
+
+
+async def test_replay_of_what_came_before_the_end_of_the_episode(started: StreamServer) -> None:
+    async with viewer(started) as guest:
+        await guest.watch()
+        for step in range(6):
             await until(started.wanted)
-            started.publish(scene(), meta={"step": 6})
-            header, _ = await guest.picture()
-            assert (header["replay"], header["meta"]["step"]) == (False, 6)
-
-    run(inner())
+            started.publish(scene(), meta={"step": step})
+            await guest.picture()
+            if step == 3:
+                started.end_episode(meta={"return": 0.75})
+        await guest.say("replay")
+        pictures = []
+        while not pictures or pictures[-1]["meta"]["step"] < 3:
+            header, payload = await guest.picture()
+            assert decode_jpeg(payload).shape == scene().shape
+            pictures.append(header)
+        assert all(header["replay"] for header in pictures)
+        assert pictures[-1]["meta"] == {"step": 3, "return": 0.75}
+        header, _ = await guest.picture()
+        assert (header["replay"], header["meta"]["step"]) == (False, 5), "the newest, at once"
+        await until(started.wanted)
+        started.publish(scene(), meta={"step": 6})
+        header, _ = await guest.picture()
+        assert (header["replay"], header["meta"]["step"]) == (False, 6)
 
 
 def test_what_is_wrong_is_said_at_the_border(started: StreamServer) -> None:
@@ -293,33 +254,26 @@ def test_what_is_wrong_is_said_at_the_border(started: StreamServer) -> None:
         started.state(a=list(range(999)))
 
 
-def test_stop_ends_viewers_and_may_come_again(started: StreamServer) -> None:
-    async def inner() -> None:
-        async with viewer(started) as guest:
-            await guest.watch()
-            await until(started.watchers)
-            code, _ = await asyncio.gather(guest.end(), asyncio.to_thread(started.stop))
-            assert code == 1001
-        started.stop()
-        assert (started.wanted(), started.watchers(), started.commands()) == (False, 0, [])
-        started.publish(scene())
-        started.end_episode()
-        started.declare("main")
-        started.state(a=1)
-
-    run(inner())
+async def test_stop_ends_viewers_and_may_come_again(started: StreamServer) -> None:
+    async with viewer(started) as guest:
+        await guest.watch()
+        await until(started.watchers)
+        code, _ = await asyncio.gather(guest.end(), asyncio.to_thread(started.stop))
+        assert code == 1001
+    started.stop()
+    assert (started.wanted(), started.watchers(), started.commands()) == (False, 0, [])
+    started.publish(scene())
+    started.end_episode()
+    started.declare("main")
+    started.state(a=1)
 
 
-def test_a_server_starts_again(started: StreamServer) -> None:
+async def test_a_server_starts_again(started: StreamServer) -> None:
     started.stop()
     assert started.start() is started
     assert started.start() is started
-
-    async def inner() -> None:
-        async with session() as client, client.get(address(started, "healthz")) as answer:
-            assert (answer.status, await answer.text()) == (200, "ok\n")
-
-    run(inner())
+    async with session() as client, client.get(address(started, "healthz")) as answer:
+        assert (answer.status, await answer.text()) == (200, "ok\n")
 
 
 def test_a_port_in_use_is_passed_over() -> None:
@@ -372,15 +326,12 @@ def test_an_exception_of_the_server_surfaces_in_stop(monkeypatch: pytest.MonkeyP
     assert not stream_server.wanted()
 
 
-def test_what_fails_on_the_loop_surfaces_too_and_does_not_end_it() -> None:
-    async def inner() -> None:
-        async with session() as client, client.get(address(stream_server, "healthz")) as answer:
-            assert answer.status == 200
-
+async def test_what_fails_on_the_loop_surfaces_too_and_does_not_end_it() -> None:
     stream_server = server().start()
     hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
     hub.call_in_loop(divide)
-    run(inner())
+    async with session() as client, client.get(address(stream_server, "healthz")) as answer:
+        assert answer.status == 200
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         stream_server.stop()
 
@@ -450,31 +401,25 @@ except ModuleNotFoundError as error:
     assert "want aiohttp, which an extra brings, pip install 'torchrl_gpu[stream]'" in done.stdout
 
 
-def test_publishing_threads_do_not_disturb_each_other(started: StreamServer) -> None:
-    async def inner() -> None:
-        async with viewer(started) as guest:
-            await guest.watch()
-            frames = [np.full((60, 80, 3), shade, np.uint8) for shade in (40, 120, 200)]
-            with (
-                producing(started, frame=frames[0]),
-                producing(started, frame=frames[1]),
-                producing(started, frame=frames[2]),
-            ):
-                shades = [decode_jpeg((await guest.picture())[1]) for _ in range(30)]
-            assert all(int(np.ptp(shade)) <= 4 for shade in shades), "a picture of two frames"
-
-    run(inner())
+async def test_publishing_threads_do_not_disturb_each_other(started: StreamServer) -> None:
+    async with viewer(started) as guest:
+        await guest.watch()
+        frames = [np.full((60, 80, 3), shade, np.uint8) for shade in (40, 120, 200)]
+        with (
+            producing(started, frame=frames[0]),
+            producing(started, frame=frames[1]),
+            producing(started, frame=frames[2]),
+        ):
+            shades = [decode_jpeg((await guest.picture())[1]) for _ in range(30)]
+        assert all(int(np.ptp(shade)) <= 4 for shade in shades), "a picture of two frames"
 
 
-def test_a_program_may_publish_while_it_stops(started: StreamServer) -> None:
-    async def inner() -> None:
-        async with viewer(started) as guest:
-            await guest.watch()
-            with producing(started), producing(started):
-                await guest.picture()
-                await asyncio.gather(guest.end(), asyncio.to_thread(started.stop))
-
-    run(inner())
+async def test_a_program_may_publish_while_it_stops(started: StreamServer) -> None:
+    async with viewer(started) as guest:
+        await guest.watch()
+        with producing(started), producing(started):
+            await guest.picture()
+            await asyncio.gather(guest.end(), asyncio.to_thread(started.stop))
 
 
 def tokens_in(text: str) -> list[str]:
@@ -505,35 +450,28 @@ def test_tokens_are_nowhere_in_the_log(capfd: pytest.CaptureFixture[str], caplog
     assert tokens_in(repr(stream_server)) == []
 
 
-def test_a_state_is_json(started: StreamServer) -> None:
-    async def inner() -> None:
-        started.state(name="a", value=np.float32(0.5), odd=float("inf"))
-        async with session() as client, client.get(address(started, "streams")) as answer:
-            json.loads(await answer.text())
-        async with viewer(started) as guest:
-            hello: dict[str, Any] = await guest.text("hello")
-            assert hello["state"] == {"name": "a", "value": 0.5, "odd": None}
-
-    run(inner())
+async def test_a_state_is_json(started: StreamServer) -> None:
+    started.state(name="a", value=np.float32(0.5), odd=float("inf"))
+    async with session() as client, client.get(address(started, "streams")) as answer:
+        json.loads(await answer.text())
+    async with viewer(started) as guest:
+        hello: dict[str, Any] = await guest.text("hello")
+        assert hello["state"] == {"name": "a", "value": 0.5, "odd": None}
 
 
-def test_a_policy_is_shown_with_what_it_saw(started: StreamServer) -> None:
+async def test_a_policy_is_shown_with_what_it_saw(started: StreamServer) -> None:
     view = PolicyView(scene(), scene(24, 32), [0.25, -1], inference_ms=4.5, message_age_s=0.02, stale=True)
-
-    async def inner() -> None:
-        for name, size in (("main", scene().shape[:2]), ("main:seen", (24, 32))):
-            async with viewer(started) as guest:
-                await guest.watch(name)
-                await until(lambda name=name: started.wanted(name))  # type: ignore[misc]
-                started.show_policy(view, meta={"step": 7})
-                header, _ = await guest.picture()
-                assert (header["height"], header["width"]) == size
-                assert header["meta"] == {"step": 7, **view.facts()}
-        async with viewer(started) as guest:
-            await guest.text("hello")
-            started.show_policy(view._replace(frame=None, seen=None))
-            assert (await guest.text("state"))["state"]["inference_ms"] == 4.5
-
     started.declare("main")
     started.show_policy(view, meta={"step": 7})  # which makes the stream of what it saw
-    run(inner())
+    for name, size in (("main", scene().shape[:2]), ("main:seen", (24, 32))):
+        async with viewer(started) as guest:
+            await guest.watch(name)
+            await until(lambda name=name: started.wanted(name))  # type: ignore[misc]
+            started.show_policy(view, meta={"step": 7})
+            header, _ = await guest.picture()
+            assert (header["height"], header["width"]) == size
+            assert header["meta"] == {"step": 7, **view.facts()}
+    async with viewer(started) as guest:
+        await guest.text("hello")
+        started.show_policy(view._replace(frame=None, seen=None))
+        assert (await guest.text("state"))["state"]["inference_ms"] == 4.5

@@ -158,49 +158,38 @@ async def fetched(stream_server: StreamServer, query: str = "") -> Any:
         return await answer.json() if answer.status == 200 else answer.status
 
 
-def test_viewers_get_all_at_first_and_then_what_is_new() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        early = Reader()
-        async with viewer(stream_server) as guest:
-            stream_server.log(1, loss=1.0, self=5.0, step=6.0)
-            early.take((await guest.text("curves"))["curves"])
-            stream_server.log(2, loss=0.5)
-            early.take((await guest.text("curves"))["curves"])
-            assert early.points["loss"] == {1: 1.0, 2: 0.5}
-        stream_server.log(3, loss=0.25)
-        async with viewer(stream_server) as guest:
-            late = Reader()
-            while 3 not in late.points.get("loss", {}):
-                late.take((await guest.text("curves"))["curves"])
-            assert late.points == {"loss": {1: 1.0, 2: 0.5, 3: 0.25}, "self": {1: 5.0}, "step": {1: 6.0}}
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_viewers_get_all_at_first_and_then_what_is_new(stream_server: StreamServer) -> None:
+    early = Reader()
+    async with viewer(stream_server) as guest:
+        stream_server.log(1, loss=1.0, self=5.0, step=6.0)
+        early.take((await guest.text("curves"))["curves"])
+        stream_server.log(2, loss=0.5)
+        early.take((await guest.text("curves"))["curves"])
+        assert early.points["loss"] == {1: 1.0, 2: 0.5}
+    stream_server.log(3, loss=0.25)
+    async with viewer(stream_server) as guest:
+        late = Reader()
+        while 3 not in late.points.get("loss", {}):
+            late.take((await guest.text("curves"))["curves"])
+        assert late.points == {"loss": {1: 1.0, 2: 0.5, 3: 0.25}, "self": {1: 5.0}, "step": {1: 6.0}}
 
 
-def test_by_http() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.log(1, loss=1.0)
-        first = await fetched(stream_server)
-        assert first == {"newest": 1, "curves": [{"name": "loss", "steps": [1], "values": [1.0], "whole": True}]}
-        stream_server.log(5, loss=2.0)
-        then = await fetched(stream_server, "?since=1")
-        assert then == {"newest": 2, "curves": [{"name": "loss", "steps": [5], "values": [2.0], "whole": False}]}
-        assert (await fetched(stream_server, "?since=2"))["curves"] == []
-        for bad in ("-1", "x", "1" * 17, "1.5", "٣"):
-            assert await fetched(stream_server, f"?since={bad}") == 400
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_by_http(stream_server: StreamServer) -> None:
+    stream_server.log(1, loss=1.0)
+    first = await fetched(stream_server)
+    assert first == {"newest": 1, "curves": [{"name": "loss", "steps": [1], "values": [1.0], "whole": True}]}
+    stream_server.log(5, loss=2.0)
+    then = await fetched(stream_server, "?since=1")
+    assert then == {"newest": 2, "curves": [{"name": "loss", "steps": [5], "values": [2.0], "whole": False}]}
+    assert (await fetched(stream_server, "?since=2"))["curves"] == []
+    for bad in ("-1", "x", "1" * 17, "1.5", "٣"):
+        assert await fetched(stream_server, f"?since={bad}") == 400
 
 
-def test_curves_are_for_whoever_may_watch() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.log(1, secret=1.0)
-        assert await fetched(stream_server) == 401
-
-    with server(token="the control token") as stream_server:
-        run(inner(stream_server))
+@pytest.mark.server(token="the control token")
+async def test_curves_are_for_whoever_may_watch(stream_server: StreamServer) -> None:
+    stream_server.log(1, secret=1.0)
+    assert await fetched(stream_server) == 401
 
 
 def test_a_server_that_does_not_run_takes_no_notice() -> None:

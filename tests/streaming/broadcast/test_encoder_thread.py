@@ -50,141 +50,117 @@ async def shown(hub: Hub, frame: Any, *subscriptions: Subscription, bgr: bool = 
 
 @pytest.mark.parametrize("codec", ["jpeg", "h264"])
 @pytest.mark.parametrize("bgr", [False, True])
-def test_what_is_shown_is_what_was_published(codec: Codec, bgr: bool) -> None:
-    async def inner() -> None:
-        async with encoding_hub() as (hub, _):
-            hub.declare("main")
-            frame = scene()
-            (picture,) = await shown(hub, frame[..., ::-1] if bgr else frame, hub.subscribe("main", codec), bgr=bgr)
-            decoded = decode_jpeg(picture.data) if codec == "jpeg" else decode_h264([picture.data])[0]
-            assert psnr(decoded, frame) > 28
-            assert (picture.codec, picture.width, picture.height, picture.key) == (codec, 160, 120, True)
-            assert dict(picture.meta) == {"step": 1}
-
-    run(inner())
+async def test_what_is_shown_is_what_was_published(codec: Codec, bgr: bool) -> None:
+    async with encoding_hub() as (hub, _):
+        hub.declare("main")
+        frame = scene()
+        (picture,) = await shown(hub, frame[..., ::-1] if bgr else frame, hub.subscribe("main", codec), bgr=bgr)
+        decoded = decode_jpeg(picture.data) if codec == "jpeg" else decode_h264([picture.data])[0]
+        assert psnr(decoded, frame) > 28
+        assert (picture.codec, picture.width, picture.height, picture.key) == (codec, 160, 120, True)
+        assert dict(picture.meta) == {"step": 1}
 
 
-def test_a_frame_is_encoded_once_however_many_watch() -> None:
-    async def inner() -> None:
-        async with encoding_hub(instant_replay_s=0) as (hub, _):
-            hub.declare("main")
-            viewers = [hub.subscribe("main", codec) for codec in ("jpeg", "jpeg", "jpeg", "h264", "h264")]
-            for _ in range(3):
-                pictures = await shown(hub, scene(), *viewers)
-                assert pictures[0] is pictures[1] is pictures[2]
-                assert pictures[3] is pictures[4]
-            for codec in ("jpeg", "h264"):
-                assert counted(hub, "frames_encoded_total", stream="main", codec=codec) == 3
-
-    run(inner())
+async def test_a_frame_is_encoded_once_however_many_watch() -> None:
+    async with encoding_hub(instant_replay_s=0) as (hub, _):
+        hub.declare("main")
+        viewers = [hub.subscribe("main", codec) for codec in ("jpeg", "jpeg", "jpeg", "h264", "h264")]
+        for _ in range(3):
+            pictures = await shown(hub, scene(), *viewers)
+            assert pictures[0] is pictures[1] is pictures[2]
+            assert pictures[3] is pictures[4]
+        for codec in ("jpeg", "h264"):
+            assert counted(hub, "frames_encoded_total", stream="main", codec=codec) == 3
 
 
-def test_only_what_is_watched_is_encoded_but_for_a_jpeg_now_and_then() -> None:
-    async def inner() -> None:
-        async with encoding_hub() as (hub, _):
-            hub.declare("main")
-            still = hub.subscribe("main", "jpeg")
-            for _ in range(4):
-                await shown(hub, scene(), still)
-            assert counted(hub, "frames_encoded_total", stream="main", codec="h264") == 0
-        async with encoding_hub() as (hub, _):
-            stream, video = hub.declare("main"), hub.subscribe("main", "h264")
-            for _ in range(4):
-                await shown(hub, scene(), video)
-            assert 1 <= counted(hub, "frames_encoded_total", stream="main", codec="jpeg") < 4
-            assert [picture.codec for picture in stream.replay.clip()][:1] == ["jpeg"]
-
-    run(inner())
+async def test_only_what_is_watched_is_encoded_but_for_a_jpeg_now_and_then() -> None:
+    async with encoding_hub() as (hub, _):
+        hub.declare("main")
+        still = hub.subscribe("main", "jpeg")
+        for _ in range(4):
+            await shown(hub, scene(), still)
+        assert counted(hub, "frames_encoded_total", stream="main", codec="h264") == 0
+    async with encoding_hub() as (hub, _):
+        stream, video = hub.declare("main"), hub.subscribe("main", "h264")
+        for _ in range(4):
+            await shown(hub, scene(), video)
+        assert 1 <= counted(hub, "frames_encoded_total", stream="main", codec="jpeg") < 4
+        assert [picture.codec for picture in stream.replay.clip()][:1] == ["jpeg"]
 
 
-def test_who_joins_late_can_decode_from_the_first_picture() -> None:
-    async def inner() -> None:
-        async with encoding_hub() as (hub, _):
-            stream = hub.declare("main")
-            early = hub.subscribe("main", "h264")
-            first = [(await shown(hub, scene(shift=i), early))[0] for i in range(3)]
-            assert [picture.key for picture in first] == [True, False, False]
-            stream.key_at = 0.0  # a while ago
-            late = hub.subscribe("main", "h264")
-            joined = await asyncio.wait_for(asyncio.gather(early.get(), late.get()), 10)  # the newest, once more
-            both = [joined, await shown(hub, scene(shift=3), early, late)]
-            assert [picture.key for picture, _ in both] == [True, False]
-            assert {7, 8, 5} <= set(unit_types(both[0][0].data))
-            decoded = decode_h264([picture.data for _, picture in both])
-            assert [psnr(decoded[i], scene(shift=2 + i)) > 28 for i in range(2)] == [True, True]
-            whole = decode_h264([*(picture.data for picture in first), *(picture.data for picture, _ in both)])
-            assert len(whole) == 5
-
-    run(inner())
+async def test_who_joins_late_can_decode_from_the_first_picture() -> None:
+    async with encoding_hub() as (hub, _):
+        stream = hub.declare("main")
+        early = hub.subscribe("main", "h264")
+        first = [(await shown(hub, scene(shift=i), early))[0] for i in range(3)]
+        assert [picture.key for picture in first] == [True, False, False]
+        stream.key_at = 0.0  # a while ago
+        late = hub.subscribe("main", "h264")
+        joined = await asyncio.wait_for(asyncio.gather(early.get(), late.get()), 10)  # the newest, once more
+        both = [joined, await shown(hub, scene(shift=3), early, late)]
+        assert [picture.key for picture, _ in both] == [True, False]
+        assert {7, 8, 5} <= set(unit_types(both[0][0].data))
+        decoded = decode_h264([picture.data for _, picture in both])
+        assert [psnr(decoded[i], scene(shift=2 + i)) > 28 for i in range(2)] == [True, True]
+        whole = decode_h264([*(picture.data for picture in first), *(picture.data for picture, _ in both)])
+        assert len(whole) == 5
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "h264"])
-def test_who_comes_between_two_frames_sees_the_newest_at_once(codec: Codec) -> None:
-    async def inner() -> None:
-        async with encoding_hub() as (hub, _):
-            stream = hub.declare("main")
-            hub.publish(scene(), "main", {"step": 7}, bgr=False)  # and then no more, and no tick
-            await until(lambda: stream.mailbox.current is not None)
-            assert counted(hub, "frames_encoded_total", stream="main", codec=codec) == 0, "nobody was there"
-            for _ in range(2):
-                stream.key_at = 0.0  # a while ago
-                viewer = hub.subscribe("main", codec)
-                picture = await asyncio.wait_for(viewer.get(), 10)
-                decoded = decode_jpeg(picture.data) if codec == "jpeg" else decode_h264([picture.data])[0]
-                assert psnr(decoded, scene()) > 28
-                assert dict(picture.meta) == {"step": 7}
-                viewer.close()
-            assert len(stream.replay.clip()) == 1, "shown twice, and once in the replay"
-
-    run(inner())
+async def test_who_comes_between_two_frames_sees_the_newest_at_once(codec: Codec) -> None:
+    async with encoding_hub() as (hub, _):
+        stream = hub.declare("main")
+        hub.publish(scene(), "main", {"step": 7}, bgr=False)  # and then no more, and no tick
+        await until(lambda: stream.mailbox.current is not None)
+        assert counted(hub, "frames_encoded_total", stream="main", codec=codec) == 0, "nobody was there"
+        for _ in range(2):
+            stream.key_at = 0.0  # a while ago
+            viewer = hub.subscribe("main", codec)
+            picture = await asyncio.wait_for(viewer.get(), 10)
+            decoded = decode_jpeg(picture.data) if codec == "jpeg" else decode_h264([picture.data])[0]
+            assert psnr(decoded, scene()) > 28
+            assert dict(picture.meta) == {"step": 7}
+            viewer.close()
+        assert len(stream.replay.clip()) == 1, "shown twice, and once in the replay"
 
 
-def test_a_still_frame_is_encoded_again_as_a_key_frame() -> None:
-    async def inner() -> None:
-        async with encoding_hub() as (hub, _):
-            stream, early = hub.declare("main"), hub.subscribe("main", "jpeg")
-            (seen,) = await shown(hub, scene(), early)
-            stream.key_at = time.monotonic() + 60.0  # so that who joins waits for a tick
-            late = hub.subscribe("main", "h264")
-            task = asyncio.create_task(late.get())
-            await until(lambda: late.is_waiting)
-            stream.again_asked = stream.key_asked = True
-            hub.pending.add(stream)
-            again = await asyncio.wait_for(task, 10)
-            assert again.key
-            assert again.seq > seen.seq
-            assert again.captured == seen.captured
-            assert psnr(decode_h264([again.data])[0], scene()) > 28
-
-    run(inner())
+async def test_a_still_frame_is_encoded_again_as_a_key_frame() -> None:
+    async with encoding_hub() as (hub, _):
+        stream, early = hub.declare("main"), hub.subscribe("main", "jpeg")
+        (seen,) = await shown(hub, scene(), early)
+        stream.key_at = time.monotonic() + 60.0  # so that who joins waits for a tick
+        late = hub.subscribe("main", "h264")
+        task = asyncio.create_task(late.get())
+        await until(lambda: late.is_waiting)
+        stream.again_asked = stream.key_asked = True
+        hub.pending.add(stream)
+        again = await asyncio.wait_for(task, 10)
+        assert again.key
+        assert again.seq > seen.seq
+        assert again.captured == seen.captured
+        assert psnr(decode_h264([again.data])[0], scene()) > 28
 
 
-def test_an_encoder_that_nobody_watches_is_let_go() -> None:
-    async def inner() -> None:
-        async with encoding_hub() as (hub, encoding):
-            hub.declare("main")
-            still, video = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
-            await shown(hub, scene(), still, video)
-            assert ("main", "h264") in encoding._encoders
-            video.close()
-            await shown(hub, scene(), still)
-            assert ("main", "h264") not in encoding._encoders
-
-    run(inner())
+async def test_an_encoder_that_nobody_watches_is_let_go() -> None:
+    async with encoding_hub() as (hub, encoding):
+        hub.declare("main")
+        still, video = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
+        await shown(hub, scene(), still, video)
+        assert ("main", "h264") in encoding._encoders
+        video.close()
+        await shown(hub, scene(), still)
+        assert ("main", "h264") not in encoding._encoders
 
 
-def test_sizes_may_change() -> None:
-    async def inner() -> None:
-        async with encoding_hub() as (hub, _):
-            hub.declare("main")
-            viewers = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
-            for shape in ((48, 64), (47, 61), (3, 20, 30), (48, 64)):
-                frame = np.full((*shape, 3), 90, np.uint8)
-                still, video = await shown(hub, frame, *viewers)
-                assert (still.height, still.width) == (video.height, video.width) == decode_jpeg(still.data).shape[:2]
-                assert video.key
-
-    run(inner())
+async def test_sizes_may_change() -> None:
+    async with encoding_hub() as (hub, _):
+        hub.declare("main")
+        viewers = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
+        for shape in ((48, 64), (47, 61), (3, 20, 30), (48, 64)):
+            frame = np.full((*shape, 3), 90, np.uint8)
+            still, video = await shown(hub, frame, *viewers)
+            assert (still.height, still.width) == (video.height, video.width) == decode_jpeg(still.data).shape[:2]
+            assert video.key
 
 
 def test_h264_that_fails_ends_its_viewers_and_not_those_of_jpeg(
@@ -214,7 +190,7 @@ def test_h264_that_fails_ends_its_viewers_and_not_those_of_jpeg(
     assert len(caplog.records) == 1
 
 
-def test_a_jpeg_that_fails_is_an_error_and_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_jpeg_that_fails_is_an_error_and_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
     def sometimes(*arguments: Any, **options: Any) -> bytes:
@@ -224,47 +200,37 @@ def test_a_jpeg_that_fails_is_an_error_and_the_next_one_comes(monkeypatch: pytes
         return b"jpeg"
 
     monkeypatch.setattr(stills, "compress", sometimes)
-
-    async def inner() -> None:
-        async with encoding_hub() as (hub, encoding):
-            subscription = hub.subscribe(hub.declare("main").name, "jpeg")
-            task = asyncio.create_task(subscription.get())
-            while not task.done():
-                await until(lambda: task.done() or hub.declare("main").is_due(asyncio.get_running_loop().time()))
-                hub.publish(scene(), "main", None, bgr=False)
-            assert (await task).data == b"jpeg"
-            assert str(encoding.error) == "out of luck"
-            assert counted(hub, "encode_errors_total", stream="main", codec="jpeg") == 1
-
-    run(inner())
+    async with encoding_hub() as (hub, encoding):
+        subscription = hub.subscribe(hub.declare("main").name, "jpeg")
+        task = asyncio.create_task(subscription.get())
+        while not task.done():
+            await until(lambda: task.done() or hub.declare("main").is_due(asyncio.get_running_loop().time()))
+            hub.publish(scene(), "main", None, bgr=False)
+        assert (await task).data == b"jpeg"
+        assert str(encoding.error) == "out of luck"
+        assert counted(hub, "encode_errors_total", stream="main", codec="jpeg") == 1
 
 
-def test_a_pipeline_of_the_program_makes_the_jpegs() -> None:
+async def test_a_pipeline_of_the_program_makes_the_jpegs() -> None:
     class Pipeline:
         def encode_jpeg(self, rgb: np.ndarray, quality: int = 80, *, bgr: bool = False) -> bytes:
             return f"{rgb.shape} {quality} {bgr} {threading.current_thread().name}".encode()
 
-    async def inner() -> None:
-        async with encoding_hub(pipeline=Pipeline(), jpeg_quality=55) as (hub, _):
-            hub.declare("main")
-            (picture,) = await shown(hub, scene(4, 6), hub.subscribe("main"), bgr=True)
-            assert picture.data == b"(4, 6, 3) 55 True torchrl_gpu stream encoder"
-
-    run(inner())
+    async with encoding_hub(pipeline=Pipeline(), jpeg_quality=55) as (hub, _):
+        hub.declare("main")
+        (picture,) = await shown(hub, scene(4, 6), hub.subscribe("main"), bgr=True)
+        assert picture.data == b"(4, 6, 3) 55 True torchrl_gpu stream encoder"
 
 
-def test_a_frame_that_cannot_be_read_is_an_error_and_the_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def inner() -> None:
-        async with encoding_hub() as (hub, encoding):
-            stream = hub.declare("main")
-            monkeypatch.setattr(stream.mailbox, "take", lambda: 1 / 0)
-            hub.pending.add(stream)
-            await until(lambda: encoding.error is not None)
-            monkeypatch.undo()
-            await shown(hub, scene(), hub.subscribe("main"))
-            assert isinstance(encoding.error, ZeroDivisionError)
-
-    run(inner())
+async def test_a_frame_that_cannot_be_read_is_an_error_and_the_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with encoding_hub() as (hub, encoding):
+        stream = hub.declare("main")
+        monkeypatch.setattr(stream.mailbox, "take", lambda: 1 / 0)
+        hub.pending.add(stream)
+        await until(lambda: encoding.error is not None)
+        monkeypatch.undo()
+        await shown(hub, scene(), hub.subscribe("main"))
+        assert isinstance(encoding.error, ZeroDivisionError)
 
 
 def test_the_thread_ends_with_stop_even_if_it_never_began() -> None:
@@ -291,38 +257,32 @@ class OnItsWay:
         return [0.5, 4.0]
 
 
-def test_the_range_of_depth_is_read_when_the_copy_is_there() -> None:
-    async def inner() -> None:
-        async with encoding_hub() as (hub, _):
-            stream, depth = hub.declare("main"), OnItsWay()
-            task = asyncio.create_task(hub.subscribe("main").get())
-            await until(lambda: stream.is_due(asyncio.get_running_loop().time()))
-            stream.mailbox.put(CapturedFrame(scene(), False, 0.0, hub.next_seq(), {"step": 1}, depth, depth))
-            hub.pending.add(stream)
-            picture = await asyncio.wait_for(task, 10)
-            assert dict(picture.meta) == {"step": 1, "depth_near_m": 0.5, "depth_far_m": 4.0}
-
-    run(inner())
+async def test_the_range_of_depth_is_read_when_the_copy_is_there() -> None:
+    async with encoding_hub() as (hub, _):
+        stream, depth = hub.declare("main"), OnItsWay()
+        task = asyncio.create_task(hub.subscribe("main").get())
+        await until(lambda: stream.is_due(asyncio.get_running_loop().time()))
+        stream.mailbox.put(CapturedFrame(scene(), False, 0.0, hub.next_seq(), {"step": 1}, depth, depth))
+        hub.pending.add(stream)
+        picture = await asyncio.wait_for(task, 10)
+        assert dict(picture.meta) == {"step": 1, "depth_near_m": 0.5, "depth_far_m": 4.0}
 
 
-def test_a_member_that_is_dropped_takes_its_encoder_along() -> None:
-    async def inner() -> None:
-        async with encoding_hub() as (hub, encoding):
-            hub.declare_family("env", 8)
-            subscription = hub.subscribe("env3", "h264")
-            task = asyncio.create_task(subscription.get())
-            await until(hub.wanted_streams)
-            hub.publish(scene(), "env3", None, bgr=False)
-            await asyncio.wait_for(task, 10)
-            encoder = encoding._encoders["env3", "h264"]
-            subscription.close()
-            hub.streams["env3"].idle_since = -1e9
-            hub.tick()
-            await until(lambda: ("env3", "h264") not in encoding._encoders)
-            with pytest.raises(RuntimeError, match="one that was closed"):
-                encoder.encode(scene())
-
-    run(inner())
+async def test_a_member_that_is_dropped_takes_its_encoder_along() -> None:
+    async with encoding_hub() as (hub, encoding):
+        hub.declare_family("env", 8)
+        subscription = hub.subscribe("env3", "h264")
+        task = asyncio.create_task(subscription.get())
+        await until(hub.wanted_streams)
+        hub.publish(scene(), "env3", None, bgr=False)
+        await asyncio.wait_for(task, 10)
+        encoder = encoding._encoders["env3", "h264"]
+        subscription.close()
+        hub.streams["env3"].idle_since = -1e9
+        hub.tick()
+        await until(lambda: ("env3", "h264") not in encoding._encoders)
+        with pytest.raises(RuntimeError, match="one that was closed"):
+            encoder.encode(scene())
 
 
 class Numbers:
@@ -340,20 +300,16 @@ class Numbers:
 
 
 @pytest.mark.parametrize("has_deltas", [True, False])
-def test_another_codec_is_one_line(monkeypatch: pytest.MonkeyPatch, has_deltas: bool) -> None:
+async def test_another_codec_is_one_line(monkeypatch: pytest.MonkeyPatch, has_deltas: bool) -> None:
     monkeypatch.setitem(registry.CODECS, "numbers", StreamCodec(Numbers, has_deltas))
-
-    async def inner() -> None:
-        async with encoding_hub() as (hub, encoding):
-            viewers = [hub.subscribe(hub.declare("main").name, codec) for codec in ("numbers", "jpeg")]
-            pictures = [(await shown(hub, scene(), *viewers))[0] for _ in range(3)]
-            assert [(picture.codec, picture.data[0]) for picture in pictures] == [("numbers", i) for i in (1, 2, 3)]
-            assert [picture.key for picture in pictures] == [True, False, False]
-            place = "main" if has_deltas else "", "numbers"
-            made = encoding._encoders[place]
-            viewers[0].close()
-            await shown(hub, scene(), viewers[1])
-            assert (place in encoding._encoders) is not has_deltas, "one for all streams stays"
-        assert made.number == -1
-
-    run(inner())
+    async with encoding_hub() as (hub, encoding):
+        viewers = [hub.subscribe(hub.declare("main").name, codec) for codec in ("numbers", "jpeg")]
+        pictures = [(await shown(hub, scene(), *viewers))[0] for _ in range(3)]
+        assert [(picture.codec, picture.data[0]) for picture in pictures] == [("numbers", i) for i in (1, 2, 3)]
+        assert [picture.key for picture in pictures] == [True, False, False]
+        place = "main" if has_deltas else "", "numbers"
+        made = encoding._encoders[place]
+        viewers[0].close()
+        await shown(hub, scene(), viewers[1])
+        assert (place in encoding._encoders) is not has_deltas, "one for all streams stays"
+    assert made.number == -1

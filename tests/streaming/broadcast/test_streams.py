@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.streaming.viewers import encoded, run, until
+from tests.streaming.viewers import encoded, until
 from torchrl_gpu.streaming.broadcast import streams
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
@@ -19,19 +19,14 @@ from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
 from torchrl_gpu.streaming.broadcast.streams import Stream, Subscription, SubscriptionClosed
 
 
-def with_hub(test: Any) -> Any:
-    """Runs a test on a loop, with a hub and its stream `main`."""
+@pytest.fixture
+def hub() -> Hub:
+    return Hub(fps=1000.0)
 
-    def sync() -> None:
-        async def inner() -> None:
-            hub = Hub(fps=1000.0)
-            hub.attach(asyncio.get_running_loop())
-            await test(hub, hub.declare("main"))
 
-        run(inner())
-
-    sync.__name__, sync.__doc__ = test.__name__, test.__doc__
-    return sync
+@pytest.fixture
+def stream(hub: Hub) -> Stream:
+    return hub.declare("main")
 
 
 async def waiting(subscription: Subscription) -> asyncio.Task[EncodedPicture]:
@@ -46,7 +41,6 @@ async def soon(task: Coroutine[Any, Any, EncodedPicture] | asyncio.Task[EncodedP
     return (await asyncio.wait_for(task, 5)).seq
 
 
-@with_hub
 async def test_a_frame_is_due_while_somebody_waits_or_none_has_been_kept_for_a_second(hub: Hub, stream: Stream) -> None:
     assert stream.is_due(time.monotonic())
     stream.schedule.advance(time.monotonic() + 60.0)
@@ -69,7 +63,6 @@ async def test_a_frame_is_due_while_somebody_waits_or_none_has_been_kept_for_a_s
     assert not stream.is_due(time.monotonic() + 1), "it waits no longer"
 
 
-@with_hub
 async def test_a_frame_that_was_taken_is_not_asked_for_again_at_once(hub: Hub, stream: Stream) -> None:
     subscription = hub.subscribe("main", fps=0.1)
     task = await waiting(subscription)
@@ -81,7 +74,6 @@ async def test_a_frame_that_was_taken_is_not_asked_for_again_at_once(hub: Hub, s
     task.cancel()
 
 
-@with_hub
 async def test_a_viewer_of_few_frames_gets_few(hub: Hub, stream: Stream) -> None:
     fast, slow = hub.subscribe("main"), hub.subscribe("main", fps=0.1)
     tasks = [await waiting(fast), await waiting(slow)]
@@ -96,7 +88,6 @@ async def test_a_viewer_of_few_frames_gets_few(hub: Hub, stream: Stream) -> None
     late.cancel()
 
 
-@with_hub
 async def test_who_does_not_take_keeps_the_newest(hub: Hub, stream: Stream) -> None:
     quick, slow = hub.subscribe("main"), hub.subscribe("main")
     for seq in range(5):
@@ -108,7 +99,6 @@ async def test_who_does_not_take_keeps_the_newest(hub: Hub, stream: Stream) -> N
     assert slow.dropped == 4
 
 
-@with_hub
 async def test_viewers_get_their_codec_and_the_encoder_knows_which(hub: Hub, stream: Stream) -> None:
     still, video = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
     assert stream.codecs_due(time.monotonic()) == set()
@@ -120,7 +110,6 @@ async def test_viewers_get_their_codec_and_the_encoder_knows_which(hub: Hub, str
     assert (await second).codec == "h264"
 
 
-@with_hub
 async def test_who_joins_asks_for_a_key_frame_and_gets_nothing_before_it(hub: Hub, stream: Stream) -> None:
     subscription = hub.subscribe("main", "h264")
     assert stream.key_asked
@@ -132,7 +121,6 @@ async def test_who_joins_asks_for_a_key_frame_and_gets_nothing_before_it(hub: Hu
     assert subscription.dropped == 0
 
 
-@with_hub
 async def test_after_a_gap_a_key_frame_is_asked_for_once_the_viewer_takes_again(hub: Hub, stream: Stream) -> None:
     subscription = hub.subscribe("main", "h264")
     hub.deliver(stream, encoded(1, codec="h264"))
@@ -148,7 +136,6 @@ async def test_after_a_gap_a_key_frame_is_asked_for_once_the_viewer_takes_again(
     assert await soon(task) == 21
 
 
-@with_hub
 async def test_key_frames_are_not_asked_for_too_often(hub: Hub, stream: Stream) -> None:
     stream.key_at = 100.0
     stream.ask_key(streams.GAP_SPACING, 100.0 + streams.GAP_SPACING / 2)
@@ -157,7 +144,6 @@ async def test_key_frames_are_not_asked_for_too_often(hub: Hub, stream: Stream) 
     assert stream.key_asked
 
 
-@with_hub
 async def test_who_joins_just_after_a_key_frame_waits_for_the_next_as_a_joiner(hub: Hub, stream: Stream) -> None:
     stream.key_at = time.monotonic()
     task = await waiting(hub.subscribe("main", "h264"))
@@ -169,7 +155,6 @@ async def test_who_joins_just_after_a_key_frame_waits_for_the_next_as_a_joiner(h
     await task
 
 
-@with_hub
 async def test_closing_wakes_who_waits(hub: Hub, stream: Stream) -> None:
     subscription = hub.subscribe("main")
     task = await waiting(subscription)
@@ -183,7 +168,6 @@ async def test_closing_wakes_who_waits(hub: Hub, stream: Stream) -> None:
     assert stream.demand_at == math.inf
 
 
-@with_hub
 async def test_the_rate_is_that_of_the_fastest_viewer(hub: Hub, stream: Stream) -> None:
     slow = hub.subscribe("main", fps=2)
     fast = hub.subscribe("main", fps=10)
@@ -198,7 +182,6 @@ async def test_the_rate_is_that_of_the_fastest_viewer(hub: Hub, stream: Stream) 
     assert hub.subscribe("main", fps=900).schedule.interval == pytest.approx(1 / 50), "not beyond the server's"
 
 
-@with_hub
 async def test_there_must_be_such_a_stream(hub: Hub, stream: Stream) -> None:
     with pytest.raises(ProtocolError, match="want one of the streams main"):
         hub.subscribe("other")

@@ -31,42 +31,33 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamServer]:
     "said",
     [b"", b"GET", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"GET / HTTP/1.1\r\nX: " + b"a" * 8000, b"\x16\x03\x01"],
 )
-def test_half_a_request_is_not_waited_for(impatient: StreamServer, said: bytes) -> None:
-    async def inner() -> None:
+async def test_half_a_request_is_not_waited_for(impatient: StreamServer, said: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
+    writer.write(said)
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(4096):
+            pass
+    writer.close()
+
+
+async def test_an_answered_connection_is_closed_after_a_while(impatient: StreamServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await reader.readline()).split()[1] == b"200"
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(4096):
+            pass
+    writer.close()
+
+
+async def test_a_viewer_is_no_connection_without_a_request(impatient: StreamServer) -> None:
+    impatient.declare("main")
+    async with viewer(impatient) as guest:
         reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
-        writer.write(said)
         with contextlib.suppress(ConnectionError):
-            while await reader.read(4096):
-                pass
-        writer.close()
-
-    run(inner())
-
-
-def test_an_answered_connection_is_closed_after_a_while(impatient: StreamServer) -> None:
-    async def inner() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (await reader.readline()).split()[1] == b"200"
-        with contextlib.suppress(ConnectionError):
-            while await reader.read(4096):
-                pass
-        writer.close()
-
-    run(inner())
-
-
-def test_a_viewer_is_no_connection_without_a_request(impatient: StreamServer) -> None:
-    async def inner() -> None:
-        impatient.declare("main")
-        async with viewer(impatient) as guest:
-            reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-            writer.close()  # which says that more than the patience has passed
-            await guest.quiet()
-
-    run(inner())
+            assert await reader.read() == b""
+        writer.close()  # which says that more than the patience has passed
+        await guest.quiet()
 
 
 def test_the_oldest_silent_connection_makes_room_and_no_viewer_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,23 +144,19 @@ def test_who_watches_nothing_is_dropped_however_slowly_it_reads_or_writes(
         run(inner(stream_server))
 
 
-def test_a_request_may_not_go_on_forever() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
-        writer.write(b"GET / HTTP/1.1\r\n")
-        with contextlib.suppress(ConnectionError):
-            for i in range(200):
-                writer.write(f"X-{i}: {'a' * 8000}\r\n".encode())
-                await writer.drain()
-            while await reader.read(65_536):
-                pass
-        writer.close()
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_a_request_may_not_go_on_forever(stream_server: StreamServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+    writer.write(b"GET / HTTP/1.1\r\n")
+    with contextlib.suppress(ConnectionError):
+        for i in range(200):
+            writer.write(f"X-{i}: {'a' * 8000}\r\n".encode())
+            await writer.drain()
+        while await reader.read(65_536):
+            pass
+    writer.close()
 
 
-def test_a_flood_of_bytes_by_hand() -> None:
+async def test_a_flood_of_bytes_by_hand() -> None:
     """Of a viewer: 256 KiB at once and 64 KiB a second. Afterwards nothing is heard of it."""
     heard: list[int] = []
     floods: list[bool] = []
@@ -178,13 +165,10 @@ def test_a_flood_of_bytes_by_hand() -> None:
         def data_received(self, data: bytes) -> None:
             heard.append(len(data))
 
-    async def inner() -> None:
-        guest = Connection(ConnectionLimit(1), Within(), None)
-        guest.limit_rate(lambda: floods.append(True))
-        for _ in range(5):
-            guest.data_received(bytes(100_000))
-
-    run(inner())
+    guest = Connection(ConnectionLimit(1), Within(), None)
+    guest.limit_rate(lambda: floods.append(True))
+    for _ in range(5):
+        guest.data_received(bytes(100_000))
     assert (heard, floods) == ([100_000, 100_000], [True])
 
 

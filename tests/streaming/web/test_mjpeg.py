@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.streaming.pictures import decode_jpeg, psnr, scene
-from tests.streaming.viewers import address, counted, producing, run, server, session, until
+from tests.streaming.viewers import address, counted, producing, server, session, until
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.server import StreamServer
 
@@ -19,58 +19,46 @@ def hub_of(stream_server: StreamServer) -> Hub:
     return hub
 
 
-def test_the_head_of_the_next_part_comes_with_the_picture() -> None:
+async def test_the_head_of_the_next_part_comes_with_the_picture(stream_server: StreamServer) -> None:
     """A browser shows a part when it has seen the next one's head, which must not wait for the next picture."""
-
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with session() as client, client.get(address(stream_server, "stream.mjpg")) as answer:
-            assert answer.headers["Content-Type"] == "multipart/x-mixed-replace; boundary=frame"
-            head = b"--frame\r\nContent-Type: image/jpeg\r\n\r\n"
-            assert await answer.content.readexactly(len(head)) == head
-            for shift in range(3):
-                await until(stream_server.wanted)
-                stream_server.publish(scene(shift=shift))
-                part = await answer.content.readuntil(head)
-                assert part.endswith(b"\r\n" + head)
-                assert psnr(decode_jpeg(part[: -len(head) - 2]), scene(shift=shift)) > 28
-
-    with server() as stream_server:
-        run(inner(stream_server))
-
-
-def test_the_usual_framing_tells_length_and_header() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with session() as client, client.get(address(stream_server, "stream.mjpg?compat=1")) as answer:
-            for step in range(3):
-                await until(stream_server.wanted)
-                stream_server.publish(scene(), meta={"step": step})
-                assert await answer.content.readline() == b"--frame\r\n"
-                fields = dict([line async for line in json_object(answer.content)])
-                payload = await answer.content.readexactly(int(fields["Content-Length"]) + 2)
-                assert psnr(decode_jpeg(payload[:-2]), scene()) > 28
-                assert json.loads(fields["X-Frame"])["meta"] == {"step": step}
-                assert fields["Content-Type"] == "image/jpeg"
-
-    with server() as stream_server:
-        run(inner(stream_server))
-
-
-def test_a_picture_that_is_sent_again_is_not_counted_again() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with session() as client, client.get(address(stream_server, "stream.mjpg")) as answer:
-            head = b"--frame\r\nContent-Type: image/jpeg\r\n\r\n"
-            await answer.content.readuntil(head)
+    stream_server.declare("main")
+    async with session() as client, client.get(address(stream_server, "stream.mjpg")) as answer:
+        assert answer.headers["Content-Type"] == "multipart/x-mixed-replace; boundary=frame"
+        head = b"--frame\r\nContent-Type: image/jpeg\r\n\r\n"
+        assert await answer.content.readexactly(len(head)) == head
+        for shift in range(3):
             await until(stream_server.wanted)
-            stream_server.publish(scene())
-            parts = [await answer.content.readuntil(head) for _ in range(3)]
-            assert len(set(parts)) == 1
-            assert counted(hub_of(stream_server), "frames_sent_total", codec="jpeg", transport="mjpeg") == 1
+            stream_server.publish(scene(shift=shift))
+            part = await answer.content.readuntil(head)
+            assert part.endswith(b"\r\n" + head)
+            assert psnr(decode_jpeg(part[: -len(head) - 2]), scene(shift=shift)) > 28
 
-    with server(heartbeat_s=0.05) as stream_server:
-        run(inner(stream_server))
+
+async def test_the_usual_framing_tells_length_and_header(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with session() as client, client.get(address(stream_server, "stream.mjpg?compat=1")) as answer:
+        for step in range(3):
+            await until(stream_server.wanted)
+            stream_server.publish(scene(), meta={"step": step})
+            assert await answer.content.readline() == b"--frame\r\n"
+            fields = dict([line async for line in json_object(answer.content)])
+            payload = await answer.content.readexactly(int(fields["Content-Length"]) + 2)
+            assert psnr(decode_jpeg(payload[:-2]), scene()) > 28
+            assert json.loads(fields["X-Frame"])["meta"] == {"step": step}
+            assert fields["Content-Type"] == "image/jpeg"
+
+
+@pytest.mark.server(heartbeat_s=0.05)
+async def test_a_picture_that_is_sent_again_is_not_counted_again(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with session() as client, client.get(address(stream_server, "stream.mjpg")) as answer:
+        head = b"--frame\r\nContent-Type: image/jpeg\r\n\r\n"
+        await answer.content.readuntil(head)
+        await until(stream_server.wanted)
+        stream_server.publish(scene())
+        parts = [await answer.content.readuntil(head) for _ in range(3)]
+        assert len(set(parts)) == 1
+        assert counted(hub_of(stream_server), "frames_sent_total", codec="jpeg", transport="mjpeg") == 1
 
 
 async def json_object(content: Any) -> Any:
@@ -97,54 +85,43 @@ def test_opencv_reads_it() -> None:
     assert psnr(picture[..., ::-1], scene()) > 25
 
 
+@pytest.mark.server(heartbeat_s=0.05)
 @pytest.mark.parametrize(
     ("query", "status"),
     [("?stream=other", 404), ("?fps=0", 400), ("?fps=many", 400), ("?fps=5", 200), ("?fps=1e9", 400)],
 )
-def test_what_may_be_asked_for(query: str, status: int) -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with session() as client, client.get(address(stream_server, "stream.mjpg", query)) as answer:
-            assert answer.status == status
-            if status == 200:
-                await until(lambda: stream_server.watchers() == 1)
-                (subscription,) = hub_of(stream_server).streams["main"].subscriptions
-                assert subscription.schedule.interval == 0.2
-        await until(lambda: stream_server.watchers() == 0)
-
-    with server(heartbeat_s=0.05) as stream_server:
-        run(inner(stream_server))
+async def test_what_may_be_asked_for(stream_server: StreamServer, query: str, status: int) -> None:
+    stream_server.declare("main")
+    async with session() as client, client.get(address(stream_server, "stream.mjpg", query)) as answer:
+        assert answer.status == status
+        if status == 200:
+            await until(lambda: stream_server.watchers() == 1)
+            (subscription,) = hub_of(stream_server).streams["main"].subscriptions
+            assert subscription.schedule.interval == 0.2
+    await until(lambda: stream_server.watchers() == 0)
 
 
-def test_viewers_that_leave_or_do_not_read_are_found() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        frame = scene(800, 1200)
-        gone, stuck = ask(stream_server), ask(stream_server)
-        with stuck, producing(stream_server, frame=frame):
-            await until(
-                lambda: counted(hub_of(stream_server), "frames_sent_total", codec="jpeg", transport="mjpeg") > 1
-            )
-            gone.close()
-            await until(lambda: stream_server.watchers() == 0)
-        assert counted(hub_of(stream_server), "clients", transport="mjpeg") == 0
-
-    with server(heartbeat_s=0.1) as stream_server:
-        run(inner(stream_server))
-
-
-def test_a_still_source_does_not_hide_who_left() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        gone = ask(stream_server)
-        await until(stream_server.wanted)
-        stream_server.publish(scene())
-        gone.recv(100)
+@pytest.mark.server(heartbeat_s=0.1)
+async def test_viewers_that_leave_or_do_not_read_are_found(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    frame = scene(800, 1200)
+    gone, stuck = ask(stream_server), ask(stream_server)
+    with stuck, producing(stream_server, frame=frame):
+        await until(lambda: counted(hub_of(stream_server), "frames_sent_total", codec="jpeg", transport="mjpeg") > 1)
         gone.close()
         await until(lambda: stream_server.watchers() == 0)
+    assert counted(hub_of(stream_server), "clients", transport="mjpeg") == 0
 
-    with server(heartbeat_s=0.05) as stream_server:
-        run(inner(stream_server))
+
+@pytest.mark.server(heartbeat_s=0.05)
+async def test_a_still_source_does_not_hide_who_left(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    gone = ask(stream_server)
+    await until(stream_server.wanted)
+    stream_server.publish(scene())
+    gone.recv(100)
+    gone.close()
+    await until(lambda: stream_server.watchers() == 0)
 
 
 def ask(stream_server: StreamServer) -> socket.socket:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -19,19 +18,12 @@ from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
 from torchrl_gpu.streaming.web.packet_track import PacketTrack
 
-Play = Callable[[Hub], Coroutine[Any, Any, None]]
 
-
-def on_a_loop(play: Play) -> None:
-    """Plays with a hub of the streams main and other, inside an event loop, for at most five seconds."""
-
-    async def run() -> None:
-        hub = Hub()
-        hub.declare("main"), hub.declare("other")
-        hub.attach(asyncio.get_running_loop())
-        await asyncio.wait_for(play(hub), 5)
-
-    asyncio.run(run())
+@pytest.fixture
+def hub() -> Hub:
+    made = Hub()
+    made.declare("main"), made.declare("other")
+    return made
 
 
 def give(hub: Hub, seq: int, *, captured: float = 100.0, key: bool = True, stream: str = "main") -> None:
@@ -48,103 +40,82 @@ async def waits(track: PacketTrack) -> asyncio.Task[Any]:
     return task
 
 
-def test_a_packet_carries_the_picture_and_the_time_of_its_capture() -> None:
-    async def play(hub: Hub) -> None:
-        track = PacketTrack(hub, "main")
-        give(hub, 1, captured=100.5)
-        packet = await track.recv()
-        assert bytes(packet) == b"\0\0\1\1"
-        assert packet.time_base == Fraction(1, 90_000)
-        assert packet.pts == 100.5 * 90_000
-        assert track.last is not None
-        assert track.last.seq == 1
-        track.stop()
-
-    on_a_loop(play)
+async def test_a_packet_carries_the_picture_and_the_time_of_its_capture(hub: Hub) -> None:
+    track = PacketTrack(hub, "main")
+    give(hub, 1, captured=100.5)
+    packet = await track.recv()
+    assert bytes(packet) == b"\0\0\1\1"
+    assert packet.time_base == Fraction(1, 90_000)
+    assert packet.pts == 100.5 * 90_000
+    assert track.last is not None
+    assert track.last.seq == 1
+    track.stop()
 
 
-def test_times_rise_even_for_one_picture_sent_again_and_clocks_turned_back() -> None:
-    async def play(hub: Hub) -> None:
-        track, times = PacketTrack(hub, "main"), []
-        for seq, captured in enumerate([100.0, 100.0, 99.0, 100.1]):
-            give(hub, seq, captured=captured)
-            times.append((await track.recv()).pts)
-        assert times == [9_000_000, 9_000_001, 9_000_002, 9_009_000]
-        track.stop()
-
-    on_a_loop(play)
+async def test_times_rise_even_for_one_picture_sent_again_and_clocks_turned_back(hub: Hub) -> None:
+    track, times = PacketTrack(hub, "main"), []
+    for seq, captured in enumerate([100.0, 100.0, 99.0, 100.1]):
+        give(hub, seq, captured=captured)
+        times.append((await track.recv()).pts)
+    assert times == [9_000_000, 9_000_001, 9_000_002, 9_009_000]
+    track.stop()
 
 
-def test_a_paused_track_costs_the_stream_nothing_and_begins_again_at_a_key_frame() -> None:
-    async def play(hub: Hub) -> None:
-        track = PacketTrack(hub, "main")
-        give(hub, 1)
-        await track.recv()
-        track.leave()
-        assert hub.streams["main"].subscriptions == ()
-        receiving = await waits(track)
-        track.watch("main")
-        give(hub, 2, key=False)
-        give(hub, 3)
-        assert bytes(await receiving)[-1] == 3
-        track.stop()
-
-    on_a_loop(play)
+async def test_a_paused_track_costs_the_stream_nothing_and_begins_again_at_a_key_frame(hub: Hub) -> None:
+    track = PacketTrack(hub, "main")
+    give(hub, 1)
+    await track.recv()
+    track.leave()
+    assert hub.streams["main"].subscriptions == ()
+    receiving = await waits(track)
+    track.watch("main")
+    give(hub, 2, key=False)
+    give(hub, 3)
+    assert bytes(await receiving)[-1] == 3
+    track.stop()
 
 
-def test_another_stream_takes_the_place_of_the_first() -> None:
-    async def play(hub: Hub) -> None:
-        track = PacketTrack(hub, "main")
-        receiving = await waits(track)
-        track.watch("other")
-        give(hub, 1)
-        give(hub, 2, stream="other")
-        assert bytes(await receiving)[-1] == 2
-        assert hub.streams["main"].subscriptions == ()
-        with pytest.raises(ProtocolError, match="want one of the streams main, other"):
-            track.watch("none")
-        assert len(hub.streams["other"].subscriptions) == 1, "a wrong name changes nothing"
-        track.stop()
-
-    on_a_loop(play)
+async def test_another_stream_takes_the_place_of_the_first(hub: Hub) -> None:
+    track = PacketTrack(hub, "main")
+    receiving = await waits(track)
+    track.watch("other")
+    give(hub, 1)
+    give(hub, 2, stream="other")
+    assert bytes(await receiving)[-1] == 2
+    assert hub.streams["main"].subscriptions == ()
+    with pytest.raises(ProtocolError, match="want one of the streams main, other"):
+        track.watch("none")
+    assert len(hub.streams["other"].subscriptions) == 1, "a wrong name changes nothing"
+    track.stop()
 
 
-def test_a_stream_that_cannot_be_encoded_ends_the_track() -> None:
-    async def play(hub: Hub) -> None:
-        track = PacketTrack(hub, "main")
-        receiving = await waits(track)
-        hub.end_codec(hub.streams["main"], "h264", "no codec")
-        with pytest.raises(MediaStreamError):
-            await receiving
-        assert track.readyState == "ended"
-
-    on_a_loop(play)
+async def test_a_stream_that_cannot_be_encoded_ends_the_track(hub: Hub) -> None:
+    track = PacketTrack(hub, "main")
+    receiving = await waits(track)
+    hub.end_codec(hub.streams["main"], "h264", "no codec")
+    with pytest.raises(MediaStreamError):
+        await receiving
+    assert track.readyState == "ended"
 
 
-def test_a_viewer_that_lost_a_picture_is_given_a_key_frame() -> None:
-    async def play(hub: Hub) -> None:
-        track = PacketTrack(hub, "main")
-        hub.streams["main"].key_asked = False
-        track.request_key()
-        assert hub.streams["main"].key_asked
-        track.leave()
-        track.request_key()  # of no stream: nothing happens
-        track.stop()
-
-    on_a_loop(play)
+async def test_a_viewer_that_lost_a_picture_is_given_a_key_frame(hub: Hub) -> None:
+    track = PacketTrack(hub, "main")
+    hub.streams["main"].key_asked = False
+    track.request_key()
+    assert hub.streams["main"].key_asked
+    track.leave()
+    track.request_key()  # of no stream: nothing happens
+    track.stop()
 
 
-def test_the_origin_is_what_the_sender_adds_to_the_times() -> None:
-    async def play(hub: Hub) -> None:
-        track = PacketTrack(hub, "main")
-        track.sender = SimpleNamespace(_RTCRtpSender__rtp_timestamp=0)
-        give(hub, 1, captured=100.0)
-        packet = await track.recv()
-        assert track.origin is None, "nothing has been sent yet"
-        track.sender._RTCRtpSender__rtp_timestamp = (packet.pts + 2**32 - 5) % 2**32
-        give(hub, 2, captured=101.0)
-        await track.recv()
-        assert track.origin == 2**32 - 5
-        track.stop()
-
-    on_a_loop(play)
+async def test_the_origin_is_what_the_sender_adds_to_the_times(hub: Hub) -> None:
+    track = PacketTrack(hub, "main")
+    track.sender = SimpleNamespace(_RTCRtpSender__rtp_timestamp=0)
+    give(hub, 1, captured=100.0)
+    packet = await track.recv()
+    assert track.origin is None, "nothing has been sent yet"
+    track.sender._RTCRtpSender__rtp_timestamp = (packet.pts + 2**32 - 5) % 2**32
+    give(hub, 2, captured=101.0)
+    await track.recv()
+    assert track.origin == 2**32 - 5
+    track.stop()

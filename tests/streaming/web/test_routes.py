@@ -56,145 +56,123 @@ def session_cookie(stream_server: StreamServer) -> str:
     return f"torchrl_gpu_{stream_server.port}_{stream_server.port}"
 
 
-def test_the_page_runs_nothing_but_its_own_scripts() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        status, headers, body = await get(stream_server, "")
-        assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-        assert b"<style" not in body
-        assert b" style=" not in body
-        policy = headers["Content-Security-Policy"]
-        assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
-        assert f"ws://127.0.0.1:{stream_server.port}" in policy
-        assert "unsafe" not in policy
+async def test_the_page_runs_nothing_but_its_own_scripts(stream_server: StreamServer) -> None:
+    status, headers, body = await get(stream_server, "")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert b"<style" not in body
+    assert b" style=" not in body
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+    assert f"ws://127.0.0.1:{stream_server.port}" in policy
+    assert "unsafe" not in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    files = re.findall(r'"(static/[^"]+)"', body.decode())
+    for path in files:
+        status, headers, body = await get(stream_server, path)
+        kind = {"js": "text/javascript", "css": "text/css"}[path.rpartition(".")[2]]
+        assert (status, headers["Content-Type"]) == (200, f"{kind}; charset=utf-8")
         assert headers["X-Content-Type-Options"] == "nosniff"
-        files = re.findall(r'"(static/[^"]+)"', body.decode())
-        for path in files:
-            status, headers, body = await get(stream_server, path)
-            kind = {"js": "text/javascript", "css": "text/css"}[path.rpartition(".")[2]]
-            assert (status, headers["Content-Type"]) == (200, f"{kind}; charset=utf-8")
-            assert headers["X-Content-Type-Options"] == "nosniff"
-            assert headers["Referrer-Policy"] == "no-referrer"
-            assert headers["Cache-Control"] == "no-store"
-            imported = [f"static/{name}" for name in re.findall(r'^import .*"\./(.+?)";$', body.decode(), re.MULTILINE)]
-            files += [name for name in imported if name not in files]
-        assert sorted(files) == sorted(f"static/{path.name}" for path in PAGE.iterdir() if path.name != "index.html")
-        for path in ("static/index.html", "static/other.js", "static/..%2fservice.py", "static/", "static"):
-            assert (await get(stream_server, path))[0] == 404, path
-
-    with server() as stream_server:
-        run(inner(stream_server))
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Cache-Control"] == "no-store"
+        imported = [f"static/{name}" for name in re.findall(r'^import .*"\./(.+?)";$', body.decode(), re.MULTILINE)]
+        files += [name for name in imported if name not in files]
+    assert sorted(files) == sorted(f"static/{path.name}" for path in PAGE.iterdir() if path.name != "index.html")
+    for path in ("static/index.html", "static/other.js", "static/..%2fservice.py", "static/", "static"):
+        assert (await get(stream_server, path))[0] == 404, path
 
 
-def test_without_a_token_there_is_only_the_page() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        for path in GUARDED:
-            status, headers, body = await get(stream_server, path)
-            assert (status, json.loads(body)["message"]) == (401, "want a token"), path
-            assert headers["WWW-Authenticate"].startswith("Bearer")
-        assert (await post(stream_server, "webrtc/offer", b"{}"))[0] == 401
-        for path in ("", "healthz", "static/main.js"):
-            assert (await get(stream_server, path))[0] == 200
-
-    with server(token="drive") as stream_server:
-        run(inner(stream_server))
+@pytest.mark.server(token="drive")
+async def test_without_a_token_there_is_only_the_page(stream_server: StreamServer) -> None:
+    for path in GUARDED:
+        status, headers, body = await get(stream_server, path)
+        assert (status, json.loads(body)["message"]) == (401, "want a token"), path
+        assert headers["WWW-Authenticate"].startswith("Bearer")
+    assert (await post(stream_server, "webrtc/offer", b"{}"))[0] == 401
+    for path in ("", "healthz", "static/main.js"):
+        assert (await get(stream_server, path))[0] == 200
 
 
+@pytest.mark.server(token="drive", view_token="look")
 @pytest.mark.parametrize(("token", "role"), [("drive", "control"), ("look", "view")])
-def test_a_token_in_the_address_becomes_a_session(token: str, role: str) -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        status, headers, _ = await get(stream_server, f"?token={token}&stream=best")
-        assert (status, headers["Location"]) == (303, "./?stream=best")
-        cookie = SimpleCookie(headers["Set-Cookie"])[session_cookie(stream_server)]
-        assert cookie["httponly"]
-        assert cookie["samesite"] == "Strict"
-        assert not cookie["secure"]
-        assert token not in headers["Set-Cookie"]
-        async with session() as client:
-            async with client.get(address(stream_server, f"?token={token}")) as answer:
-                assert (answer.status, answer.url.query_string) == (200, "")
-            async with client.get(address(stream_server, "streams")) as answer:
-                assert answer.status == 200
-            async with client.ws_connect(address(stream_server, "ws")) as connection:
-                assert (await connection.receive_json())["role"] == role
-
-    with server(token="drive", view_token="look") as stream_server:
-        run(inner(stream_server))
+async def test_a_token_in_the_address_becomes_a_session(stream_server: StreamServer, token: str, role: str) -> None:
+    status, headers, _ = await get(stream_server, f"?token={token}&stream=best")
+    assert (status, headers["Location"]) == (303, "./?stream=best")
+    cookie = SimpleCookie(headers["Set-Cookie"])[session_cookie(stream_server)]
+    assert cookie["httponly"]
+    assert cookie["samesite"] == "Strict"
+    assert not cookie["secure"]
+    assert token not in headers["Set-Cookie"]
+    async with session() as client:
+        async with client.get(address(stream_server, f"?token={token}")) as answer:
+            assert (answer.status, answer.url.query_string) == (200, "")
+        async with client.get(address(stream_server, "streams")) as answer:
+            assert answer.status == 200
+        async with client.ws_connect(address(stream_server, "ws")) as connection:
+            assert (await connection.receive_json())["role"] == role
 
 
-def test_the_page_logs_in() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with session() as client:
-            async with client.post(address(stream_server, "login"), json={"token": "look"}) as answer:
-                assert (answer.status, await answer.json()) == (200, {"role": "view"})
-            async with client.get(address(stream_server, "streams")) as answer:
-                assert answer.status == 200
-        for body, status in (
-            (b'{"token": "other"}', 401),
-            (b'{"token": 7}', 401),
-            (b"{}", 401),
-            (b"[]", 400),
-            (b"nonsense", 400),
-            (b"\xff\xfe", 400),
-            (b"[" * 60_000, 400),
-            (b" " * 70_000, 413),
-        ):
-            assert (await post(stream_server, "login", body))[0] == status, body[:20]
-
-    with server(token="drive", view_token="look") as stream_server:
-        run(inner(stream_server))
+@pytest.mark.server(token="drive", view_token="look")
+async def test_the_page_logs_in(stream_server: StreamServer) -> None:
+    async with session() as client:
+        async with client.post(address(stream_server, "login"), json={"token": "look"}) as answer:
+            assert (answer.status, await answer.json()) == (200, {"role": "view"})
+        async with client.get(address(stream_server, "streams")) as answer:
+            assert answer.status == 200
+    for body, status in (
+        (b'{"token": "other"}', 401),
+        (b'{"token": 7}', 401),
+        (b"{}", 401),
+        (b"[]", 400),
+        (b"nonsense", 400),
+        (b"\xff\xfe", 400),
+        (b"[" * 60_000, 400),
+        (b" " * 70_000, 413),
+    ):
+        assert (await post(stream_server, "login", body))[0] == status, body[:20]
 
 
-def test_a_bearer_and_a_query_open_every_path() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        assert (await get(stream_server, "streams", "drive"))[0] == 200
-        assert (await get(stream_server, "metrics?token=drive"))[0] == 200
-        assert (await get(stream_server, "nothing/here", "drive"))[0] == 404
-        assert (await get(stream_server, "streams", Authorization="Basic drive"))[0] == 401
-
-    with server(token="drive") as stream_server:
-        run(inner(stream_server))
+@pytest.mark.server(token="drive")
+async def test_a_bearer_and_a_query_open_every_path(stream_server: StreamServer) -> None:
+    assert (await get(stream_server, "streams", "drive"))[0] == 200
+    assert (await get(stream_server, "metrics?token=drive"))[0] == 200
+    assert (await get(stream_server, "nothing/here", "drive"))[0] == 404
+    assert (await get(stream_server, "streams", Authorization="Basic drive"))[0] == 401
 
 
-def test_wrong_tokens_end_in_a_wait_which_a_session_passes() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with session() as known:
-            async with known.get(address(stream_server, "?token=drive")):
-                pass
-            for i in range(5):
-                assert (await get(stream_server, "streams", f"guess {i}"))[0] == 401
-            status, headers, _ = await get(stream_server, "streams", "drive")
-            assert status == 429
-            assert 0 < int(headers["Retry-After"]) <= 60
-            assert (await post(stream_server, "login", b'{"token": "drive"}'))[0] == 429
-            assert (await get(stream_server, "?token=drive"))[0] == 429
-            assert (await get(stream_server, "streams"))[0] == 401, "no token is no wrong token"
-            async with known.get(address(stream_server, "metrics")) as answer:
-                assert answer.status == 200
-                text = await answer.text()
-            assert "torchrl_gpu_stream_failed_tokens_total 5.0\n" in text
-            assert 'refused_total{reason="failures"} 3.0\n' in text
-
-    with server(token="drive") as stream_server:
-        run(inner(stream_server))
+@pytest.mark.server(token="drive")
+async def test_wrong_tokens_end_in_a_wait_which_a_session_passes(stream_server: StreamServer) -> None:
+    async with session() as known:
+        async with known.get(address(stream_server, "?token=drive")):
+            pass
+        for i in range(5):
+            assert (await get(stream_server, "streams", f"guess {i}"))[0] == 401
+        status, headers, _ = await get(stream_server, "streams", "drive")
+        assert status == 429
+        assert 0 < int(headers["Retry-After"]) <= 60
+        assert (await post(stream_server, "login", b'{"token": "drive"}'))[0] == 429
+        assert (await get(stream_server, "?token=drive"))[0] == 429
+        assert (await get(stream_server, "streams"))[0] == 401, "no token is no wrong token"
+        async with known.get(address(stream_server, "metrics")) as answer:
+            assert answer.status == 200
+            text = await answer.text()
+        assert "torchrl_gpu_stream_failed_tokens_total 5.0\n" in text
+        assert 'refused_total{reason="failures"} 3.0\n' in text
 
 
 LONG = "a token of more than sixteen letters"
 
 
-def test_a_long_token_opens_at_any_time() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        for i in range(7):
-            assert (await get(stream_server, "streams", f"guess {i}"))[0] == (401 if i < 5 else 429)
-        assert (await get(stream_server, "streams", LONG))[0] == 200
-        assert (await get(stream_server, "streams", f"{LONG}, view"))[0] == 200
-        assert (await post(stream_server, "login", json.dumps({"token": LONG}).encode()))[0] == 200
-        assert (await get(stream_server, f"?token={LONG}"))[0] == 303
-        async with viewer(stream_server, LONG) as guest:
-            await guest.quiet()
-        assert (await get(stream_server, "streams", "guess 8"))[0] == 429
-
-    with server(token=LONG, view_token=f"{LONG}, view") as stream_server:
-        run(inner(stream_server))
+@pytest.mark.server(token=LONG, view_token=f"{LONG}, view")
+async def test_a_long_token_opens_at_any_time(stream_server: StreamServer) -> None:
+    for i in range(7):
+        assert (await get(stream_server, "streams", f"guess {i}"))[0] == (401 if i < 5 else 429)
+    assert (await get(stream_server, "streams", LONG))[0] == 200
+    assert (await get(stream_server, "streams", f"{LONG}, view"))[0] == 200
+    assert (await post(stream_server, "login", json.dumps({"token": LONG}).encode()))[0] == 200
+    assert (await get(stream_server, f"?token={LONG}"))[0] == 303
+    async with viewer(stream_server, LONG) as guest:
+        await guest.quiet()
+    assert (await get(stream_server, "streams", "guess 8"))[0] == 429
 
 
 Carrier = Callable[[StreamServer, str], Coroutine[Any, Any, int]]
@@ -231,32 +209,24 @@ async def by_offer(stream_server: StreamServer, guess: str) -> int:
 CARRIERS = [by_cookie, by_bearer, by_query, by_address_of_the_page, by_login, by_websocket, by_offer]
 
 
+@pytest.mark.server(token="4711")
 @pytest.mark.parametrize("carrier", CARRIERS)
-def test_wrong_ones_are_counted_whatever_carries_them(carrier: Carrier) -> None:
+async def test_wrong_ones_are_counted_whatever_carries_them(stream_server: StreamServer, carrier: Carrier) -> None:
     """Of a token of four digits no way in lets more than five wrong ones be compared."""
-
-    async def inner(stream_server: StreamServer) -> None:
-        assert await carrier(stream_server, "1000") == 401
-        assert await carrier(stream_server, "1000") == 401, "the same again is no other guess"
-        for guess in range(1001, 1005):
-            assert await carrier(stream_server, str(guess)) == 401
-        assert await carrier(stream_server, "1005") == 429
-        assert await by_bearer(stream_server, "1005") == 429
-        assert await by_bearer(stream_server, "4711") == 429, "nor is the right one told from them"
-
-    with server(token="4711") as stream_server:
-        run(inner(stream_server))
+    assert await carrier(stream_server, "1000") == 401
+    assert await carrier(stream_server, "1000") == 401, "the same again is no other guess"
+    for guess in range(1001, 1005):
+        assert await carrier(stream_server, str(guess)) == 401
+    assert await carrier(stream_server, "1005") == 429
+    assert await by_bearer(stream_server, "1005") == 429
+    assert await by_bearer(stream_server, "4711") == 429, "nor is the right one told from them"
 
 
-def test_a_session_cannot_be_computed_from_the_token() -> None:
+@pytest.mark.server(token="4711")
+async def test_a_session_cannot_be_computed_from_the_token(stream_server: StreamServer) -> None:
     """As it could when the cookie was the token's HMAC: whoever tried all tokens of four digits was in."""
-
-    async def inner(stream_server: StreamServer) -> None:
-        cookie = hmac.new(b"4711", b"torchrl_gpu session, control", hashlib.sha256).hexdigest()
-        assert await by_cookie(stream_server, cookie) == 401
-
-    with server(token="4711") as stream_server:
-        run(inner(stream_server))
+    cookie = hmac.new(b"4711", b"torchrl_gpu session, control", hashlib.sha256).hexdigest()
+    assert await by_cookie(stream_server, cookie) == 401
 
 
 def test_a_page_that_was_left_open_shuts_nobody_out() -> None:
@@ -295,22 +265,19 @@ def test_servers_behind_one_host_have_sessions_of_their_own() -> None:
         run(inner(one, other))
 
 
-def test_pages_of_allowed_origins_may_ask_before_they_send_a_token() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-        async with session() as client:
-            for path in ("streams", "login", "curves"):
-                for origin, status in (("https://lab.example", 204), ("https://evil.example", 403)):
-                    there = address(stream_server, path)
-                    async with client.options(there, headers={**asks, "Origin": origin}) as answer:
-                        assert answer.status == status
-                        allowed = answer.headers.get("Access-Control-Allow-Headers", "")
-                        assert ("Authorization" in allowed) == (status == 204)
-            async with client.options(address(stream_server, "streams"), headers=asks) as answer:
-                assert answer.status == 401, "no page asks"
-
-    with server(token="4711", allowed_origins=["https://lab.example"]) as stream_server:
-        run(inner(stream_server))
+@pytest.mark.server(token="4711", allowed_origins=["https://lab.example"])
+async def test_pages_of_allowed_origins_may_ask_before_they_send_a_token(stream_server: StreamServer) -> None:
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    async with session() as client:
+        for path in ("streams", "login", "curves"):
+            for origin, status in (("https://lab.example", 204), ("https://evil.example", 403)):
+                there = address(stream_server, path)
+                async with client.options(there, headers={**asks, "Origin": origin}) as answer:
+                    assert answer.status == status
+                    allowed = answer.headers.get("Access-Control-Allow-Headers", "")
+                    assert ("Authorization" in allowed) == (status == 204)
+        async with client.options(address(stream_server, "streams"), headers=asks) as answer:
+            assert answer.status == 401, "no page asks"
 
 
 def test_a_connection_that_was_to_become_a_socket_still_takes_requests() -> None:
@@ -339,78 +306,64 @@ def test_a_connection_that_was_to_become_a_socket_still_takes_requests() -> None
         assert service.stop() is None
 
 
+@pytest.mark.server(token="drive")
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
-def test_pages_of_other_origins_may_not_connect(origin: str) -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        for token in (None, "drive"):
-            with pytest.raises(WSServerHandshakeError) as error:
-                async with viewer(stream_server, token, origin=origin):
-                    pass
-            assert error.value.status == 403
-        assert (await post(stream_server, "login", b'{"token": "drive"}', Origin=origin))[0] == 403
-        assert (await post(stream_server, "webrtc/offer", b"{}", "drive", Origin=origin))[0] == 403
-
-    with server(token="drive") as stream_server:
-        run(inner(stream_server))
+async def test_pages_of_other_origins_may_not_connect(stream_server: StreamServer, origin: str) -> None:
+    for token in (None, "drive"):
+        with pytest.raises(WSServerHandshakeError) as error:
+            async with viewer(stream_server, token, origin=origin):
+                pass
+        assert error.value.status == 403
+    assert (await post(stream_server, "login", b'{"token": "drive"}', Origin=origin))[0] == 403
+    assert (await post(stream_server, "webrtc/offer", b"{}", "drive", Origin=origin))[0] == 403
 
 
-def test_our_own_page_and_allowed_ones_may() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        for origin in (address(stream_server).rstrip("/"), "https://lab.example"):
-            async with viewer(stream_server, origin=origin) as guest:
-                await guest.quiet()
-
-    with server(allowed_origins=["https://lab.example"]) as stream_server:
-        run(inner(stream_server))
+@pytest.mark.server(allowed_origins=["https://lab.example"])
+async def test_our_own_page_and_allowed_ones_may(stream_server: StreamServer) -> None:
+    for origin in (address(stream_server).rstrip("/"), "https://lab.example"):
+        async with viewer(stream_server, origin=origin) as guest:
+            await guest.quiet()
 
 
-def test_who_may_show_a_picture_within_a_page() -> None:
+@pytest.mark.server(allowed_origins=["https://lab.example"])
+async def test_who_may_show_a_picture_within_a_page(stream_server: StreamServer) -> None:
     """A picture's request names its page as the referrer only; what a browser lets through, the answer says."""
-
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        with producing(stream_server):
-            for referrer, policy in (
-                ("https://lab.example/wiki/robots", "cross-origin"),
-                ("https://lab.example", "cross-origin"),
-                ("https://evil.example/https://lab.example/", "same-site"),
-                ("https://lab.example.evil.example/", "same-site"),
-                ("http://[", "same-site"),
-            ):
-                status, headers, _ = await get(stream_server, "snapshot.jpg", Referer=referrer)
-                assert (status, headers["Cross-Origin-Resource-Policy"]) == (200, policy), referrer
-                assert "Access-Control-Allow-Origin" not in headers
-            _, headers, _ = await get(stream_server, "snapshot.jpg", Origin="https://lab.example")
-            assert headers["Access-Control-Allow-Origin"] == "https://lab.example"
-            assert (headers["Vary"], headers["Cross-Origin-Resource-Policy"]) == ("Origin", "cross-origin")
-            _, headers, _ = await get(stream_server, "snapshot.jpg", Origin="https://evil.example")
+    stream_server.declare("main")
+    with producing(stream_server):
+        for referrer, policy in (
+            ("https://lab.example/wiki/robots", "cross-origin"),
+            ("https://lab.example", "cross-origin"),
+            ("https://evil.example/https://lab.example/", "same-site"),
+            ("https://lab.example.evil.example/", "same-site"),
+            ("http://[", "same-site"),
+        ):
+            status, headers, _ = await get(stream_server, "snapshot.jpg", Referer=referrer)
+            assert (status, headers["Cross-Origin-Resource-Policy"]) == (200, policy), referrer
             assert "Access-Control-Allow-Origin" not in headers
-            _, headers, _ = await get(stream_server, "")
-            assert headers["Cross-Origin-Resource-Policy"] == "same-site"
+        _, headers, _ = await get(stream_server, "snapshot.jpg", Origin="https://lab.example")
+        assert headers["Access-Control-Allow-Origin"] == "https://lab.example"
+        assert (headers["Vary"], headers["Cross-Origin-Resource-Policy"]) == ("Origin", "cross-origin")
+        _, headers, _ = await get(stream_server, "snapshot.jpg", Origin="https://evil.example")
+        assert "Access-Control-Allow-Origin" not in headers
+        _, headers, _ = await get(stream_server, "")
+        assert headers["Cross-Origin-Resource-Policy"] == "same-site"
 
-    with server(allowed_origins=["https://lab.example"]) as stream_server:
-        run(inner(stream_server))
 
-
-def test_pages_of_other_sites_take_no_places() -> None:
+@pytest.mark.server(allowed_origins=["https://lab.example"])
+async def test_pages_of_other_sites_take_no_places(stream_server: StreamServer) -> None:
     """Their pictures would not be shown, but each would be a viewer."""
-
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        other = {"Sec-Fetch-Site": "cross-site"}
-        with producing(stream_server):
-            for destination in ("image", "iframe", "video", "empty", "embed"):
-                fetch = other | {"Sec-Fetch-Dest": destination}
-                assert (await get(stream_server, "snapshot.jpg", **fetch))[0] == 403, destination
-                fetch |= {"Referer": "https://lab.example/"}
-                assert (await get(stream_server, "snapshot.jpg", **fetch))[0] == 200, destination
-            assert (await get(stream_server, "snapshot.jpg", **other, **{"Sec-Fetch-Dest": "document"}))[0] == 200
-            assert (await get(stream_server, "", **other, **{"Sec-Fetch-Dest": "iframe"}))[0] == 200
-            own = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "image"}
-            assert (await get(stream_server, "snapshot.jpg", **own))[0] == 200
-
-    with server(allowed_origins=["https://lab.example"]) as stream_server:
-        run(inner(stream_server))
+    stream_server.declare("main")
+    other = {"Sec-Fetch-Site": "cross-site"}
+    with producing(stream_server):
+        for destination in ("image", "iframe", "video", "empty", "embed"):
+            fetch = other | {"Sec-Fetch-Dest": destination}
+            assert (await get(stream_server, "snapshot.jpg", **fetch))[0] == 403, destination
+            fetch |= {"Referer": "https://lab.example/"}
+            assert (await get(stream_server, "snapshot.jpg", **fetch))[0] == 200, destination
+        assert (await get(stream_server, "snapshot.jpg", **other, **{"Sec-Fetch-Dest": "document"}))[0] == 200
+        assert (await get(stream_server, "", **other, **{"Sec-Fetch-Dest": "iframe"}))[0] == 200
+        own = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "image"}
+        assert (await get(stream_server, "snapshot.jpg", **own))[0] == 200
 
 
 async def raw(stream_server: StreamServer, data: bytes) -> bytes:
@@ -483,62 +436,50 @@ def test_a_body_of_few_bytes_does_not_become_many() -> None:
         run(inner(stream_server))
 
 
-def test_a_name_that_was_turned_to_this_machine_is_refused() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        for path in ("", "healthz", "streams"):
-            assert (await get(stream_server, path, Host=f"evil.example:{stream_server.port}"))[0] == 403
-            assert (await get(stream_server, path, Host="localhost:9999"))[0] == 200, "as through a tunnel"
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_a_name_that_was_turned_to_this_machine_is_refused(stream_server: StreamServer) -> None:
+    for path in ("", "healthz", "streams"):
+        assert (await get(stream_server, path, Host=f"evil.example:{stream_server.port}"))[0] == 403
+        assert (await get(stream_server, path, Host="localhost:9999"))[0] == 200, "as through a tunnel"
 
 
-def test_a_snapshot() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        assert (await get(stream_server, "snapshot.jpg"))[0] == 404
-        stream_server.declare("main")
-        status, headers, _ = await get(stream_server, "snapshot.jpg")
-        assert (status, headers["Retry-After"]) == (503, "1")
+async def test_a_snapshot(stream_server: StreamServer) -> None:
+    assert (await get(stream_server, "snapshot.jpg"))[0] == 404
+    stream_server.declare("main")
+    status, headers, _ = await get(stream_server, "snapshot.jpg")
+    assert (status, headers["Retry-After"]) == (503, "1")
+    with producing(stream_server):
+        status, headers, body = await get(stream_server, "snapshot.jpg?stream=main")
+    assert (status, headers["Content-Type"]) == (200, "image/jpeg")
+    assert psnr(decode_jpeg(body), scene()) > 28
+    about = json.loads(headers["X-Frame"])
+    assert about["meta"]["step"] >= 0
+    assert about["captured"] <= about["sent"]
+    status, headers, again = await get(stream_server, "snapshot.jpg")
+    assert (status, again) == (200, body), "the source stands still: its last frame"
+    assert json.loads(headers["X-Frame"])["meta"]["step"] >= about["meta"]["step"]
+    assert stream_server.watchers() == 0
+
+
+async def test_metrics_count_what_happens(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with viewer(stream_server) as guest:
+        await guest.watch()
         with producing(stream_server):
-            status, headers, body = await get(stream_server, "snapshot.jpg?stream=main")
-        assert (status, headers["Content-Type"]) == (200, "image/jpeg")
-        assert psnr(decode_jpeg(body), scene()) > 28
-        about = json.loads(headers["X-Frame"])
-        assert about["meta"]["step"] >= 0
-        assert about["captured"] <= about["sent"]
-        status, headers, again = await get(stream_server, "snapshot.jpg")
-        assert (status, again) == (200, body), "the source stands still: its last frame"
-        assert json.loads(headers["X-Frame"])["meta"]["step"] >= about["meta"]["step"]
-        assert stream_server.watchers() == 0
-
-    with server() as stream_server:
-        run(inner(stream_server))
-
-
-def test_metrics_count_what_happens() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with viewer(stream_server) as guest:
-            await guest.watch()
-            with producing(stream_server):
-                for _ in range(4):
-                    await guest.picture()
-            await guest.quiet()
-            _, _, body = await get(stream_server, "metrics")
-        lines = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
-        value = {name.removeprefix("torchrl_gpu_stream_"): float(value) for name, value in lines.items()}
-        assert value['clients{transport="websocket"}'] == 1
-        assert value['watchers{codec="jpeg",stream="main"}'] == 1
-        assert value['frames_published_total{stream="main"}'] >= 4
-        assert value['frames_encoded_total{codec="jpeg",stream="main"}'] >= 4
-        assert value['frames_sent_total{codec="jpeg",transport="websocket"}'] >= 4
-        sent = value['sent_bytes_total{codec="jpeg",transport="websocket"}']
-        assert sent > 4 * 1000 < value['encoded_bytes_total{codec="jpeg",stream="main"}']
-        assert value['encode_seconds_total{codec="jpeg",stream="main"}'] > 0
-        assert value["ack_seconds_count"] >= 4
-
-    with server() as stream_server:
-        run(inner(stream_server))
+            for _ in range(4):
+                await guest.picture()
+        await guest.quiet()
+        _, _, body = await get(stream_server, "metrics")
+    lines = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
+    value = {name.removeprefix("torchrl_gpu_stream_"): float(value) for name, value in lines.items()}
+    assert value['clients{transport="websocket"}'] == 1
+    assert value['watchers{codec="jpeg",stream="main"}'] == 1
+    assert value['frames_published_total{stream="main"}'] >= 4
+    assert value['frames_encoded_total{codec="jpeg",stream="main"}'] >= 4
+    assert value['frames_sent_total{codec="jpeg",transport="websocket"}'] >= 4
+    sent = value['sent_bytes_total{codec="jpeg",transport="websocket"}']
+    assert sent > 4 * 1000 < value['encoded_bytes_total{codec="jpeg",stream="main"}']
+    assert value['encode_seconds_total{codec="jpeg",stream="main"}'] > 0
+    assert value["ack_seconds_count"] >= 4
 
 
 def test_an_offer_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -688,37 +629,28 @@ def test_connections_without_a_handshake_are_counted(tmp_path: Path, monkeypatch
         run(inner(stream_server))
 
 
-def test_head_asks_for_no_stream() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with session() as client:
-            for path, status in (("", 200), ("healthz", 200), ("stream.mjpg", 405), ("snapshot.jpg", 405), ("ws", 405)):
-                async with client.head(address(stream_server, path)) as answer:
-                    assert answer.status == status, path
-        await until(lambda: stream_server.watchers() == 0)
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_head_asks_for_no_stream(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with session() as client:
+        for path, status in (("", 200), ("healthz", 200), ("stream.mjpg", 405), ("snapshot.jpg", 405), ("ws", 405)):
+            async with client.head(address(stream_server, path)) as answer:
+                assert answer.status == status, path
+    await until(lambda: stream_server.watchers() == 0)
 
 
-def test_without_a_name_the_first_stream_is_meant() -> None:
+async def test_without_a_name_the_first_stream_is_meant(stream_server: StreamServer) -> None:
     """They were 404 where the only stream had another name than main."""
-
-    async def inner(stream_server: StreamServer) -> None:
-        assert (await get(stream_server, "snapshot.jpg"))[0] == 404, "there is none yet"
-        stream_server.publish(np.full((8, 8, 3), 200, np.uint8), "camera")
-        stream_server.declare("camera:seen")
-        status, headers, _ = await get(stream_server, "snapshot.jpg")
-        assert (status, json.loads(headers["X-Frame"])["stream"]) == (200, "camera")
-        async with session() as client, client.get(address(stream_server, "stream.mjpg")) as answer:
-            assert answer.status == 200
-        assert (await get(stream_server, "snapshot.jpg?stream=main"))[0] == 404, "one that is named is meant"
-        stream_server.publish(np.full((8, 8, 3), 200, np.uint8), "main")
-        _, headers, _ = await get(stream_server, "snapshot.jpg")
-        assert json.loads(headers["X-Frame"])["stream"] == "main"
-
-    with server() as stream_server:
-        run(inner(stream_server))
+    assert (await get(stream_server, "snapshot.jpg"))[0] == 404, "there is none yet"
+    stream_server.publish(np.full((8, 8, 3), 200, np.uint8), "camera")
+    stream_server.declare("camera:seen")
+    status, headers, _ = await get(stream_server, "snapshot.jpg")
+    assert (status, json.loads(headers["X-Frame"])["stream"]) == (200, "camera")
+    async with session() as client, client.get(address(stream_server, "stream.mjpg")) as answer:
+        assert answer.status == 200
+    assert (await get(stream_server, "snapshot.jpg?stream=main"))[0] == 404, "one that is named is meant"
+    stream_server.publish(np.full((8, 8, 3), 200, np.uint8), "main")
+    _, headers, _ = await get(stream_server, "snapshot.jpg")
+    assert json.loads(headers["X-Frame"])["stream"] == "main"
 
 
 def test_requests_one_behind_the_other_leave_others_their_turn() -> None:
@@ -756,12 +688,9 @@ def test_requests_one_behind_the_other_leave_others_their_turn() -> None:
     assert max(order.index("a"), order.index("b")) < 40, "they take turns"
 
 
-def test_json_for_strangers_is_short_whatever_else_a_server_takes() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        body = b'{"token": [' + b"[]," * 40_000 + b"[]]}"
-        status, _, said = await post(stream_server, "login", body)
-        assert (status, json.loads(said)["message"]) == (400, "want JSON of at most 65536 bytes")
-        assert (await post(stream_server, "login", b'{"token": "drive"}'))[0] == 200
-
-    with server(token="drive", max_body_bytes=4 << 20) as stream_server:
-        run(inner(stream_server))
+@pytest.mark.server(token="drive", max_body_bytes=4 << 20)
+async def test_json_for_strangers_is_short_whatever_else_a_server_takes(stream_server: StreamServer) -> None:
+    body = b'{"token": [' + b"[]," * 40_000 + b"[]]}"
+    status, _, said = await post(stream_server, "login", body)
+    assert (status, json.loads(said)["message"]) == (400, "want JSON of at most 65536 bytes")
+    assert (await post(stream_server, "login", b'{"token": "drive"}'))[0] == 200

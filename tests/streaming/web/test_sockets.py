@@ -37,100 +37,82 @@ def keep_nothing(stream_server: StreamServer) -> None:
     hub_of(stream_server).declare("main").schedule.taken_at = math.inf
 
 
-def test_the_greeting() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main", "The main one")
-        async with viewer(stream_server) as guest:
-            hello = await guest.text("hello")
-            assert hello["role"] == "control"
-            assert hello["transports"] == ["h264", "jpeg"]
-            assert hello["streams"][0]["title"] == "The main one"
-            await guest.say("ping", t=5)
-            pong = await guest.text("pong")
-            assert (pong["t"], pong["now"] >= hello["now"]) == (5, True)
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_the_greeting(stream_server: StreamServer) -> None:
+    stream_server.declare("main", "The main one")
+    async with viewer(stream_server) as guest:
+        hello = await guest.text("hello")
+        assert hello["role"] == "control"
+        assert hello["transports"] == ["h264", "jpeg"]
+        assert hello["streams"][0]["title"] == "The main one"
+        await guest.say("ping", t=5)
+        pong = await guest.text("pong")
+        assert (pong["t"], pong["now"] >= hello["now"]) == (5, True)
 
 
-def test_two_pictures_are_under_way_and_no_more() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with viewer(stream_server) as guest:
-            stream_server.declare("main")
-            await guest.watch()
-            first = await shown(stream_server, guest, 0, ack=False)
-            second = await shown(stream_server, guest, 1, ack=False)
-            assert [first["meta"]["step"], second["meta"]["step"]] == [0, 1]
-            await guest.quiet()
-            keep_nothing(stream_server)
-            assert not stream_server.wanted(), "a viewer that is behind wants nothing"
-            stream_server.publish(scene(), meta={"step": 2})
-            await guest.say("ack", seq=10_000)  # of no picture
-            await guest.quiet()
-            assert not stream_server.wanted()
-            await guest.say("ack", seq=first["seq"])
-            assert (await shown(stream_server, guest, 3))["meta"]["step"] == 3
-            for name, number in (("frames_encoded_total", 3), ("frames_published_total", 4)):
-                labels = {"codec": "jpeg"} if name == "frames_encoded_total" else {}
-                assert counted(hub_of(stream_server), name, stream="main", **labels) == number
-
-    with server() as stream_server:
-        run(inner(stream_server))
-
-
-def test_a_slow_viewer_gets_the_newest_and_slows_nobody() -> None:
-    async def inner(stream_server: StreamServer) -> None:
+async def test_two_pictures_are_under_way_and_no_more(stream_server: StreamServer) -> None:
+    async with viewer(stream_server) as guest:
         stream_server.declare("main")
-        async with viewer(stream_server) as slow, viewer(stream_server) as quick:
-            await slow.watch()
-            await quick.watch()
-            await until(lambda: stream_server.watchers() == 2)
-            with producing(stream_server) as steps:
-                behind = [(await slow.picture(ack=False))[0] for _ in range(2)]
-                seen = [(await quick.picture())[0] for _ in range(40)]
-                await slow.quiet()
-                await slow.say("ack", seq=behind[0]["seq"])
-                fresh, _ = await slow.picture(ack=False)
-                assert fresh["meta"]["step"] >= seen[-1]["meta"]["step"] - 2, (
-                    "it is older than what others saw long ago"
-                )
-            assert [header["meta"]["step"] for header in seen] == sorted(header["meta"]["step"] for header in seen)
-            assert seen[-1]["dropped"] < fresh["dropped"]
-            assert fresh["dropped"] >= 30
-            assert len(steps) >= 40
-
-    with server() as stream_server:
-        run(inner(stream_server))
+        await guest.watch()
+        first = await shown(stream_server, guest, 0, ack=False)
+        second = await shown(stream_server, guest, 1, ack=False)
+        assert [first["meta"]["step"], second["meta"]["step"]] == [0, 1]
+        await guest.quiet()
+        keep_nothing(stream_server)
+        assert not stream_server.wanted(), "a viewer that is behind wants nothing"
+        stream_server.publish(scene(), meta={"step": 2})
+        await guest.say("ack", seq=10_000)  # of no picture
+        await guest.quiet()
+        assert not stream_server.wanted()
+        await guest.say("ack", seq=first["seq"])
+        assert (await shown(stream_server, guest, 3))["meta"]["step"] == 3
+        for name, number in (("frames_encoded_total", 3), ("frames_published_total", 4)):
+            labels = {"codec": "jpeg"} if name == "frames_encoded_total" else {}
+            assert counted(hub_of(stream_server), name, stream="main", **labels) == number
 
 
-def test_h264_goes_on_with_a_key_frame_after_a_gap() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with viewer(stream_server) as slow, viewer(stream_server) as quick:
-            await slow.watch(codec="h264")
-            await quick.watch(codec="h264")
-            await until(lambda: stream_server.watchers() == 2)
-            with producing(stream_server):
-                before = [await slow.picture(ack=False) for _ in range(2)]
-                for _ in range(30):
-                    await quick.picture()
-                hub_of(stream_server).streams["main"].key_at = 0.0  # a while ago
-                for header, _ in before:
-                    await slow.say("ack", seq=header["seq"])
-                quick_on = asyncio.create_task(keep_watching(quick))
-                after = [await slow.picture() for _ in range(12)]
-                quick_on.cancel()
-                await asyncio.gather(quick_on, return_exceptions=True)
-            gaps = [i for i, (header, _) in enumerate(after) if header["key"]]
-            assert gaps, "no key frame came"
-            decoded = decode_h264([payload for _, payload in after[gaps[0] :]])
-            assert psnr(decoded[-1], scene()) > 28
-            first = after[gaps[0]][0]
-            assert first["dropped"] > 0
-            assert_no_gap([header for header, _ in before + after])
+async def test_a_slow_viewer_gets_the_newest_and_slows_nobody(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with viewer(stream_server) as slow, viewer(stream_server) as quick:
+        await slow.watch()
+        await quick.watch()
+        await until(lambda: stream_server.watchers() == 2)
+        with producing(stream_server) as steps:
+            behind = [(await slow.picture(ack=False))[0] for _ in range(2)]
+            seen = [(await quick.picture())[0] for _ in range(40)]
+            await slow.quiet()
+            await slow.say("ack", seq=behind[0]["seq"])
+            fresh, _ = await slow.picture(ack=False)
+            assert fresh["meta"]["step"] >= seen[-1]["meta"]["step"] - 2, "it is older than what others saw long ago"
+        assert [header["meta"]["step"] for header in seen] == sorted(header["meta"]["step"] for header in seen)
+        assert seen[-1]["dropped"] < fresh["dropped"]
+        assert fresh["dropped"] >= 30
+        assert len(steps) >= 40
 
-    with server() as stream_server:
-        run(inner(stream_server))
+
+async def test_h264_goes_on_with_a_key_frame_after_a_gap(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with viewer(stream_server) as slow, viewer(stream_server) as quick:
+        await slow.watch(codec="h264")
+        await quick.watch(codec="h264")
+        await until(lambda: stream_server.watchers() == 2)
+        with producing(stream_server):
+            before = [await slow.picture(ack=False) for _ in range(2)]
+            for _ in range(30):
+                await quick.picture()
+            hub_of(stream_server).streams["main"].key_at = 0.0  # a while ago
+            for header, _ in before:
+                await slow.say("ack", seq=header["seq"])
+            quick_on = asyncio.create_task(keep_watching(quick))
+            after = [await slow.picture() for _ in range(12)]
+            quick_on.cancel()
+            await asyncio.gather(quick_on, return_exceptions=True)
+        gaps = [i for i, (header, _) in enumerate(after) if header["key"]]
+        assert gaps, "no key frame came"
+        decoded = decode_h264([payload for _, payload in after[gaps[0] :]])
+        assert psnr(decoded[-1], scene()) > 28
+        first = after[gaps[0]][0]
+        assert first["dropped"] > 0
+        assert_no_gap([header for header, _ in before + after])
 
 
 async def keep_watching(guest: Viewer) -> None:
@@ -144,46 +126,38 @@ def assert_no_gap(headers: list[dict[str, Any]]) -> None:
         assert following["key"] or following["dropped"] == header["dropped"]
 
 
-def test_a_paused_viewer_counts_as_none() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with viewer(stream_server) as guest:
-            await guest.watch()
-            await shown(stream_server, guest, 0)
-            await guest.say("pause", on=True)
-            await until(lambda: stream_server.watchers() == 0)
-            keep_nothing(stream_server)
-            assert not stream_server.wanted()
-            await guest.watch()
-            await guest.quiet()
-            assert stream_server.watchers() == 0, "watching another does not end the pause"
-            await guest.say("pause", on=False)
-            assert (await guest.picture())[0]["meta"]["step"] == 0, "the newest, at once"
-            assert (await shown(stream_server, guest, 1))["dropped"] == 0
-            await guest.say("pause", on=False)
-            await guest.quiet()
-            assert stream_server.watchers() == 1
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_a_paused_viewer_counts_as_none(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with viewer(stream_server) as guest:
+        await guest.watch()
+        await shown(stream_server, guest, 0)
+        await guest.say("pause", on=True)
+        await until(lambda: stream_server.watchers() == 0)
+        keep_nothing(stream_server)
+        assert not stream_server.wanted()
+        await guest.watch()
+        await guest.quiet()
+        assert stream_server.watchers() == 0, "watching another does not end the pause"
+        await guest.say("pause", on=False)
+        assert (await guest.picture())[0]["meta"]["step"] == 0, "the newest, at once"
+        assert (await shown(stream_server, guest, 1))["dropped"] == 0
+        await guest.say("pause", on=False)
+        await guest.quiet()
+        assert stream_server.watchers() == 1
 
 
-def test_a_still_source_shows_its_last_frame_to_whoever_joins() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with viewer(stream_server) as early, viewer(stream_server) as late, viewer(stream_server) as video:
-            await early.watch()
-            seen = await shown(stream_server, early, 5)
-            await late.watch()
-            header, _ = await late.picture()
-            assert (header["meta"], header["captured"]) == ({"step": 5}, seen["captured"])
-            await video.watch(codec="h264")
-            header, payload = await video.picture()
-            assert (header["key"], header["captured"]) == (True, seen["captured"])
-            assert psnr(decode_h264([payload])[0], scene()) > 28
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_a_still_source_shows_its_last_frame_to_whoever_joins(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with viewer(stream_server) as early, viewer(stream_server) as late, viewer(stream_server) as video:
+        await early.watch()
+        seen = await shown(stream_server, early, 5)
+        await late.watch()
+        header, _ = await late.picture()
+        assert (header["meta"], header["captured"]) == ({"step": 5}, seen["captured"])
+        await video.watch(codec="h264")
+        header, payload = await video.picture()
+        assert (header["key"], header["captured"]) == (True, seen["captured"])
+        assert psnr(decode_h264([payload])[0], scene()) > 28
 
 
 def test_a_clock_that_is_set_back_takes_nothing_from_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,66 +179,55 @@ def test_a_clock_that_is_set_back_takes_nothing_from_the_replay(monkeypatch: pyt
         run(inner(stream_server))
 
 
-def test_a_viewer_that_has_paused_is_sent_no_replay() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with viewer(stream_server) as guest:
-            await guest.watch()
-            await shown(stream_server, guest, 0)
-            await guest.say("pause", on=True)
-            await guest.say("replay")
-            assert "no pause" in (await guest.text("error"))["message"]
-            await guest.quiet()
-            assert counted(hub_of(stream_server), "frames_sent_total", codec="jpeg", transport="websocket") == 1
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_a_viewer_that_has_paused_is_sent_no_replay(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with viewer(stream_server) as guest:
+        await guest.watch()
+        await shown(stream_server, guest, 0)
+        await guest.say("pause", on=True)
+        await guest.say("replay")
+        assert "no pause" in (await guest.text("error"))["message"]
+        await guest.quiet()
+        assert counted(hub_of(stream_server), "frames_sent_total", codec="jpeg", transport="websocket") == 1
 
 
-def test_replay_at_the_viewers_own_rate() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with viewer(stream_server) as guest:
-            await guest.say("replay")
-            assert "want a stream to be watched" in (await guest.text("error"))["message"]
-            await guest.watch()
-            await guest.say("replay")
-            assert "nothing has been kept" in (await guest.text("error"))["message"]
-            live = [await shown(stream_server, guest, step) for step in range(30)]
-            await guest.say("replay")
-            behind = [(await guest.picture(ack=False))[0] for _ in range(2)]
-            over = time.monotonic() + live[-1]["captured"] - live[0]["captured"]
-            await until(lambda: time.monotonic() > over, "the end of the clip")
-            await guest.say("ack", seq=behind[1]["seq"])
-            last, _ = await guest.picture()
-            assert all(header["replay"] for header in (*behind, last))
-            assert last["meta"]["step"] == 29, "a slow viewer sees fewer pictures, not a slower world"
-            await guest.say("replay")
-            steps = [0]
-            while steps[-1] < 29:
-                steps.append((await guest.picture())[0]["meta"]["step"])
-            assert steps == sorted(steps)
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_replay_at_the_viewers_own_rate(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with viewer(stream_server) as guest:
+        await guest.say("replay")
+        assert "want a stream to be watched" in (await guest.text("error"))["message"]
+        await guest.watch()
+        await guest.say("replay")
+        assert "nothing has been kept" in (await guest.text("error"))["message"]
+        live = [await shown(stream_server, guest, step) for step in range(30)]
+        await guest.say("replay")
+        behind = [(await guest.picture(ack=False))[0] for _ in range(2)]
+        over = time.monotonic() + live[-1]["captured"] - live[0]["captured"]
+        await until(lambda: time.monotonic() > over, "the end of the clip")
+        await guest.say("ack", seq=behind[1]["seq"])
+        last, _ = await guest.picture()
+        assert all(header["replay"] for header in (*behind, last))
+        assert last["meta"]["step"] == 29, "a slow viewer sees fewer pictures, not a slower world"
+        await guest.say("replay")
+        steps = [0]
+        while steps[-1] < 29:
+            steps.append((await guest.picture())[0]["meta"]["step"])
+        assert steps == sorted(steps)
 
 
-def test_a_view_may_not_command() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with viewer(stream_server, "look") as guest:
-            assert (await guest.text("hello"))["role"] == "view"
-            for _ in range(5):
-                await guest.say("command", name="reset")
-                assert "want the role control" in (await guest.text("error"))["message"]
-            assert stream_server.commands() == []
-        async with viewer(stream_server, "drive") as guest:
-            assert (await guest.text("hello"))["role"] == "control"
+@pytest.mark.server(token="drive", view_token="look")
+async def test_a_view_may_not_command(stream_server: StreamServer) -> None:
+    async with viewer(stream_server, "look") as guest:
+        assert (await guest.text("hello"))["role"] == "view"
+        for _ in range(5):
             await guest.say("command", name="reset")
-            await guest.quiet()
-            assert [command.name for command in stream_server.commands()] == ["reset"]
-
-    with server(token="drive", view_token="look") as stream_server:
-        run(inner(stream_server))
+            assert "want the role control" in (await guest.text("error"))["message"]
+        assert stream_server.commands() == []
+    async with viewer(stream_server, "drive") as guest:
+        assert (await guest.text("hello"))["role"] == "control"
+        await guest.say("command", name="reset")
+        await guest.quiet()
+        assert [command.name for command in stream_server.commands()] == ["reset"]
 
 
 def test_a_stream_that_is_not_there() -> None:
@@ -278,83 +241,63 @@ def test_a_stream_that_is_not_there() -> None:
             await shown(stream_server, guest, 0)
 
 
-def test_a_stream_that_is_not_there_yet() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with viewer(stream_server) as guest:
-            await guest.watch("late")
+async def test_a_stream_that_is_not_there_yet(stream_server: StreamServer) -> None:
+    async with viewer(stream_server) as guest:
+        await guest.watch("late")
+        await guest.text("error")
+        stream_server.declare("late")
+        await until(lambda: stream_server.watchers("late") == 1)
+        await guest.watch("later")
+        await guest.text("error")
+        await guest.watch("late")
+        stream_server.declare("later")
+        while "later" not in {each["name"] for each in (await guest.text("streams"))["streams"]}:
+            pass
+        await guest.quiet()
+        assert stream_server.watchers("late") == 1, "it has chosen another meanwhile"
+
+
+async def test_the_stream_of_the_last_choice(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    async with viewer(stream_server) as guest:
+        for name in ("main", "main"):
+            await guest.watch(name)
+        await shown(stream_server, guest, 0)
+        assert stream_server.watchers() == 1
+
+
+async def test_three_mistakes_and_the_socket_is_closed(stream_server: StreamServer) -> None:
+    async with viewer(stream_server) as guest:
+        await guest.socket.send_str("nonsense")
+        await guest.socket.send_bytes(b"nonsense")
+        await guest.socket.send_str('{"type": "shutdown"}')
+        for _ in range(3):
             await guest.text("error")
-            stream_server.declare("late")
-            await until(lambda: stream_server.watchers("late") == 1)
-            await guest.watch("later")
-            await guest.text("error")
-            await guest.watch("late")
-            stream_server.declare("later")
-            while "later" not in {each["name"] for each in (await guest.text("streams"))["streams"]}:
-                pass
-            await guest.quiet()
-            assert stream_server.watchers("late") == 1, "it has chosen another meanwhile"
-
-    with server() as stream_server:
-        run(inner(stream_server))
-
-
-def test_the_stream_of_the_last_choice() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with viewer(stream_server) as guest:
-            for name in ("main", "main"):
-                await guest.watch(name)
-            await shown(stream_server, guest, 0)
-            assert stream_server.watchers() == 1
-
-    with server() as stream_server:
-        run(inner(stream_server))
-
-
-def test_three_mistakes_and_the_socket_is_closed() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with viewer(stream_server) as guest:
-            await guest.socket.send_str("nonsense")
-            await guest.socket.send_bytes(b"nonsense")
-            await guest.socket.send_str('{"type": "shutdown"}')
-            for _ in range(3):
-                await guest.text("error")
-            assert await guest.end() == 1008
-        assert counted(hub_of(stream_server), "bad_messages_total") == 3
-
-    with server() as stream_server:
-        run(inner(stream_server))
+        assert await guest.end() == 1008
+    assert counted(hub_of(stream_server), "bad_messages_total") == 3
 
 
 @pytest.mark.parametrize("size", [4_097, 5_000_000])
-def test_a_message_that_is_too_large_closes_the_socket(size: int) -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with viewer(stream_server) as guest:
-            try:
-                await guest.socket.send_str(json.dumps({"type": "ping", "t": 1, "pad": "a" * size}))
-                assert await guest.end() == 1009
-            except ConnectionError:
-                assert size > 4_097, "the server closed before all of it was sent"
-        async with viewer(stream_server) as guest:
-            await guest.quiet()
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_a_message_that_is_too_large_closes_the_socket(stream_server: StreamServer, size: int) -> None:
+    async with viewer(stream_server) as guest:
+        try:
+            await guest.socket.send_str(json.dumps({"type": "ping", "t": 1, "pad": "a" * size}))
+            assert await guest.end() == 1009
+        except ConnectionError:
+            assert size > 4_097, "the server closed before all of it was sent"
+    async with viewer(stream_server) as guest:
+        await guest.quiet()
 
 
-def test_a_flood_of_messages_closes_the_socket() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with viewer(stream_server) as guest:
-            try:
-                for i in range(5_000):
-                    await guest.say("ack", seq=i)
-            except ConnectionError:
-                pass
-            else:
-                assert await guest.end() == 1008
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_a_flood_of_messages_closes_the_socket(stream_server: StreamServer) -> None:
+    async with viewer(stream_server) as guest:
+        try:
+            for i in range(5_000):
+                await guest.say("ack", seq=i)
+        except ConnectionError:
+            pass
+        else:
+            assert await guest.end() == 1008
 
 
 def control(opcode: int, payload: bytes = b"") -> bytes:
@@ -416,38 +359,31 @@ def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(flood: str) -> None:
         run(inner(stream_server))
 
 
-def test_pings_within_the_limit_are_answered() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with session() as client, client.ws_connect(address(stream_server, "ws"), autoping=False) as connection:
-            assert (await connection.receive_json())["type"] == "hello"
-            await connection.pong(b"that nobody asked for")
-            for word in (b"", b"one", bytes(125)):
-                await connection.ping(word)
-                answer = await connection.receive(TIMEOUT)
-                assert (answer.type, answer.data) == (WSMsgType.PONG, word)
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_pings_within_the_limit_are_answered(stream_server: StreamServer) -> None:
+    async with session() as client, client.ws_connect(address(stream_server, "ws"), autoping=False) as connection:
+        assert (await connection.receive_json())["type"] == "hello"
+        await connection.pong(b"that nobody asked for")
+        for word in (b"", b"one", bytes(125)):
+            await connection.ping(word)
+            answer = await connection.receive(TIMEOUT)
+            assert (answer.type, answer.data) == (WSMsgType.PONG, word)
 
 
-def test_seats_are_limited_and_given_back() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with session() as client:
-            async with viewer(stream_server), viewer(stream_server):
-                async with client.get(address(stream_server, "ws"), headers=upgrade()) as answer:
-                    assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
-                async with client.get(address(stream_server, "stream.mjpg")) as answer:
-                    assert answer.status == 503
-                async with client.get(address(stream_server, "streams")) as answer:
-                    assert answer.status == 200
-            hub = hub_of(stream_server)
-            await until(lambda: counted(hub, "clients", transport="websocket") == 0)
-            async with viewer(stream_server) as guest:
-                await guest.quiet()
-            assert counted(hub, "refused_total", reason="full") == 2
-
-    with server(max_clients=2) as stream_server:
-        run(inner(stream_server))
+@pytest.mark.server(max_clients=2)
+async def test_seats_are_limited_and_given_back(stream_server: StreamServer) -> None:
+    async with session() as client:
+        async with viewer(stream_server), viewer(stream_server):
+            async with client.get(address(stream_server, "ws"), headers=upgrade()) as answer:
+                assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+            async with client.get(address(stream_server, "stream.mjpg")) as answer:
+                assert answer.status == 503
+            async with client.get(address(stream_server, "streams")) as answer:
+                assert answer.status == 200
+        hub = hub_of(stream_server)
+        await until(lambda: counted(hub, "clients", transport="websocket") == 0)
+        async with viewer(stream_server) as guest:
+            await guest.quiet()
+        assert counted(hub, "refused_total", reason="full") == 2
 
 
 def upgrade() -> dict[str, str]:
@@ -460,24 +396,20 @@ def upgrade() -> dict[str, str]:
     }
 
 
+@pytest.mark.server(heartbeat_s=0.1)
 @pytest.mark.parametrize("reads", [True, False])
-def test_a_dead_socket_is_dropped(reads: bool) -> None:
+async def test_a_dead_socket_is_dropped(stream_server: StreamServer, reads: bool) -> None:
     """One that answers no ping, and one that does not even read what it is sent."""
-
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        frame, hub = scene(800, 1200), hub_of(stream_server)
-        with dead_socket(stream_server) as connection, producing(stream_server, frame=frame):
-            await until(lambda: counted(hub, "frames_sent_total", codec="jpeg", transport="websocket"))
-            if reads:
-                connection.setblocking(False)
-                await until(lambda: not counted(hub, "clients", transport="websocket") or drain(connection))
-            await until(lambda: counted(hub, "clients", transport="websocket") == 0)
-            await until(lambda: stream_server.watchers() == 0)
-            await until(lambda: not stream_server.wanted())
-
-    with server(heartbeat_s=0.1) as stream_server:
-        run(inner(stream_server))
+    stream_server.declare("main")
+    frame, hub = scene(800, 1200), hub_of(stream_server)
+    with dead_socket(stream_server) as connection, producing(stream_server, frame=frame):
+        await until(lambda: counted(hub, "frames_sent_total", codec="jpeg", transport="websocket"))
+        if reads:
+            connection.setblocking(False)
+            await until(lambda: not counted(hub, "clients", transport="websocket") or drain(connection))
+        await until(lambda: counted(hub, "clients", transport="websocket") == 0)
+        await until(lambda: stream_server.watchers() == 0)
+        await until(lambda: not stream_server.wanted())
 
 
 def drain(connection: socket.socket) -> bool:
@@ -503,67 +435,55 @@ def dead_socket(stream_server: StreamServer) -> socket.socket:
     return connection
 
 
-def test_fifty_viewers_get_every_picture_from_one_encode() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        hub_of(stream_server).tick = lambda: None  # type: ignore[method-assign]  # which encodes what stands still again
-        async with session(connector=None) as client:
-            guests = []
-            for _ in range(50):
-                guests.append(Viewer(await client.ws_connect(address(stream_server, "ws"))))
-                await guests[-1].watch()
-            await until(lambda: stream_server.watchers() == 50)
-            for step in range(3):
-                await until(stream_server.wanted)
-                stream = hub_of(stream_server).streams["main"]
-                await until(lambda stream=stream: all(each.is_waiting for each in stream.subscriptions))
-                stream_server.publish(scene(), meta={"step": step})
-                headers = await asyncio.gather(*(guest.picture() for guest in guests))
-                assert {header["meta"]["step"] for header, _ in headers} == {step}
-            assert counted(hub_of(stream_server), "frames_encoded_total", stream="main", codec="jpeg") == 3
-
-    with server() as stream_server:
-        run(inner(stream_server))
+async def test_fifty_viewers_get_every_picture_from_one_encode(stream_server: StreamServer) -> None:
+    stream_server.declare("main")
+    hub_of(stream_server).tick = lambda: None  # type: ignore[method-assign]  # which encodes what stands still again
+    async with session(connector=None) as client:
+        guests = []
+        for _ in range(50):
+            guests.append(Viewer(await client.ws_connect(address(stream_server, "ws"))))
+            await guests[-1].watch()
+        await until(lambda: stream_server.watchers() == 50)
+        for step in range(3):
+            await until(stream_server.wanted)
+            stream = hub_of(stream_server).streams["main"]
+            await until(lambda stream=stream: all(each.is_waiting for each in stream.subscriptions))
+            stream_server.publish(scene(), meta={"step": step})
+            headers = await asyncio.gather(*(guest.picture() for guest in guests))
+            assert {header["meta"]["step"] for header, _ in headers} == {step}
+        assert counted(hub_of(stream_server), "frames_encoded_total", stream="main", codec="jpeg") == 3
 
 
 # -- members of families --
 
 
-def test_a_viewer_waits_for_a_family_that_is_declared_later() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with viewer(stream_server) as guest:
-            await guest.watch("env3")
-            assert "want one of the streams" in (await guest.text("error"))["message"]
-            stream_server.declare_family("env", 8)
-            await until(lambda: stream_server.wanted("env3"))
-            stream_server.publish(scene(), "env3")
-            assert (await guest.picture())[0]["stream"] == "env3"
-
-    with server() as stream_server:
-        run(inner(stream_server))
-
-
-def test_a_paused_viewer_whose_stream_is_gone() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        hub = hub_of(stream_server)
+async def test_a_viewer_waits_for_a_family_that_is_declared_later(stream_server: StreamServer) -> None:
+    async with viewer(stream_server) as guest:
+        await guest.watch("env3")
+        assert "want one of the streams" in (await guest.text("error"))["message"]
         stream_server.declare_family("env", 8)
-        async with viewer(stream_server) as guest:
-            await guest.watch("env3")
-            await until(lambda: stream_server.wanted("env3"))
-            await guest.say("pause", on=True)
-            await guest.quiet()
-            hub.streams["env3"].idle_since = -1e9
-            hub.tick()
-            assert "env3" not in hub.streams
-            await guest.say("replay")
-            assert "nothing has been kept" in (await guest.text("error"))["message"]
-            await guest.say("pause", on=False)
-            await until(lambda: stream_server.wanted("env3"))
-            stream_server.publish(scene(), "env3")
-            assert (await guest.picture())[0]["stream"] == "env3"
+        await until(lambda: stream_server.wanted("env3"))
+        stream_server.publish(scene(), "env3")
+        assert (await guest.picture())[0]["stream"] == "env3"
 
-    with server() as stream_server:
-        run(inner(stream_server))
+
+async def test_a_paused_viewer_whose_stream_is_gone(stream_server: StreamServer) -> None:
+    hub = hub_of(stream_server)
+    stream_server.declare_family("env", 8)
+    async with viewer(stream_server) as guest:
+        await guest.watch("env3")
+        await until(lambda: stream_server.wanted("env3"))
+        await guest.say("pause", on=True)
+        await guest.quiet()
+        hub.streams["env3"].idle_since = -1e9
+        hub.tick()
+        assert "env3" not in hub.streams
+        await guest.say("replay")
+        assert "nothing has been kept" in (await guest.text("error"))["message"]
+        await guest.say("pause", on=False)
+        await until(lambda: stream_server.wanted("env3"))
+        stream_server.publish(scene(), "env3")
+        assert (await guest.picture())[0]["stream"] == "env3"
 
 
 def test_a_second_stream_comes_in_between() -> None:

@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -36,10 +36,6 @@ from torchrl_gpu.streaming.web.settings import ServerSettings
 
 networked = pytest.mark.skipif(only_loopback(), reason="needs a network: ICE has no candidate for 127.0.0.1")
 OFFER = "v=0\r\nm=video 9 UDP/TLS/RTP/SAVPF 96\r\n"
-
-
-def on_a_loop(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(play(), 20))
 
 
 @pytest.mark.parametrize(
@@ -112,84 +108,64 @@ def receiver() -> RTCPeerConnection:
     return RTCPeerConnection(RTCConfiguration(iceServers=[]))
 
 
-def test_the_answer_is_h264_whatever_the_viewer_prefers() -> None:
-    async def play() -> None:
-        viewer, seat, server = receiver(), Seat(), state()
-        answer = await webrtc.answer(server, await offer_of(viewer, "video/VP8", "video/H264"), seat)
-        assert answer["type"] == "answer"
-        assert "H264/90000" in answer["sdp"]
-        assert "VP8" not in answer["sdp"]
-        assert server.hub.streams["main"].subscriptions[0].codec == "h264"
-        for close in list(server.closers):
-            await close()
-        assert (seat.given_back, server.closers, server.hub.streams["main"].subscriptions) == (1, set(), ())
-        await viewer.close()
-
-    on_a_loop(play)
+async def test_the_answer_is_h264_whatever_the_viewer_prefers() -> None:
+    viewer, seat, server = receiver(), Seat(), state()
+    answer = await webrtc.answer(server, await offer_of(viewer, "video/VP8", "video/H264"), seat)
+    assert answer["type"] == "answer"
+    assert "H264/90000" in answer["sdp"]
+    assert "VP8" not in answer["sdp"]
+    assert server.hub.streams["main"].subscriptions[0].codec == "h264"
+    for close in list(server.closers):
+        await close()
+    assert (seat.given_back, server.closers, server.hub.streams["main"].subscriptions) == (1, set(), ())
+    await viewer.close()
 
 
-def test_an_offer_without_h264_leaves_nothing_behind() -> None:
-    async def play() -> None:
-        viewer, seat, server = receiver(), Seat(), state()
-        with pytest.raises(ValueError, match=r"want an offer that takes H\.264"):
-            await webrtc.answer(server, await offer_of(viewer, "video/VP8"), seat)
-        assert (seat.given_back, server.closers, server.hub.streams["main"].subscriptions) == (1, set(), ())
-        await viewer.close()
-
-    on_a_loop(play)
+async def test_an_offer_without_h264_leaves_nothing_behind() -> None:
+    viewer, seat, server = receiver(), Seat(), state()
+    with pytest.raises(ValueError, match=r"want an offer that takes H\.264"):
+        await webrtc.answer(server, await offer_of(viewer, "video/VP8"), seat)
+    assert (seat.given_back, server.closers, server.hub.streams["main"].subscriptions) == (1, set(), ())
+    await viewer.close()
 
 
-def test_a_stream_that_does_not_exist_is_refused() -> None:
-    async def play() -> None:
-        viewer = receiver()
-        offer = await offer_of(viewer, "video/H264") | {"stream": "none"}
-        with pytest.raises(ValueError, match="want one of the streams main"):
-            await webrtc.answer(state(), offer, Seat())
-        await viewer.close()
-
-    on_a_loop(play)
+async def test_a_stream_that_does_not_exist_is_refused() -> None:
+    viewer = receiver()
+    offer = await offer_of(viewer, "video/H264") | {"stream": "none"}
+    with pytest.raises(ValueError, match="want one of the streams main"):
+        await webrtc.answer(state(), offer, Seat())
+    await viewer.close()
 
 
-def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no more files may be opened there is no room, and what a viewer took it gives back."""
-
-    async def play() -> None:
-        server = state()
-        server.connections = ConnectionLimit(8, DescriptorLimit(room=3))
-        monkeypatch.setattr(webrtc, "get_host_addresses", lambda use_ipv4, use_ipv6: ["192.0.2.1"])
-        for stream, error in (("main", ValueError), ("none", ValueError)):
-            with pytest.raises(error), Seat() as seat:
-                await webrtc.answer(server, {"type": "offer", "sdp": OFFER, "stream": stream}, seat)
-        assert server.connections.reserve(2)
-        with pytest.raises(web.HTTPServiceUnavailable):
-            await webrtc.answer(server, {"type": "offer", "sdp": OFFER}, Seat())
-        server.connections.release(2)
-        assert server.connections.reserve(3)
-
-    on_a_loop(play)
+    server = state()
+    server.connections = ConnectionLimit(8, DescriptorLimit(room=3))
+    monkeypatch.setattr(webrtc, "get_host_addresses", lambda use_ipv4, use_ipv6: ["192.0.2.1"])
+    for stream, error in (("main", ValueError), ("none", ValueError)):
+        with pytest.raises(error), Seat() as seat:
+            await webrtc.answer(server, {"type": "offer", "sdp": OFFER, "stream": stream}, seat)
+    assert server.connections.reserve(2)
+    with pytest.raises(web.HTTPServiceUnavailable):
+        await webrtc.answer(server, {"type": "offer", "sdp": OFFER}, Seat())
+    server.connections.release(2)
+    assert server.connections.reserve(3)
 
 
 @pytest.mark.parametrize("stream", [7, None, ["main"]])
-def test_the_name_of_a_stream_is_text(stream: Any) -> None:
-    async def play() -> None:
-        with pytest.raises(ValueError, match="want the name of a stream"):
-            await webrtc.answer(state(), {"type": "offer", "sdp": OFFER, "stream": stream}, Seat())
-
-    on_a_loop(play)
+async def test_the_name_of_a_stream_is_text(stream: Any) -> None:
+    with pytest.raises(ValueError, match="want the name of a stream"):
+        await webrtc.answer(state(), {"type": "offer", "sdp": OFFER, "stream": stream}, Seat())
 
 
-def test_a_viewer_that_never_connects_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_viewer_that_never_connects_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webrtc, "_CONNECT_TIMEOUT", 0.05)
-
-    async def play() -> None:
-        viewer, seat, server = receiver(), Seat(), state()
-        offer = await offer_of(viewer, "video/H264")
-        await viewer.close()
-        await webrtc.answer(server, offer, seat)
-        await until(lambda: seat.given_back == 1)
-        assert server.closers == set()
-
-    on_a_loop(play)
+    viewer, seat, server = receiver(), Seat(), state()
+    offer = await offer_of(viewer, "video/H264")
+    await viewer.close()
+    await webrtc.answer(server, offer, seat)
+    await until(lambda: seat.given_back == 1)
+    assert server.closers == set()
 
 
 async def until(happened: Callable[[], bool]) -> None:
@@ -244,157 +220,133 @@ def counted(server: StreamServer, name: str, label: str) -> float:
 
 
 @networked
-def test_viewers_share_one_encoding_and_a_late_one_sees_a_picture(server: StreamServer) -> None:
-    async def play() -> None:
-        viewers = [receiver(), receiver()]
-        first = await connect(server, viewers[0])
-        for _ in range(10):
-            await first.recv()
-        late = await connect(server, viewers[1])  # the next key frame of its own accord is seconds away
-        frame = await late.recv()
-        picture = frame.to_ndarray(format="rgb24")
-        assert picture.shape == (120, 160, 3)
-        still = picture[60:, :, :2].astype(int) - scene()[60:, :, :2]  # only blue moves there
-        assert np.abs(still).mean() < 6
-        encoded = await asyncio.to_thread(counted, server, "frames_encoded_total", 'codec="h264"')
-        sent = await asyncio.to_thread(counted, server, "frames_sent_total", 'transport="webrtc"')
-        assert encoded < sent, "two viewers were sent more pictures than were encoded"
-        for viewer in viewers:
-            await viewer.close()
-
-    on_a_loop(play)
+async def test_viewers_share_one_encoding_and_a_late_one_sees_a_picture(server: StreamServer) -> None:
+    viewers = [receiver(), receiver()]
+    first = await connect(server, viewers[0])
+    for _ in range(10):
+        await first.recv()
+    late = await connect(server, viewers[1])  # the next key frame of its own accord is seconds away
+    frame = await late.recv()
+    picture = frame.to_ndarray(format="rgb24")
+    assert picture.shape == (120, 160, 3)
+    still = picture[60:, :, :2].astype(int) - scene()[60:, :, :2]  # only blue moves there
+    assert np.abs(still).mean() < 6
+    encoded = await asyncio.to_thread(counted, server, "frames_encoded_total", 'codec="h264"')
+    sent = await asyncio.to_thread(counted, server, "frames_sent_total", 'transport="webrtc"')
+    assert encoded < sent, "two viewers were sent more pictures than were encoded"
+    for viewer in viewers:
+        await viewer.close()
 
 
 @networked
-def test_headers_come_on_a_data_channel_whose_silence_ends_the_connection(
+async def test_headers_come_on_a_data_channel_whose_silence_ends_the_connection(
     server: StreamServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webrtc, "_MIN_SILENCE", 0.5)
-
-    async def play() -> None:
-        viewer = receiver()
-        channel = viewer.createDataChannel("meta")
-        heard: asyncio.Queue[Any] = asyncio.Queue()
-        channel.on("message", lambda message: heard.put_nowait(json.loads(message)))
-        channel.on("open", lambda: channel.send(json.dumps({"type": "ping", "t": 5})))
-        track = await connect(server, viewer)
-        pictures = asyncio.ensure_future(drain(track))
+    viewer = receiver()
+    channel = viewer.createDataChannel("meta")
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+    channel.on("message", lambda message: heard.put_nowait(json.loads(message)))
+    channel.on("open", lambda: channel.send(json.dumps({"type": "ping", "t": 5})))
+    track = await connect(server, viewer)
+    pictures = asyncio.ensure_future(drain(track))
+    pong = await heard.get()
+    while pong.get("type") != "pong":
         pong = await heard.get()
-        while pong.get("type") != "pong":
-            pong = await heard.get()
-        assert pong["t"] == 5
-        assert abs(pong["now"] - time.time()) < 60
+    assert pong["t"] == 5
+    assert abs(pong["now"] - time.time()) < 60
+    header = await heard.get()
+    while header.get("origin") is None:
         header = await heard.get()
-        while header.get("origin") is None:
-            header = await heard.get()
-        assert header["meta"]["step"] > 0
-        assert (header["width"], header["height"], header["stream"]) == (160, 120, "main")
-        await until(lambda: server.watchers("main") == 0)
-        await viewer.close()
-        await pictures
-
-    on_a_loop(play)
+    assert header["meta"]["step"] > 0
+    assert (header["width"], header["height"], header["stream"]) == (160, 120, "main")
+    await until(lambda: server.watchers("main") == 0)
+    await viewer.close()
+    await pictures
 
 
 @networked
-def test_a_strangers_packet_is_no_failure_of_the_server(server: StreamServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_strangers_packet_is_no_failure_of_the_server(
+    server: StreamServer, caplog: pytest.LogCaptureFixture
+) -> None:
     """Over one whose priority is empty aioice stumbles: `stop` must not raise, nor the log fill with tracebacks."""
-
-    async def play() -> None:
-        viewer = receiver()
-        await connect(server, viewer)
-        hosts = re.findall(r"a=candidate:\S+ 1 udp \d+ (\S+) (\d+) ", viewer.remoteDescription.sdp)
-        host, port = next((host, int(port)) for host, port in hosts if ":" not in host)
-        packet = struct.pack(">HHI12sHH", 1, 4, 0x2112A442, bytes(12), 0x24, 0)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            for number in range(1, 4):
-                stranger.sendto(packet, (host, port))
-                while await asyncio.to_thread(counted, server, "peer_errors_total", "aioice") < number:
-                    pass
-        await viewer.close()
-
-    on_a_loop(play)
+    viewer = receiver()
+    await connect(server, viewer)
+    hosts = re.findall(r"a=candidate:\S+ 1 udp \d+ (\S+) (\d+) ", viewer.remoteDescription.sdp)
+    host, port = next((host, int(port)) for host, port in hosts if ":" not in host)
+    packet = struct.pack(">HHI12sHH", 1, 4, 0x2112A442, bytes(12), 0x24, 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for number in range(1, 4):
+            stranger.sendto(packet, (host, port))
+            while await asyncio.to_thread(counted, server, "peer_errors_total", "aioice") < number:
+                pass
+    await viewer.close()
     lines = [record for record in caplog.records if "over what a peer sent" in record.getMessage()]
     assert [record.exc_info for record in lines if record.levelno >= logging.WARNING] == [None]
     server.stop()
 
 
 @networked
-def test_a_second_data_channel_ends_the_connection(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_data_channel_ends_the_connection(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came on it would be counted by nobody."""
     monkeypatch.setattr(webrtc, "_MIN_SILENCE", 3600.0)
-
-    async def play() -> None:
-        viewer = receiver()
-        viewer.createDataChannel("meta")
-        track = await connect(server, viewer)
-        pictures = asyncio.ensure_future(drain(track))
-        await until(lambda: server.watchers("main") == 1)
-        viewer.createDataChannel("another")
-        await until(lambda: server.watchers("main") == 0)
-        await viewer.close()
-        await pictures
-
-    on_a_loop(play)
+    viewer = receiver()
+    viewer.createDataChannel("meta")
+    track = await connect(server, viewer)
+    pictures = asyncio.ensure_future(drain(track))
+    await until(lambda: server.watchers("main") == 1)
+    viewer.createDataChannel("another")
+    await until(lambda: server.watchers("main") == 0)
+    await viewer.close()
+    await pictures
 
 
-def test_a_stream_that_does_not_exist_is_no_mistake_of_a_viewer() -> None:
+async def test_a_stream_that_does_not_exist_is_no_mistake_of_a_viewer() -> None:
     """A page asks for the one of its address, which may yet come, as on a WebSocket."""
-
-    async def play() -> None:
-        peer = webrtc.Peer(state(), "main", Seat())
-        said: list[str] = []
-        peer._channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
-        for _ in range(4):
-            peer._on_message(json.dumps({"type": "watch", "stream": "unknown"}))
-        assert ["want one of the streams main" in text for text in said] == [True] * 4
-        for _ in range(2):
-            peer._on_message("{}")
-        assert peer._closing is None
+    peer = webrtc.Peer(state(), "main", Seat())
+    said: list[str] = []
+    peer._channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
+    for _ in range(4):
+        peer._on_message(json.dumps({"type": "watch", "stream": "unknown"}))
+    assert ["want one of the streams main" in text for text in said] == [True] * 4
+    for _ in range(2):
         peer._on_message("{}")
-        assert peer._closing is not None
-        await peer._closing
+    assert peer._closing is None
+    peer._on_message("{}")
+    assert peer._closing is not None
+    await peer._closing
 
-    on_a_loop(play)
 
-
-def test_watching_another_does_not_end_a_pause_nor_is_a_stream_that_comes_later_missed() -> None:
+async def test_watching_another_does_not_end_a_pause_nor_is_a_stream_that_comes_later_missed() -> None:
     """The rules of viewers on a WebSocket."""
-
-    async def play() -> None:
-        server = state()
-        peer = webrtc.Peer(server, "main", Seat())
-        server.hub.declare("other")
-        for message in ({"type": "pause", "on": True}, {"type": "watch", "stream": "other"}):
-            peer._on_message(json.dumps(message))
-            assert server.hub.watchers(None) == 0
-        peer._on_message(json.dumps({"type": "pause", "on": False}))
-        assert server.hub.watchers("other") == 1
-        peer._on_message(json.dumps({"type": "watch", "stream": "late"}))
-        server.hub.declare("late")
-        server.hub.tick()
-        assert (server.hub.watchers("other"), server.hub.watchers("late")) == (0, 1)
-        await peer.close()
-
-    on_a_loop(play)
+    server = state()
+    peer = webrtc.Peer(server, "main", Seat())
+    server.hub.declare("other")
+    for message in ({"type": "pause", "on": True}, {"type": "watch", "stream": "other"}):
+        peer._on_message(json.dumps(message))
+        assert server.hub.watchers(None) == 0
+    peer._on_message(json.dumps({"type": "pause", "on": False}))
+    assert server.hub.watchers("other") == 1
+    peer._on_message(json.dumps({"type": "watch", "stream": "late"}))
+    server.hub.declare("late")
+    server.hub.tick()
+    assert (server.hub.watchers("other"), server.hub.watchers("late")) == (0, 1)
+    await peer.close()
 
 
-def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
-    async def play() -> None:
-        peer = webrtc.Peer(state(), "main", Seat())
-        said: list[str] = []
-        channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
-        peer.say("none to say it on")
-        peer._channel = channel  # type: ignore[assignment]
-        peer.say("one")
-        channel.bufferedAmount = 1 << 20
-        peer.say("two")
-        channel.bufferedAmount, channel.readyState = 0, "closing"
-        peer.say("three")
-        assert said == ["one"]
-        await peer.close()
-
-    on_a_loop(play)
+async def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
+    peer = webrtc.Peer(state(), "main", Seat())
+    said: list[str] = []
+    channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
+    peer.say("none to say it on")
+    peer._channel = channel  # type: ignore[assignment]
+    peer.say("one")
+    channel.bufferedAmount = 1 << 20
+    peer.say("two")
+    channel.bufferedAmount, channel.readyState = 0, "closing"
+    peer.say("three")
+    assert said == ["one"]
+    await peer.close()
 
 
 async def drain(track: Any) -> None:
