@@ -199,7 +199,7 @@ async def test_a_jpeg_that_fails_is_an_error_and_the_next_one_comes(monkeypatch:
             raise RuntimeError("out of luck")
         return b"jpeg"
 
-    monkeypatch.setattr(stills, "compress", sometimes)
+    monkeypatch.setattr(stills, "encode_jpeg", sometimes)
     async with encoding_hub() as (hub, encoding):
         subscription = hub.subscribe(hub.declare("main").name, "jpeg")
         task = asyncio.create_task(subscription.get())
