@@ -32,8 +32,8 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_swapped_channels_are_not_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right = pipeline.compress
-    monkeypatch.setattr(pipeline, "compress", lambda array, quality, bgr: right(array, quality, bgr=not bgr))
+    right = pipeline.encode_jpeg
+    monkeypatch.setattr(pipeline, "encode_jpeg", lambda array, quality, bgr: right(array, quality, bgr=not bgr))
     assert frame_pipeline.main([*SMALL, f"--output={tmp_path / 'result.json'}"]) == 1
     said = capsys.readouterr()
     assert "parity fails in OpenCV (240, 320, 3): " in said.err
