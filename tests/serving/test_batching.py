@@ -49,108 +49,92 @@ def ran(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(work, 20))
 
 
-def test_what_waits_is_decided_together_and_given_back_to_each() -> None:
-    async def work() -> None:
-        policy, passes = batching()
-        async with passes.running():
-            policy.go.clear()
-            first = asyncio.create_task(passes.act(rows(1)))
-            while passes.passes == 0:
-                await asyncio.sleep(0)
-            others = [asyncio.create_task(passes.act(rows(*range(n)))) for n in (1, 2, 3)]
+async def test_what_waits_is_decided_together_and_given_back_to_each() -> None:
+    policy, passes = batching()
+    async with passes.running():
+        policy.go.clear()
+        first = asyncio.create_task(passes.act(rows(1)))
+        while passes.passes == 0:
             await asyncio.sleep(0)
-            policy.go.set()
-            assert (await first).tolist() == [[2]]
-            for n, other in zip((1, 2, 3), others, strict=True):
-                assert (await other)[:, 0].tolist() == [2 * i for i in range(n)]
-        assert policy.sizes == [1, 6]
-
-    ran(work())
-
-
-def test_a_pass_takes_no_more_rows_than_it_may() -> None:
-    async def work() -> None:
-        policy, passes = batching(max_rows=4)
-        async with passes.running():
-            policy.go.clear()
-            tasks = [asyncio.create_task(passes.act(rows(*[float(i)] * 3))) for i in range(4)]
-            while passes.passes == 0:
-                await asyncio.sleep(0)
-            policy.go.set()
-            for i, task in enumerate(tasks):
-                assert (await task)[:, 0].tolist() == [2.0 * i] * 3
-        assert policy.sizes == [3, 3, 3, 3]
-
-    ran(work())
+        others = [asyncio.create_task(passes.act(rows(*range(n)))) for n in (1, 2, 3)]
+        await asyncio.sleep(0)
+        policy.go.set()
+        assert (await first).tolist() == [[2]]
+        for n, other in zip((1, 2, 3), others, strict=True):
+            assert (await other)[:, 0].tolist() == [2 * i for i in range(n)]
+    assert policy.sizes == [1, 6]
 
 
-def test_a_request_waits_for_others_that_are_expected_and_no_longer() -> None:
-    async def work() -> None:
-        policy, passes = batching(wait_s=0.2)
-        async with passes.running():
-            await asyncio.gather(passes.act(rows(1)), passes.act(rows(2)))
-            later = asyncio.get_running_loop().call_later(0.01, lambda: tasks.append(task(3)))
-
-            def task(value: float) -> asyncio.Task[np.ndarray]:
-                return asyncio.create_task(passes.act(rows(value)))
-
-            tasks = [task(4)]
-            await tasks[0]
-            assert not later.cancelled()
-            assert policy.sizes[-1] == 2, "one waited for the other"
-            await tasks[1]
-            begun = asyncio.get_running_loop().time()
-            await passes.act(rows(5))
-            assert asyncio.get_running_loop().time() - begun < 5, "nobody else came"
-            begun, before = asyncio.get_running_loop().time(), len(policy.sizes)
-            await passes.act(rows(6))
-            assert len(policy.sizes) == before + 1
-            assert asyncio.get_running_loop().time() - begun < 0.19, "one alone waits for nothing"
-
-    ran(work())
+async def test_a_pass_takes_no_more_rows_than_it_may() -> None:
+    policy, passes = batching(max_rows=4)
+    async with passes.running():
+        policy.go.clear()
+        tasks = [asyncio.create_task(passes.act(rows(*[float(i)] * 3))) for i in range(4)]
+        while passes.passes == 0:
+            await asyncio.sleep(0)
+        policy.go.set()
+        for i, task in enumerate(tasks):
+            assert (await task)[:, 0].tolist() == [2.0 * i] * 3
+    assert policy.sizes == [3, 3, 3, 3]
 
 
-def test_an_error_reaches_those_that_it_concerns_and_the_next_are_decided() -> None:
-    async def work() -> None:
-        _, passes = batching()
-        async with passes.running():
-            with pytest.raises(RuntimeError, match="below 0"):
-                await passes.act(rows(-1))
-            assert (await passes.act(rows(3))).tolist() == [[6]]
+async def test_a_request_waits_for_others_that_are_expected_and_no_longer() -> None:
+    policy, passes = batching(wait_s=0.2)
+    async with passes.running():
+        await asyncio.gather(passes.act(rows(1)), passes.act(rows(2)))
+        later = asyncio.get_running_loop().call_later(0.01, lambda: tasks.append(task(3)))
 
-    ran(work())
+        def task(value: float) -> asyncio.Task[np.ndarray]:
+            return asyncio.create_task(passes.act(rows(value)))
+
+        tasks = [task(4)]
+        await tasks[0]
+        assert not later.cancelled()
+        assert policy.sizes[-1] == 2, "one waited for the other"
+        await tasks[1]
+        begun = asyncio.get_running_loop().time()
+        await passes.act(rows(5))
+        assert asyncio.get_running_loop().time() - begun < 5, "nobody else came"
+        begun, before = asyncio.get_running_loop().time(), len(policy.sizes)
+        await passes.act(rows(6))
+        assert len(policy.sizes) == before + 1
+        assert asyncio.get_running_loop().time() - begun < 0.19, "one alone waits for nothing"
 
 
-def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
+async def test_an_error_reaches_those_that_it_concerns_and_the_next_are_decided() -> None:
+    _, passes = batching()
+    async with passes.running():
+        with pytest.raises(RuntimeError, match="below 0"):
+            await passes.act(rows(-1))
+        assert (await passes.act(rows(3))).tolist() == [[6]]
+
+
+async def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
     """Whether the policy raises over it, or makes of it what is not finite."""
-
-    async def work() -> None:
-        policy, passes = batching()
-        async with passes.running():
-            policy.go.clear()
-            first = asyncio.create_task(passes.act(rows(0)))
-            while passes.passes == 0:
-                await asyncio.sleep(0)
-            good, failing, huge, last = (asyncio.create_task(passes.act(each)) for each in poisoned)
-            await asyncio.sleep(0)
-            policy.go.set()
-            await first
-            assert (await good).tolist() == [[2], [4]]
-            with pytest.raises(RuntimeError, match="below 0"):
-                await failing
-            with pytest.raises(BadAction, match=r"row 1: want 1 finite numbers; got \[inf\]"):
-                await huge
-            assert (await last).tolist() == [[10]]
-            passes.watch = lambda observations, *_: watched.append(observations["x"].tolist())
-            with pytest.raises(BadAction):
-                await passes.act(rows(3e38))
-            await passes.act(rows(6))
-            await asyncio.sleep(0)
-        assert watched == [[[6]]], "what was not decided is not shown"
-
     watched: list[list[list[float]]] = []
     poisoned = rows(1, 2), rows(3, -1), rows(4, 3e38), rows(5)
-    ran(work())
+    policy, passes = batching()
+    async with passes.running():
+        policy.go.clear()
+        first = asyncio.create_task(passes.act(rows(0)))
+        while passes.passes == 0:
+            await asyncio.sleep(0)
+        good, failing, huge, last = (asyncio.create_task(passes.act(each)) for each in poisoned)
+        await asyncio.sleep(0)
+        policy.go.set()
+        await first
+        assert (await good).tolist() == [[2], [4]]
+        with pytest.raises(RuntimeError, match="below 0"):
+            await failing
+        with pytest.raises(BadAction, match=r"row 1: want 1 finite numbers; got \[inf\]"):
+            await huge
+        assert (await last).tolist() == [[10]]
+        passes.watch = lambda observations, *_: watched.append(observations["x"].tolist())
+        with pytest.raises(BadAction):
+            await passes.act(rows(3e38))
+        await passes.act(rows(6))
+        await asyncio.sleep(0)
+    assert watched == [[[6]]], "what was not decided is not shown"
 
 
 def test_actions_are_held_to_their_bounds() -> None:
@@ -166,26 +150,23 @@ def test_actions_are_held_to_their_bounds() -> None:
     assert (found.dtype, found.tolist()) == (np.float32, [[1], [1.5]])
 
 
-def test_who_leaves_is_not_decided_and_too_many_are_sent_away() -> None:
-    async def work() -> None:
-        policy, passes = batching(max_waiting=4)
-        async with passes.running():
-            policy.go.clear()
-            first = asyncio.create_task(passes.act(rows(0)))
-            while passes.passes == 0:
-                await asyncio.sleep(0)
-            gone, stays = (asyncio.create_task(passes.act(rows(i, i))) for i in (1, 2))
+async def test_who_leaves_is_not_decided_and_too_many_are_sent_away() -> None:
+    policy, passes = batching(max_waiting=4)
+    async with passes.running():
+        policy.go.clear()
+        first = asyncio.create_task(passes.act(rows(0)))
+        while passes.passes == 0:
             await asyncio.sleep(0)
-            with pytest.raises(Busy):
-                await passes.act(rows(9))
-            gone.cancel()
-            await asyncio.sleep(0)
-            policy.go.set()
-            await first
-            assert (await stays)[:, 0].tolist() == [4, 4]
-        assert policy.sizes == [1, 2]
-
-    ran(work())
+        gone, stays = (asyncio.create_task(passes.act(rows(i, i))) for i in (1, 2))
+        await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            await passes.act(rows(9))
+        gone.cancel()
+        await asyncio.sleep(0)
+        policy.go.set()
+        await first
+        assert (await stays)[:, 0].tolist() == [4, 4]
+    assert policy.sizes == [1, 2]
 
 
 def test_on_the_host_no_gradient_is_kept() -> None:
@@ -222,7 +203,7 @@ def test_short_passes_are_made_on_the_loop_and_long_ones_beside_it(monkeypatch: 
     assert ran(decided(0.0)) == [False, False, False]
 
 
-def test_what_lies_in_a_socket_is_in_the_pass() -> None:
+async def test_what_lies_in_a_socket_is_in_the_pass() -> None:
     policy, passes = batching(wait_s=0.0)
 
     async def on_its_way(value: float) -> np.ndarray:
@@ -230,16 +211,13 @@ def test_what_lies_in_a_socket_is_in_the_pass() -> None:
         await asyncio.sleep(0)
         return await passes.act(rows(value))
 
-    async def work() -> None:
-        async with passes.running():
-            answers = await asyncio.gather(passes.act(rows(1)), *(on_its_way(i) for i in (2, 3)))
-        assert [each.tolist() for each in answers] == [[[2]], [[4]], [[6]]]
-
-    ran(work())
+    async with passes.running():
+        answers = await asyncio.gather(passes.act(rows(1)), *(on_its_way(i) for i in (2, 3)))
+    assert [each.tolist() for each in answers] == [[[2]], [[4]], [[6]]]
     assert policy.sizes == [3]
 
 
-def test_who_watches_sees_the_last_request_of_each_pass_once_it_is_answered() -> None:
+async def test_who_watches_sees_the_last_request_of_each_pass_once_it_is_answered() -> None:
     _, passes = batching(wait_s=0.0)
     answered: list[float] = []
     watched: list[tuple[list[float], list[float], list[float]]] = []
@@ -252,11 +230,8 @@ def test_who_watches_sees_the_last_request_of_each_pass_once_it_is_answered() ->
     async def asked(*values: float) -> None:
         answered.extend((await passes.act(rows(*values))).ravel())
 
-    async def work() -> None:
-        passes.watch = watch
-        async with passes.running():
-            await asyncio.gather(asked(1), asked(2, 3))
-            await asyncio.sleep(0)
-
-    ran(work())
+    passes.watch = watch
+    async with passes.running():
+        await asyncio.gather(asked(1), asked(2, 3))
+        await asyncio.sleep(0)
     assert watched == [([2, 3], [4, 6], [2, 4, 6])]

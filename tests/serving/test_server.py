@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import re
@@ -118,20 +117,17 @@ def test_it_says_what_it_takes(server: StreamServer, policy: InferencePolicy) ->
     assert told["max_rows"] == 16
 
 
-def test_a_socket_takes_one_message_after_the_other(server: StreamServer, policy: InferencePolicy) -> None:
-    async def talk() -> None:
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        address = f"http://127.0.0.1:{server.port}/act/ws"
-        async with aiohttp.ClientSession(headers=headers) as session, session.ws_connect(address) as socket:
-            for seed in range(40):  # more bytes in all than one message may have
-                await socket.send_bytes(save(given(policy, 16, seed)))
-                assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 16, seed)
-            await socket.send_bytes(b"\x80\x04")
-            assert "want safetensors" in (await socket.receive_json())["message"]
-            await socket.send_json({name: value.tolist() for name, value in given(policy, 2).items()})
-            assert (await socket.receive_json()) == {"action": wanted(policy, 2)}
-
-    asyncio.run(asyncio.wait_for(talk(), 60))
+async def test_a_socket_takes_one_message_after_the_other(server: StreamServer, policy: InferencePolicy) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    address = f"http://127.0.0.1:{server.port}/act/ws"
+    async with aiohttp.ClientSession(headers=headers) as session, session.ws_connect(address) as socket:
+        for seed in range(40):  # more bytes in all than one message may have
+            await socket.send_bytes(save(given(policy, 16, seed)))
+            assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 16, seed)
+        await socket.send_bytes(b"\x80\x04")
+        assert "want safetensors" in (await socket.receive_json())["message"]
+        await socket.send_json({name: value.tolist() for name, value in given(policy, 2).items()})
+        assert (await socket.receive_json()) == {"action": wanted(policy, 2)}
 
 
 def test_the_client_in_the_document_works(server: StreamServer, policy: InferencePolicy) -> None:
@@ -155,7 +151,7 @@ def test_a_server_that_should_not_be_is_not_made(policy: InferencePolicy, change
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_are_not_finite_are_refused_in_every_form(
+async def test_numbers_that_are_not_finite_are_refused_in_every_form(
     server: StreamServer, policy: InferencePolicy, bad: float
 ) -> None:
     """Five agents answered 200 and NaN to an infinite observation."""
@@ -167,17 +163,13 @@ def test_numbers_that_are_not_finite_are_refused_in_every_form(
     for body, kind in ((save(poison), "application/octet-stream"), (text.encode(), "application/json")):
         status, answer = ask(server, body, kind)
         assert (status, json.loads(answer)) == (400, {"message": said})
-
-    async def talk() -> None:
-        async with talking(server) as socket:
-            await socket.send_str(text)
-            assert (await socket.receive_json()) == {"message": said}
-            await socket.send_bytes(save(poison))
-            assert (await socket.receive_json()) == {"message": said}
-            await socket.send_bytes(save(given(policy, 2)))
-            assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 2)
-
-    asyncio.run(asyncio.wait_for(talk(), 60))
+    async with talking(server) as socket:
+        await socket.send_str(text)
+        assert (await socket.receive_json()) == {"message": said}
+        await socket.send_bytes(save(poison))
+        assert (await socket.receive_json()) == {"message": said}
+        await socket.send_bytes(save(given(policy, 2)))
+        assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 2)
 
 
 def test_large_json_is_read_beside_the_loop(server: StreamServer, policy: InferencePolicy) -> None:
@@ -206,30 +198,23 @@ async def sent_away(socket: aiohttp.ClientWebSocketResponse) -> tuple[int, int |
 
 
 @pytest.mark.parametrize("bad", [b"", b"\x80\x04", "", "{}", "[" * 2000])
-def test_the_third_mistake_in_a_row_closes_a_socket(server: StreamServer, bad: bytes | str) -> None:
+async def test_the_third_mistake_in_a_row_closes_a_socket(server: StreamServer, bad: bytes | str) -> None:
     """A client that sent nothing else held all others up for 1.7 s."""
-
-    async def talk() -> None:
-        async with talking(server) as socket:
-            for _ in range(10):
-                await (socket.send_str(bad) if isinstance(bad, str) else socket.send_bytes(bad))
-            assert await sent_away(socket) == (3, 1008, "too many mistakes")
-
-    asyncio.run(asyncio.wait_for(talk(), 60))
+    async with talking(server) as socket:
+        for _ in range(10):
+            await (socket.send_str(bad) if isinstance(bad, str) else socket.send_bytes(bad))
+        assert await sent_away(socket) == (3, 1008, "too many mistakes")
 
 
-def test_pings_are_answered_and_a_flood_of_them_is_not(server: StreamServer) -> None:
-    async def talk() -> None:
-        async with talking(server, autoping=False) as socket:
-            await socket.ping(b"there")
-            answer = await socket.receive()
-            assert (answer.type, bytes(answer.data)) == (aiohttp.WSMsgType.PONG, b"there")
-            for _ in range(3000):
-                await socket.ping()
-            number, code, why = await sent_away(socket)
-            assert (number < 2000, code, why) == (True, 1008, "too many messages")
-
-    asyncio.run(asyncio.wait_for(talk(), 60))
+async def test_pings_are_answered_and_a_flood_of_them_is_not(server: StreamServer) -> None:
+    async with talking(server, autoping=False) as socket:
+        await socket.ping(b"there")
+        answer = await socket.receive()
+        assert (answer.type, bytes(answer.data)) == (aiohttp.WSMsgType.PONG, b"there")
+        for _ in range(3000):
+            await socket.ping()
+        number, code, why = await sent_away(socket)
+        assert (number < 2000, code, why) == (True, 1008, "too many messages")
 
 
 class Waits(TensorDictModuleBase):
@@ -255,19 +240,15 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Waits, StreamServer]
         yield module, running
 
 
-def test_a_pass_that_outlasts_the_limit_of_idle_connections_is_answered(slow: tuple[Waits, StreamServer]) -> None:
+async def test_a_pass_that_outlasts_the_limit_of_idle_connections_is_answered(slow: tuple[Waits, StreamServer]) -> None:
     module, running = slow
     module.seconds = 0.5
     body = save({"x": np.ones((1, 1), np.float32)})
     status, answer = ask(running, body)
     assert (status, load(answer)["action"].tolist()) == (200, [[1.0]])
-
-    async def talk() -> None:
-        async with talking(running) as socket:
-            await socket.send_bytes(body)
-            assert load(await socket.receive_bytes())["action"].tolist() == [[1.0]]
-
-    asyncio.run(asyncio.wait_for(talk(), 60))
+    async with talking(running) as socket:
+        await socket.send_bytes(body)
+        assert load(await socket.receive_bytes())["action"].tolist() == [[1.0]]
 
 
 def test_a_policy_that_fails_is_told_as_json(
