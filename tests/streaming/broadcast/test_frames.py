@@ -17,15 +17,14 @@ from torchrl_gpu.streaming.broadcast.frames import (
     clean_meta,
     depth_meta,
 )
-from torchrl_gpu.streaming.codecs.images import Depth, Frame
 from torchrl_gpu.streaming.codecs.pixels import UNMEASURED, color_map, grid, picture_of
 
 
 def copied(frame: Any, into: np.ndarray | None = None, depth_range: tuple[float, float] | None = None) -> np.ndarray:
-    return pictured(frame, into, depth_range)[0]  # type: ignore[return-value]
+    return pictured(frame, into, depth_range)[0]
 
 
-def pictured(frame: Any, into: Any = None, depth_range: tuple[float, float] | None = None) -> tuple[Frame, Depth]:
+def pictured(frame: Any, into: Any = None, depth_range: tuple[float, float] | None = None) -> tuple[Any, Any]:
     layout = FrameLayout()
     return picture_of(layout.update(frame, depth_range), layout.format, depth_range, into)
 
