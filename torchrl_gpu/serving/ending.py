@@ -74,7 +74,7 @@ class Ending:
 
 @contextmanager
 def until_told_to_end() -> Iterator[Ending]:
-    """Handles an interrupt or SIGTERM within; on any thread but the main one nothing."""
+    """Handles an interrupt or SIGTERM within; off the main thread none."""
     ending = Ending()
     with _handled(ending, "SIGINT", "SIGTERM", "SIGALRM"), suppress(_Ended):
         yield ending

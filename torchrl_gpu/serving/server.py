@@ -94,7 +94,6 @@ class PolicyRoutes:
                 yield
 
     async def info(self, request: web.Request) -> web.StreamResponse:
-        """Inputs and outputs of the policy."""
         return web.Response(text=self._info, content_type="application/json")
 
     async def act(self, request: web.Request) -> web.StreamResponse:
@@ -136,7 +135,7 @@ class PolicyRoutes:
             await asyncio.sleep(0)  # messages may lie one behind the other: others have their turn
 
     async def _reply(self, socket: web.WebSocketResponse, body: bytes | str, is_json: bool) -> int:
-        """Answers a message of a WebSocket; the status that a request would have got."""
+        """Answers a message of a WebSocket; the status of a request with it."""
         try:
             answer = await self._answer(body, is_json)
         except Exception as error:

@@ -57,7 +57,6 @@ class Curves:
 
     @property
     def names(self) -> list[str]:
-        """In the order in which they came."""
         return list(self._curves)
 
     def log(self, step: int, scalars: Mapping[str, Any]) -> None:
@@ -119,7 +118,6 @@ class _Curve:
         return {"steps": self._steps[first:].tolist(), "values": values, "whole": first == 0}
 
     def _take_back(self, number: int, step: int) -> None:
-        """Forgets the points from a step on."""
         if step < self._steps[-1]:
             self._rewritten = number
         kept = bisect_left(self._steps, step)

@@ -127,7 +127,6 @@ class EncoderThread:
         return packet
 
     def _let_go(self, stream: Stream, *codecs: Codec) -> None:
-        """Closes the encoders that a stream has to itself."""
         for codec in codecs:
             encoder = self._encoders.pop((stream.name, codec), None)
             if encoder is not None:

@@ -111,7 +111,6 @@ class Hub:
         return [stream.name for stream in list(self.streams.values()) if stream.is_due(now)]
 
     def watchers(self, name: str | None) -> int:
-        """Number of viewers of a stream, or of all."""
         return sum(len(each.subscriptions) for each in list(self.streams.values()) if name in (None, each.name))
 
     def publish(
@@ -150,7 +149,6 @@ class Hub:
             self.call_in_loop(stream.replay.mark, stream_time(), clean)
 
     def set_state(self, values: Mapping[str, Any]) -> None:
-        """Joins values to the state, and tells the viewers."""
         state = {**self.state, **check_state(values)}
         if state != self.state:
             self.state = state
@@ -256,7 +254,6 @@ class Hub:
             listener(message)
 
     async def tick_until(self, end: asyncio.Event) -> None:
-        """Calls `tick` four times a second until an event is set."""
         while not end.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STILL):

@@ -29,7 +29,6 @@ class InstantReplay:
 
     @property
     def is_on(self) -> bool:
-        """True if anything is kept."""
         return self._seconds > 0
 
     @property

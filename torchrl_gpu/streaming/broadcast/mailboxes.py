@@ -61,7 +61,6 @@ class EncoderQueue:
         self._closed = False
 
     def add(self, stream: Stream) -> None:
-        """Queues a stream for the encoder."""
         with self._changed:
             self._streams[stream.name] = stream
             self._changed.notify()
@@ -73,7 +72,6 @@ class EncoderQueue:
             return None if self._closed else self._streams.pop(next(iter(self._streams)))
 
     def close(self) -> None:
-        """Ends `take`, which returns None from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -89,7 +87,7 @@ class PictureQueue(Protocol):
         """Queues a picture."""
 
     def take(self) -> EncodedPicture | None:
-        """The next picture to send; None if there is none."""
+        """The next picture to send, if there is one."""
 
 
 class NewestPicture:

@@ -95,7 +95,6 @@ def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:
 
 
 def _line(text: object, most: int) -> str:
-    """Text in one short line, whatever it is."""
     return "".join(each if each.isprintable() else "?" for each in str(text)[:most])
 
 

@@ -144,7 +144,6 @@ def read_picture(message: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def text_message(kind: str, **fields: Any) -> str:
-    """A text message of a type out of `SERVER_MESSAGES`."""
     assert kind in SERVER_MESSAGES, kind
     return json.dumps({"type": kind, **fields})
 

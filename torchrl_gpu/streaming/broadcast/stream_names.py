@@ -56,7 +56,6 @@ class Families:
         self.by_name: dict[str, Family] = {}
 
     def declare(self, name: object, count: object, title: str | None) -> Family:
-        """Names a family, or changes it; see `StreamServer.declare_family`."""
         where = "StreamServer.declare_family"
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(

@@ -93,7 +93,6 @@ class Stream:
         self._set_rate()
 
     def refresh(self) -> None:
-        """Updates from when on a frame is wanted."""
         self.demand_at = min(
             (each.schedule.next_at for each in self.subscriptions if each.is_waiting), default=math.inf
         )
@@ -107,7 +106,6 @@ class Stream:
             self.key_asked = True
 
     def codecs_due(self, now: float) -> set[Codec]:
-        """In what the next frame is to be encoded."""
         return {each.codec for each in self.subscriptions if each.is_waiting and now >= each.schedule.next_at}
 
     def show_newest(self) -> None:
@@ -155,12 +153,10 @@ class Subscription:
 
     @property
     def dropped(self) -> int:
-        """Pictures that the viewer was too slow for."""
         return self.queue.dropped
 
     @property
     def is_waiting(self) -> bool:
-        """True while `get` waits."""
         waiter = self._waiter
         return waiter is not None and not waiter.done()
 
@@ -191,7 +187,6 @@ class Subscription:
             self.stream.ask_key(JOIN_SPACING if self._seen < 0 else GAP_SPACING, now)
 
     def request_key(self) -> None:
-        """Asks for a picture that a decoder can start at."""
         self.stream.ask_key(JOIN_SPACING, time.monotonic())
 
     def misses(self, seq: int, now: float) -> bool:

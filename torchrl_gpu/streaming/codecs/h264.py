@@ -120,7 +120,7 @@ class H264Encoder:
         self.codec, self.width, self.height = self._codecs[0], width, height
 
     def _drop_codec(self, error: RuntimeError) -> bool:
-        """Goes on to the next codec for the rest of this stream; False if there is none."""
+        """Goes on to the next codec; False if there is none."""
         if len(self._codecs) < 2:
             return False
         self._codecs = self._codecs[1:]
@@ -135,7 +135,6 @@ class H264Encoder:
 
 
 def check_codec(codec: str, where: str) -> None:
-    """Raises ValueError for a codec that is none of `CODECS`."""
     if codec not in CODECS:
         raise ValueError(f"{where}: want one of the codecs {', '.join(CODECS)}; got {codec!r}")
 

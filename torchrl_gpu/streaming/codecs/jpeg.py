@@ -23,6 +23,5 @@ def encode_jpeg(frame: Frame, quality: int = 80, *, bgr: bool = False) -> bytes:
 
 
 def check_quality(quality: int, where: str) -> None:
-    """Raises ValueError for a quality that is not a whole number from 1 to 100."""
     if isinstance(quality, bool) or not isinstance(quality, int | np.integer) or not 1 <= quality <= 100:
         raise ValueError(f"{where}: want a quality of 1 to 100; got {quality!r}")

@@ -158,7 +158,6 @@ def _packed_color_map() -> np.ndarray:
 
 @cache
 def _color_map_on(device: Any) -> Any:
-    """The same on a device, where it stays."""
     return sys.modules["torch"].from_numpy(color_map()).to(device)
 
 

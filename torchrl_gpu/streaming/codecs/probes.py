@@ -52,5 +52,4 @@ def nvenc_problem() -> str:
 
 @functools.cache
 def x264_problem() -> str:
-    """Why x264 encodes nothing here."""
     return libavcodec.codec_problem("x264")

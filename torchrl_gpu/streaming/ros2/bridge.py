@@ -330,7 +330,6 @@ class RosBridge:
 
 
 def _topic(name: str, value: Any) -> str:
-    """An absolute topic."""
     words = value.split("/") if isinstance(value, str) else []
     are_names = all(word.isascii() and word.isidentifier() for word in words[1:])
     if len(words) < 2 or words[0] != "" or not are_names or len(value) > 200:

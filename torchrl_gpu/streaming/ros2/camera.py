@@ -75,7 +75,6 @@ class CameraOut:
         self._images.put(NAME, data)
 
     def show(self, frame: Frame, stamp_ns: int, *, bgr: bool = False, frame_id: str = "") -> None:
-        """Shows a frame to viewers, and sends it."""
         if self._server is not None:
             view, state = self._facts()
             for first in range(0, len(state), MAX_META):  # many inputs have more than one call may bring

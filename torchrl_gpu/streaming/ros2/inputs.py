@@ -90,7 +90,6 @@ class NewestMessages:
             return None
 
     def close(self) -> None:
-        """Ends `next`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -72,19 +72,16 @@ class Messages:
         return RosVector(values, stamp_ns)
 
     def joints(self, names: Sequence[str], values: Sequence[float], stamp_ns: int) -> bytes:
-        """A `JointState` of names and positions."""
         none, position = np.zeros(0), np.asarray(values, np.float64)
         header = self._header(stamp_ns, "")
         return self._write(JOINTS, header=header, name=list(names), position=position, velocity=none, effort=none)
 
     def floats(self, values: Sequence[float] | np.ndarray, type_name: str = FLOATS) -> bytes:
-        """An array of numbers."""
         layout = self._make("std_msgs/msg/MultiArrayLayout", dim=[], data_offset=0)
         dtype = np.float32 if type_name == FLOATS else np.float64
         return self._write(type_name, layout=layout, data=np.asarray(values, dtype))
 
     def jpeg(self, jpeg: bytes, stamp_ns: int, frame_id: str = "") -> bytes:
-        """A `CompressedImage` of a JPEG file."""
         data = np.frombuffer(jpeg, np.uint8)
         return self._write(COMPRESSED, header=self._header(stamp_ns, frame_id), format="jpeg", data=data)
 

@@ -28,12 +28,10 @@ class Statistics:
             self._counts[name] += 1
 
     def time(self, name: str, seconds: float) -> None:
-        """Notes how long something took."""
         with self._lock:
             self._times.setdefault(name, deque(maxlen=_RECENT)).append(seconds)
 
     def error(self, kind: str, error: BaseException) -> None:
-        """Counts and keeps an error."""
         said = " ".join(str(error).split())[:200] or type(error).__name__
         with self._lock:
             self._counts[kind] += 1

@@ -98,7 +98,6 @@ class Zenoh:
 
 
 def key(domain: int, topic: str, type_name: str, of_type: str) -> str:
-    """Key expression of a topic."""
     package, _, short = type_name.split("/")
     return f"{domain}/{topic.strip('/')}/{package}::msg::dds_::{short}_/{of_type}"
 
@@ -114,5 +113,4 @@ def attachment(number: int, time_ns: int, sender: bytes, named: bool) -> bytes:
 
 
 def is_named(found: bytes) -> bool:
-    """True if an attachment holds the names of its values."""
     return found.startswith(b"\x0fsequence_number")

@@ -184,7 +184,6 @@ def _is_listed(request: web.Request) -> bool:
 
 
 def set_session(request: web.Request, response: web.StreamResponse, role: Role) -> None:
-    """Sets the cookie of a new session of a role."""
     rules = request.app[STATE].rules
     if not rules.is_open:
         cookie = rules.sessions.open(role)

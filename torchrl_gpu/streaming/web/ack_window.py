@@ -41,11 +41,9 @@ class AckWindow:
 
     @property
     def is_open(self) -> bool:
-        """True if another picture may be sent."""
         return len(self._flights) < self._limit
 
     def send(self, seq: int, now: float) -> None:
-        """Counts a picture as sent."""
         self._flights.append(_Flight(seq, now, not self._flights))
 
     def acknowledge(self, seq: int, now: float) -> float | None:

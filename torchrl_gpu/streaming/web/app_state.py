@@ -76,7 +76,6 @@ class AppState:
         self.page = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
 
     async def close(self) -> None:
-        """Closes the connections of all viewers."""
         sockets = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server stops") for socket in self.sockets]
         await asyncio.gather(*sockets, *(close() for close in self.closers), return_exceptions=True)
 

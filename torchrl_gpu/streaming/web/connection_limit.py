@@ -56,7 +56,6 @@ class ConnectionLimit:
         return True
 
     def release(self, number: int) -> None:
-        """Frees reserved descriptors."""
         self._reserved -= number
 
     def admit(self, connection: Connection) -> bool:
@@ -171,7 +170,6 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def abort(self) -> None:
-        """Ends the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 

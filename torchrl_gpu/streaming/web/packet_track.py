@@ -43,7 +43,6 @@ class PacketTrack(MediaStreamTrack):
 
     @property
     def dropped(self) -> int:
-        """Pictures that could not be sent in time."""
         return self._dropped + (self._subscription.dropped if self._subscription else 0)
 
     async def recv(self) -> av.Packet:
@@ -73,7 +72,6 @@ class PacketTrack(MediaStreamTrack):
             self._subscription.request_key()
 
     def stop(self) -> None:
-        """Ends the track."""
         self.leave()
         super().stop()
 

@@ -36,7 +36,6 @@ _FRESH = 0.25  # seconds: a snapshot may be this much older than its request, an
 
 
 def make_app(state: AppState) -> web.Application:
-    """The application of a server."""
     app = web.Application(middlewares=[guard], client_max_size=state.max_body_bytes)
     app[STATE] = state
     app.on_response_prepare.append(add_headers)
@@ -75,7 +74,6 @@ async def page(request: web.Request) -> web.StreamResponse:
 
 
 async def page_file(request: web.Request) -> web.StreamResponse:
-    """A script or the style of the page."""
     name = request.match_info["name"]
     text = request.app[STATE].page.get(name)
     kind = _KINDS.get(name.rpartition(".")[2])
@@ -123,7 +121,6 @@ async def offer(request: web.Request) -> web.StreamResponse:
 
 
 async def streams(request: web.Request) -> web.StreamResponse:
-    """The list of streams."""
     return web.json_response(request.app[STATE].hub.describe_streams())
 
 
@@ -141,13 +138,11 @@ async def curves(request: web.Request) -> web.StreamResponse:
 
 
 async def read_metrics(request: web.Request) -> web.StreamResponse:
-    """Everything that is counted, for Prometheus."""
     text = generate_latest(request.app[STATE].metrics.registry)
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})
 
 
 async def health(request: web.Request) -> web.StreamResponse:
-    """Health check."""
     return web.Response(text="ok\n")
 
 

@@ -77,7 +77,6 @@ class AccessRules:
 
     @property
     def is_open(self) -> bool:
-        """True if everyone has control."""
         return "control" not in self._tokens
 
     def role_of_token(self, token: str) -> Role | None:
@@ -132,7 +131,6 @@ class FailureLimit:
         return 0.0 if len(moments) < self._limit else moments[-self._limit] + self._window - self._clock()
 
     def fail(self, address: str, guess: str) -> None:
-        """Counts a wrong token or cookie."""
         place = network(address)
         recent = self._recent(place)
         recent.setdefault(_digest(guess, self._key), self._clock())

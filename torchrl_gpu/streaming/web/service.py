@@ -140,7 +140,6 @@ class Service:
             self._error = error
 
     async def _accept(self, runner: web.AppRunner, state: AppState) -> None:
-        """Accepts connections until `stop`."""
         assert runner.server is not None
         requests = runner.server
         # asyncio accepts as many as its backlog before it asks about the first, which takes descriptors of the program

@@ -85,7 +85,6 @@ class SocketViewer(Viewer):
         self._disconnecting: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Serves until either side closes."""
         self.say(
             protocol.text_message(
                 "hello",
@@ -121,7 +120,6 @@ class SocketViewer(Viewer):
             self.hear(data if kind is WSMsgType.TEXT else None)
 
     def dismiss(self, why: str) -> None:
-        """Begins to close the socket; nothing more is read."""
         self._disconnecting = asyncio.create_task(self._disconnect(why.encode()))
 
     async def _disconnect(self, why: bytes) -> None:
@@ -133,7 +131,6 @@ class SocketViewer(Viewer):
         await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=why)
 
     def act(self, message: protocol.Message) -> None:
-        """Acknowledgements, replay and commands."""
         match message:
             case Ack(seq):
                 self._acknowledge(seq)
@@ -157,7 +154,6 @@ class SocketViewer(Viewer):
     # What it is sent: texts by one task, pictures by another, of which there is one at a time.
 
     def say(self, text: str) -> None:
-        """Queues a text message."""
         self._outbox.append(text)
         self._has_text.set()
 
@@ -186,7 +182,6 @@ class SocketViewer(Viewer):
             await self._socket.send_str(self._outbox.popleft())
 
     def show(self, watch: Watch) -> None:
-        """Sends what happens from now on."""
         subscription = self._hub.subscribe(watch.stream, watch.codec, watch.fps)
         self.hide()
         self._subscription = subscription

@@ -17,7 +17,6 @@ MESSAGES_PER_SECOND, BURST = 300.0, 600.0  # pings and pongs of a WebSocket incl
 
 
 def message_limit() -> TokenBucket:
-    """Limit of the messages that one peer may send."""
     return TokenBucket(MESSAGES_PER_SECOND, BURST)
 
 

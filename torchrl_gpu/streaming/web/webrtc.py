@@ -154,7 +154,6 @@ class Peer(Viewer):
         return {"sdp": local.sdp, "type": local.type, "id": self.id}
 
     async def close(self) -> None:
-        """Ends the connection; closing again does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -221,7 +220,6 @@ class Peer(Viewer):
         self.look_again()  # texts go to the WebSocket that a page has besides
 
     def show(self, watch: Watch) -> None:
-        """Goes on with a stream from a key frame, in H.264 whatever was asked for."""
         self._track.watch(watch.stream)
 
     def hide(self) -> None:
