@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
-from tests.streaming.viewers import address, producing, run, server, session, until, viewer
-from torchrl_gpu.streaming.broadcast.hub import Hub
+from tests.streaming.viewers import address, hub_of, producing, run, server, session, until, viewer
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.broadcast.protocol import Command
 from torchrl_gpu.streaming.codecs.pixels import color_map
@@ -317,8 +316,7 @@ def test_hosts_and_certificates_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_an_exception_of_the_server_surfaces_in_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     stream_server = server().start()
-    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
-    monkeypatch.setattr(hub, "tick", lambda: 1 / 0)
+    monkeypatch.setattr(hub_of(stream_server), "tick", lambda: 1 / 0)
     wait_for_end()
     with pytest.raises(RuntimeError, match="it failed while it ran: ZeroDivisionError: division by zero"):
         stream_server.stop()
@@ -328,8 +326,7 @@ def test_an_exception_of_the_server_surfaces_in_stop(monkeypatch: pytest.MonkeyP
 
 async def test_what_fails_on_the_loop_surfaces_too_and_does_not_end_it() -> None:
     stream_server = server().start()
-    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
-    hub.call_in_loop(divide)
+    hub_of(stream_server).call_in_loop(divide)
     async with session() as client, client.get(address(stream_server, "healthz")) as answer:
         assert answer.status == 200
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):

@@ -30,6 +30,11 @@ def server(**arguments: Any) -> StreamServer:
     return StreamServer(**{"port": 0, "fps": 1000.0, **arguments})
 
 
+def hub_of(stream_server: StreamServer) -> Hub:
+    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
+    return hub
+
+
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """What a coroutine returns; fails if it takes too long."""
     return asyncio.run(asyncio.wait_for(coroutine, 3 * TIMEOUT))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.streaming.viewers import address, run, server, session, viewer
+from tests.streaming.viewers import address, hub_of, run, server, session, viewer
 from torchrl_gpu.streaming.broadcast import curves as curves_module
 from torchrl_gpu.streaming.broadcast.curves import MAX_CURVES, MAX_POINTS, MAX_STEP, Curves
 from torchrl_gpu.streaming.server import StreamServer
@@ -143,7 +143,7 @@ def test_what_is_not_finite_is_left_out() -> None:
 )
 def test_nothing_else_is_taken(shared_server: StreamServer, step: Any, scalars: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"StreamServer.log: {message}"):
-        shared_server._service.hub.curves.log(step, scalars)  # type: ignore[union-attr]
+        hub_of(shared_server).curves.log(step, scalars)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from tests.streaming.ros2.robots import (
     is_safe,
     until,
 )
-from tests.streaming.viewers import server
+from tests.streaming.viewers import hub_of, server
 from torchrl_gpu.policies import AgentSpace, InferencePolicy
 from torchrl_gpu.policies.networks.perceptron import Perceptron
 from torchrl_gpu.policies.tensordict_module import Entry
@@ -429,11 +429,10 @@ def test_rendered_frames_go_out() -> None:
 def test_the_page_shows_the_camera_what_the_policy_saw_and_the_metrics() -> None:
     robot, policy = Robot(), Told(observations=CLIPS)
     with server() as page, bridge(policy, robot, server=page, camera_rate=1000.0) as made:
-        assert page._service is not None
         for value in range(40, 60):
             robot.see(value)
             until(lambda value=value: len(policy.seen) == value - 39)
-        hub = page._service.hub
+        hub = hub_of(page)
         until(lambda: isinstance(hub.state.get("inference_ms"), float))
         assert made.metrics()["camera_errors"] == 0
         streams = {stream["name"]: stream for stream in hub.describe_streams()}
@@ -524,8 +523,7 @@ def test_the_camera_of_a_policy_with_many_inputs_is_shown() -> None:
         server() as page,
         bridge(policy, robot, server=page, observation_topic=topics, image_topic=CAMERA, camera_rate=1000.0) as made,
     ):
-        assert page._service is not None
-        hub = page._service.hub
+        hub = hub_of(page)
         robot.see(40)
         until(lambda: hub.streams["camera"].published > 0)
         assert made.metrics()["camera_errors"] == 0

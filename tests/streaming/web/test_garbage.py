@@ -10,7 +10,7 @@ import random
 import pytest
 
 from tests.streaming.pictures import scene
-from tests.streaming.viewers import Viewer, address, counted, run, server, session, until, viewer
+from tests.streaming.viewers import Viewer, address, counted, hub_of, run, server, session, until, viewer
 from tests.streaming.web.test_sockets import upgrade
 from torchrl_gpu.streaming.server import StreamServer
 
@@ -123,8 +123,9 @@ def test_garbage_instead_of_messages(caplog: pytest.LogCaptureFixture) -> None:
                     *(throw(stream_server, data, draw.randint(len(handshake), len(data))) for data in thrown)
                 )
                 await goes_on(stream_server, guest, step)
-            hub = stream_server._service.hub  # type: ignore[union-attr]
-            await until(lambda: counted(hub, "clients", transport="websocket") == 1, "seats are given back")
+            await until(
+                lambda: counted(hub_of(stream_server), "clients", transport="websocket") == 1, "seats are given back"
+            )
 
     with server(max_clients=500) as stream_server:
         run(inner(stream_server))

@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from tests.streaming.pictures import decode_jpeg, psnr, scene
-from tests.streaming.viewers import address, counted, producing, server, session, until
-from torchrl_gpu.streaming.broadcast.hub import Hub
+from tests.streaming.viewers import address, counted, hub_of, producing, server, session, until
 from torchrl_gpu.streaming.server import StreamServer
-
-
-def hub_of(stream_server: StreamServer) -> Hub:
-    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
-    return hub
 
 
 async def test_the_head_of_the_next_part_comes_with_the_picture(stream_server: StreamServer) -> None:

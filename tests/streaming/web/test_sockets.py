@@ -15,14 +15,20 @@ import pytest
 from aiohttp import WSMsgType
 
 from tests.streaming.pictures import decode_h264, psnr, scene
-from tests.streaming.viewers import TIMEOUT, Viewer, address, counted, producing, run, server, session, until, viewer
-from torchrl_gpu.streaming.broadcast.hub import Hub
+from tests.streaming.viewers import (
+    TIMEOUT,
+    Viewer,
+    address,
+    counted,
+    hub_of,
+    producing,
+    run,
+    server,
+    session,
+    until,
+    viewer,
+)
 from torchrl_gpu.streaming.server import StreamServer
-
-
-def hub_of(stream_server: StreamServer) -> Hub:
-    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
-    return hub
 
 
 async def shown(stream_server: StreamServer, guest: Viewer, step: int, *, ack: bool = True) -> dict[str, Any]:
