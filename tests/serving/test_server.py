@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,14 @@ def server(policy: InferencePolicy) -> Iterator[StreamServer]:
         yield running
 
 
+@cache
+def agent() -> Any:
+    return checkpoints.EVERY["DQN navigates"]()[0]
+
+
+@cache
 def seen(rows: int, seed: int = 3) -> dict[str, torch.Tensor]:
-    agent, _ = checkpoints.EVERY["DQN navigates"]()
-    return checkpoints.observations(agent, rows, seed)
+    return checkpoints.observations(agent(), rows, seed)
 
 
 def given(policy: InferencePolicy, rows: int, seed: int = 3) -> dict[str, np.ndarray]:

@@ -499,10 +499,10 @@ def test_an_offer_is_answered_within_the_limit_of_viewers(monkeypatch: pytest.Mo
 
     class Webrtc:
         @staticmethod
-        async def answer(state: Any, fields: dict[str, Any], on_close: Any) -> dict[str, Any]:
+        async def answer(state: Any, fields: dict[str, Any], seat: Any) -> dict[str, Any]:
             if fields.get("sdp") is None:
                 raise ValueError("webrtc: want an sdp; got none")
-            given_back.append(on_close)
+            given_back.append(seat)
             return {"sdp": fields["sdp"], "type": "answer", "id": "1"}
 
     async def inner(stream_server: StreamServer) -> None:
@@ -511,8 +511,8 @@ def test_an_offer_is_answered_within_the_limit_of_viewers(monkeypatch: pytest.Mo
             assert (status, json.loads(body)["message"]) == (400, "webrtc: want an sdp; got none")
         for status in (200, 200, 503):
             assert (await post(stream_server, "webrtc/offer", b'{"sdp": "v=0"}'))[0] == status
-        given_back[0]()
-        given_back[0]()
+        given_back[0].close()
+        given_back[0].close()
         for status in (200, 503):
             assert (await post(stream_server, "webrtc/offer", b'{"sdp": "v=0"}'))[0] == status
 
