@@ -14,7 +14,7 @@ from torchrl_gpu.streaming.broadcast.frames import Scalar, with_facts
 from torchrl_gpu.streaming.broadcast.policy_view import SEEN, PolicyView
 from torchrl_gpu.streaming.broadcast.protocol import Command
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES, ServerSettings
+from torchrl_gpu.streaming.web.settings import ServerSettings
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -71,7 +71,7 @@ class StreamServer:
         allowed_origins: Sequence[str] = ServerSettings.allowed_origins,
         pipeline: GpuFramePipeline | None = None,
         add_routes: AddRoutes | None = None,
-        max_body_bytes: int = MAX_BODY_BYTES,
+        max_body_bytes: int = ServerSettings.max_body_bytes,
     ) -> None:
         self.settings = ServerSettings(
             host,
@@ -86,10 +86,11 @@ class StreamServer:
             heartbeat_s,
             port_tries,
             allowed_origins,
+            max_body_bytes,
         )
         for module in ("aiohttp", "cv2", "av", "prometheus_client"):
             load(module)
-        self._pipeline, self._add_routes, self._max_body_bytes = pipeline, add_routes, max_body_bytes
+        self._pipeline, self._add_routes = pipeline, add_routes
         self._service: Service | None = None
         self._owner = os.getpid()
 
@@ -103,7 +104,7 @@ class StreamServer:
             self._owner = os.getpid()
             from torchrl_gpu.streaming.web.service import Service  # brings aiohttp
 
-            self._service = Service(self.settings, self._pipeline, self._add_routes, self._max_body_bytes)
+            self._service = Service(self.settings, self._pipeline, self._add_routes)
             atexit.register(self._stop_quietly)
         return self
 

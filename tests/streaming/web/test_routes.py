@@ -299,7 +299,7 @@ def test_a_connection_that_was_to_become_a_socket_still_takes_requests() -> None
     from torchrl_gpu.streaming.web.service import Service
     from torchrl_gpu.streaming.web.settings import ServerSettings
 
-    service = Service(ServerSettings(port=0), max_body_bytes=1 << 20)
+    service = Service(ServerSettings(port=0, max_body_bytes=1 << 20))
     try:
         run(inner(service))  # type: ignore[arg-type]
     finally:

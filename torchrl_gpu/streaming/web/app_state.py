@@ -14,7 +14,7 @@ from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.metrics import Metrics
 from torchrl_gpu.streaming.web.connection_limit import ConnectionLimit, descriptors_left
 from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit
-from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES, ServerSettings
+from torchrl_gpu.streaming.web.settings import ServerSettings
 
 _IDLE_TIMEOUT = 10.0
 _SPARE_CONNECTIONS = 64
@@ -52,7 +52,6 @@ class AppState:
 
     Attributes:
         idle_timeout: Seconds that a connection may be silent, and a request that is no viewer's may take.
-        max_body_bytes: Of a request.
         page: Files of the page by name: `index.html`, and those that it loads.
         sockets: Open WebSockets.
         closers: Awaited when the server stops, such as the closing of peer connections.
@@ -61,7 +60,6 @@ class AppState:
     settings: ServerSettings
     hub: Hub
     port: int = 0
-    max_body_bytes: int = MAX_BODY_BYTES
     sockets: set[web.WebSocketResponse] = field(default_factory=set)
     closers: set[Callable[[], Awaitable[object]]] = field(default_factory=set)
 

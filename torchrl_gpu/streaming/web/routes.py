@@ -36,7 +36,7 @@ _FRESH = 0.25  # seconds: a snapshot may be this much older than its request, an
 
 
 def make_app(state: AppState) -> web.Application:
-    app = web.Application(middlewares=[guard], client_max_size=state.max_body_bytes)
+    app = web.Application(middlewares=[guard], client_max_size=state.settings.max_body_bytes)
     app[STATE] = state
     app.on_response_prepare.append(add_headers)
     app.add_routes(

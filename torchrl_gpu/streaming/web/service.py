@@ -23,7 +23,7 @@ from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.connection_limit import Connection
 from torchrl_gpu.streaming.web.routes import make_app
-from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES, ServerSettings
+from torchrl_gpu.streaming.web.settings import ServerSettings
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
@@ -53,9 +53,8 @@ class Service:
         settings: ServerSettings,
         pipeline: GpuFramePipeline | None = None,
         add_routes: AddRoutes | None = None,
-        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
-        self.settings, self._add_routes, self._max_body_bytes = settings, add_routes, max_body_bytes
+        self.settings, self._add_routes = settings, add_routes
         self.hub = Hub(settings.fps, settings.instant_replay_s)
         self._tls = tls_context(settings.tls)
         self._encoder = EncoderThread(self.hub, settings.jpeg_quality, pipeline)
@@ -96,7 +95,7 @@ class Service:
     async def _serve(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._note)
         self.hub.attach(asyncio.get_running_loop())
-        state = AppState(self.settings, self.hub, self.port, self._max_body_bytes)
+        state = AppState(self.settings, self.hub, self.port)
         app = make_app(state)
         if self._add_routes is not None:
             self._add_routes(app)

@@ -10,7 +10,7 @@ from torchrl_gpu.streaming.web.security import MIN_REMOTE_TOKEN, check_origin, i
 
 _WHERE = "StreamServer"
 _MAX_TOKEN = 1_024
-MAX_BODY_BYTES = 65_536  # of a request
+MAX_BODY_BYTES = 65_536  # of a request that strangers may send, and of others by default
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class ServerSettings:
     heartbeat_s: float = 5.0
     port_tries: int = 1
     allowed_origins: Sequence[str] = ()
+    max_body_bytes: int = MAX_BODY_BYTES
 
     def __post_init__(self) -> None:
         self._check_address()
