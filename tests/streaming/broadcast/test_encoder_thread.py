@@ -42,7 +42,8 @@ async def encoding_hub(**arguments: Any) -> AsyncIterator[tuple[Hub, EncoderThre
 async def shown(hub: Hub, frame: Any, *subscriptions: Subscription, bgr: bool = False) -> list[EncodedPicture]:
     """Publishes a frame as soon as all wait for one; what they get."""
     tasks = [asyncio.create_task(each.get()) for each in subscriptions]
-    await until(lambda: all(each.is_waiting for each in subscriptions))
+    # one may have got the last frame again, which the encoder came to late
+    await until(lambda: all(each.is_waiting or task.done() for each, task in zip(subscriptions, tasks, strict=True)))
     await until(lambda: hub.declare("main").is_due(asyncio.get_running_loop().time()))
     hub.publish(frame, "main", {"step": 1}, bgr=bgr)
     return [await asyncio.wait_for(task, 10) for task in tasks]
