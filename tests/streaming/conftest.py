@@ -15,6 +15,7 @@ from torchrl_gpu.streaming.server import StreamServer
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "server: options of `stream_server`")
+    config.addinivalue_line("markers", "patch: arguments of `monkeypatch.setattr` before `stream_server` starts")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,8 +40,10 @@ def hub() -> Hub:
 
 
 @pytest.fixture
-def stream_server(request: pytest.FixtureRequest) -> Iterator[StreamServer]:
+def stream_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamServer]:
     """A started server, with the options of the marker `server`."""
+    for patch in request.node.iter_markers("patch"):
+        monkeypatch.setattr(*patch.args)
     marker = request.node.get_closest_marker("server")
     with server(**(marker.kwargs if marker else {})) as made:
         yield made

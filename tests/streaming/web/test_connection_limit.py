@@ -60,23 +60,20 @@ async def test_a_viewer_is_no_connection_without_a_request(impatient: StreamServ
         await guest.quiet()
 
 
-def test_the_oldest_silent_connection_makes_room_and_no_viewer_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with viewer(stream_server) as guest:
-            reader, oldest = await asyncio.open_connection("127.0.0.1", stream_server.port)
-            assert await is_healthy(stream_server)
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-            oldest.close()
-            async with viewer(stream_server) as other:
-                assert not await is_healthy(stream_server), "where all are viewers there is no room"
-                await other.quiet()
-            await guest.quiet()
-
-    monkeypatch.setattr(app_state, "_SPARE_CONNECTIONS", -1)
-    monkeypatch.setattr(app_state, "_IDLE_TIMEOUT", 3600.0)
-    with server(max_clients=2) as stream_server:  # three connections, two of them for one address
-        run(inner(stream_server))
+@pytest.mark.server(max_clients=2)
+@pytest.mark.patch(app_state, "_SPARE_CONNECTIONS", -1)
+@pytest.mark.patch(app_state, "_IDLE_TIMEOUT", 3600.0)
+async def test_the_oldest_silent_connection_makes_room_and_no_viewer_does(stream_server: StreamServer) -> None:
+    async with viewer(stream_server) as guest:
+        reader, oldest = await asyncio.open_connection("127.0.0.1", stream_server.port)
+        assert await is_healthy(stream_server)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        oldest.close()
+        async with viewer(stream_server) as other:
+            assert not await is_healthy(stream_server), "where all are viewers there is no room"
+            await other.quiet()
+        await guest.quiet()
 
 
 async def is_healthy(stream_server: StreamServer) -> bool:
@@ -86,26 +83,22 @@ async def is_healthy(stream_server: StreamServer) -> bool:
     return False
 
 
-def test_no_address_has_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.server(max_clients=3)
+@pytest.mark.patch(app_state, "_SPARE_CONNECTIONS", 0)
+@pytest.mark.patch(app_state, "_IDLE_TIMEOUT", 3600.0)
+async def test_no_address_has_all_places(stream_server: StreamServer) -> None:
     """However many silent connections one address opens, and even viewers: others come in."""
-
-    async def inner(stream_server: StreamServer) -> None:
-        silent = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(20)]
-        async with session(connector=from_address("127.0.0.2")) as client:
-            async with client.get(address(stream_server, "healthz")) as answer:
-                assert answer.status == 200
-            async with client.ws_connect(address(stream_server, "ws")) as connection:
-                assert (await connection.receive_json())["type"] == "hello"
-                more = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(20)]
-                await connection.send_json({"type": "ping", "t": 1})
-                assert (await connection.receive_json())["type"] == "pong"
-        for _, writer in silent + more:
-            writer.close()
-
-    monkeypatch.setattr(app_state, "_SPARE_CONNECTIONS", 0)
-    monkeypatch.setattr(app_state, "_IDLE_TIMEOUT", 3600.0)
-    with server(max_clients=3) as stream_server:
-        run(inner(stream_server))
+    silent = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(20)]
+    async with session(connector=from_address("127.0.0.2")) as client:
+        async with client.get(address(stream_server, "healthz")) as answer:
+            assert answer.status == 200
+        async with client.ws_connect(address(stream_server, "ws")) as connection:
+            assert (await connection.receive_json())["type"] == "hello"
+            more = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(20)]
+            await connection.send_json({"type": "ping", "t": 1})
+            assert (await connection.receive_json())["type"] == "pong"
+    for _, writer in silent + more:
+        writer.close()
 
 
 def from_address(host: str) -> aiohttp.TCPConnector:

@@ -522,16 +522,12 @@ def test_an_offer_is_answered_within_the_limit_of_viewers(monkeypatch: pytest.Mo
         run(inner(stream_server))
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
-        writer.write(b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf")
-        assert (await reader.readline()).split()[1] == b"408"
-        writer.close()
-
-    monkeypatch.setattr(routes, "_BODY_TIMEOUT", 0.05)
-    with server() as stream_server:
-        run(inner(stream_server))
+@pytest.mark.patch(routes, "_BODY_TIMEOUT", 0.05)
+async def test_a_body_that_does_not_come_is_not_waited_for(stream_server: StreamServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+    writer.write(b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf")
+    assert (await reader.readline()).split()[1] == b"408"
+    writer.close()
 
 
 def certificate(folder: Path) -> tuple[str, str]:
