@@ -124,9 +124,7 @@ def test_it_says_what_it_takes(server: StreamServer, policy: InferencePolicy) ->
 
 
 async def test_a_socket_takes_one_message_after_the_other(server: StreamServer, policy: InferencePolicy) -> None:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    address = f"http://127.0.0.1:{server.port}/act/ws"
-    async with aiohttp.ClientSession(headers=headers) as session, session.ws_connect(address) as socket:
+    async with talking(server) as socket:
         for seed in range(40):  # more bytes in all than one message may have
             await socket.send_bytes(save(given(policy, 16, seed)))
             assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 16, seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import subprocess
 import sys
@@ -74,27 +73,6 @@ async def test_bgr_and_batches(started: StreamServer) -> None:
         started.publish(np.stack([scene(), scene(shift=3)])[..., ::-1], bgr=True)
         _, payload = await guest.picture()
         assert psnr(decode_jpeg(payload), np.concatenate([scene(), scene(shift=3)], 1)) > 28
-
-
-async def test_frames_may_grow_and_shrink(started: StreamServer) -> None:
-    async with viewer(started) as guest:
-        await guest.watch()
-        for height, width in ((40, 60), (200, 320), (41, 61), (400, 640)):
-            await until(started.wanted)
-            started.publish(scene(height, width))
-            header, payload = await guest.picture()
-            assert (header["height"], header["width"]) == (height, width)
-            assert psnr(decode_jpeg(payload), scene(height, width)) > 25
-
-
-async def test_h264_from_the_first_picture_on(started: StreamServer) -> None:
-    async with viewer(started) as guest:
-        await guest.watch(codec="h264")
-        with producing(started):
-            pictures = [await guest.picture() for _ in range(5)]
-        assert pictures[0][0]["key"]
-        assert all(header["codec"] == "h264" for header, _ in pictures)
-        assert psnr(decode_h264([payload for _, payload in pictures])[-1], scene()) > 28
 
 
 async def test_streams_are_apart(started: StreamServer) -> None:
@@ -182,21 +160,6 @@ async def test_depth_says_what_its_colours_stand_for(started: StreamServer) -> N
         header, payload = await guest.picture()
         assert header["meta"] == {}
         assert psnr(decode_jpeg(payload), scene()) > 28
-
-
-async def test_frames_that_nobody_watches_are_counted(started: StreamServer) -> None:
-    for _ in range(3):
-        started.publish(scene(20, 30))
-    facts: list[dict[str, Any]] = []
-    async with session() as client:
-        while not facts or facts[0]["published"] < 3:  # a process of its own hears of them a little later
-            async with client.get(address(started, "streams")) as answer:
-                facts = await answer.json()
-    assert [(each["published"], each["width"], each["watchers"]) for each in facts] == [(3, 30, 0)]
-    async with session() as client, client.get(address(started, "metrics")) as answer:
-        text = await answer.text()
-        assert 'torchrl_gpu_stream_frames_published_total{stream="main"} 3.0\n' in text
-        assert "frames_encoded_total{" not in text
 
 
 async def test_commands_and_state(started: StreamServer) -> None:
@@ -435,15 +398,6 @@ def test_tokens_are_nowhere_in_the_log(capfd: pytest.CaptureFixture[str], caplog
     out, error = capfd.readouterr()
     assert tokens_in(out + error + caplog.text) == []
     assert tokens_in(repr(stream_server)) == []
-
-
-async def test_a_state_is_json(started: StreamServer) -> None:
-    started.state(name="a", value=np.float32(0.5), odd=float("inf"))
-    async with session() as client, client.get(address(started, "streams")) as answer:
-        json.loads(await answer.text())
-    async with viewer(started) as guest:
-        hello: dict[str, Any] = await guest.text("hello")
-        assert hello["state"] == {"name": "a", "value": 0.5, "odd": None}
 
 
 async def test_a_policy_is_shown_with_what_it_saw(started: StreamServer) -> None:

@@ -152,20 +152,6 @@ async def test_a_paused_viewer_counts_as_none(stream_server: StreamServer) -> No
         assert stream_server.watchers() == 1
 
 
-async def test_a_still_source_shows_its_last_frame_to_whoever_joins(stream_server: StreamServer) -> None:
-    stream_server.declare("main")
-    async with viewer(stream_server) as early, viewer(stream_server) as late, viewer(stream_server) as video:
-        await early.watch()
-        seen = await shown(stream_server, early, 5)
-        await late.watch()
-        header, _ = await late.picture()
-        assert (header["meta"], header["captured"]) == ({"step": 5}, seen["captured"])
-        await video.watch(codec="h264")
-        header, payload = await video.picture()
-        assert (header["key"], header["captured"]) == (True, seen["captured"])
-        assert psnr(decode_h264([payload])[0], scene()) > 28
-
-
 def test_a_clock_that_is_set_back_takes_nothing_from_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     right = time.time
 
