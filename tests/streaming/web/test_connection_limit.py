@@ -23,7 +23,7 @@ from torchrl_gpu.streaming.web.connection_limit import Connection, ConnectionLim
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamServer]:
     """A server that waits for a tenth of a second."""
     monkeypatch.setattr(app_state, "_IDLE_TIMEOUT", 0.1)
-    with server(heartbeat_s=0.1) as stream_server:
+    with server() as stream_server:
         yield stream_server
 
 

@@ -159,7 +159,7 @@ async def test_the_name_of_a_stream_is_text(stream: Any) -> None:
 
 
 async def test_a_viewer_that_never_connects_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webrtc, "_CONNECT_TIMEOUT", 0.05)
+    monkeypatch.setattr(webrtc, "_CONNECT_TIMEOUT", 0.5)
     viewer, seat, server = receiver(), Seat(), state()
     offer = await offer_of(viewer, "video/H264")
     await viewer.close()
