@@ -276,8 +276,9 @@ def test_a_policy_that_hangs_does_not_hold_the_robot_up() -> None:
     with bridge(Told(decide), robot, max_age=0.1, rate=100.0) as made:
         until(lambda: robot.feel(0, 0, 0) or any(map(decided, robot.actions)))
         until(lambda: robot.feel(1, 0, 0) or stuck.is_set())
-        at = len(robot.actions)
+        at, stale_at = len(robot.actions), time.monotonic() + 0.1
         robot.wait(is_safe, at + 2)
+        until(lambda: time.monotonic() > stale_at)
         free.set()
         until(lambda: made.metrics()["late"] > 0)
     assert not any(map(decided, robot.actions[at:]))  # what came too late is never sent
