@@ -123,7 +123,6 @@ def test_the_frames_live_until_the_files_are_out() -> None:
     alive = []
 
     def backend(planes: list[Tensor], quality: int) -> list[Tensor]:
-        gc.collect()
         alive.append(watched() is not None)
         return by_opencv(planes, quality)
 

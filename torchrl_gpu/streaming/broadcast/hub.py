@@ -229,25 +229,23 @@ class Hub:
         """Name, title, size, viewers and published frames of each stream, and what it is an overlay of; then families,
         with the number of their members as `count`."""
         streams = list(self.streams.values())
-        listed = [
-            {
-                "name": stream.name,
-                "title": stream.title,
-                "width": stream.layout.shape[1],
-                "height": stream.layout.shape[0],
-                "watchers": len(stream.subscriptions),
-                "published": stream.published,
-                **self._parts(stream.name),
-            }
-            for stream in streams
-        ]
+        listed = [self._described(each.name, each.title, each.layout.shape, [each], each.published) for each in streams]
         for family in self.families.by_name.values():
-            members = [stream for stream in streams if stream.label == family.label]
-            about = {"name": family.name, "title": family.title, "width": 0, "height": 0}
-            about["watchers"] = sum(len(stream.subscriptions) for stream in members)
-            about["published"] = self._num_published(family.label, members)
-            listed.append(about | {"count": family.count} | self._parts(family.name))
+            members = [each for each in streams if each.label == family.label]
+            published = self._num_published(family.label, members)
+            about = self._described(family.name, family.title, (0, 0, 3), members, published)
+            listed.append(about | {"count": family.count})
         return listed
+
+    def _described(
+        self, name: str, title: str, shape: tuple[int, int, int], members: Sequence[Stream], published: int
+    ) -> dict[str, Any]:
+        watchers = sum(len(stream.subscriptions) for stream in members)
+        about = {"name": name, "title": title, "width": shape[1], "height": shape[0], "watchers": watchers}
+        base, overlay = split_name(name)
+        if overlay is None or not (self.offers(base) or base in self.families.by_name):
+            return about | {"published": published, "base": name}
+        return about | {"published": published, "base": base, "overlay": overlay}
 
     def broadcast(self, message: str) -> None:
         for listener in list(self.listeners):
@@ -325,13 +323,6 @@ class Hub:
             subscription.close("it gave way to another stream")
         stream.is_dropped = True
         self.pending.add(stream)
-
-    def _parts(self, name: str) -> dict[str, str]:
-        """Base and overlay of a stream's name, where there is such a base."""
-        base, overlay = split_name(name)
-        if overlay is None or not (self.offers(base) or base in self.families.by_name):
-            return {"base": name}
-        return {"base": base, "overlay": overlay}
 
     def collect(self) -> Iterator[Metric]:
         """Metrics of the streams for Prometheus, members of a family under one label."""

@@ -223,10 +223,3 @@ def admit_viewer(request: web.Request, transport: str) -> ExitStack:
 def error_body(message: str) -> dict[str, Any]:
     """Arguments of a response or exception of aiohttp: an error message as JSON."""
     return {"text": json.dumps({"message": message}), "content_type": "application/json"}
-
-
-def json_object(body: Any) -> dict[str, Any]:
-    """A JSON object; raises 400 for anything else."""
-    if not isinstance(body, dict):
-        raise web.HTTPBadRequest(**error_body("want a JSON object"))
-    return body

@@ -21,7 +21,6 @@ from torchrl_gpu.streaming.web.access import (
     admit_viewer,
     error_body,
     guard,
-    json_object,
     role_of_token,
     set_session,
 )
@@ -84,7 +83,7 @@ async def page_file(request: web.Request) -> web.StreamResponse:
 
 async def login(request: web.Request) -> web.StreamResponse:
     """A session for a token: {"token": …} gives {"role": …} and a cookie."""
-    token = json_object(await read_json(request)).get("token")
+    token = (await read_object(request)).get("token")
     role = role_of_token(request, token if isinstance(token, str) else None)
     response = web.json_response({"role": role})
     set_session(request, response, role)
@@ -103,7 +102,7 @@ async def snapshot(request: web.Request) -> web.StreamResponse:
 
 async def offer(request: web.Request) -> web.StreamResponse:
     """The answer to a WebRTC offer: {"sdp", "type", "stream"} gives {"sdp", "type", "id"}."""
-    fields = json_object(await read_json(request))
+    fields = await read_object(request)
     try:
         from torchrl_gpu.streaming.web import webrtc
     except ImportError:
@@ -146,15 +145,18 @@ async def health(request: web.Request) -> web.StreamResponse:
     return web.Response(text="ok\n")
 
 
-async def read_json(request: web.Request) -> Any:
-    """The JSON of a request's body; raises 400 for anything else, 408 where it does not come, 413 where it is large."""
+async def read_object(request: web.Request) -> dict[str, Any]:
+    """The JSON object of a request's body; raises 400 for anything else, and as `read_body`."""
     body = await read_body(request)
     if len(body) > MAX_BODY_BYTES:  # whatever else the server takes: this is read on the loop, for strangers too
         raise web.HTTPBadRequest(**error_body(f"want JSON of at most {MAX_BODY_BYTES} bytes"))
     try:
-        return json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError):
         raise web.HTTPBadRequest(**error_body("want JSON")) from None
+    if not isinstance(fields, dict):
+        raise web.HTTPBadRequest(**error_body("want a JSON object"))
+    return fields
 
 
 async def read_body(request: web.Request) -> bytes:

@@ -204,9 +204,8 @@ def _no_password() -> str:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-        0
-    ]
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, number, _, address = found[0]
     listener = socket.socket(family, kind, number)
     try:
         if os.name == "posix":  # Windows would let two servers share a port
