@@ -40,7 +40,9 @@ class Messages:
         lists = sum(1 + max_rows * sum(math.prod(shape[:axis]) for axis in range(len(shape))) for shape in shapes)
         numbers = max_rows * sum(max(1, math.prod(shape)) for shape in shapes)
         counts = {b"{": 1, b"[": lists, b",": numbers + lists, b'"': len(shapes) + _MORE_QUOTES}
-        self._most = {sign: 2 * count for sign, count in counts.items()}  # so that a few rows too many are told as such
+        self._most = {
+            sign: 2 * count for sign, count in counts.items()
+        }  # so that a few rows too many get their own message
 
     def parse(self, body: bytes | str, is_json: bool) -> Observations:
         """Observations of a message; no call holds the interpreter for long, so that a thread may read large ones.

@@ -161,7 +161,7 @@ class _Packing:
         return draw_action(pile, self._placing(row, int(action)), _WIDTH, _HEIGHT, "this placement")
 
     def _placing(self, row: Mapping[str, np.ndarray], action: int) -> Placing | None:
-        """The chosen placement; None where it is illegal, as all are where nothing fits, or the item is not told."""
+        """The chosen placement; None where it is illegal, as all are where nothing fits, or the item has no size."""
         if "item_size" not in row or ("action_mask" in row and not row["action_mask"].flat[action]):
             return None
         slot, orientation, *place = (int(each) for each in np.unravel_index(action, self._shape))

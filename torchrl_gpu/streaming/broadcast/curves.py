@@ -78,10 +78,10 @@ class Curves:
         size = 0
         for name, curve in list(self._curves.items()):
             with self._lock:
-                news = curve.since(number)
-            if news["steps"]:
-                portion.append({"name": name, **news})
-                size += len(news["steps"])
+                points = curve.since(number)
+            if points["steps"]:
+                portion.append({"name": name, **points})
+                size += len(points["steps"])
             if size >= POINTS_PER_MESSAGE:
                 yield portion
                 portion, size = [], 0

@@ -262,7 +262,7 @@ class Hub:
         """Re-encodes the last frame of still sources for viewers that lack it; drops idle members, sends changes."""
         now = time.monotonic()
         for stream in list(self.streams.values()):
-            if stream.stands_still(now):
+            if stream.is_still(now):
                 stream.again_asked = stream.key_asked = True
                 self.pending.add(stream)
             if stream.is_on_demand and not stream.subscriptions and now - stream.idle_since >= MEMBER_LINGER_S:

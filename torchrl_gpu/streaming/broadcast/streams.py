@@ -117,7 +117,7 @@ class Stream:
     def has_viewers_of(self, codec: Codec) -> bool:
         return any(each.codec == codec for each in self.subscriptions)
 
-    def stands_still(self, now: float) -> bool:
+    def is_still(self, now: float) -> bool:
         """True if a viewer has waited in vain while there is a frame that it has not seen."""
         newest = self.mailbox.current
         return newest is not None and any(each.misses(newest.seq, now) for each in self.subscriptions)

@@ -39,8 +39,8 @@ class Arrival(NamedTuple):
             return self.at
         late = (self.wall_ns - stamp_ns) / 1e9
         if late < -max_age:
-            said = f"one that is {-late:.1f} s ahead; same_clock=False takes messages by their arrival"
-            raise BadMessage(f"stamp: want one of this machine's clock; got {said}")
+            got = f"one that is {-late:.1f} s ahead; same_clock=False takes messages by their arrival"
+            raise BadMessage(f"stamp: want one of this machine's clock; got {got}")
         return self.at - max(0.0, late)
 
 

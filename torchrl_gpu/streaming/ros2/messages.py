@@ -115,8 +115,8 @@ class Messages:
         try:
             return self.store.deserialize_cdr(data, type_name)
         except Exception as error:  # of made-up bytes: of many kinds
-            said = " ".join(str(error).split())[:160]
-            raise BadMessage(f"{type_name}: want a message of this type; got what fails with {said}") from None
+            failure = " ".join(str(error).split())[:160]
+            raise BadMessage(f"{type_name}: want a message of this type; got what fails with {failure}") from None
 
 
 @cache

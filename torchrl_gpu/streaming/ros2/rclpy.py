@@ -34,21 +34,21 @@ class Rclpy:
             self._parts = {name: importlib.import_module(f"rclpy.{name}") for name in names}
             self._types = importlib.import_module("rosidl_runtime_py.utilities")
         except ImportError as error:
-            said = f"want ROS 2's rclpy, for example by `source /opt/ros/jazzy/setup.bash`; got {error}"
-            raise ModuleNotFoundError(f"{_WHERE}: {said}", name=error.name) from error
+            message = f"want ROS 2's rclpy, for example by `source /opt/ros/jazzy/setup.bash`; got {error}"
+            raise ModuleNotFoundError(f"{_WHERE}: {message}", name=error.name) from error
         self._context = self._parts["context"].Context()
         rclpy.init(context=self._context, **({} if domain is None else {"domain_id": domain}))
         self._rclpy, self._node = rclpy, rclpy.create_node(node, context=self._context)
         self._executor = self._parts["executors"].SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
-        self._proven: dict[str, Any] = {}
+        self._tested: dict[str, Any] = {}
         self._publishers: dict[tuple[str, str], Any] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._spin, name="torchrl_gpu ros receiver", daemon=True)
         self._thread.start()
 
     def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
-        made = self._proven_type(type_name)
+        made = self._tested_type(type_name)
         self._node.create_subscription(made, topic, callback, self._quality(reliable=False), raw=True)
 
     def publish(self, topic: str, type_name: str, data: bytes) -> None:
@@ -56,7 +56,7 @@ class Rclpy:
             raise RuntimeError("Rclpy: want an open transport; got one that was closed")
         if (topic, type_name) not in self._publishers:
             quality = self._quality(reliable=type_name not in (IMAGE, COMPRESSED))
-            made = self._node.create_publisher(self._proven_type(type_name), topic, quality)
+            made = self._node.create_publisher(self._tested_type(type_name), topic, quality)
             self._publishers[topic, type_name] = made
         self._publishers[topic, type_name].publish(data)
 
@@ -81,16 +81,16 @@ class Rclpy:
         kind = qos.ReliabilityPolicy.RELIABLE if reliable else qos.ReliabilityPolicy.BEST_EFFORT
         return qos.QoSProfile(depth=1, history=qos.HistoryPolicy.KEEP_LAST, reliability=kind)
 
-    def _proven_type(self, type_name: str) -> Any:
-        if type_name not in self._proven:
+    def _tested_type(self, type_name: str) -> Any:
+        if type_name not in self._tested:
             found = self._types.get_message(type_name)
-            if not self._is_proven(type_name, found):
+            if not self._passes(type_name, found):
                 wanted = f"{type_name} as of ROS 2 Humble and later"
                 raise ValueError(f"{_WHERE}: want {wanted}; got an install that has another")
-            self._proven[type_name] = found
-        return self._proven[type_name]
+            self._tested[type_name] = found
+        return self._tested[type_name]
 
-    def _is_proven(self, type_name: str, found: Any) -> bool:
+    def _passes(self, type_name: str, found: Any) -> bool:
         serialization, store = self._parts["serialization"], type_store()
         theirs = serialization.serialize_message(found())
         try:

@@ -32,12 +32,12 @@ class Statistics:
             self._times.setdefault(name, deque(maxlen=_RECENT)).append(seconds)
 
     def error(self, kind: str, error: BaseException) -> None:
-        said = " ".join(str(error).split())[:200] or type(error).__name__
+        message = " ".join(str(error).split())[:200] or type(error).__name__
         with self._lock:
             self._counts[kind] += 1
-            first, self._last_error = self._counts[kind] == 1, f"{kind}: {said}"
+            first, self._last_error = self._counts[kind] == 1, f"{kind}: {message}"
         if first:
-            _LOG.warning("RosBridge: %s: %s", kind.replace("_", " "), said)
+            _LOG.warning("RosBridge: %s: %s", kind.replace("_", " "), message)
 
     def snapshot(self, counted: tuple[str, ...], timed: tuple[str, ...]) -> dict[str, float | str | None]:
         """Counts, medians and 95th percentiles of the last 256 times in milliseconds, and the last error."""

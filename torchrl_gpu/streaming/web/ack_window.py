@@ -9,7 +9,7 @@ from typing import NamedTuple
 _MOST = 2
 _LATE = 6  # acknowledgements in a row that show a queue
 _ALONE = 3  # pictures sent alone that show what one at a time is worth
-_WORTH = 1.3  # how much faster two at a time must be
+_LEAST_GAIN = 1.3  # how much faster two at a time must be
 _REST = 30.0  # seconds until an answer is looked for again
 
 
@@ -79,7 +79,7 @@ class AckWindow:
         mean = sum(self._alone[-_ALONE:]) / _ALONE
         if len(self._alone) == _ALONE:
             self._ask_again_at = now + _REST
-            if self._rate_of_two * mean > _WORTH:
+            if self._rate_of_two * mean > _LEAST_GAIN:
                 self._limit = _MOST
         elif mean < 0.7 * self.interval or now >= self._ask_again_at:
             self._ask_again_at = now
