@@ -12,6 +12,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -175,9 +176,6 @@ async def test_a_long_token_opens_at_any_time(stream_server: StreamServer) -> No
     assert (await get(stream_server, "streams", "guess 8"))[0] == 429
 
 
-Carrier = Callable[[StreamServer, str], Coroutine[Any, Any, int]]
-
-
 async def by_cookie(stream_server: StreamServer, guess: str) -> int:
     return (await get(stream_server, "streams", Cookie=f"{session_cookie(stream_server)}={guess}"))[0]
 
@@ -186,27 +184,21 @@ async def by_bearer(stream_server: StreamServer, guess: str) -> int:
     return (await get(stream_server, "streams", guess))[0]
 
 
-async def by_query(stream_server: StreamServer, guess: str) -> int:
-    return (await get(stream_server, f"stream.mjpg?token={guess}"))[0]
-
-
-async def by_address_of_the_page(stream_server: StreamServer, guess: str) -> int:
-    return (await get(stream_server, f"?token={guess}"))[0]
+async def by_query(stream_server: StreamServer, guess: str, path: str = "stream.mjpg", **headers: str) -> int:
+    return (await get(stream_server, f"{path}?token={guess}", **headers))[0]
 
 
 async def by_login(stream_server: StreamServer, guess: str) -> int:
     return (await post(stream_server, "login", json.dumps({"token": guess}).encode()))[0]
 
 
-async def by_websocket(stream_server: StreamServer, guess: str) -> int:
-    return (await get(stream_server, f"ws?token={guess}", **upgrade()))[0]
-
-
 async def by_offer(stream_server: StreamServer, guess: str) -> int:
     return (await post(stream_server, "webrtc/offer", b"{}", guess))[0]
 
 
-CARRIERS = [by_cookie, by_bearer, by_query, by_address_of_the_page, by_login, by_websocket, by_offer]
+Carrier = Callable[[StreamServer, str], Coroutine[Any, Any, int]]
+by_page, by_websocket = partial(by_query, path=""), partial(by_query, path="ws", **upgrade())
+CARRIERS = [by_cookie, by_bearer, by_query, by_page, by_login, by_websocket, by_offer]
 
 
 @pytest.mark.server(token="4711")
