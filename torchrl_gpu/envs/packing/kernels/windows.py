@@ -12,16 +12,10 @@ from torch.nn.functional import pad
 
 
 class GridWindows:
-    """Views of `heightmap[x + i, y + j]` for all placements (x, y) of all variants at once.
+    """Views of `heightmap[x + i, y + j]` for all placements of all variants at once.
 
-    Args:
-        heightmap: (N, X, Y).
-        x: (N, J, Gx) int64, first cells along x.
-        y: (N, J, Gy) int64, first cells along y.
-        step: Cells between placements; with 1 a window is a contiguous view.
-        footprint: (P, Q), the range of (i, j).
-
-    A window that leaves the bin reads arbitrary cells; such placements do not fit.
+    First cells x (N, J, Gx) and y (N, J, Gy) are `step` apart; with 1 a window is a contiguous view. A window that
+    leaves the bin reads arbitrary cells; such placements do not fit.
     """
 
     def __init__(self, heightmap: Tensor, x: Tensor, y: Tensor, step: int, footprint: tuple[int, int]) -> None:

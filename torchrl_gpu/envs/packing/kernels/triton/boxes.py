@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.triton.placements import present
-from torchrl_gpu.envs.packing.kernels.triton.stability import balances, rule_of, stands
+from torchrl_gpu.envs.packing.kernels.triton.stability import rule_of, stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 MOST_CELLS_X = 16  # rows that a lane keeps in registers
@@ -35,27 +35,13 @@ def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: B
     legal = torch.empty_like(z_map, dtype=torch.bool)
     num_lanes = item_id.numel() * catalogue.num_orientations * bin_.grid[1]
     drop_boxes_kernel[(triton.cdiv(num_lanes, _LANES),)](
-        heightmap,
-        item_id,
-        catalogue.extent,
-        catalogue.height,
-        z_map,
-        legal.view(torch.uint8),
-        item_id.numel(),
-        catalogue.num_items,
-        *heights_of(bin_),
-        SLOTS=item_id.shape[1],
-        ORIENTATIONS=catalogue.num_orientations,
-        X=bin_.cells[0],
-        Y=bin_.cells[1],
-        STEP=bin_.step,
-        LEVELS=min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1,
-        RULE=rule_of(bin_),
-        T=_LANES,
-        enable_fp_fusion=False,
-        num_warps=_LANES // 32,
+        heightmap, item_id, catalogue.extent, catalogue.height, z_map, legal.view(torch.uint8), item_id.numel(),
+        catalogue.num_items, *heights_of(bin_),
+        SLOTS=item_id.shape[1], ORIENTATIONS=catalogue.num_orientations, X=bin_.cells[0], Y=bin_.cells[1],
+        STEP=bin_.step, LEVELS=min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1, RULE=rule_of(bin_),
+        T=_LANES, enable_fp_fusion=False, num_warps=_LANES // 32,
         maxnreg=64 if bin_.stability == "com" else None,  # left to itself ptxas would rather spill
-    )
+    )  # fmt: skip
     return z_map, legal
 
 
@@ -65,17 +51,7 @@ def heights_of(bin_: Bin) -> tuple[float, float, float]:
 
 
 @triton.jit
-def lines(
-    item_id,
-    extent,
-    item_height,
-    num_slots,
-    num_items,
-    slots_per_env,
-    orientations,
-    GY,
-    T: tl.constexpr,
-):
+def lines(item_id, extent, item_height, num_slots, num_items, slots_per_env, orientations, GY, T: tl.constexpr):
     """Environment, placement along y and box of each of the T lines of placements of a program.
 
     Returns:
@@ -110,22 +86,9 @@ def fits_along(placement, extent, cells, STEP: tl.constexpr):
 
 @triton.jit
 def write_legality(
-    here,
-    out_z,
-    out_legal,
-    gy,
-    p,
-    q,
-    high,
-    there,
-    ceiling,
-    limit,
-    tolerance,
-    X,
-    Y,
-    RULE: tl.constexpr,
-    STEP: tl.constexpr,
-):
+    here, out_z, out_legal, gy, p, q, high, there, ceiling, limit, tolerance, X, Y,
+    RULE: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
     """Writes the legal mask of T lines of boxes from their z-map, and the bin's height as z where none fits."""
     GX = (X + STEP - 1) // STEP
     GY = (Y + STEP - 1) // STEP
@@ -138,13 +101,7 @@ def write_legality(
         if RULE != "none":
             x = tl.maximum(tl.minimum(gx * STEP, X - p), 0)
             rows, columns = tl.where(fits, p, 0), tl.where(fits, q, 0)
-            if RULE == "com":
-                middle_x, middle_y = (8 * rows)[None, :], (8 * columns)[None, :]
-                held = balances(
-                    here, here, x, y, rows, columns, z[None, :], middle_x, middle_y, tolerance, X, Y, 0, True, 1
-                )
-            else:
-                held = stands(here, here, x, y, rows, columns, z[None, :], tolerance, X, Y, 0, RULE, True, 1)
+            held = stands(here, here, x, y, rows, columns, z[None, :], here, tolerance, X, Y, 0, RULE, True, 1)
             fine = fine & (tl.max(held.to(tl.int32), 0) > 0)
         tl.store(out_z + gx * GY, tl.zeros_like(z) + ceiling, mask=there & ~fits)
         tl.store(out_legal + gx * GY, fine.to(tl.uint8), mask=there)
@@ -152,26 +109,10 @@ def write_legality(
 
 @triton.jit(do_not_specialize=["num_slots", "num_items"])
 def drop_boxes_kernel(
-    heightmap,
-    item_id,
-    extent,
-    item_height,
-    z_map,
-    legal,
-    num_slots,
-    num_items,
-    ceiling,
-    limit,
-    tolerance,
-    SLOTS: tl.constexpr,
-    ORIENTATIONS: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
-    STEP: tl.constexpr,
-    LEVELS: tl.constexpr,
-    RULE: tl.constexpr,
-    T: tl.constexpr,
-):
+    heightmap, item_id, extent, item_height, z_map, legal, num_slots, num_items, ceiling, limit, tolerance,
+    SLOTS: tl.constexpr, ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr,
+    LEVELS: tl.constexpr, RULE: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
     """`drop_map` of boxes in small bins: T lines of placements along x per program."""
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP

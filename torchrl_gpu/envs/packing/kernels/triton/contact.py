@@ -30,22 +30,9 @@ _ORIGIN = tl.constexpr(12582912.0)
 
 @triton.jit
 def first_contact(
-    heights,
-    low,
-    x,
-    y,
-    p,
-    q,
-    per_unit,
-    X,
-    Y,
-    pitch,
-    PAIRS: tl.constexpr,
-    PACKED: tl.constexpr,
-    STEP: tl.constexpr,
-    V: tl.constexpr,
-    T: tl.constexpr,
-):
+    heights, low, x, y, p, q, per_unit, X, Y, pitch,
+    PAIRS: tl.constexpr, PACKED: tl.constexpr, STEP: tl.constexpr, V: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
     """Highest `h − b` over the cells of V items that share the extent p × q, at least 0.
 
     Args:

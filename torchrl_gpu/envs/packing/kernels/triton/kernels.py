@@ -49,14 +49,12 @@ def drop_map(
 
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """As `reference.place`."""
     placement = type(placement)(*(field.contiguous() for field in placement))
     with _on(heightmap.device):
         return triton_piles.place(heightmap.contiguous(), placement, catalogue)
 
 
 def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
-    """As `transition.advance`."""
     with _on(action.device):
         return triton_transition.advance(state, action, following, catalogue, bin_)
 
@@ -64,13 +62,11 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
 def restart(
     state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> PackingState:
-    """As `transition.restart`."""
     with _on(mask.device):
         return triton_transition.restart(state, mask, key, item_id, catalogue, bin_)
 
 
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """As `reference.pile_growth`."""
     with _on(heightmap.device):
         return triton_piles.growth(heightmap.contiguous(), item_id.contiguous(), z_map.contiguous(), catalogue, bin_)
 

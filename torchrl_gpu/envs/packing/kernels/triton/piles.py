@@ -20,17 +20,11 @@ _PLACEMENTS = 128  # per program of `growth_kernel`
 
 
 class Cut(NamedTuple):
-    """Tiling of equally many elements of every environment, such as cells, over programs.
+    """Tiling of equally many elements of every environment, such as cells, over programs: constants of kernels."""
 
-    Attributes:
-        envs: Environments per program; 1 where an environment takes several programs.
-        lanes: Elements of each environment per program, a power of two.
-        tiles: Programs per environment.
-    """
-
-    envs: int
-    lanes: int
-    tiles: int
+    ENVS: int  # environments per program; 1 where an environment takes several programs
+    LANES: int  # elements of each environment per program, a power of two
+    TILES: int  # programs per environment
 
 
 def cut(elements: int) -> Cut:
@@ -52,54 +46,21 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tens
     share, maps = cut(cells_x * cells_y), maps_of(catalogue)
     out = torch.empty_like(heightmap)
     if out.numel():
-        place_kernel[(triton.cdiv(num_envs, share.envs) * share.tiles,)](
-            heightmap,
-            *placement,
-            catalogue.extent,
-            catalogue.height,
-            *maps,
-            out,
-            num_envs,
-            catalogue.num_items,
-            catalogue.num_orientations,
-            *maps[1].shape[-2:],
-            X=cells_x,
-            Y=cells_y,
-            FLAT=catalogue.flat,
-            ENVS=share.envs,
-            LANES=share.lanes,
-            TILES=share.tiles,
-            enable_fp_fusion=False,
-            num_warps=4,
-        )
+        place_kernel[(triton.cdiv(num_envs, share.ENVS) * share.TILES,)](
+            heightmap, *placement, catalogue.extent, catalogue.height, *maps, out,
+            num_envs, catalogue.num_items, catalogue.num_orientations, *maps[1].shape[-2:],
+            X=cells_x, Y=cells_y, FLAT=catalogue.flat, **share._asdict(), enable_fp_fusion=False, num_warps=4,
+        )  # fmt: skip
     return out
 
 
 @triton.jit(do_not_specialize=["num_envs", "num_items", "orientations", "rows", "columns"])
 def place_kernel(
-    heightmap,
-    item_id,
-    orientation,
-    at_x,
-    at_y,
-    at_z,
-    extent,
-    item_height,
-    top,
-    bottom,
-    out,
-    num_envs,
-    num_items,
-    orientations,
-    rows,
-    columns,
-    X: tl.constexpr,
-    Y: tl.constexpr,
-    FLAT: tl.constexpr,
-    ENVS: tl.constexpr,
-    LANES: tl.constexpr,
+    heightmap, item_id, orientation, at_x, at_y, at_z, extent, item_height, top, bottom, out,
+    num_envs, num_items, orientations, rows, columns,
+    X: tl.constexpr, Y: tl.constexpr, FLAT: tl.constexpr, ENVS: tl.constexpr, LANES: tl.constexpr,
     TILES: tl.constexpr,
-):
+):  # fmt: skip
     """`place`: LANES cells of ENVS bins per program, read once, raised under the item, written once."""
     pid = tl.program_id(0).to(tl.int64)
     env = pid // TILES * ENVS + tl.arange(0, ENVS)
@@ -124,26 +85,11 @@ def place_kernel(
 
 
 @triton.jit
-def raised(
-    height,
-    cell,
-    placed,
-    maps,
-    rows,
-    columns,
-    Y: tl.constexpr,
-    FLAT: tl.constexpr,
-):
-    """Heights of cells of some bins after a placement in each.
+def raised(height, cell, placed, maps, rows, columns, Y: tl.constexpr, FLAT: tl.constexpr):
+    """Heights (E, L) of L cells of E bins after a placement in each.
 
-    Args:
-        height: (E, L), before, of L cells of each bin.
-        cell: (L,), their numbers.
-        placed: Items, −1 for none, their rows of the catalogue, and x, y and z; (E,) each.
-        maps: Pointers to extents, heights, tops and bottoms of the catalogue.
-
-    Returns:
-        Heights, (E, L).
+    `placed` are items, −1 for none, their rows of the catalogue, and x, y and z; (E,) each. `maps` are pointers to
+    extents, heights, tops and bottoms of the catalogue.
     """
     item, variant, x, y, z = placed
     extent, item_height, top, bottom = maps
@@ -169,50 +115,20 @@ def growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalog
     num_tiles = triton.cdiv(grid, _PLACEMENTS)
     if out.numel():
         growth_kernel[(item_id.numel() * catalogue.num_orientations * num_tiles,)](
-            heightmap,
-            item_id,
-            z_map,
-            catalogue.extent,
-            catalogue.height,
-            *maps,
-            out,
-            catalogue.num_items,
-            item_id.shape[1],
-            catalogue.num_orientations,
-            *bin_.cells,
-            *maps[1].shape[-2:],
+            heightmap, item_id, z_map, catalogue.extent, catalogue.height, *maps, out,
+            catalogue.num_items, item_id.shape[1], catalogue.num_orientations, *bin_.cells, *maps[1].shape[-2:],
             num_tiles,
-            STEP=bin_.step,
-            FLAT=catalogue.flat,
-            T=_PLACEMENTS,
-            enable_fp_fusion=False,
-            num_warps=4,
-        )
+            STEP=bin_.step, FLAT=catalogue.flat, T=_PLACEMENTS, enable_fp_fusion=False, num_warps=4,
+        )  # fmt: skip
     return out
 
 
 @triton.jit(do_not_specialize=["num_items", "num_slots", "orientations", "X", "Y", "rows", "columns", "tiles"])
 def growth_kernel(
-    heightmap,
-    item_id,
-    z_map,
-    extent,
-    item_height,
-    top,
-    bottom,
-    out,
-    num_items,
-    num_slots,
-    orientations,
-    X,
-    Y,
-    rows,
-    columns,
-    tiles,
-    STEP: tl.constexpr,
-    FLAT: tl.constexpr,
-    T: tl.constexpr,
-):
+    heightmap, item_id, z_map, extent, item_height, top, bottom, out,
+    num_items, num_slots, orientations, X, Y, rows, columns, tiles,
+    STEP: tl.constexpr, FLAT: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
     """`pile_growth`: T placements of one item in one orientation per program."""
     GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
     pid = tl.program_id(0)

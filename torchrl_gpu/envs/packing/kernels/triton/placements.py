@@ -20,15 +20,10 @@ def present(item, num_items):
 
 @triton.jit
 def variants(source, orientations, X, V: tl.constexpr):
-    """The V orientations of a group, with their catalogue rows and extents.
+    """The V orientations of a group, their catalogue rows and extents; (V,) each. An empty slot fits nowhere.
 
-    Args:
-        source: Pointer to the item; pointers to the order of orientations, extents and bottoms of the catalogue; the
-            number of the group; items of the catalogue.
-
-    Returns:
-        Orientations, their rows of the catalogue, and their extents along x and y; (V,) each. An empty slot has an
-        extent that fits nowhere.
+    `source` are pointers to the item, to the order of orientations, to extents and bottoms of the catalogue; the number
+    of the group; items of the catalogue.
     """
     item_id, order, extent, _bottom, group, num_items = source
     item = present(tl.load(item_id), num_items)
@@ -60,17 +55,7 @@ def sharers(source, turn, orientations, X, cells, V: tl.constexpr):
 
 
 @triton.jit
-def work(
-    start,
-    p,
-    q,
-    window,
-    X,
-    Y,
-    PAIRS: tl.constexpr,
-    STEP: tl.constexpr,
-    T: tl.constexpr,
-):
+def work(start, p, q, window, X, Y, PAIRS: tl.constexpr, STEP: tl.constexpr, T: tl.constexpr):
     """T placements, or pairs of them along x, that fit and touch a window of cells (x0, x1, y0, y1), from `start` on.
 
     Returns:

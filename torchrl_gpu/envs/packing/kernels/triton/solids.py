@@ -23,7 +23,7 @@ from torchrl_gpu.envs.packing.kernels.triton.boxes import heights_of
 from torchrl_gpu.envs.packing.kernels.triton.contact import counted, first_contact
 from torchrl_gpu.envs.packing.kernels.triton.placements import num_fitting, present, sharers, touched, variants, work
 from torchrl_gpu.envs.packing.kernels.triton.split import sortable, split
-from torchrl_gpu.envs.packing.kernels.triton.stability import balances, rule_of, stands
+from torchrl_gpu.envs.packing.kernels.triton.stability import rule_of, stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
 
 # Results per thread, by stability rule: the more, the more often each value read is reused, until the registers of the
@@ -34,17 +34,11 @@ _PACKED_SINCE = (9, 0)  # compute capability with instructions that add and maxi
 
 
 class Blocks(NamedTuple):
-    """Block sizes of the kernel: a pure function of shapes, so that a call can be captured in a CUDA graph.
+    """Block sizes of the kernel: a pure function of shapes, so that a call can be captured in a CUDA graph."""
 
-    Attributes:
-        variants: V, orientations per program.
-        lanes: T, placements, or pairs of them, that a program works on at once.
-        num_warps: Warps per program; one wastes least of the last tile.
-    """
-
-    variants: int
-    lanes: int
-    num_warps: int = 1
+    variants: int  # V, orientations per program
+    lanes: int  # T, placements, or pairs of them, that a program works on at once
+    num_warps: int = 1  # warps per program; one wastes least of the last tile
 
 
 def blocks(catalogue: Catalogue, bin_: Bin) -> Blocks:
@@ -78,41 +72,14 @@ def drop_solids(
     centres = plumb(catalogue, bin_).contiguous() if bin_.stability == "com" else read.order  # or any int32: not read
     earlier = (z_map, legal, item_id, item_id) if stored is None else tuple(each.contiguous() for each in stored)
     drop_solids_kernel[(num_envs * num_slots * (num_orientations // cut.variants) * num_tiles,)](
-        read.heights,
-        read.counts,
-        read.exact,
-        read.order,
-        item_id,
-        catalogue.extent,
-        catalogue.height,
-        catalogue.bottom.contiguous(),
-        centres,
-        earlier[0],
-        earlier[1].view(torch.uint8),
-        *earlier[2:],
-        z_map,
-        legal.view(torch.uint8),
-        catalogue.num_items,
-        *heights_of(bin_),
-        catalogue.unit or 1.0,
-        1.0 / (catalogue.unit or 1.0),
-        num_slots,
-        num_orientations,
-        *bin_.cells,
-        *catalogue.bottom.shape[-2:],
-        num_tiles,
-        read.exact.shape[-1],
-        STEP=bin_.step,
-        RULE=rule_of(bin_),
-        V=cut.variants,
-        T=cut.lanes,
-        EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]),
-        PAIRS=pairs,
-        PACKED=bool(packed),
-        STORED=stored is not None,
-        enable_fp_fusion=False,
-        num_warps=cut.num_warps,
-    )
+        *read, item_id, catalogue.extent, catalogue.height, catalogue.bottom.contiguous(), centres,
+        earlier[0], earlier[1].view(torch.uint8), *earlier[2:], z_map, legal.view(torch.uint8),
+        catalogue.num_items, *heights_of(bin_), catalogue.unit or 1.0, 1.0 / (catalogue.unit or 1.0),
+        num_slots, num_orientations, *bin_.cells, *catalogue.bottom.shape[-2:], num_tiles, read.exact.shape[-1],
+        STEP=bin_.step, RULE=rule_of(bin_), V=cut.variants, T=cut.lanes,
+        EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]), PAIRS=pairs, PACKED=bool(packed),
+        STORED=stored is not None, enable_fp_fusion=False, num_warps=cut.num_warps,
+    )  # fmt: skip
     return z_map, legal
 
 
@@ -138,44 +105,13 @@ def _cell(at, cells):
     do_not_specialize=["num_items", "num_slots", "orientations", "X", "Y", "rows", "columns", "tiles", "exact_tiles"]
 )
 def drop_solids_kernel(
-    heights,
-    counts,
-    exact,
-    order,
-    item_id,
-    extent,
-    item_height,
-    bottom,
-    centres,
-    kept_z,
-    kept_legal,
-    kept_slot,
-    changed,
-    z_map,
-    legal,
-    num_items,
-    ceiling,
-    limit,
-    tolerance,
-    unit,
-    per_unit,
-    num_slots,
-    orientations,
-    X,
-    Y,
-    rows,
-    columns,
-    tiles,
-    exact_tiles,
-    STEP: tl.constexpr,
-    RULE: tl.constexpr,
-    V: tl.constexpr,
-    T: tl.constexpr,
-    EXACT_PADDED: tl.constexpr,
-    PAIRS: tl.constexpr,
-    PACKED: tl.constexpr,
-    STORED: tl.constexpr,
-):
+    heights, counts, exact, order, item_id, extent, item_height, bottom, centres,
+    kept_z, kept_legal, kept_slot, changed, z_map, legal,
+    num_items, ceiling, limit, tolerance, unit, per_unit, num_slots, orientations, X, Y, rows, columns,
+    tiles, exact_tiles,
+    STEP: tl.constexpr, RULE: tl.constexpr, V: tl.constexpr, T: tl.constexpr, EXACT_PADDED: tl.constexpr,
+    PAIRS: tl.constexpr, PACKED: tl.constexpr, STORED: tl.constexpr,
+):  # fmt: skip
     """A tile of placements of V orientations of one visible item per program.
 
     A program has a share of two lists: of all placements, of which it writes those that need no computation; and of
@@ -266,27 +202,9 @@ def drop_solids_kernel(
 
 @triton.jit
 def _judge(
-    z,
-    half,
-    start,
-    turn,
-    source,
-    window,
-    here,
-    into,
-    limit,
-    tolerance,
-    orientations,
-    X,
-    Y,
-    rows,
-    columns,
-    PAIRS: tl.constexpr,
-    STEP: tl.constexpr,
-    RULE: tl.constexpr,
-    V: tl.constexpr,
-    T: tl.constexpr,
-):
+    z, half, start, turn, source, window, here, into, limit, tolerance, orientations, X, Y, rows, columns,
+    PAIRS: tl.constexpr, STEP: tl.constexpr, RULE: tl.constexpr, V: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
     """Writes z (V, T) and legality of a turn's placements, of pairs the first (half 0) or the second (half 1)."""
     GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
     z_map, legal, item_height, centres, slot = into
@@ -298,13 +216,8 @@ def _judge(
     fine = z + tl.load(item_height + variant)[:, None] <= limit
     if RULE != "none":
         x, y = tl.minimum(gx * STEP, X - p), tl.minimum(gy * STEP, Y - q)
-        if RULE == "com":
-            centre = centres + variant[:, None] * 2
-            mid_x, mid_y = tl.load(centre), tl.load(centre + 1)
-            held = balances(here, low, x, y, p, q, z, mid_x, mid_y, tolerance, X, Y, columns, False, STEP)
-        else:
-            held = stands(here, low, x, y, p, q, z, tolerance, X, Y, columns, RULE, False, STEP)
-        fine = fine & held
+        centre = centres + variant[:, None] * 2
+        fine = fine & stands(here, low, x, y, p, q, z, centre, tolerance, X, Y, columns, RULE, False, STEP)
     at = ((slot * orientations + orientation) * (GX * GY))[:, None] + (gx * GY + gy)[None, :]
     write = mine[:, None] & there[None, :]
     tl.store(z_map + at, z, mask=write)

@@ -29,19 +29,14 @@ class Split(NamedTuple):
     """The heightmap split by the phases of the grid step, as floats and as counts, and sorted orientations.
 
     U = ceil(X / step), W = ceil(Y / step); phase (r, q) holds the cells (u·step + r, w·step + q).
-
-    Attributes:
-        heights: (N, step, step, U, W) float32, metres; 0 behind the wall.
-        counts: The same in whole units, int32: a cell's count in the low half, in the high half that of (u + 1, w).
-            Empty where heights are not counted.
-        exact: (N, number of tiles) int32, 1 where the counts of a tile are its heights; empty likewise.
-        order: (M, O) int32, orientations of each item sorted by extent; empty where not requested.
     """
 
-    heights: Tensor
+    heights: Tensor  # (N, step, step, U, W) float32, metres; 0 behind the wall
+    # The same in whole units, int32: a cell's count in the low half, in the high half that of (u + 1, w). Empty where
+    # heights are not counted.
     counts: Tensor
-    exact: Tensor
-    order: Tensor
+    exact: Tensor  # (N, number of tiles) int32, 1 where the counts of a tile are its heights; empty likewise
+    order: Tensor  # (M, O) int32, orientations of each item sorted by extent; empty where not requested
 
 
 def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, ordered: bool) -> Split:
@@ -60,25 +55,12 @@ def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, 
     split_tiles = num_envs * num_tiles if step > 1 or counted else 0
     if split_tiles + num_sorted:
         split_kernel[(split_tiles + num_sorted,)](
-            heightmap,
-            heights,
-            counts,
-            exact,
-            catalogue.extent,
-            order,
-            split_tiles,
-            1.0 / (catalogue.unit or 1.0),
+            heightmap, heights, counts, exact, catalogue.extent, order, split_tiles, 1.0 / (catalogue.unit or 1.0),
             catalogue.num_orientations,
-            X=bin_.cells[0],
-            Y=bin_.cells[1],
-            STEP=step,
-            COUNTED=counted,
-            PADDED=triton.next_power_of_2(catalogue.num_orientations) if ordered else 1,
-            TILES=num_tiles,
-            TILE=_TILE,
-            enable_fp_fusion=False,
-            num_warps=4,
-        )
+            X=bin_.cells[0], Y=bin_.cells[1], STEP=step, COUNTED=counted,
+            PADDED=triton.next_power_of_2(catalogue.num_orientations) if ordered else 1, TILES=num_tiles, TILE=_TILE,
+            enable_fp_fusion=False, num_warps=4,
+        )  # fmt: skip
     return Split(heights, counts, exact, order)
 
 
@@ -98,23 +80,10 @@ def cell_at(x, y, X, Y, STEP: tl.constexpr):
 
 @triton.jit(do_not_specialize=["split_tiles", "orientations"])
 def split_kernel(
-    heightmap,
-    heights,
-    counts,
-    exact,
-    extent,
-    order,
-    split_tiles,
-    per_unit,
-    orientations,
-    X: tl.constexpr,
-    Y: tl.constexpr,
-    STEP: tl.constexpr,
-    COUNTED: tl.constexpr,
-    PADDED: tl.constexpr,
-    TILES: tl.constexpr,
-    TILE: tl.constexpr,
-):
+    heightmap, heights, counts, exact, extent, order, split_tiles, per_unit, orientations,
+    X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, COUNTED: tl.constexpr, PADDED: tl.constexpr,
+    TILES: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     """`split`: one tile of one bin per program; further programs sort the orientations of one item each."""
     pid = tl.program_id(0).to(tl.int64)
     if pid < split_tiles:

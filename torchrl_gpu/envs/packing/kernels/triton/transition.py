@@ -35,37 +35,16 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
     changed = slot.new_empty(len(slot), 4)
     share, maps = cut(bin_.cells[0] * bin_.cells[1]), maps_of(catalogue)
     num_envs, num_slots = slot.shape
-    advance_kernel[(triton.cdiv(num_envs, share.envs) * share.tiles,)](
-        *_pointers(_contiguous(state, (*_MOVED, "z_map", "legal"))),
-        action.contiguous(),
-        following.contiguous(),
-        catalogue.extent,
-        catalogue.height,
-        catalogue.volume,
-        *maps,
-        state.placements,
-        state.placement_z,
+    advance_kernel[(triton.cdiv(num_envs, share.ENVS) * share.TILES,)](
+        *_pointers(_contiguous(state, (*_MOVED, "z_map", "legal"))), action.contiguous(), following.contiguous(),
+        catalogue.extent, catalogue.height, catalogue.volume, *maps, state.placements, state.placement_z,
         *_pointers(after),
-        legal.view(torch.uint8),
-        slot,
-        changed,
-        num_envs,
-        catalogue.num_items,
-        state.placements.shape[1],
-        num_slots,
-        catalogue.num_orientations,
+        legal.view(torch.uint8), slot, changed,
+        num_envs, catalogue.num_items, state.placements.shape[1], num_slots, catalogue.num_orientations,
         *maps[1].shape[-2:],
-        PADDED=triton.next_power_of_2(num_slots),
-        X=bin_.cells[0],
-        Y=bin_.cells[1],
-        STEP=bin_.step,
-        FLAT=catalogue.flat,
-        ENVS=share.envs,
-        LANES=share.lanes,
-        TILES=share.tiles,
-        enable_fp_fusion=False,
-        num_warps=4,
-    )
+        PADDED=triton.next_power_of_2(num_slots), X=bin_.cells[0], Y=bin_.cells[1], STEP=bin_.step,
+        FLAT=catalogue.flat, **share._asdict(), enable_fp_fusion=False, num_warps=4,
+    )  # fmt: skip
     return Moved(replace(state, **after), legal, slot, changed)
 
 
@@ -80,50 +59,14 @@ def _pointers(tensors: dict[str, Tensor]) -> list[Tensor]:
 
 @triton.jit(do_not_specialize=["num_envs", "num_items", "longest", "num_slots", "orientations", "rows", "columns"])
 def advance_kernel(
-    heightmap,
-    item_id,
-    position,
-    volume,
-    stable,
-    num_packed,
-    step_count,
-    z_map,
-    legal,
-    action,
-    following,
-    extent,
-    item_height,
-    item_volume,
-    top,
-    bottom,
-    placements,
-    placement_z,
-    next_heightmap,
-    next_item,
-    next_position,
-    next_volume,
-    next_stable,
-    next_num_packed,
-    next_step_count,
-    was_legal,
-    slot,
-    changed,
-    num_envs,
-    num_items,
-    longest,
-    num_slots,
-    orientations,
-    rows,
-    columns,
-    PADDED: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
-    STEP: tl.constexpr,
-    FLAT: tl.constexpr,
-    ENVS: tl.constexpr,
-    LANES: tl.constexpr,
-    TILES: tl.constexpr,
-):
+    heightmap, item_id, position, volume, stable, num_packed, step_count, z_map, legal, action, following,
+    extent, item_height, item_volume, top, bottom, placements, placement_z,
+    next_heightmap, next_item, next_position, next_volume, next_stable, next_num_packed, next_step_count,
+    was_legal, slot, changed,
+    num_envs, num_items, longest, num_slots, orientations, rows, columns,
+    PADDED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, FLAT: tl.constexpr,
+    ENVS: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
     """`advance`: LANES cells of ENVS bins per program."""
     pid = tl.program_id(0).to(tl.int64)
     tile = (pid % TILES).to(tl.int32)
@@ -161,27 +104,10 @@ def advance_kernel(
 
 @triton.jit
 def chosen(
-    env,
-    there,
-    action,
-    state,
-    extent,
-    num_items,
-    num_slots,
-    orientations,
-    X: tl.constexpr,
-    Y: tl.constexpr,
-    STEP: tl.constexpr,
-):
-    """Decoded actions of some environments: legality, slot and placement.
-
-    Args:
-        env: Environments, (E,) int64.
-        there: True where there is such an environment, (E,).
-        action: Pointer to the actions.
-        state: Pointers to visible items, z-maps and legality.
-        extent: Pointer to the extents of the catalogue.
-        num_items: Items of the catalogue.
+    env, there, action, state, extent, num_items, num_slots, orientations,
+    X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """Decoded actions of some environments (E,), some of which are not there.
 
     Returns:
         True where the action is legal; the slot of its item; and the placement: item, −1 where it is not legal, its row
@@ -241,87 +167,30 @@ def restart(
     fresh = {name: torch.empty_like(each) for name, each in before.items()}
     num_envs, num_slots = item_id.shape
     share, of_maps = cut(bin_.cells[0] * bin_.cells[1]), cut(state.legal[0].numel())
-    num_piles = triton.cdiv(num_envs, share.envs) * share.tiles
-    restart_kernel[(num_piles + triton.cdiv(num_envs, of_maps.envs) * of_maps.tiles,)](
-        mask.contiguous().view(torch.uint8),
-        key.contiguous(),
-        item_id.contiguous(),
-        *_pointers(before),
-        catalogue.extent,
-        standing_height(catalogue, bin_).contiguous(),
-        *_pointers(fresh),
-        num_envs,
-        catalogue.num_items,
-        num_piles,
-        bin_.size[2],
-        bin_.size[2] + bin_.tolerance,
-        num_slots,
-        PADDED=triton.next_power_of_2(num_slots),
-        ORIENTATIONS=catalogue.num_orientations,
-        X=bin_.cells[0],
-        Y=bin_.cells[1],
-        STEP=bin_.step,
-        PLACEMENTS=state.legal[0].numel(),
-        ENVS=share.envs,
-        LANES=share.lanes,
-        TILES=share.tiles,
-        MAP_ENVS=of_maps.envs,
-        MAP_LANES=of_maps.lanes,
-        MAP_TILES=of_maps.tiles,
-        enable_fp_fusion=False,
-        num_warps=4,
-    )
+    num_piles = triton.cdiv(num_envs, share.ENVS) * share.TILES
+    restart_kernel[(num_piles + triton.cdiv(num_envs, of_maps.ENVS) * of_maps.TILES,)](
+        mask.contiguous().view(torch.uint8), key.contiguous(), item_id.contiguous(),
+        *_pointers(before), catalogue.extent, standing_height(catalogue, bin_).contiguous(), *_pointers(fresh),
+        num_envs, catalogue.num_items, num_piles, bin_.size[2], bin_.size[2] + bin_.tolerance, num_slots,
+        PADDED=triton.next_power_of_2(num_slots), ORIENTATIONS=catalogue.num_orientations, X=bin_.cells[0],
+        Y=bin_.cells[1], STEP=bin_.step, PLACEMENTS=state.legal[0].numel(), **share._asdict(),
+        MAP_ENVS=of_maps.ENVS, MAP_LANES=of_maps.LANES, MAP_TILES=of_maps.TILES, enable_fp_fusion=False, num_warps=4,
+    )  # fmt: skip
     return replace(state, **fresh)
 
 
 @triton.jit(do_not_specialize=["num_envs", "num_items", "num_piles", "num_slots"])
 def restart_kernel(
-    mask,
-    fresh_key,
-    fresh_item,
-    heightmap,
-    item_id,
-    position,
-    volume,
-    stable,
-    num_packed,
-    step_count,
-    key,
-    episode,
-    z_map,
-    legal,
-    extent,
-    item_height,
-    next_heightmap,
-    next_item,
-    next_position,
-    next_volume,
-    next_stable,
-    next_num_packed,
-    next_step_count,
-    next_key,
-    next_episode,
-    next_z_map,
-    next_legal,
-    num_envs,
-    num_items,
-    num_piles,
-    ceiling,
-    limit,
-    num_slots,
-    PADDED: tl.constexpr,
-    ORIENTATIONS: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
-    STEP: tl.constexpr,
-    PLACEMENTS: tl.constexpr,
-    ENVS: tl.constexpr,
-    LANES: tl.constexpr,
-    TILES: tl.constexpr,
-    MAP_ENVS: tl.constexpr,
-    MAP_LANES: tl.constexpr,
-    MAP_TILES: tl.constexpr,
-):
+    mask, fresh_key, fresh_item,
+    heightmap, item_id, position, volume, stable, num_packed, step_count, key, episode, z_map, legal,
+    extent, item_height,
+    next_heightmap, next_item, next_position, next_volume, next_stable, next_num_packed, next_step_count,
+    next_key, next_episode, next_z_map, next_legal,
+    num_envs, num_items, num_piles, ceiling, limit, num_slots,
+    PADDED: tl.constexpr, ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr,
+    PLACEMENTS: tl.constexpr, ENVS: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
+    MAP_ENVS: tl.constexpr, MAP_LANES: tl.constexpr, MAP_TILES: tl.constexpr,
+):  # fmt: skip
     """`restart`: LANES cells of ENVS bins per program; further programs write MAP_LANES placements of MAP_ENVS bins."""
     pid = tl.program_id(0).to(tl.int64)
     if pid < num_piles:
@@ -366,26 +235,10 @@ def _begin(env, there, again, items, keys, old, new, num_slots, PADDED: tl.const
 
 @triton.jit
 def _begin_maps(
-    pid,
-    num_envs,
-    num_items,
-    mask,
-    fresh_item,
-    maps,
-    extent,
-    item_height,
-    ceiling,
-    limit,
-    num_slots,
-    ORIENTATIONS: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
-    STEP: tl.constexpr,
-    PLACEMENTS: tl.constexpr,
-    ENVS: tl.constexpr,
-    LANES: tl.constexpr,
-    TILES: tl.constexpr,
-):
+    pid, num_envs, num_items, mask, fresh_item, maps, extent, item_height, ceiling, limit, num_slots,
+    ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, PLACEMENTS: tl.constexpr,
+    ENVS: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
     """Writes the maps of LANES placements of ENVS bins: those of an empty bin where it is reset, else as before."""
     z_map, legal, next_z_map, next_legal = maps
     env = pid // TILES * ENVS + tl.arange(0, ENVS)
@@ -406,30 +259,13 @@ def _begin_maps(
 
 @triton.jit
 def standing(
-    items,
-    start,
-    wanted,
-    extent,
-    item_height,
-    num_items,
-    ORIENTATIONS: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
-    STEP: tl.constexpr,
-    LANES: tl.constexpr,
-):
-    """Placements of some empty bins that an item fits, where it rests on the floor.
-
-    Args:
-        items: Pointers to the first visible item of each bin, (E, 1).
-        start: Number over (K, O, Gx, Gy) of the first of LANES placements, int64.
-        wanted: True for the requested placements, (E, LANES); the others fit nothing.
-        extent: Pointer to the extents of the catalogue.
-        item_height: Pointer to its heights.
-        num_items: Its items.
+    items, start, wanted, extent, item_height, num_items,
+    ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Whether the first visible items of some empty bins fit LANES placements from `start` over (K, O, Gx, Gy) on.
 
     Returns:
-        True where the item fits, and its height; (E, LANES) each.
+        True where the item fits, resting on the floor, and is `wanted`; and its height. (E, LANES) each.
     """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP

@@ -34,40 +34,19 @@ def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bi
     num_levels = min(catalogue.footprint[1], cells_y).bit_length()
     windows = heightmap.new_empty(num_levels, num_envs, cells_x, cells_y)
     windows_kernel[(num_envs * cells_x,)](
-        heightmap,
-        windows,
-        heightmap.numel(),
-        cells_y,
-        PADDED=triton.next_power_of_2(cells_y),
-        LEVELS=num_levels,
-        enable_fp_fusion=False,
+        heightmap, windows, heightmap.numel(), cells_y,
+        PADDED=triton.next_power_of_2(cells_y), LEVELS=num_levels, enable_fp_fusion=False,
         num_warps=min(4, max(1, triton.next_power_of_2(cells_y) // 64)),
-    )
+    )  # fmt: skip
     num_lanes = item_id.numel() * catalogue.num_orientations * bin_.grid[1]
     drop_wide_boxes_kernel[(triton.cdiv(num_lanes, _LANES),)](
-        heightmap,
-        windows,
-        item_id,
-        catalogue.extent,
-        catalogue.height,
-        z_map,
-        legal.view(torch.uint8),
-        item_id.numel(),
-        heightmap.numel(),
-        catalogue.num_items,
-        *heights_of(bin_),
-        item_id.shape[1],
-        catalogue.num_orientations,
-        cells_x,
-        cells_y,
-        STEP=bin_.step,
-        LEVELS=num_levels,
-        RULE=rule_of(bin_),
-        T=_LANES,
-        enable_fp_fusion=False,
+        heightmap, windows, item_id, catalogue.extent, catalogue.height, z_map, legal.view(torch.uint8),
+        item_id.numel(), heightmap.numel(), catalogue.num_items, *heights_of(bin_), item_id.shape[1],
+        catalogue.num_orientations, cells_x, cells_y,
+        STEP=bin_.step, LEVELS=num_levels, RULE=rule_of(bin_), T=_LANES, enable_fp_fusion=False,
         num_warps=_LANES // 32,
         maxnreg=64,  # left to itself ptxas would rather spill from 32
-    )
+    )  # fmt: skip
     return z_map, legal
 
 
@@ -88,28 +67,10 @@ def windows_kernel(heightmap, windows, level_size, Y, PADDED: tl.constexpr, LEVE
 
 @triton.jit(do_not_specialize=["num_slots", "level_size", "num_items", "slots_per_env", "orientations", "X", "Y"])
 def drop_wide_boxes_kernel(
-    heightmap,
-    windows,
-    item_id,
-    extent,
-    item_height,
-    z_map,
-    legal,
-    num_slots,
-    level_size,
-    num_items,
-    ceiling,
-    limit,
-    tolerance,
-    slots_per_env,
-    orientations,
-    X,
-    Y,
-    STEP: tl.constexpr,
-    LEVELS: tl.constexpr,
-    RULE: tl.constexpr,
-    T: tl.constexpr,
-):
+    heightmap, windows, item_id, extent, item_height, z_map, legal, num_slots, level_size, num_items, ceiling, limit,
+    tolerance, slots_per_env, orientations, X, Y,
+    STEP: tl.constexpr, LEVELS: tl.constexpr, RULE: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
     """`drop_map` of boxes in large bins: T lines of placements along x per program."""
     GX = (X + STEP - 1) // STEP
     GY = (Y + STEP - 1) // STEP
