@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels import balance, self_tests
-from torchrl_gpu.envs.packing.kernels import validation as border
 from torchrl_gpu.envs.packing.kernels.balance import balanced
 from torchrl_gpu.envs.packing.kernels.self_tests import Setting
+from torchrl_gpu.envs.packing.kernels.validation import checked
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement
 
 __all__ = [
@@ -46,18 +46,15 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
 
-judge_placements = border.checked("judge_placements", balance.judge_placements, None)
+judge_placements = checked("judge_placements", balance.judge_placements, None)
 
 # name: module with the kernels; with `DEVICES`, the device types that it reads, None for all; and with
 # `problem(device)`, the reason why it cannot run on a device, "" where it can
 BACKENDS = {
-    name: f"torchrl_gpu.envs.packing.kernels.{module}"
-    for name, module in (
-        ("compiled", "compiled"),
-        ("triton", "triton.kernels"),
-        ("eager", "eager"),
-        ("reference", "reference"),
-    )
+    "compiled": f"{__name__}.compiled",
+    "triton": f"{__name__}.triton.kernels",
+    "eager": f"{__name__}.eager",
+    "reference": f"{__name__}.reference",
 }
 _PREFERRED = {"cpu": ("compiled", "eager"), "cuda": ("triton", "eager")}  # by "auto", in this order
 
@@ -92,7 +89,7 @@ def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
         ValueError: There is no such backend, or it cannot run there.
     """
     if backend == "auto":
-        return _jobs(_fastest(device))
+        return _jobs(_fastest(_PREFERRED.get(device.type, ()), device))
     if backend not in BACKENDS:
         raise ValueError(f"get_kernels: backend must be auto or one of {', '.join(BACKENDS)}; got {backend!r}")
     if problem := _problem(backend, device):
@@ -121,7 +118,7 @@ def tested_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels
     _say_slower(name, device, failure)
     order = _PREFERRED.get(device.type, ())
     later = order[order.index(name) + 1 :] if name in order else ()
-    return tested_in(_jobs(_first_working(later, device)), setting, fall_back=True)
+    return tested_in(_jobs(_fastest(later, device)), setting, fall_back=True)
 
 
 def tested_backends(device: torch.device) -> dict[str, str]:
@@ -133,11 +130,7 @@ def tested_backends(device: torch.device) -> dict[str, str]:
 
 
 @cache
-def _fastest(device: torch.device) -> str:
-    return _first_working(_PREFERRED.get(device.type, ()), device)
-
-
-def _first_working(names: tuple[str, ...], device: torch.device) -> str:
+def _fastest(names: tuple[str, ...], device: torch.device) -> str:
     for name in names:
         problem = _problem(name, device) or self_tests.device_failure(name, device, BACKENDS[name])
         if not problem:
@@ -153,14 +146,12 @@ def _say_slower(name: str, device: torch.device, problem: str) -> None:
 
 def _problem(name: str, device: torch.device) -> str:
     try:
-        module = importlib.import_module(BACKENDS[name])
+        return str(importlib.import_module(BACKENDS[name]).problem(device))
     except ImportError as error:  # an optional package
         return str(error)
-    problem: str = module.problem(device)
-    return problem
 
 
 @cache
 def _jobs(name: str) -> Kernels:
     module = importlib.import_module(BACKENDS[name])
-    return Kernels(name, *(border.checked(job, getattr(module, job), module.DEVICES) for job in Kernels._fields[1:]))
+    return Kernels(name, *(checked(job, getattr(module, job), module.DEVICES) for job in Kernels._fields[1:]))

@@ -59,16 +59,9 @@ def standing_height(catalogue: Catalogue, bin_: Bin) -> Tensor:
 
 
 def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Stability of given placements by the rule `com`, regardless of the bin's own rule.
+    """Stability (N,) bool of given placements at rest by the rule `com`, regardless of the bin's own rule.
 
-    Args:
-        heightmap: (N, X, Y) float32, metres, before the placements.
-        placement: One for each environment, at rest.
-        catalogue: The items.
-        bin_: The bin.
-
-    Returns:
-        (N,) bool, True where stable; False where nothing is placed, or not inside the bin.
+    The heightmaps (N, X, Y) are those before the placements; False where nothing is placed, or not inside the bin.
     """
     placement, present = inside(placement, catalogue, bin_)
     row = placement.item_id, placement.orientation
@@ -89,14 +82,9 @@ def _windows(heightmap: Tensor, x: Tensor, y: Tensor, footprint: torch.Size) -> 
 
 
 def holds(contact: Tensor, centre: Tensor) -> Tensor:
-    """True where the centre of mass lies in the convex hull of the contact cells' centres, or within one of the cells.
+    """True where a point lies in the convex hull of the contact cells' centres, or within one of the cells; (…) bool.
 
-    Args:
-        contact: (…, P, Q) bool.
-        centre: (…, 2), sixteenths of a cell from the corner of cell (0, 0).
-
-    Returns:
-        (…) bool.
+    Contact is (…, P, Q) bool, the point (…, 2) in sixteenths of a cell from the corner of cell (0, 0).
     """
     rows, columns = contact.shape[-2:]
     ahead = cells_from(centre[..., 0], rows)  # (…, P), sixteenths from the centre's row
@@ -118,19 +106,12 @@ def cells_from(centre: Tensor, cells: int) -> Tensor:
 
 
 def _hull_reaches(furthest: Tensor, ahead: Tensor, centre: Tensor) -> Tensor:
-    """True where the hull, on the centre's row, reaches the centre or beyond.
+    """True where the hull, on the centre's row, reaches the centre or beyond; (…) bool.
 
     It does where a contact of that row does, or where a line from a contact before it to one behind it: then the
     largest slopes on both sides sum to at least 0. Slopes are ratios of integers up to 2¹⁵, so in float64 sums that
-    are not 0 are far from it, and those that are 0 are computed as 0.
-
-    Args:
-        furthest: (…, P), 1 + the last contact of each row; 0 for none.
-        ahead: (…, P), sixteenths from the centre's row.
-        centre: (…), sixteenths along a row.
-
-    Returns:
-        (…) bool.
+    are not 0 are far from it, and those that are 0 are computed as 0. `furthest` (…, P) is 1 + the last contact of each
+    row, 0 for none; `ahead` (…, P) are sixteenths from the centre's row, `centre` (…) sixteenths along a row.
     """
     reach = SIXTEENTHS * furthest - SIXTEENTHS // 2 - centre[..., None]
     touches = furthest > 0

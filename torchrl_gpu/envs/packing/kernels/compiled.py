@@ -7,11 +7,11 @@ of two. The code is in `torchrl_gpu/native`; see `docs/decisions/008-compiled-ke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ctypes import Structure, byref, c_char_p, c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass, replace
 from functools import cache, wraps
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -44,65 +44,78 @@ def problem(device: torch.device) -> str:
     return native.problem() if device.type == "cpu" else "runs on a CPU only"
 
 
-_COUNTS = ("position", "num_packed", "step_count")
+_MOVED = ("heightmap", "item_id", "position", "num_packed", "step_count", "volume", "stable")
+_BEGUN = ("heightmap", "item_id", "z_map", "legal", "position", "key", "episode", *_MOVED[3:])
 
 
-class _Problem(Structure):
-    """ctypes mirror of `struct Problem` of problem.h."""
+def _of_type(kind: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class _Arguments(Structure):
+    """A ctypes mirror of a struct of the C++ headers, filled by the names of its fields, which must keep its order."""
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor | None], **numbers: float | tuple[int, ...]) -> Self:
+        """Numbers, and pointers to tensors, which live as long as the arguments; null for None."""
+        held = {name: None if each is None else each.contiguous() for name, each in tensors.items()}
+        made = cls(**numbers, **{name: each.data_ptr() for name, each in held.items() if each is not None})
+        made.tensors = held
+        return made
+
+
+class _Problem(_Arguments):
+    """`struct Problem` of problem.h."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("envs", "slots", "orientations", "items", "cells_x", "cells_y", "step")),
-        *((name, c_int64) for name in ("grid_x", "grid_y", "rows", "columns")),
-        *((name, c_void_p) for name in ("item", "heightmap", "extent", "height", "top", "bottom")),
-        *((name, c_void_p) for name in ("plumb", "steady", "counted", "material")),
+        *_of_type(c_int64, "envs slots orientations items"),
+        ("cells", c_int64 * 2),
+        ("step", c_int64),
+        ("grid", c_int64 * 2),
+        ("footprint", c_int64 * 2),  # rows and columns
+        *_of_type(c_void_p, "item heightmap extent height top bottom plumb steady counted material"),
         ("count_bytes", c_int64),
         ("unit", c_float),
         ("counted_gap", c_int64),
-        *((name, c_float) for name in ("ceiling", "tolerance", "gap")),
-        *((name, c_int64) for name in ("rule", "threads")),
+        *_of_type(c_float, "ceiling tolerance gap"),
+        *_of_type(c_int64, "rule threads"),
     )
 
 
-class _Maps(Structure):
-    """ctypes mirror of `struct Maps` of packing.cpp."""
+class _Maps(_Arguments):
+    """`struct Maps` of packing.cpp."""
 
-    _fields_ = tuple((name, c_void_p) for name in ("z", "legal", "kept_z", "kept_legal", "kept_slot", "changed"))
+    _fields_ = _of_type(c_void_p, "z legal kept_z kept_legal kept_slot changed")
 
 
-class _Step(Structure):
-    """ctypes mirror of `struct Step` of transition.h."""
+class _Step(_Arguments):
+    """`struct Step` of transition.h."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("action", "z_map", "legal", "position", "num_packed", "step_count", "volume")),
-        *((name, c_void_p) for name in ("stable", "following", "item_volume", "placements", "placement_z")),
+        *_of_type(c_void_p, "action z_map legal position num_packed step_count volume stable following item_volume"),
+        *_of_type(c_void_p, "placements placement_z"),
         ("longest", c_int64),
-        *((f"next_{name}", c_void_p) for name in ("heightmap", "item", *_COUNTS, "volume", "stable")),
-        *((name, c_void_p) for name in ("was_legal", "slot", "changed")),
+        *((f"next_{name}", c_void_p) for name in _MOVED),
+        *_of_type(c_void_p, "was_legal slot changed"),
     )
 
 
-class _Restart(Structure):
-    """ctypes mirror of `struct Restart` of transition.h."""
+class _Restart(_Arguments):
+    """`struct Restart` of transition.h."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("mask", "fresh_item", "fresh_key", "z_map", "legal", "position", "key")),
-        *((name, c_void_p) for name in ("episode", "num_packed", "step_count", "volume", "stable")),
-        *((f"next_{name}", c_void_p) for name in ("heightmap", "item", "z_map", "legal", "position", "key", "episode")),
-        *((f"next_{name}", c_void_p) for name in ("num_packed", "step_count", "volume", "stable")),
+        *_of_type(c_void_p, "mask fresh_item fresh_key z_map legal position key episode num_packed step_count"),
+        *_of_type(c_void_p, "volume stable"),
+        *((f"next_{name}", c_void_p) for name in _BEGUN),
     )
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """Bottoms of a catalogue in whole units, transposed: each column of the footprint is contiguous.
+    """Bottoms of a catalogue in whole units, transposed: each column of the footprint is contiguous."""
 
-    Attributes:
-        cells: (M, O, Q, P) uint8 or uint16, the largest value where there is no material.
-        material: (M, O, Q, 2) int16, the first cell with material in each column and the one behind the last.
-    """
-
-    cells: Tensor
-    material: Tensor
+    cells: Tensor  # (M, O, Q, P) uint8 or uint16, the largest value where there is no material
+    material: Tensor  # (M, O, Q, 2) int16, the first cell with material in each column and the one behind the last
 
 
 _COUNTED: WeakKeyDictionary[Catalogue, dict[torch.dtype, _Counted]] = WeakKeyDictionary()
@@ -136,31 +149,40 @@ def _described(
     heightmap: Tensor, item_id: Tensor | None, catalogue: Catalogue, bin_: Bin, height: Tensor | None = None
 ) -> _Problem:
     """Arguments of a C++ kernel as `struct Problem`; `height` replaces the catalogue's where given."""
-    counted = _counted(catalogue, bin_.size[2] / catalogue.unit) if catalogue.unit else None
-    maps = catalogue.extent, catalogue.height if height is None else height, catalogue.top, catalogue.bottom
-    balance = (plumb(catalogue, bin_), catalogue.steady) if bin_.stability == "com" else (None, None)
-    held = [None if each is None else each.contiguous() for each in (item_id, heightmap, *maps, *balance)]
-    described = _Problem(
-        len(heightmap),
-        1 if item_id is None else item_id.shape[1],
-        catalogue.num_orientations,
-        catalogue.num_items,
-        *bin_.cells,
-        bin_.step,
-        *bin_.grid,
-        *map(min, catalogue.footprint, bin_.cells) if catalogue.bottom is None else catalogue.bottom.shape[-2:],
-        *(None if each is None else each.data_ptr() for each in held),
-        *(None, None, 0) if counted is None else _pointers(counted),
-        catalogue.unit or 0.0,
-        int(bin_.contact_tolerance / catalogue.unit) if catalogue.unit else 0,
-        bin_.size[2],
-        bin_.tolerance,
-        bin_.contact_tolerance,
-        _rule(bin_.stability),
-        torch.get_num_threads(),
+    unit, bottom, by_com = catalogue.unit, catalogue.bottom, bin_.stability == "com"
+    counted = _counted(catalogue, bin_.size[2] / unit) if unit else None
+    footprint = tuple(map(min, catalogue.footprint, bin_.cells)) if bottom is None else bottom.shape[-2:]
+    tensors = {
+        "item": item_id,
+        "heightmap": heightmap,
+        "extent": catalogue.extent,
+        "height": catalogue.height if height is None else height,
+        "top": catalogue.top,
+        "bottom": bottom,
+        "plumb": plumb(catalogue, bin_) if by_com else None,
+        "steady": catalogue.steady if by_com else None,
+        "counted": None if counted is None else counted.cells,
+        "material": None if counted is None else counted.material,
+    }
+    return _Problem.of(
+        tensors,
+        envs=len(heightmap),
+        slots=1 if item_id is None else item_id.shape[1],
+        orientations=catalogue.num_orientations,
+        items=catalogue.num_items,
+        cells=bin_.cells,
+        step=bin_.step,
+        grid=bin_.grid,
+        footprint=footprint,
+        count_bytes=0 if counted is None else counted.cells.element_size(),
+        unit=unit or 0.0,
+        counted_gap=int(bin_.contact_tolerance / unit) if unit else 0,
+        ceiling=bin_.size[2],
+        tolerance=bin_.tolerance,
+        gap=bin_.contact_tolerance,
+        rule=_rule(bin_.stability),
+        threads=torch.get_num_threads(),
     )
-    described.tensors = held  # must outlive the call
-    return described
 
 
 @cache
@@ -174,27 +196,23 @@ def _rule(name: str) -> int:
     return number
 
 
-def _pointers(counted: _Counted) -> tuple[int, int, int]:
-    return counted.cells.data_ptr(), counted.material.data_ptr(), counted.cells.element_size()
-
-
 @_traced_as(eager.drop_map)
 def drop_map(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.drop_map`."""
     described = _described(heightmap, item_id, catalogue, bin_)
     shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     z_map, legal = native.output(*shape, dtype=torch.float32), native.output(*shape, dtype=torch.bool)
-    before = [] if stored is None else [each.contiguous() for each in stored]
-    maps = _Maps(z_map.data_ptr(), legal.data_ptr(), *(each.data_ptr() for each in before))
+    tensors = {"z": z_map, "legal": legal}
+    if stored is not None:
+        tensors |= zip(("kept_z", "kept_legal", "kept_slot", "changed"), stored, strict=True)
+    maps = _Maps.of(tensors)
     native.library().drop_map(byref(described), byref(maps))
     return z_map, legal
 
 
 @_traced_as(eager.place)
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """As `reference.place`."""
     described = _described(heightmap, None, catalogue, bin_)
     out = native.output(*heightmap.shape, dtype=torch.float32)
     fields = [field.contiguous() for field in placement]
@@ -204,7 +222,6 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
 
 @_traced_as(eager.pile_growth)
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """As `reference.pile_growth`."""
     described = _described(heightmap, item_id, catalogue, bin_)
     z_map = z_map.contiguous()
     growth = native.output(*z_map.shape, dtype=torch.float32)
@@ -214,36 +231,32 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
 
 @_traced_as(eager.advance)
 def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
-    """As `transition.advance`."""
     described = _described(state.heightmap, state.item_id, catalogue, bin_)
     assert state.placements.is_contiguous()  # both are written in place
     assert state.placement_z.is_contiguous()
-    given = [action, state.z_map, state.legal, state.position, state.num_packed, state.step_count, state.volume]
-    given += [state.stable, following, catalogue.volume, state.placements, state.placement_z]
-    given = [each.contiguous() for each in given]
-    after = replace(state, **_like(state, ("heightmap", "item_id", *_COUNTS, "volume", "stable")))
+    names = ("z_map", "legal", *_MOVED[2:], "placements", "placement_z")
+    given = {name: getattr(state, name) for name in names}
+    given |= {"action": action, "following": following, "item_volume": catalogue.volume}
+    after = _like(state, _MOVED)
     rows = len(state.item_id)
     legal, slot = native.output(rows, dtype=torch.bool), native.output(*state.item_id.shape, dtype=torch.int64)
     changed = native.output(rows, 4, dtype=torch.int64)
-    made = [after.heightmap, after.item_id, after.position, after.num_packed, after.step_count, after.volume]
-    made += [after.stable, legal, slot, changed]
-    longest = state.placements.shape[1]
-    step = _Step(*(each.data_ptr() for each in given), longest, *(each.data_ptr() for each in made))
+    made = {"was_legal": legal, "slot": slot, "changed": changed}
+    made |= {f"next_{name}": each for name, each in after.items()}
+    step = _Step.of(given | made, longest=state.placements.shape[1])
     native.library().advance(byref(described), byref(step))
-    return Moved(after, legal, slot, changed)
+    return Moved(replace(state, **after), legal, slot, changed)
 
 
 @_traced_as(eager.restart)
 def restart(
     state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> PackingState:
-    """As `transition.restart`."""
     described = _described(state.heightmap, state.item_id, catalogue, bin_, standing_height(catalogue, bin_))
-    same = (state.z_map, state.legal, state.position, state.key, state.episode, state.num_packed, state.step_count)
-    given = [each.contiguous() for each in (mask, item_id, key, *same, state.volume, state.stable)]
-    names = ("heightmap", "item_id", "z_map", "legal", "position", "key", "episode", "num_packed", "step_count")
-    fresh = _like(state, (*names, "volume", "stable"))
-    rows = _Restart(*(each.data_ptr() for each in given), *(each.data_ptr() for each in fresh.values()))
+    given = {name: getattr(state, name) for name in _BEGUN[2:]}
+    given |= {"mask": mask, "fresh_item": item_id, "fresh_key": key}
+    fresh = _like(state, _BEGUN)
+    rows = _Restart.of(given | {f"next_{name}": each for name, each in fresh.items()})
     native.library().restart(byref(described), byref(rows))
     return replace(state, **fresh)
 
@@ -256,7 +269,6 @@ def _like(state: PackingState, names: tuple[str, ...]) -> dict[str, Tensor]:
 
 @_traced_as(eager.any_legal)
 def any_legal(legal: Tensor) -> Tensor:
-    """As `transition.any_legal`."""
     return native.any_true(legal)
 
 

@@ -32,7 +32,6 @@ _CHUNK = 1 << 17  # elements of one accumulator: stays in a core's second-level 
 
 
 def problem(device: torch.device) -> str:
-    """The reason why this backend cannot run on `device`: always "", it runs on every device."""
     return ""
 
 
@@ -61,7 +60,6 @@ def variants(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Variants:
 def drop_map(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.drop_map`."""
     v = variants(item_id, catalogue, bin_)
     rest = _rest_boxes if catalogue.flat else _rest_solids
     wall = walls(item_id, catalogue, bin_).flatten(1, 2)
@@ -101,19 +99,9 @@ def _rest_boxes(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin)
 
 
 def _window_max(values: Tensor, row: Tensor, extent: Tensor, stride: int, largest: int) -> Tensor:
-    """Sliding maximum: over the `extent` cells, `stride` apart, that begin at each cell of a row.
+    """Sliding maximum (B, C) over `extent` (B,) cells, `stride` apart, from each cell of rows `row` (B,) of (R, C).
 
     Two overlapping windows of a power of two cover any extent.
-
-    Args:
-        values: (R, C).
-        row: (B,) int64, the row of each window.
-        extent: (B,) int64, from 1 to `largest`.
-        stride: Cells from one cell of a window to the next.
-        largest: The largest extent.
-
-    Returns:
-        (B, C).
     """
     width, size = values.shape[1], values.numel()
     level, power = _power_of_two(extent, largest)
@@ -168,13 +156,7 @@ def _first_contact(
 ) -> Tensor:
     """Highest `h − b` of items placed at multiples of `step` cells, (N, J, *grid); 0 where none fits.
 
-    Args:
-        heightmap: (N, X, Y).
-        v: The items to place.
-        catalogue: The items.
-        step: Cells between placements.
-        grid: Placements along x and y.
-        turned: Axes along which the bin and the items are mirrored, so that cells count from the far wall.
+    Along axes that are `turned` the bin and the items are mirrored, so that cells count from the far wall.
     """
     heightmap = heightmap.flip([axis for axis in (1, 2) if turned[axis - 1]])
     num_envs, num_variants = v.item.shape
@@ -237,7 +219,6 @@ def _max_plus(heightmap: Tensor, bottom: Tensor, step: int, grid: Sequence[int])
 
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """As `reference.place`."""
     placement, present = inside(placement, catalogue, bin_)
     if catalogue.flat:
         return _place_boxes(heightmap, placement, present, catalogue)
@@ -267,12 +248,10 @@ def _place_boxes(heightmap: Tensor, placement: Placement, present: Tensor, catal
 
 
 def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
-    """As `transition.advance`."""
     return transition.advance(state, action, following, catalogue, bin_, place)
 
 
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """As `reference.pile_growth`."""
     v = variants(item_id, catalogue, bin_)
     z = z_map.flatten(1, 2)  # (N, J, Gx, Gy)
     grow = _growth_boxes if catalogue.flat else _growth_solids

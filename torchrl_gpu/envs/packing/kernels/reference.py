@@ -21,7 +21,6 @@ DEVICES = None
 
 
 def problem(device: torch.device) -> str:
-    """The reason why this backend cannot run on `device`: always "", it runs on every device."""
     return ""
 
 
@@ -187,7 +186,6 @@ def place_item(heights: np.ndarray, top: np.ndarray, bottom: np.ndarray, x: int,
 
 
 def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
-    """As `transition.advance`."""
     return transition.advance(state, action, following, catalogue, bin_, place)
 
 
@@ -220,7 +218,6 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
 
 
 def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """As `balance.judge_placements`."""
     heights, centre = heightmap.cpu().numpy(), plumb(catalogue, bin_).cpu().numpy()
     verdict = np.zeros(len(heights), dtype=bool)
     for n in range(len(heights)):

@@ -24,15 +24,7 @@ from torch import Tensor
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import eager
 from torchrl_gpu.envs.packing.kernels.balance import balanced
-from torchrl_gpu.envs.packing.types import (
-    STABILITY_RULES,
-    Bin,
-    Catalogue,
-    Moved,
-    PackingState,
-    Placement,
-    StoredMaps,
-)
+from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.system import machine, self_tests
 from torchrl_gpu.system.arguments import shown
 from torchrl_gpu.system.self_tests import SelfTest
@@ -48,23 +40,14 @@ _CELL = 0.125  # metres, a power of two: heights and their sums are exact
 
 
 class Setting(NamedTuple):
-    """Bin, catalogue and batch sizes that a backend may compile its kernels for.
+    """Bin, catalogue and batch sizes that a backend may compile its kernels for."""
 
-    Attributes:
-        name: For messages.
-        bin: The bin.
-        catalogue: The items, on the device.
-        visible_items: K.
-        num_envs: N.
-        most_wrong: Share of placements whose stability may differ from that of `eager`.
-    """
-
-    name: str
+    name: str  # for messages
     bin: Bin
-    catalogue: Catalogue
-    visible_items: int
-    num_envs: int
-    most_wrong: float = 0.0
+    catalogue: Catalogue  # the items, on the device
+    visible_items: int  # K
+    num_envs: int  # N
+    most_wrong: float = 0.0  # share of placements whose stability may differ from that of `eager`
 
     @property
     def device(self) -> torch.device:
@@ -73,13 +56,7 @@ class Setting(NamedTuple):
 
 
 def device_failure(backend: str, device: torch.device, module: str) -> str:
-    """Failure of a backend's self-test on a device, in one line; "" where it passes.
-
-    Args:
-        backend: Its name.
-        device: The device that its kernels are to run on.
-        module: The module that defines them.
-    """
+    """Failure of a backend's self-test on a device, in one line; "" where it passes. `module` defines its kernels."""
     if backend in _NEEDS_NO_TEST:
         return ""
     name = f"the packing kernels {backend!r} on {device}"
@@ -265,12 +242,9 @@ def _solids(unit: float | None) -> Catalogue:
 
 
 def difference(jobs: Jobs, setting: Setting, steps: int = 3) -> str:
-    """First kernel whose result differs from that of `eager` while a few bins are packed; "" for none.
+    """First kernel whose result differs from that of `eager` while `steps` items are placed in a few bins; "" for none.
 
-    Args:
-        jobs: Kernels of a backend, by name.
-        setting: Bin, catalogue and batch that they run with.
-        steps: Items placed in every bin. The state follows `eager`, so that one error does not hide later ones.
+    The state follows `eager`, so that one error does not hide later ones.
     """
 
     def both(job: str, *arguments: Any) -> Any:

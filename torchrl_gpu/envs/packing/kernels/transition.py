@@ -55,13 +55,7 @@ def advance(
 
 
 def passed_over(moved: Moved, stuck: Tensor, following: Tensor) -> Moved:
-    """Result of an action after the first visible item of some environments is dropped and the next one shown.
-
-    Args:
-        moved: From `advance`.
-        stuck: (N,) bool, environments in which nothing was legal, and so nothing was placed.
-        following: As in `advance`.
-    """
+    """A move after which the first item of environments `stuck` (N,), in which nothing was placed, is skipped."""
     state = moved.state
     no_slot = torch.full_like(moved.slot[:, :1], -1)
     item_id = torch.cat([state.item_id[:, 1:], following[:, None]], 1)
