@@ -16,12 +16,9 @@ MOST_MAP_CELLS = 32767  # a side of a map: kernels number its cells in 16 bits
 
 
 def check_catalogue(catalogue: Catalogue) -> None:
-    """Validates dtypes, shapes and extents of a catalogue against each other.
+    """Validates dtypes, shapes and extents against each other; a ValueError if they do not match, or there is no item.
 
     The extents themselves are read on a CPU only, where every catalogue is made before it is moved.
-
-    Raises:
-        ValueError: They do not match, or there is no item.
     """
     c, where = catalogue, "Catalogue"
     items, orientations = length(c.extent), length(c.extent, 1)

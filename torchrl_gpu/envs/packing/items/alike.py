@@ -7,7 +7,7 @@ import math
 import torch
 
 from torchrl_gpu.envs.packing.items.sequences import BoxSequences
-from torchrl_gpu.envs.packing.items.source import ItemSequences, ItemSource, PooledSequences
+from torchrl_gpu.envs.packing.items.source import Built, ItemSource, PooledSequences
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 
@@ -28,7 +28,6 @@ class AlikeSequences(BoxSequences):
 
     @property
     def drawn_as(self) -> ItemSource:
-        """The other source, which defines how the boxes are drawn."""
         return self.source
 
     def foreign(self, bin_: Bin, orientations: str | float) -> str:
@@ -38,10 +37,7 @@ class AlikeSequences(BoxSequences):
         rows = _rows(of_file, catalogue, bin_)
         return "" if None not in rows else _boxes(of_file, bin_)[rows.index(None)]
 
-    def build(
-        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemSequences]:
-        """As in the base class, with the other source's catalogue."""
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         of_file, sequences = super().build(bin_, orientations, num_items, num_envs)
         catalogue, _ = self.source.build(bin_, orientations, num_items, num_envs)
         rows = _rows(of_file, catalogue, bin_)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.items.cutting import MOST_FRESH_PIECES, Cells, CutSequences
-from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, ItemSource, PooledSequences
+from torchrl_gpu.envs.packing.items.source import Built, EndlessSequences, ItemSource, PooledSequences
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.system import arguments
@@ -26,13 +26,7 @@ _BY_LAYERS = {"layers": True, "stack": False}  # orders of `CutBoxes`
 
 
 def box_catalogue(sizes: np.ndarray, volume: np.ndarray, bin_: Bin, orientations: str | float) -> Catalogue:
-    """Catalogue of boxes of whole cells.
-
-    Args:
-        sizes: (M, 3) integers, cells; the vertical cell is as high as a cell is long.
-        volume: (M,) cubic metres.
-        bin_: The bin.
-        orientations: As in `orientation_set`.
+    """Catalogue of boxes of sizes (M, 3), whole cells as high as they are long, and volumes (M,), cubic metres.
 
     Raises:
         ValueError: A box fits the bin in no orientation, or boxes are to be turned on cells that are not square.
@@ -73,14 +67,7 @@ def whole_cells(sizes: np.ndarray, unit: str, bin_: Bin) -> np.ndarray:
 
 
 def check_rounding(where: str, sizes: np.ndarray, number: np.ndarray, unit: str, bin_: Bin) -> str:
-    """Warning text where `whole_cells` makes boxes more than a tenth larger; empty where it does not.
-
-    Args:
-        where: The first part of messages.
-        sizes: (M, 3), in `unit`.
-        number: (M,), boxes of each size.
-        unit: "cells" or one of `UNITS`.
-        bin_: The bin.
+    """Warning text where `whole_cells` makes boxes of sizes (M, 3), so many of each (M,), a tenth larger; else empty.
 
     Raises:
         ValueError: The cells hold more than ten times the volume of the boxes.
@@ -114,10 +101,8 @@ def cell_volume(sizes: np.ndarray, bin_: Bin) -> np.ndarray:
 
 
 def _sides(where: str, min_side: Any, max_side: Any) -> tuple[int, int]:
-    min_side, max_side = (
-        arguments.whole(where, name, side, high=MOST_SIDE)
-        for name, side in (("min_side", min_side), ("max_side", max_side))
-    )
+    min_side = arguments.whole(where, "min_side", min_side, high=MOST_SIDE)
+    max_side = arguments.whole(where, "max_side", max_side, high=MOST_SIDE)
     if not 1 <= min_side <= max_side:
         raise ValueError(f"{where}: want 1 <= min_side <= max_side, in cells; got {min_side} and {max_side}")
     return min_side, max_side
@@ -138,10 +123,7 @@ class RandomBoxes(ItemSource):
         self.min_side, self.max_side = _sides("RandomBoxes", min_side, max_side)
         self.step = arguments.whole("RandomBoxes", "step", step, 1, MOST_SIDE)
 
-    def build(
-        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemSequences]:
-        """Catalogue with one row for each triple of sides, and its sequences."""
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         sides = range(self.min_side, self.max_side + 1, self.step)
         if len(sides) ** 3 > MOST_SIZES:
             raise ValueError(
@@ -180,13 +162,9 @@ class CutBoxes(ItemSource):
         self.seed = arguments.seed("CutBoxes", "seed", seed, low=0)
 
     def reseeded(self, seed: int) -> CutBoxes:
-        """The same source with another pool; itself without a pool."""
         return self if self.pool is None else CutBoxes(self.min_side, self.max_side, self.order, self.pool, seed)
 
-    def build(
-        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemSequences]:
-        """Catalogue of each size in the pool, or that may occur, and sequences of at most `num_items` pieces."""
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         if self.pool is None:
             fresh = self.fresh(bin_, num_items)
             sizes = np.array(fresh.sizes())
@@ -227,7 +205,6 @@ class CutBoxes(ItemSource):
         return fresh
 
     def _whole(self, bin_: Bin) -> Cells:
-        """Sides of the bin, cells."""
         height = bin_.size[2] / bin_.cell[0]
         if abs(height - round(height)) > 1e-6:
             raise ValueError(f"CutBoxes: the bin's height must be a whole number of cells; got {height}")
@@ -284,7 +261,10 @@ def _replaced(values: Cells, axis: int, value: int) -> Cells:
 
 
 def _by_stack(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
-    carries = _carries(np.array(pieces))
+    corner, size = np.array(pieces).transpose(1, 0, 2)  # (I, 3) each
+    last = corner + size
+    overlap = (corner[:, None, :2] < last[None, :, :2]) & (corner[None, :, :2] < last[:, None, :2])
+    carries = overlap.all(-1) & (last[:, None, 2] == corner[None, :, 2])  # (a, b): piece a supports piece b
     missing = carries.sum(0)  # pieces that must come before each
     waiting, ordered = list(range(len(pieces))), []
     while waiting:
@@ -294,13 +274,6 @@ def _by_stack(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> li
         missing -= carries[chosen]
         ordered.append(pieces[chosen])
     return ordered
-
-
-def _carries(pieces: np.ndarray) -> np.ndarray:
-    """Pairs in which piece a supports piece b, (a, b) bool; pieces are (I, 2, 3): corner and size."""
-    first, last = pieces[:, 0], pieces.sum(1)
-    overlap = (first[:, None, :2] < last[None, :, :2]) & (first[None, :, :2] < last[:, None, :2])
-    return overlap.all(-1) & (last[:, None, 2] == first[None, :, 2])
 
 
 def pad_sequences(sequences: list[list[int]]) -> Tensor:

@@ -16,11 +16,7 @@ _SIXTEENTHS = 16  # of a cell, see `Catalogue.plumb`
 
 
 def check_built(where: str, catalogue: Any, given: Any) -> None:
-    """Validates a catalogue and item sequences. Reads the device.
-
-    Raises:
-        ValueError: They are invalid; `where` is the first part of the message.
-    """
+    """Validates a catalogue and item sequences; a ValueError, whose message begins with `where`. Reads the device."""
     if not isinstance(catalogue, Catalogue) or not isinstance(given, ItemSequences):
         raise ValueError(f"{where}: want a Catalogue and ItemSequences; got {shown(catalogue)} and {shown(given)}")
     _check_catalogue(where, catalogue)

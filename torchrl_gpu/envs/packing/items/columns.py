@@ -26,13 +26,10 @@ class Crossings(NamedTuple):
 
 
 def union(triangles: np.ndarray, columns: int = 160, parts: int = 1) -> tuple[float, np.ndarray]:
-    """Volume and centre of mass of the union of solids that closed surfaces enclose.
+    """Volume and centre of mass of the union of solids within closed surfaces (F, 3, 3), outward by the right hand.
 
-    Args:
-        triangles: (F, 3, 3), outward by the right hand.
-        columns: Columns along x and along y; more where they would hardly meet the parts, fewer where they would pass
-            surfaces too often.
-        parts: Number of surfaces.
+    There are `columns` along x and y; more where they would hardly meet the `parts`, fewer where they would pass
+    surfaces too often.
     """
     triangles = triangles @ _ASKEW.T
     low, high = triangles.min((0, 1)), triangles.max((0, 1))
@@ -54,11 +51,7 @@ def union(triangles: np.ndarray, columns: int = 160, parts: int = 1) -> tuple[fl
 
 
 def voxelised(triangles: np.ndarray, longest: int = 32) -> tuple[np.ndarray, np.ndarray, float]:
-    """Voxels whose centres closed surfaces enclose.
-
-    Args:
-        triangles: (F, 3, 3), outward by the right hand.
-        longest: Voxels along the longest side.
+    """Voxels, `longest` along the longest side, whose centres closed surfaces (F, 3, 3) enclose.
 
     Returns:
         Occupancy (A, B, C) bool, the corner (3,) of the first voxel, and the side of a voxel.

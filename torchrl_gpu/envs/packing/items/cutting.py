@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import native
-from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
-from torchrl_gpu.envs.packing.items.source import NUM_BITS, ItemSequences
+from torchrl_gpu.envs.counter_rng import draw_bits
+from torchrl_gpu.envs.packing.items.source import NUM_BITS, DrawnSequences
 
 Cells = tuple[int, int, int]
 MOST_FRESH_PIECES = 1024  # that a bin may be cut into: support is computed for every pair
@@ -23,21 +23,15 @@ _MOST_PAIRS = 1 << 26  # elsewhere
 
 
 class Pieces(NamedTuple):
-    """Bins cut into boxes, in the order in which they arrive: each a packing of the whole bin.
+    """Bins cut into boxes, in the order in which they arrive: each a packing of the whole bin."""
 
-    Attributes:
-        corner: (B, T, 3) int64, cells.
-        size: (B, T, 3) int64, cells; 0 behind the last piece.
-        number: (B,) int64, pieces.
-    """
-
-    corner: Tensor
-    size: Tensor
-    number: Tensor
+    corner: Tensor  # (B, T, 3) int64, cells
+    size: Tensor  # (B, T, 3) int64, cells; 0 behind the last piece
+    number: Tensor  # (B,) int64, pieces
 
 
 @dataclass(frozen=True)
-class CutSequences(ItemSequences):
+class CutSequences(DrawnSequences):
     """Box sequences cut from a full bin by a key: the same key gives the same sequence in any batch.
 
     A box with sides above `max_side` is cut across one of them drawn uniformly, at a place drawn uniformly that leaves
@@ -58,30 +52,18 @@ class CutSequences(ItemSequences):
 
     What is drawn is drawn by counter, so that every device gives the same sequences. On a CPU with a compiler those
     that were read last are cached; elsewhere every look-up cuts again.
-
-    Attributes:
-        whole: Sides of the bin, cells.
-        min_side, max_side: Of the boxes, cells.
-        by_layers: True for layers (CUT-1), False for a stack (CUT-2).
-        num_items: Boxes of an episode beyond so many are left out.
     """
 
-    whole: Cells
-    min_side: int
-    max_side: int
-    by_layers: bool
-    num_items: int
+    whole: Cells  # sides of the bin, cells
+    min_side: int  # of the boxes, cells
+    max_side: int  # likewise
+    by_layers: bool  # True for layers (CUT-1), False for a stack (CUT-2)
+    num_items: int  # boxes of an episode beyond so many are left out
     _kept: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """Maximum number of boxes of an episode."""
         return min(self.num_items, self.most_pieces)
-
-    @property
-    def num_keys(self) -> int:
-        """Number of keys, 2³²: all values of `draw_bits`."""
-        return NUM_BITS
 
     @cached_property
     def most_pieces(self) -> int:
@@ -113,12 +95,7 @@ class CutSequences(ItemSequences):
         x, y, z = (range(self.min_side, self.min_side + number) for number in self.num_sides)
         return [(p, q, h) for p in x for q in y for h in z]
 
-    def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """Keys (N,) of 32 drawn bits."""
-        return episode_key(seed, env, episode)
-
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        """Rows of `sizes`, cut, or read from the sequences cut last."""
         inside = position < self.length
         position = position.clamp(0, max(self.length - 1, 0))
         found = self._looked_up(key, position) if native.runs_on(key) else self.rows(key).gather(1, position)

@@ -26,19 +26,12 @@ _CONVEX = 0.97  # a part that fills so much of its convex hull is taken for it
 
 @dataclass(frozen=True, eq=False)
 class MeshShape:
-    """A solid as its file gives it, in metres and in the file's frame.
+    """A solid as its file gives it, in metres and in the file's frame."""
 
-    Attributes:
-        name: The file.
-        parts: Closed surfaces, outward by the right hand; those of hollows inward. They may overlap.
-        volume: Cubic metres, of the union where parts overlap.
-        centre: (3,) float64, centre of mass at even density.
-    """
-
-    name: str
-    parts: tuple[Mesh, ...]
-    volume: float
-    centre: np.ndarray
+    name: str  # the file
+    parts: tuple[Mesh, ...]  # closed surfaces, outward by the right hand; those of hollows inward. They may overlap.
+    volume: float  # cubic metres, of the union where parts overlap
+    centre: np.ndarray  # (3,) float64, centre of mass at even density
 
     @staticmethod
     def of(name: str, groups: Sequence[Mesh]) -> MeshShape:
@@ -172,7 +165,10 @@ def _split(mesh: Mesh, longest: float) -> tuple[list[Mesh], int]:
 
 def _patches(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs (E, 2) of faces that alone share an edge, labels (F,) of their components, and mask of faces to turn."""
-    pairs, disagree = _neighbours(faces)
+    _, upward, side, starts = _by_edge(faces)
+    twice = starts[:-1][np.diff(starts) == 2]
+    pairs = np.stack([side[twice] // 3, side[twice + 1] // 3], 1)
+    disagree = upward[twice] == upward[twice + 1]  # unless one of the two is turned
     label = _components(len(faces), pairs)
     return pairs, label, _turned(label, pairs, disagree)
 
@@ -215,13 +211,6 @@ def _by_edge(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     edges = edges[order]
     starts = np.flatnonzero(np.r_[True, (edges[1:] != edges[:-1]).any(1), True])
     return edges, upward[order], order, starts
-
-
-def _neighbours(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs (E, 2) of faces that alone share an edge, and mask of those that disagree unless one is turned."""
-    _, upward, side, starts = _by_edge(faces)
-    twice = starts[:-1][np.diff(starts) == 2]
-    return np.stack([side[twice] // 3, side[twice + 1] // 3], 1), upward[twice] == upward[twice + 1]
 
 
 def _turned(label: np.ndarray, pairs: np.ndarray, disagree: np.ndarray) -> np.ndarray:
@@ -274,14 +263,7 @@ def _touching(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
 def _angles(
     vertices: np.ndarray, faces: np.ndarray, edges: np.ndarray, side: np.ndarray, edge: np.ndarray
 ) -> np.ndarray:
-    """Angles of faces about an edge from the first face of that edge, from 0 to 2π.
-
-    Args:
-        vertices, faces: Of the mesh.
-        edges: (S, 2), vertices.
-        side: (S,), 3 · face + side, of those along the same edge beside each other.
-        edge: (S,), number of the edge.
-    """
+    """Angles (S,) of faces about their edges from the first face of each, 0 to 2π; sides and edges as in `_by_edge`."""
     low, third = vertices[edges[:, 0]], vertices[faces[side // 3, (side + 2) % 3]]
     along = vertices[edges[:, 1]] - low
     along /= np.linalg.norm(along, axis=1)[:, None]

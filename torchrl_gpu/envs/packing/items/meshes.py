@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.packing.items.mesh_cache import MeshCache, cache_key
@@ -17,7 +16,7 @@ from torchrl_gpu.envs.packing.items.mesh_files import find_meshes, read_groups
 from torchrl_gpu.envs.packing.items.procedural import scale_of
 from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, Mesh, padded, rasterise, turned_centres
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, ItemSource
+from torchrl_gpu.envs.packing.items.source import Built, EndlessSequences, ItemSource
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import UNITS, Bin, Catalogue
 from torchrl_gpu.system import arguments
@@ -92,12 +91,11 @@ class MeshItems(ItemSource):
         self._cache = MeshCache(None if cache is None else Path(cache).expanduser())
         self._rows: dict[Bin, list[int]] = {}
         paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
-        self.items = self._scaled(self._read(find_meshes([each.expanduser() for each in paths])))
+        shapes = self._read(find_meshes([each.expanduser() for each in paths]))
+        factors = np.random.default_rng(self.seed).uniform(*self.scale, (len(shapes), self.num_scales))
+        self.items = [MeshItem(shape, float(s)) for shape, own in zip(shapes, factors, strict=True) for s in own]
 
-    def build(
-        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemSequences]:
-        """Catalogue with one row for each item that fits the bin, on the source's device, and its sequences."""
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         rotations = orientation_set(orientations, boxes=False)
         maps = self._heightmaps(rotations, bin_)
         rows = self._fitting(maps, bin_)
@@ -112,17 +110,17 @@ class MeshItems(ItemSource):
             [item.shape.centre * item.scale for item in items], [_vertices(item) for item in items], rotations
         )
         exact = torch.tensor([item.shape.volume * item.scale**3 for item in items], dtype=torch.float64, device="cpu")
-        volume = torch.minimum(exact, _column_volume(top, bottom, bin_).cpu())
+        # No more than between bottom and top in any orientation: a pile cannot hold more than its heights say.
+        thick = torch.where(bottom.isfinite(), top - bottom, 0.0).sum((-1, -2), dtype=torch.float64)  # (M, O)
+        volume = torch.minimum(exact, (thick.amin(1) * bin_.cell_area).cpu())
         catalogue = Catalogue.of_maps(top, bottom, extent, volume, centre=centres)
         return catalogue.to(self.device), EndlessSequences(catalogue.num_items, num_items)
 
     def solid(self, item: int, bin_: Bin) -> Solid:
-        """`Solid` of a row, in its file's frame but for its unit and scale."""
         shape, scale = self._item(item, bin_)
         return shape.solid(scale)
 
     def label(self, item: int, bin_: Bin) -> dict[str, Any]:
-        """Label of a row: its file and scale."""
         shape, scale = self._item(item, bin_)
         return {"item": item, "name": shape.name, "scale": scale}
 
@@ -144,10 +142,6 @@ class MeshItems(ItemSource):
         if not shapes:
             raise ValueError(f"MeshItems: {self.path}: want a mesh that can be used; got none among {len(files)} files")
         return shapes
-
-    def _scaled(self, shapes: list[MeshShape]) -> list[MeshItem]:
-        factors = np.random.default_rng(self.seed).uniform(*self.scale, (len(shapes), self.num_scales))
-        return [MeshItem(shape, float(s)) for shape, own in zip(shapes, factors, strict=True) for s in own]
 
     def _refuse(self, file: str | Path, reason: str) -> None:
         if not self.skip_invalid:
@@ -229,15 +223,6 @@ def _misfit(maps: Heightmaps | None, item: MeshItem, bin_: Bin, unit: str) -> st
         f"want an item that fits the bin of {_lengths(bin_.size, unit)} in some orientation; got one of"
         f" {_lengths(size, unit)} at scale {item.scale:.3g}"
     )
-
-
-def _column_volume(top: Tensor, bottom: Tensor, bin_: Bin) -> Tensor:
-    """Volume between bottom and top, the least over the orientations, cubic metres; (M,) float64.
-
-    An item never counts for more, so that a pile of items cannot hold more than its heights say.
-    """
-    thick = torch.where(bottom.isfinite(), top - bottom, 0.0)
-    return thick.sum((-1, -2), dtype=torch.float64).amin(1) * bin_.cell_area
 
 
 def _lengths(size: Iterable[float], unit: str) -> str:

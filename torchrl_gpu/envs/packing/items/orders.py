@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, episode_key
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers
 from torchrl_gpu.envs.packing.items.boxes import MOST_SIZES, box_catalogue, check_rounding, fits, whole_cells, written
-from torchrl_gpu.envs.packing.items.source import NUM_BITS, ItemSequences, ItemSource
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.items.source import NUM_BITS, Built, DrawnSequences, ItemSource
+from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.system import arguments
 
 _LOG = logging.getLogger(__name__)
@@ -23,36 +23,20 @@ _MOST_ARTICLES = 2**16  # of an order
 
 
 @dataclass(frozen=True)
-class OrderSequences(ItemSequences):
+class OrderSequences(DrawnSequences):
     """Boxes of orders, each of some of `num_articles` articles.
 
     An order has A of them, A drawn uniformly from 1 to `most_articles`, and a chance r, drawn uniformly from 0 to
     `repeat`. A box is of the same article as the one before it with the chance r, otherwise of one of the A, drawn
     uniformly. All is drawn by counter.
-
-    Attributes:
-        num_articles: Rows of the catalogue.
-        most_articles: Of one order.
-        repeat: From 0 to 1.
-        length: Boxes of an order.
     """
 
-    num_articles: int
-    most_articles: int
-    repeat: float
-    length: int
-
-    @property
-    def num_keys(self) -> int:
-        """Number of keys, 2³²: all values of `draw_bits`."""
-        return NUM_BITS
-
-    def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """Keys (N,) of 32 drawn bits: each episode is a new order."""
-        return episode_key(seed, env, episode)
+    num_articles: int  # rows of the catalogue
+    most_articles: int  # of one order
+    repeat: float  # from 0 to 1
+    length: int  # boxes of an order
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        """Catalogue rows, drawn by counter."""
         place = torch.arange(self.length, device=key.device, dtype=torch.int64)  # (T,)
         number = 1 + draw_integers(_salted(key, 0), torch.zeros_like(key), self.most_articles)  # (N,)
         repeat = draw_bits(_salted(key, 1), torch.zeros_like(key)).double() * (self.repeat / NUM_BITS)
@@ -119,10 +103,7 @@ class OrderBoxes(ItemSource):
         ranges = np.array([self.length, self.width, self.height])
         return rng.integers(ranges[:, 0], ranges[:, 1] + 1, (self.num_articles, 3))
 
-    def build(
-        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemSequences]:
-        """Catalogue with one row for each article, and its sequences."""
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         articles = self.articles()
         cells = whole_cells(articles, self.unit, bin_)
         if not (inside := fits(cells, bin_, orientations)).all():

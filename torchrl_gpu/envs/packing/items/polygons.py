@@ -13,11 +13,7 @@ def triangulated(vertices: np.ndarray, corners: np.ndarray, number: np.ndarray) 
     """Triangles (F, 3) of polygons, which may have dents; those of fewer than three corners are left out.
 
     Large polygons with dents that no corner sees all of become fans: their volume is right, their outline may not be.
-
-    Args:
-        vertices: (V, 3).
-        corners: (C,) int64, vertices of all polygons, one polygon after the other.
-        number: (P,) int64, corners of each.
+    `corners` (C,) int64 are the vertices (V, 3) of one polygon after the other, `number` (P,) how many each has.
 
     Raises:
         ValueError: A corner is no vertex.

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, ItemSource
+from torchrl_gpu.envs.packing.items.source import Built, EndlessSequences, ItemSource
 from torchrl_gpu.envs.packing.items.voxels import heightmaps, solid_of
 from torchrl_gpu.envs.packing.rotations import orientation_set
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.system import arguments
 
 Occupancy = np.ndarray  # (A, B, C) bool
@@ -121,13 +121,9 @@ class ProceduralSolids(ItemSource):
         self._made: tuple[float, list[Occupancy], dict[int, Solid]] = (0.0, [], {})
 
     def reseeded(self, seed: int) -> ProceduralSolids:
-        """Other objects of the same kinds and sizes."""
         return ProceduralSolids(self.num_objects, self.min_size, self.max_size, self.scale, seed, self.shapes)
 
-    def build(
-        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemSequences]:
-        """Catalogue of the objects' voxels, as long as a cell, in every orientation, and its sequences."""
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         if abs(bin_.cell[0] - bin_.cell[1]) > 1e-9:
             raise ValueError(f"ProceduralSolids: cells must be square; got {bin_.cell} m")
         largest = self.max_size * self.scale[1] / bin_.cell[0]
@@ -151,7 +147,6 @@ class ProceduralSolids(ItemSource):
         return done[item]
 
     def label(self, item: int, bin_: Bin) -> dict[str, Any]:
-        """Label of an object: its number, and its kind and number as the name."""
         return {"item": item, "name": self._name(item)}
 
     def _name(self, item: int) -> str:

@@ -34,17 +34,10 @@ class Heightmaps(NamedTuple):
 def rasterise(
     meshes: Sequence[Mesh], rotations: np.ndarray, cell: tuple[float, float], device: torch.device | str = "cpu"
 ) -> list[Heightmaps]:
-    """Heightmaps of meshes in every orientation.
+    """Heightmaps of finite meshes, each vertex of some face, in every orientation (O, 3, 3); made and left on `device`.
 
-    Args:
-        meshes: Vertices (V, 3) in metres and faces (F, 3) of each; finite, every vertex of some face.
-        rotations: (O, 3, 3).
-        cell: Metres per cell along x and y.
-        device: Where to work; the maps stay there.
-
-    Returns:
-        One for each mesh, P and Q as large as its own orientations need. A mesh thinner than `EDGE` cells along x or y
-        has no material there.
+    P and Q are as large as the orientations of each mesh need. A mesh thinner than `EDGE` cells along x or y has no
+    material there.
     """
     device = torch.device(device)
     found: list[Heightmaps] = []
@@ -127,7 +120,10 @@ def _block_maps(surfaces: Surfaces, rotations: np.ndarray, cell: tuple[float, fl
     for orientation, twin in _twins(rotations, square=abs(cell[0] - cell[1]) < 1e-9 * cell[0]):
         views[orientation] = _view(surfaces, rotations[orientation], cell)
         if twin is not None:
-            views[twin] = _from_below(views[orientation])
+            seen = views[orientation]  # from below: x and y are swapped, and z points down
+            height = seen.height[:, None, None]
+            top, bottom = (height - seen.bottom).transpose(1, 2), (height - seen.top).transpose(1, 2)
+            views[twin] = _View(top, bottom, seen.extent.flip(1), seen.height)
     extent = torch.stack([views[o].extent for o in range(len(rotations))], 1)  # (M, O, 2)
     found = []
     for m, (p, q) in enumerate(extent.amax(1).tolist()):
@@ -178,10 +174,3 @@ def _view(surfaces: Surfaces, rotation: np.ndarray, cell: tuple[float, float]) -
     p, q = extent.amax(0).tolist()
     top, bottom = extremes(surfaces._replace(vertices=points), (p, q))
     return _View(top, bottom, extent, most[2])
-
-
-def _from_below(view: _View) -> _View:
-    """The view after x and y are swapped and z points down."""
-    height = view.height[:, None, None]
-    top, bottom = (height - view.bottom).transpose(1, 2), (height - view.top).transpose(1, 2)
-    return _View(top, bottom, view.extent.flip(1), view.height)

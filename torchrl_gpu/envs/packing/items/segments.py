@@ -35,9 +35,7 @@ class Surfaces(NamedTuple):
 def extremes(surfaces: Surfaces, footprint: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Highest and lowest point over each cell, float64 (M, P, Q); −inf and +inf where there is none.
 
-    Args:
-        surfaces: The meshes, x and y in cells and not negative.
-        footprint: P and Q; every x and y less than `EDGE` beyond them.
+    Coordinates x and y are in cells, not negative, and less than `EDGE` beyond the footprint.
     """
     points = surfaces.vertices
     high = points.new_full((surfaces.num_meshes * footprint[0] * footprint[1],), -torch.inf)

@@ -26,8 +26,8 @@ from torchrl_gpu.envs.packing.items.boxes import (
     whole_cells,
     written,
 )
-from torchrl_gpu.envs.packing.items.source import ItemSequences, ItemSource, PooledSequences
-from torchrl_gpu.envs.packing.types import UNITS, Bin, Catalogue
+from torchrl_gpu.envs.packing.items.source import Built, ItemSource, PooledSequences
+from torchrl_gpu.envs.packing.types import UNITS, Bin
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.archives import refused
 
@@ -94,10 +94,7 @@ class BoxSequences(ItemSource):
         """Episodes in the file."""
         return len(self.episodes)
 
-    def build(
-        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemSequences]:
-        """Catalogue with one row for each size that occurs, and the sequences of the file."""
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         played = self.played(bin_, orientations)
         sizes, number = played.sizes, np.bincount(np.concatenate(played.rows))
         self._say(check_rounding(self._where, sizes, number, self.unit, bin_))
@@ -180,21 +177,13 @@ class BoxSequences(ItemSource):
 
 
 class PlayedBoxes(NamedTuple):
-    """The boxes of a file that are packed into a bin.
+    """The boxes of a file that are packed into a bin."""
 
-    Attributes:
-        episodes: Number of each episode in the file.
-        places: Of each of its boxes there.
-        rows: Of each of its boxes in `sizes`.
-        sizes: (M, 3), in the unit of the file.
-        left_out: Numbers of "boxes" and of whole "orders" that are left out because they do not fit.
-    """
-
-    episodes: list[int]
-    places: list[list[int]]
-    rows: list[list[int]]
-    sizes: np.ndarray
-    left_out: dict[str, int]
+    episodes: list[int]  # number of each episode in the file
+    places: list[list[int]]  # of each of its boxes there
+    rows: list[list[int]]  # of each of its boxes in `sizes`
+    sizes: np.ndarray  # (M, 3), in the unit of the file
+    left_out: dict[str, int]  # numbers of "boxes" and of whole "orders" that are left out because they do not fit
 
 
 def _shown(size: np.ndarray) -> str:

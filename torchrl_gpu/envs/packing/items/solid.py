@@ -9,25 +9,16 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Solid:
-    """A solid in a frame of its own, which the orientations turn; metres.
+    """A solid in a frame of its own, which the orientations turn; metres."""
 
-    Attributes:
-        name: Of the object, or of the file that it came from.
-        parts: Vertices (V, 3) float64 of convex parts; together they fill the solid, and may overlap.
-        vertices: (V, 3) float64, of the surface.
-        faces: (F, 3) int64, triangles, outward by the right hand.
-        centre: (3,) float64, centre of mass at even density.
-        volume: Cubic metres; of the union where parts overlap.
-        scale: How many times larger than the object that `name` names.
-    """
-
-    name: str
+    name: str  # of the object, or of the file that it came from
+    # Vertices (V, 3) float64 of convex parts; together they fill the solid, and may overlap
     parts: tuple[np.ndarray, ...]
-    vertices: np.ndarray
-    faces: np.ndarray
-    centre: np.ndarray
-    volume: float
-    scale: float = 1.0
+    vertices: np.ndarray  # (V, 3) float64, of the surface
+    faces: np.ndarray  # (F, 3) int64, triangles, outward by the right hand
+    centre: np.ndarray  # (3,) float64, centre of mass at even density
+    volume: float  # cubic metres; of the union where parts overlap
+    scale: float = 1.0  # how many times larger than the object that `name` names
 
     @staticmethod
     def of_box(name: str, size: np.ndarray) -> Solid:

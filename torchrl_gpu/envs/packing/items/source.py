@@ -41,103 +41,86 @@ class ItemSequences(ABC):
         return self
 
 
+class DrawnSequences(ItemSequences):
+    """Sequences drawn by counter from keys of 32 drawn bits: every episode has its own."""
+
+    @property
+    def num_keys(self) -> int:
+        return NUM_BITS
+
+    def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
+        return episode_key(seed, env, episode)
+
+
 @dataclass(frozen=True)
-class EndlessSequences(ItemSequences):
+class EndlessSequences(DrawnSequences):
     """Items drawn uniformly and independently from a catalogue of `num_types`."""
 
     num_types: int
     length: int
 
-    @property
-    def num_keys(self) -> int:
-        """Number of keys, 2³²: all values of `draw_bits`."""
-        return NUM_BITS
-
-    def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """Keys (N,) of 32 drawn bits."""
-        return episode_key(seed, env, episode)
-
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        """Catalogue rows, drawn by counter."""
         drawn = draw_integers(key[:, None], position, self.num_types)
         return torch.where(position < self.length, drawn, -1)
 
 
 @dataclass(frozen=True)
 class PooledSequences(ItemSequences):
-    """Episodes picked from a pool of sequences.
+    """Episodes picked from a pool of sequences."""
 
-    Attributes:
-        sequences: (R, T) int64, catalogue rows, −1 behind the end of a sequence.
-        in_order: Environment i plays sequence i, then i + stride, …; else each episode draws one.
-        stride: Sequences between one episode of an environment and its next, when in order.
-    """
-
-    sequences: Tensor
-    in_order: bool = False
-    stride: int = 1
+    sequences: Tensor  # (R, T) int64, catalogue rows, −1 behind the end of a sequence
+    in_order: bool = False  # environment i plays sequence i, then i + stride, …; else each episode draws one
+    stride: int = 1  # sequences between one episode of an environment and its next, when in order
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """Maximum number of items of an episode, T."""
         return self.sequences.shape[1]
 
     @property
     def num_keys(self) -> int:
-        """Number of sequences in the pool, R."""
         return len(self.sequences)
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """Keys (N,): rows of the pool."""
         if self.in_order:
             return (env + self.stride * episode) % len(self.sequences)
         return draw_integers(episode_key(seed, env, episode), torch.zeros_like(env), len(self.sequences))
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        """Catalogue rows, read from the pool."""
         found = self.sequences[key[:, None], position.clamp_max(self.length - 1)]
         return torch.where(position < self.length, found, -1)
 
     def to(self, device: torch.device) -> PooledSequences:
-        """The same sequences, with the pool on `device`."""
         return PooledSequences(self.sequences.to(device), self.in_order, self.stride)
 
 
 @dataclass(frozen=True)
 class SortedSequences(ItemSequences):
-    """The episodes of other sequences, each from its largest item to its smallest.
+    """The episodes of other sequences, each from its largest item to its smallest."""
 
-    Attributes:
-        episodes: The others; an episode is drawn whole and sorted at each look-up.
-        volume: (M,) float32, cubic metres of the catalogue's items.
-    """
-
-    episodes: ItemSequences
-    volume: Tensor
+    episodes: ItemSequences  # the others; an episode is drawn whole and sorted at each look-up
+    volume: Tensor  # (M,) float32, cubic metres of the catalogue's items
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """Maximum number of items, as of the other sequences."""
         return self.episodes.length
 
     @property
     def num_keys(self) -> int | None:
-        """Number of keys, as of the other sequences."""
         return self.episodes.num_keys
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """Keys of the other sequences."""
         return self.episodes.begin(seed, env, episode)
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        """Catalogue rows, read from the sorted episodes."""
         whole = torch.arange(self.length, device=key.device, dtype=torch.int64).expand(len(key), -1)
         ordered = sorted_by_volume(self.episodes.items(key, whole), self.volume)
         return torch.where(position < self.length, ordered.gather(1, position.clamp_max(self.length - 1)), -1)
 
     def to(self, device: torch.device) -> SortedSequences:
-        """The same sequences, with episodes and volumes on `device`."""
         return SortedSequences(self.episodes.to(device), self.volume.to(device))
+
+
+Built = tuple[Catalogue, ItemSequences]
 
 
 class ItemSource(ABC):
@@ -161,9 +144,7 @@ class ItemSource(ABC):
         return self
 
     @abstractmethod
-    def build(
-        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemSequences]:
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         """Catalogue and sequences on the CPU.
 
         Args:
@@ -208,10 +189,7 @@ class SameItems(ItemSource):
         given = env.item_sequences
         self._made = env.catalogue, given.episodes if isinstance(given, SortedSequences) else given
 
-    def build(
-        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemSequences]:
-        """Catalogue and sequences of the other environment."""
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         if orientations != self.orientations:  # as the principal views of items are
             return self.source.build(bin_, orientations, num_items, num_envs)
         return self._made
@@ -223,11 +201,9 @@ class SameItems(ItemSource):
         return moved
 
     def solid(self, item: int, bin_: Bin) -> Solid:
-        """`Solid` from the other environment's source."""
         return self.source.solid(item, bin_)
 
     def label(self, item: int, bin_: Bin) -> dict[str, Any]:
-        """Label from the other environment's source."""
         return self.source.label(item, bin_)
 
 

@@ -20,11 +20,7 @@ _SECTIONS = 48  # of a cylinder
 def urdf_groups(path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mesh]:
     """Triangles of the collision elements of all links, joints at zero; metres, in the frame of the root link.
 
-    Round primitives become polyhedra about them.
-
-    Args:
-        path: The file.
-        read_mesh: Reads the meshes that it refers to.
+    Round primitives become polyhedra about them; `read_mesh` reads the files that the URDF refers to.
 
     Raises:
         ValueError: It is no URDF with collision geometry, or refers to what is not there; the reason alone.

@@ -11,13 +11,10 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 
 def heightmaps(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Catalogue:
-    """Catalogue of solids given as voxels.
+    """Catalogue of solids given as cubic voxels (A, B, C) as long as a cell.
 
-    Args:
-        solids: (A, B, C) bool each, cubic voxels as long as a cell.
-        rotations: (O, 3, 3). Turns by π/2 carry voxels to voxels, and heights are whole multiples of a voxel; if there
-            are others, the voxels' surface is turned and rasterised.
-        bin_: The bin.
+    Turns by π/2 carry voxels to voxels, and heights are whole multiples of a voxel; if there are other rotations, the
+    voxels' surface is turned and rasterised.
 
     Raises:
         ValueError: A solid is empty, or fits the bin in no orientation.
@@ -31,15 +28,9 @@ def heightmaps(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Ca
 
 
 def boxes_of(voxels: np.ndarray) -> np.ndarray:
-    """Boxes that fill voxels without overlap, few but not the fewest.
+    """Boxes (N, 2, 3) int64, first voxels and those past the last, that fill voxels (A, B, C) without overlap.
 
-    Each starts at the first voxel that is left and grows along z, then y, then x.
-
-    Args:
-        voxels: (A, B, C) bool.
-
-    Returns:
-        (N, 2, 3) int64: the first voxel of each box, and the one past its last.
+    They are few, not the fewest. Each starts at the first voxel that is left and grows along z, then y, then x.
     """
     left = voxels.copy()
     found: list[tuple[np.ndarray, np.ndarray]] = []
@@ -92,7 +83,12 @@ def _of_quarter_turns(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin
 
 def _of_any_turns(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Catalogue:
     cell = bin_.cell[0]
-    meshes = [_box_mesh(corners_of(boxes_of(solid)) * cell) for solid in solids]
+    box_faces = Solid.of_box("", np.ones(3)).faces
+    meshes = []
+    for solid in solids:
+        corners = corners_of(boxes_of(solid)) * cell  # (N, 8, 3)
+        faces = box_faces + 8 * np.arange(len(corners))[:, None, None]
+        meshes.append((corners.reshape(-1, 3), faces.reshape(-1, 3)))
     top, bottom, extent = padded(rasterise(meshes, rotations, bin_.cell))
     centres = [(np.argwhere(solid).mean(0) + 0.5) * cell for solid in solids]
     centre = turned_centres(centres, [vertices for vertices, _ in meshes], rotations)
@@ -134,12 +130,6 @@ def _seen(solid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     low = np.where(material, solid.argmax(2), np.inf)
     high = np.where(material, solid.shape[2] - solid[:, :, ::-1].argmax(2), 0)
     return high.astype(np.float32), low.astype(np.float32), np.argwhere(solid)[:, :2].mean(0) + 0.5
-
-
-def _box_mesh(corners: np.ndarray) -> Mesh:
-    """Boxes (N, 8, 3) as one mesh."""
-    faces = Solid.of_box("", np.ones(3)).faces
-    return corners.reshape(-1, 3), (faces + 8 * np.arange(len(corners))[:, None, None]).reshape(-1, 3)
 
 
 def _surface(voxels: np.ndarray) -> Mesh:
