@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from typing import Any
@@ -36,6 +36,7 @@ SORT_KEYS: dict[str, Callable[[Catalogue, Bin], Tensor]] = {  # by which an orde
 }
 ITEM_ORDERS = ("sequence", *SORT_KEYS)
 MOST_ITEMS = 2**31 - 1  # of an episode, and visible: numbers are drawn by a counter of 32 bits
+_JUDGES = ("rule", "com", "physics")
 _SIMULATES = "PackingEnv with stability_judge='physics' reads the device back and simulates on the host"
 
 
@@ -111,7 +112,9 @@ class PackingEnv(BatchedEnv):
         copy_observations: bool = False,
     ) -> None:
         where = "PackingEnv"
-        self._check_words(where, reward=reward, stability_judge=stability_judge, order=order)
+        arguments.choice(where, "reward", reward, REWARDS)
+        arguments.choice(where, "stability_judge", stability_judge, _JUDGES)
+        arguments.choice(where, "order", order, ITEM_ORDERS)
         num_items = arguments.whole(where, "num_items", num_items, 1, MOST_ITEMS)
         visible_items = arguments.whole(where, "visible_items", visible_items, 1, MOST_ITEMS)
         super().__init__(num_envs, device, seed, first_env)
@@ -141,11 +144,6 @@ class PackingEnv(BatchedEnv):
         self.kernels = tested_in(self.kernels, setting, fall_back=backend == "auto")
         self._state = PackingState.blank(self.num_envs, visible_items, self.longest_episode, self.catalogue, self.bin)
         self._make_specs()
-
-    def _check_words(self, where: str, **words: Any) -> None:
-        known: dict[str, Collection[str]] = {"reward": REWARDS, "stability_judge": _JUDGES, "order": ITEM_ORDERS}
-        for name, word in words.items():
-            arguments.choice(where, name, word, known[name])
 
     # -- items, memory, sizes ---------------------------------------------------------------------------------------
 
@@ -327,14 +325,18 @@ class PackingEnv(BatchedEnv):
     # -- a step -----------------------------------------------------------------------------------------------------
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        before, stuck = self.state, self._stuck()
+        before, stuck = self.state, None
+        if self.skip_unplaceable:  # environments in which this step skips an item, (N,) bool
+            stuck = (before.item_id[:, 0] >= 0) & ~self.kernels.any_legal(before.legal)
         action = self._given_action(tensordict, "action", (self.num_envs,), whole=True)
         self._state, legal = self._advanced(action, stuck)
         if self._physics is not None:
             self._state.stable = self._simulated(before, legal)
         out = self._observation()
         done = self._done(out["item_mask"], legal, stuck)
-        out |= {"reward": self._gain(before, legal), "done": done, "terminated": done.clone()}
+        _, gained = REWARDS[self.reward]
+        gain = gained(self.state, before, self.bin, self.objective_weights)
+        out |= {"reward": torch.where(legal, gain, 0.0).unsqueeze(-1), "done": done, "terminated": done.clone()}
         out["truncated"] = torch.zeros_like(done)
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
 
@@ -346,12 +348,6 @@ class PackingEnv(BatchedEnv):
             done = ~(legal | stuck) | (self.state.item_id[:, 0] < 0)
         return done.unsqueeze(-1)
 
-    def _stuck(self) -> Tensor | None:
-        """Environments in which this step skips an item, (N,) bool; None without `skip_unplaceable`."""
-        if not self.skip_unplaceable:
-            return None
-        return (self.state.item_id[:, 0] >= 0) & ~self.kernels.any_legal(self.state.legal)
-
     def _advanced(self, action: Tensor, stuck: Tensor | None) -> tuple[PackingState, Tensor]:
         """Next state, maps included, and the mask of legal actions, (N,) bool."""
         s = self.state
@@ -360,34 +356,27 @@ class PackingEnv(BatchedEnv):
         if stuck is not None:
             moved = passed_over(moved, stuck, following)
         stored = StoredMaps(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
-        stable = _JUDGES[self.stability_judge](self, s, moved)
         after = moved.state
+        stable = self._judged(s, moved) if self.stability_judge == "com" else after.stable
         z_map, legal = self.kernels.drop_map(after.heightmap, after.item_id, self.catalogue, self.bin, stored)
         return replace(after, stable=stable, z_map=z_map, legal=legal), moved.legal
 
     def _judged(self, before: PackingState, moved: Moved) -> Tensor:
         """Stability of the last placement by the rule `com`, (N,) bool; unchanged where none was made."""
         made = moved.state.placements
-        at = (
-            torch.arange(self.num_envs, device=self.device, dtype=torch.int64),
-            before.num_packed.clamp(0, made.shape[1] - 1),
-        )
+        row = torch.arange(self.num_envs, device=self.device, dtype=torch.int64)
+        at = row, before.num_packed.clamp(0, made.shape[1] - 1)
         item, orientation, x, y = made[at].long().unbind(1)
         item = torch.where(moved.legal, item, -1)
         placement = Placement(item, orientation, x, y, moved.state.placement_z[at])
-        stands = judge_placements(before.heightmap, placement, self.catalogue, self.bin)
-        return torch.where(moved.legal, stands, before.stable)
+        stable = judge_placements(before.heightmap, placement, self.catalogue, self.bin)
+        return torch.where(moved.legal, stable, before.stable)
 
     @torch.compiler.disable(reason=_SIMULATES)
     def _simulated(self, before: PackingState, legal: Tensor) -> Tensor:
         """Stability of the last placement in MuJoCo, (N,) bool; unchanged where none was made. Reads the device."""
         assert self._physics is not None
         return torch.where(legal, self._physics(self, legal), before.stable)
-
-    def _gain(self, before: PackingState, legal: Tensor) -> Tensor:
-        _, gained = REWARDS[self.reward]
-        gain = gained(self.state, before, self.bin, self.objective_weights)
-        return torch.where(legal, gain, 0.0).unsqueeze(-1)
 
     # -- observations and resets ------------------------------------------------------------------------------------
 
@@ -468,33 +457,20 @@ class PackingEnv(BatchedEnv):
         if bool((legal & ~(fits_x[..., :, None] & fits_y[..., None, :])).any()):
             return Conflict("legal", "false wherever the footprint does not fit", "a legal placement beyond the walls")
         if bool((legal & (top > self.bin.size[2] + 2 * self.bin.tolerance)).any()):
-            return Conflict(
-                "legal", "false wherever the item does not fit below the bin's height", "one that is higher"
-            )
+            wanted = "false wherever the item does not fit below the bin's height"
+            return Conflict("legal", wanted, "one that is higher")
         item, orientation, x, y = state["placements"].long().unbind(-1)  # (N, T)
-        extent, made = (
-            self.catalogue.extent[item, orientation],
-            torch.arange(item.shape[1], device=self.device, dtype=torch.int64),
-        )
+        extent = self.catalogue.extent[item, orientation]
+        made = torch.arange(item.shape[1], device=self.device, dtype=torch.int64)
         beyond = (x + extent[..., 0] > self.bin.cells[0]) | (y + extent[..., 1] > self.bin.cells[1])
         if bool((beyond & (made < state["num_packed"][:, None])).any()):
             return Conflict("placements", "inside the bin", "one that reaches beyond the walls")
         return None
 
 
-def _legal_is_stable(env: PackingEnv, before: PackingState, moved: Moved) -> Tensor:
-    return moved.state.stable
-
-
-# name: stability of the last placement, (N,) bool; `physics` simulates when the step is done
-_JUDGES = {"rule": _legal_is_stable, "com": PackingEnv._judged, "physics": _legal_is_stable}
-
-
 def _weights(given: Any) -> Weights:
     wanted = "three finite numbers from 0 on"
     weights = arguments.listed("PackingEnv", "objective_weights", wanted, given)
-    if len(weights) != 3:
-        arguments.refuse("PackingEnv", "objective_weights", wanted, given)
     try:
         alpha, beta, gamma = (arguments.number("PackingEnv", "objective_weights", weight, 0) for weight in weights)
     except ValueError:

@@ -9,19 +9,10 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 
 
 def grid_positions(extent: Tensor, cells: int, step: int) -> tuple[Tensor, Tensor]:
-    """Positions of footprints along one axis of the placement grid.
+    """First cells, int64 (…, G), of footprints of `extent` cells (…) along one axis, and whether they fit, bool.
 
     Placement g puts the footprint's first cell at g·step while it fits; the first g past the last fit stands for the
-    placement flush with the far wall where that is not on the grid already; later ones do not fit.
-
-    Args:
-        extent: int64 (…), cells of the footprint along this axis.
-        cells: Cells of the bin along this axis.
-        step: Cells between placements.
-
-    Returns:
-        First cell of the footprint, int64 (…, G), clamped into the bin where it does not fit, and whether it fits,
-        bool (…, G).
+    placement flush with the far wall where that is not on the grid already; later ones do not fit, and are clamped.
     """
     last = (cells - extent).unsqueeze(-1)  # (…, 1)
     wanted = torch.arange(-(-cells // step), device=extent.device, dtype=torch.int64) * step  # (G,)
@@ -50,16 +41,7 @@ def inside(placement: Placement, catalogue: Catalogue, bin_: Bin) -> tuple[Place
 
 
 def walls(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Rest heights that the walls of the bin impose: 0 where the footprint fits, +inf elsewhere.
-
-    Args:
-        item_id: (N, K) int64; an empty slot fits nowhere.
-        catalogue: The items.
-        bin_: The bin.
-
-    Returns:
-        (N, K, O, Gx, Gy) float32.
-    """
+    """Rest heights that walls impose on items (N, K): 0 where the footprint fits, else +inf; (N, K, O, Gx, Gy)."""
     present = catalogue_rows(item_id, catalogue)
     row = present.flatten()
     shared = catalogue.num_items < row.numel()  # a catalogue row is then computed once and copied

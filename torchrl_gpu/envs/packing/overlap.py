@@ -13,20 +13,14 @@ from torchrl_gpu.envs.packing.plan import PackingPlan
 
 
 class Overlap(NamedTuple):
-    """Deepest overlaps of a plan: between two items, and of an item with the walls.
+    """Deepest overlaps of a plan: between two items, and of an item with the walls."""
 
-    Attributes:
-        items: Overlap of two items, metres: the largest, over the points that they share, of the shortest run of shared
-            points along x, y or z. In whole voxels, and so exact to a voxel.
-        pair: Which two, in order of packing; None if no two overlap.
-        walls: Metres that an item sticks out of the bin, exact.
-        item: Which one; None if none does.
-    """
-
+    # Overlap of two items, metres: the largest, over the points that they share, of the shortest run of shared points
+    # along x, y or z. In whole voxels, and so exact to a voxel.
     items: float
-    pair: tuple[int, int] | None
-    walls: float
-    item: int | None
+    pair: tuple[int, int] | None  # which two, in order of packing; None if no two overlap
+    walls: float  # metres that an item sticks out of the bin, exact
+    item: int | None  # which one; None if none does
 
     @property
     def deepest(self) -> float:
@@ -44,9 +38,7 @@ class _Voxels(NamedTuple):
 def overlaps(plan: PackingPlan, voxel: float) -> Overlap:
     """The deepest overlap between two items, and between an item and the bin.
 
-    Args:
-        plan: The packed bin.
-        voxel: Side of a voxel, metres: a cell of the bin, or less. A voxel is filled where its centre is inside.
+    A voxel, of a side of a cell or less, is filled where its centre is inside.
 
     Raises:
         ValueError: The side is not positive.

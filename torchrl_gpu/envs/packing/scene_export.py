@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from torchrl_gpu.envs.packing.plan import PackingPlan
-from torchrl_gpu.envs.packing.poses import Pose
 from torchrl_gpu.envs.packing.render.palette import decode_srgb, item_colors
 
 MISSING = "save_glb: want trimesh, which an extra brings, pip install 'torchrl_gpu[meshes]'; got an install without it"
@@ -78,7 +77,9 @@ def scene_of(plan: PackingPlan) -> Any:
     for i, (solid, pose, color) in enumerate(zip(plan.solids, plan.poses, colors, strict=True)):
         surface = trimesh.Trimesh(solid.vertices, solid.faces, process=False)
         surface.visual = _paint(trimesh, (*color, 1.0))
-        scene.add_geometry(surface, f"item-{i}", f"item-{i}", parent_node_name="bin", transform=_matrix(pose))
+        matrix = np.eye(4)
+        matrix[:3, :3], matrix[:3, 3] = pose.rotation, pose.position
+        scene.add_geometry(surface, f"item-{i}", f"item-{i}", parent_node_name="bin", transform=matrix)
     for i, (low, high) in enumerate(_walls(plan.bin_size)):
         wall = trimesh.creation.box(bounds=[low, high])
         wall.visual = _paint(trimesh, WALL_COLOR)
@@ -103,12 +104,6 @@ def _paint(trimesh: Any, color: tuple[float, ...]) -> Any:
         alphaMode="OPAQUE" if color[3] == 1 else "BLEND",
     )
     return trimesh.visual.TextureVisuals(material=material)
-
-
-def _matrix(pose: Pose) -> np.ndarray:
-    matrix = np.eye(4)
-    matrix[:3, :3], matrix[:3, 3] = pose.rotation, pose.position
-    return matrix
 
 
 def _walls(size: tuple[float, float, float]) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -23,19 +23,12 @@ _MOST_CELLS = 2047  # of a bin with the rule "com": products of offsets in sixte
 
 @dataclass(frozen=True)
 class Bin:
-    """Dimensions of a bin, its heightmap and placement grid, and its stability rule.
+    """Dimensions of a bin, its heightmap and placement grid, and its stability rule."""
 
-    Attributes:
-        size: Length, width, height in metres.
-        cells: (X, Y), cells of the heightmap.
-        step: Cells between neighbouring placements.
-        stability: One of `STABILITY_RULES`.
-    """
-
-    size: tuple[float, float, float]
-    cells: tuple[int, int]
-    step: int = 1
-    stability: str = "none"
+    size: tuple[float, float, float]  # length, width, height in metres
+    cells: tuple[int, int]  # (X, Y), cells of the heightmap
+    step: int = 1  # cells between neighbouring placements
+    stability: str = "none"  # one of `STABILITY_RULES`
 
     def __post_init__(self) -> None:
         size, cells = _sizes_of(self.size), _cells_of(self.cells)
@@ -157,52 +150,32 @@ class PackingState:
 
 
 class Placement(NamedTuple):
-    """One placement per environment.
+    """One placement per environment."""
 
-    Attributes:
-        item_id: (N,) int64; −1 places nothing.
-        orientation: (N,) int64.
-        x: (N,) int64, first cell of the footprint.
-        y: (N,) int64.
-        z: (N,) float32, base of the item, metres.
-    """
-
-    item_id: Tensor
-    orientation: Tensor
-    x: Tensor
-    y: Tensor
-    z: Tensor
+    item_id: Tensor  # (N,) int64; −1 places nothing
+    orientation: Tensor  # (N,) int64
+    x: Tensor  # (N,) int64, first cell of the footprint
+    y: Tensor  # (N,) int64
+    z: Tensor  # (N,) float32, base of the item, metres
 
 
 class StoredMaps(NamedTuple):
-    """Maps of an earlier heightmap, of which a backend may reuse those over unchanged cells.
+    """Maps of an earlier heightmap, of which a backend may reuse those over unchanged cells."""
 
-    Attributes:
-        z_map: (N, K, O, Gx, Gy) float32, as `drop_map` gave it.
-        legal: (N, K, O, Gx, Gy) bool, likewise.
-        slot: (N, K) int64, the slot k of `z_map` that holds the item now in slot k; −1 where none does.
-        changed: (N, 4) int64, cells [x0, x1) × [y0, y1) outside which the heightmap is the earlier one: x0, y0, x1, y1.
-    """
-
-    z_map: Tensor
-    legal: Tensor
-    slot: Tensor
+    z_map: Tensor  # (N, K, O, Gx, Gy) float32, as `drop_map` gave it
+    legal: Tensor  # (N, K, O, Gx, Gy) bool, likewise
+    slot: Tensor  # (N, K) int64, the slot k of `z_map` that holds the item now in slot k; −1 where none does
+    # (N, 4) int64, cells [x0, x1) × [y0, y1) outside which the heightmap is the earlier one: x0, y0, x1, y1
     changed: Tensor
 
 
 class Moved(NamedTuple):
-    """Result of an action in each environment.
+    """Result of an action in each environment."""
 
-    Attributes:
-        state: The state after it; its maps are still those from before.
-        legal: (N,) bool, mask of legal actions.
-        slot: (N, K) int64, the slot in which each visible item was before; −1 for the one newly shown.
-        changed: (N, 4) int64, cells [x0, x1) × [y0, y1) of the footprint: x0, y0, x1, y1; empty where nothing changed.
-    """
-
-    state: PackingState
-    legal: Tensor
-    slot: Tensor
+    state: PackingState  # the state after it; its maps are still those from before
+    legal: Tensor  # (N,) bool, mask of legal actions
+    slot: Tensor  # (N, K) int64, the slot in which each visible item was before; −1 for the one newly shown
+    # (N, 4) int64, cells [x0, x1) × [y0, y1) of the footprint: x0, y0, x1, y1; empty where nothing changed
     changed: Tensor
 
 
@@ -211,33 +184,24 @@ class Catalogue:
     """All items that can appear, in every orientation, as top and bottom heightmaps above the item's own base.
 
     Boxes need no maps: the bottom of a box is 0 and its top its height, all over its extent.
-
-    Attributes:
-        extent: (M, O, 2) int64, cells along x and y of each item's own footprint.
-        height: (M, O) float32, metres.
-        volume: (M,) float32, cubic metres.
-        top: (M, O, P, Q) float32, metres; 0 where there is no material. None for boxes.
-        bottom: (M, O, P, Q) float32, metres; +inf where there is no material. None for boxes.
-        bounds: Largest extent of each orientation, ((P0, Q0), …), on the host.
-        least: Smallest extent of each orientation, likewise.
-        unit: Metres of which every top and bottom is a whole multiple, where there is such a length: kernels may then
-            count heights in integers.
-        centre: (M, O, 2) float32, centre of mass along x and y, metres from the corner of the item's own footprint.
-            None for boxes, whose centre is the middle.
-        plumb: (M, O, 2) int32, the centre of mass in sixteenths of a cell. Made by `kernels.balanced`; None before.
-        steady: (M, O) bool, mask of the items that are stable on the bare floor by the rule `com`; likewise.
     """
 
-    extent: Tensor
-    height: Tensor
-    volume: Tensor
-    bounds: tuple[tuple[int, int], ...]
-    least: tuple[tuple[int, int], ...]
-    top: Tensor | None = None
-    bottom: Tensor | None = None
+    extent: Tensor  # (M, O, 2) int64, cells along x and y of each item's own footprint
+    height: Tensor  # (M, O) float32, metres
+    volume: Tensor  # (M,) float32, cubic metres
+    bounds: tuple[tuple[int, int], ...]  # largest extent of each orientation, ((P0, Q0), …), on the host
+    least: tuple[tuple[int, int], ...]  # smallest extent of each orientation, likewise
+    top: Tensor | None = None  # (M, O, P, Q) float32, metres; 0 where there is no material. None for boxes.
+    bottom: Tensor | None = None  # (M, O, P, Q) float32, metres; +inf where there is no material. None for boxes.
+    # Metres of which every top and bottom is a whole multiple, where there is such a length: kernels may then count
+    # heights in integers
     unit: float | None = None
+    # (M, O, 2) float32, centre of mass along x and y, metres from the corner of the item's own footprint. None for
+    # boxes, whose centre is the middle.
     centre: Tensor | None = None
+    # (M, O, 2) int32, the centre of mass in sixteenths of a cell. Made by `kernels.balanced`; None before.
     plumb: Tensor | None = None
+    # (M, O) bool, mask of the items that are stable on the bare floor by the rule `com`; likewise
     steady: Tensor | None = None
 
     def __post_init__(self) -> None:

@@ -6,22 +6,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from torchrl_gpu.envs.packing.plan import PackedBins
 from torchrl_gpu.envs.packing.render.boxes import paint_boxes
-from torchrl_gpu.envs.packing.render.camera import Camera, Vector
+from torchrl_gpu.envs.packing.render.camera import Camera
 from torchrl_gpu.envs.packing.render.palette import item_colors
 from torchrl_gpu.envs.packing.render.pictures import contact_sheet, save_gif, save_png
 from torchrl_gpu.envs.packing.render.solids import SolidsPainting
 
 __all__ = [
     "BinView",
-    "PackedItems",
-    "PackingView",
     "contact_sheet",
     "frames",
     "item_colors",
@@ -31,45 +29,8 @@ __all__ = [
 ]
 
 
-class PackedItems(Protocol):
-    """Attributes of a catalogue that the viewer reads."""
-
-    @property
-    def flat(self) -> bool: ...  # every item is a box
-
-    @property
-    def extent(self) -> Tensor: ...  # (M, O, 2) int64, cells
-
-    @property
-    def height(self) -> Tensor: ...  # (M, O) float32, metres
-
-    def maps(self, item_id: Tensor, orientation: Tensor) -> tuple[Tensor, Tensor]: ...  # top, bottom: (…, P, Q)
-
-
-class PackingView(Protocol):
-    """Attributes of an environment that the viewer reads."""
-
-    @property
-    def placements(self) -> Tensor: ...  # (N, T, 4) int32: item, orientation, x and y in cells, in order of placement
-
-    @property
-    def placement_z(self) -> Tensor: ...  # (N, T) float32, metres
-
-    @property
-    def num_packed(self) -> Tensor: ...  # (N,) int64
-
-    @property
-    def catalogue(self) -> PackedItems: ...
-
-    @property
-    def cell(self) -> tuple[float, float]: ...  # metres
-
-    @property
-    def bin_size(self) -> Vector: ...  # metres
-
-
 def render(
-    env: PackingView,
+    env: PackedBins,
     index: int | slice | Sequence[int] = 0,
     *,
     width: int = 640,
@@ -79,7 +40,7 @@ def render(
     """Pictures of the bins of an environment in their current state.
 
     Args:
-        env: A `PackingEnv`, or anything with the attributes of `PackingView`.
+        env: A `PackingEnv`, or anything with the attributes of `PackedBins`.
         index: Indices of the bins: one, a slice or a list.
         width, height: Pixels.
         upto: Draw only the first so many placements; None draws all.
@@ -93,7 +54,7 @@ def render(
     return torch.from_numpy(np.stack([BinView(env, each, width, height).picture(upto) for each in numbers]))
 
 
-def frames(env: PackingView, index: int = 0, *, width: int = 640, height: int = 480) -> Tensor:
+def frames(env: PackedBins, index: int = 0, *, width: int = 640, height: int = 480) -> Tensor:
     """Packing history of a bin: a picture of it empty, then one per placement; uint8 (T + 1, H, W, 3)."""
     view = BinView(env, index, width, height)
     return torch.from_numpy(np.stack([view.picture(upto) for upto in range(int(env.num_packed[index]) + 1)]))
@@ -108,10 +69,9 @@ class BinView:
         width, height: Pixels.
     """
 
-    def __init__(self, env: PackingView, index: int, width: int, height: int) -> None:
-        length, depth, tall = (float(side) for side in env.bin_size)
-        self._env, self._index, self._camera = env, index, Camera((length, depth, tall), width, height)
-        self._solids = None if env.catalogue.flat else SolidsPainting(env.cell, self._camera)
+    def __init__(self, env: PackedBins, index: int, width: int, height: int) -> None:
+        self._env, self._index, self._camera = env, index, Camera(env.bin.size, width, height)
+        self._solids = None if env.catalogue.flat else SolidsPainting(env.bin.cell, self._camera)
         if env.catalogue.flat:
             sides = env.catalogue.extent.double(), env.catalogue.height[..., None].double()
             self._sizes = torch.cat(sides, -1).cpu().numpy()  # (M, O, 3): cells, cells and metres
@@ -125,7 +85,7 @@ class BinView:
         read = torch.cat(columns, 1).cpu().numpy()  # (T, 6), so that the device is waited for once
         number = int(read[0, 5])
         number = number if upto is None else min(max(upto, 0), number)
-        cell = np.array([*env.cell, 1.0])
+        cell = np.array([*env.bin.cell, 1.0])
         of, corner = read[:number, :2].astype(int), read[:number, 2:5] * cell
         if self._solids is None:
             return paint_boxes(corner, corner + self._sizes[of[:, 0], of[:, 1]] * cell, self._camera)

@@ -10,8 +10,9 @@ from torch import Tensor
 from torchrl.envs.utils import step_mdp
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import ItemSource
 from torchrl_gpu.envs.packing.reward import compactness, pyramidality
-from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.evaluation.results import DecisionClock, Results, evaluation
 from torchrl_gpu.policies.policy import Policy
 
@@ -141,9 +142,10 @@ class PackedBins:
         results: With placements.
     """
 
+    bin: Bin
     catalogue: Catalogue
-    cell: tuple[float, float]
-    bin_size: tuple[float, float, float]
+    items: ItemSource
+    orientations: str | float
 
     def __init__(self, env: PackingEnv, results: PackingResults) -> None:
         assert results.placements is not None

@@ -12,8 +12,7 @@ from torch import Tensor
 from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco, model_of
 from torchrl_gpu.envs.packing.physics.settle import in_threads, verdict
 from torchrl_gpu.envs.packing.physics.simulate import distances, run
-from torchrl_gpu.envs.packing.plan import PackingPlan, plan_of
-from torchrl_gpu.envs.packing.poses import PackedBins
+from torchrl_gpu.envs.packing.plan import PackedBins, PackingPlan, plan_of
 
 
 def stands_in_physics(
@@ -52,27 +51,14 @@ def _last_stands(plan: PackingPlan, seconds: float, friction: float) -> bool:
 
 @final
 class PhysicsJudge:
-    """Stability test of a step's placements by simulation on the host: tens of milliseconds per bin and step.
-
-    Args:
-        seconds, friction: As for `settle`.
-        workers: As for `settle_cases`.
-    """
+    """Stability test of a step's placements by simulation on the host: tens of milliseconds per bin and step."""
 
     def __init__(self, seconds: float = 1.0, friction: float = FRICTION, workers: int | None = None) -> None:
         load_mujoco()
         self.seconds, self.friction, self.workers = seconds, friction, workers
 
     def __call__(self, env: PackedBins, placed: Tensor) -> Tensor:
-        """Stability of each bin's last placement.
-
-        Args:
-            env: N bins, after the step.
-            placed: (N,) bool, the bins that were given an item in this step; others are not simulated.
-
-        Returns:
-            (N,) bool on the device of `placed`; False where nothing was placed.
-        """
+        """Stability of the last placement of bins `placed` (N,) bool after a step, on their device; False elsewhere."""
         indices = placed.nonzero().flatten().tolist()
         stands = torch.zeros_like(placed, device="cpu")
         options = {"seconds": self.seconds, "friction": self.friction}

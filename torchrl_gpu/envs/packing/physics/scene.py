@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.plan import PackingPlan
-from torchrl_gpu.envs.packing.poses import Pose, quaternion
+from torchrl_gpu.envs.packing.plan import PackingPlan, Pose, quaternion
 
 MISSING = "physics: want MuJoCo, which an extra brings, pip install 'torchrl_gpu[physics]'; got an install without it"
 
@@ -23,11 +22,7 @@ ARENA_BYTES = 256 << 20  # address space for contacts, not memory: only what the
 
 
 def load_mujoco() -> Any:
-    """The module `mujoco`.
-
-    Raises:
-        ModuleNotFoundError: It is not installed; the message names the extra.
-    """
+    """The module `mujoco`, or a ModuleNotFoundError that names the extra."""
     try:
         import mujoco
     except ModuleNotFoundError as error:

@@ -14,8 +14,7 @@ import numpy as np
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco, model_of
 from torchrl_gpu.envs.packing.physics.simulate import distances, let_in, run
-from torchrl_gpu.envs.packing.plan import PackingPlan
-from torchrl_gpu.envs.packing.poses import Pose
+from torchrl_gpu.envs.packing.plan import PackingPlan, Pose
 
 MOST_MOVED_M = 0.02
 MOST_TURNED = math.pi / 6
@@ -25,19 +24,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """Final displacement of the I items of a packing from their plans.
+    """Final displacement of the I items of a packing from their plans."""
 
-    Attributes:
-        moved: (I,) float64, metres between the centres of mass.
-        turned: (I,) float64, radians, 0 to π.
-        stable: (I,) bool: moved by less than 2 cm and turned by less than π/6. Huang et al., RA-L 8(1), 2023.
-        seconds: Physical time that was simulated.
-    """
-
-    moved: np.ndarray
-    turned: np.ndarray
-    stable: np.ndarray
-    seconds: float
+    moved: np.ndarray  # (I,) float64, metres between the centres of mass
+    turned: np.ndarray  # (I,) float64, radians, 0 to π
+    stable: np.ndarray  # (I,) bool: moved by less than 2 cm and turned by less than π/6. Huang et al., RA-L 8(1), 2023.
+    seconds: float  # physical time that was simulated
 
     @property
     def share(self) -> float:
@@ -77,7 +69,11 @@ def settle(
     plan = PackingPlan(tuple(solids), tuple(poses), (length, width, height))
     _check(plan, seconds, friction)
     model = model_of(plan, friction=friction, parked=sequential)
-    return _one_by_one(model, plan, seconds) if sequential else _all_at_once(model, plan, seconds)
+    data = load_mujoco().MjData(model)
+    if sequential:
+        return _one_by_one(model, data, plan, seconds)
+    passed = run(model, data, seconds)
+    return verdict(*distances(data, plan, range(len(plan.poses))), passed)
 
 
 def settle_cases(
@@ -127,14 +123,7 @@ def _check(plan: PackingPlan, seconds: float, friction: float) -> None:
         raise ValueError(f"settle: seconds must be positive and friction not negative; got {seconds} and {friction}")
 
 
-def _all_at_once(model: Any, plan: PackingPlan, seconds: float) -> Settled:
-    data = load_mujoco().MjData(model)
-    passed = run(model, data, seconds)
-    return verdict(*distances(data, plan, range(len(plan.poses))), passed)
-
-
-def _one_by_one(model: Any, plan: PackingPlan, seconds: float) -> Settled:
-    data = load_mujoco().MjData(model)
+def _one_by_one(model: Any, data: Any, plan: PackingPlan, seconds: float) -> Settled:
     moved, turned = np.zeros(len(plan.poses)), np.zeros(len(plan.poses))
     passed = 0.0
     for i in range(len(plan.poses)):

@@ -17,13 +17,7 @@ _FACES = ((0, 2, 6, 4, 0), (0, 1, 5, 4, 0), (0, 1, 3, 2, 0))
 
 
 def paint_boxes(lower: np.ndarray, upper: np.ndarray, camera: Camera) -> np.ndarray:
-    """Picture uint8 (H, W, 3) of boxes in a bin.
-
-    Args:
-        lower, upper: Opposite corners of boxes that do not overlap, metres, float (M, 3), in order of placement, which
-            decides the colours.
-        camera: Shows the bin.
-    """
+    """Picture uint8 (H, W, 3) of boxes between corners (M, 3) that do not overlap, metres, in order of placement."""
     image = empty_bin(camera).copy()
     pen = ImageDraw.Draw(image)
     number, lower, upper = back_to_front(lower, upper, camera)
@@ -37,13 +31,11 @@ def paint_boxes(lower: np.ndarray, upper: np.ndarray, camera: Camera) -> np.ndar
 
 
 def back_to_front(lower: np.ndarray, upper: np.ndarray, camera: Camera) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Boxes, or pieces of them, from back to front: box numbers (L,), lower and upper corners (L, 3).
-
-    None hides a later one.
+    """Boxes, or pieces of them, so that none hides a later one: box numbers (L,), lower and upper corners (L, 3).
 
     Seen from above and from one side, A must come before B where a part of A lies below, left of and behind a part of
-    B. Three boxes can be before each other in a ring, as bars that lean on each other are; cut into layers between all
-    their floors and lids they cannot (two dimensions have no such rings).
+    B. Boxes can be before each other in a ring, as bars that lean on each other are; cut into layers between all their
+    floors and lids they cannot (two dimensions have no such rings).
     """
     number = np.arange(len(lower))
     order = _ordered(lower, upper, camera)

@@ -43,8 +43,6 @@ class Camera:
     def __post_init__(self) -> None:
         if min(self.width, self.height) < 1:
             raise ValueError(f"viewer: width and height must be at least 1; got {self.width} and {self.height}")
-        if len(self.bin_size) != 3 or min(self.bin_size) <= 0.0:
-            raise ValueError(f"viewer: bin_size must be three positive lengths; got {self.bin_size}")
 
     @cached_property
     def size(self) -> tuple[int, int]:

@@ -38,13 +38,7 @@ def rectangle(pen: ImageDraw.ImageDraw, box: Sequence[float], **how: Any) -> Non
 
 
 class Legend:
-    """Column of text, colour bars and swatches, written from top to bottom.
-
-    Args:
-        image: Image to draw on.
-        left, top, right: Of the column, pixels.
-        size: Of the text, pixels.
-    """
+    """Column of text, colour bars and swatches on an image, from the pixel `top` down; text of `size` pixels."""
 
     def __init__(self, image: Image.Image, left: int, top: int, right: int, size: int) -> None:
         self.pen, self.left, self.right, self.y, self.size = ImageDraw.Draw(image), left, right, top, size

@@ -21,14 +21,10 @@ INK = 5  # shade of an edge
 
 
 def item_colors(slots: Tensor) -> Tensor:
-    """Distinct colours by order of placement.
+    """Distinct colours by order of placement (any integer id does): sRGB in [0, 1], float32 (..., 3).
 
-    Args:
-        slots: Place of each item in the order of packing (any integer id does), shape (...).
-
-    Returns:
-        sRGB in [0, 1], float32, shape (..., 3). Hue moves by the golden ratio, lightness runs through three levels,
-        both in OKLCH (B. Ottosson, "A perceptual color space for image processing", 2020).
+    Hue moves by the golden ratio, lightness runs through three levels, both in OKLCH (B. Ottosson, "A perceptual color
+    space for image processing", 2020).
     """
     order = slots.to(torch.float32)
     hue = 2.0 * math.pi * torch.frac(order * GOLDEN_TURN + 0.07)

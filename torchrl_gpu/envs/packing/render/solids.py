@@ -44,13 +44,7 @@ class SolidsPainting:
         return len(self._drawn)
 
     def add(self, item: Placed, top: np.ndarray, bottom: np.ndarray) -> None:
-        """Draws the next item.
-
-        Args:
-            item: Where it is.
-            top, bottom: Its upper and lower side above its base, metres, float (P, Q); where there is no material
-                bottom is +inf.
-        """
+        """Draws the next item: upper and lower side above its base, metres, (P, Q); bottom is +inf without material."""
         number = len(self._drawn)
         self._drawn.append(item)
         p, q = (1 + int(np.flatnonzero(np.isfinite(bottom).any(axis)).max(initial=0)) for axis in (1, 0))

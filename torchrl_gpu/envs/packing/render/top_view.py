@@ -22,43 +22,26 @@ NO_PLACE = "nothing fits"
 
 @dataclass(frozen=True)
 class Placing:
-    """The placement of an item.
+    """The placement of an item."""
 
-    Attributes:
-        item: Its number in the catalogue; None where it is not known.
-        orientation: Number of its orientation.
-        corner: Its first cell along x and y.
-        extent: Cells along x and y.
-        z, height: Of its base above the floor and of itself, metres.
-    """
-
-    item: int | None
-    orientation: int
-    corner: tuple[int, int]
-    extent: tuple[int, int]
-    z: float
-    height: float
+    item: int | None  # its number in the catalogue; None where it is not known
+    orientation: int  # number of its orientation
+    corner: tuple[int, int]  # its first cell along x and y
+    extent: tuple[int, int]  # cells along x and y
+    z: float  # of its base above the floor, metres
+    height: float  # metres
 
 
 @dataclass(frozen=True)
 class Pile:
-    """State of a bin for the overlays.
+    """State of a bin for the overlays."""
 
-    Attributes:
-        heightmap: (X, Y), metres.
-        bin_size: Metres.
-        step: Cells between neighbours on the placement grid.
-        utilization: Share of the volume that is packed; None where it is not known.
-        unit: Of lengths in the legend.
-        per_unit: Metres in one of it, along x, y and z.
-    """
-
-    heightmap: np.ndarray
-    bin_size: tuple[float, float, float]
-    step: int
-    utilization: float | None = None
-    unit: str = "m"
-    per_unit: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    heightmap: np.ndarray  # (X, Y), metres
+    bin_size: tuple[float, float, float]  # metres
+    step: int  # cells between neighbours on the placement grid
+    utilization: float | None = None  # share of the volume that is packed; None where it is not known
+    unit: str = "m"  # of lengths in the legend
+    per_unit: tuple[float, float, float] = (1.0, 1.0, 1.0)  # metres in one of it, along x, y and z
 
     @property
     def cells(self) -> np.ndarray:
@@ -75,11 +58,7 @@ class Pile:
 def draw_mask(pile: Pile, ways: np.ndarray, most: int, width: int, height: int) -> np.ndarray:
     """Picture uint8 (H, W, 3) of the legal placements of the visible items.
 
-    Args:
-        pile: The bin.
-        ways: (Gx, Gy) int: how many legal placements begin at each place, over all items and orientations.
-        most: How many could.
-        width, height: Pixels.
+    `ways` (Gx, Gy) counts those that begin at each place, over all items and orientations, `most` is how many could.
     """
     spread = pile.spread(ways)[..., None]
     greens = FEW + (MANY - FEW) * ((spread - 1) / (most - 1) if most > 1 else spread).clip(0, 1)
@@ -112,14 +91,7 @@ def draw_action(
 
 
 def draw_values(pile: Pile, values: np.ndarray, placing: Placing | None, width: int, height: int) -> np.ndarray:
-    """Picture uint8 (H, W, 3) of the value of each placement.
-
-    Args:
-        pile: The bin.
-        values: (Gx, Gy), of the best orientation; −inf or NaN where there is none.
-        placing: The one it chooses.
-        width, height: Pixels.
-    """
+    """Picture uint8 (H, W, 3) of the values (Gx, Gy) of placements, −inf or NaN for none, and of the chosen one."""
     shares, low, high = shares_of(values)
     known = pile.spread(np.isfinite(values))[..., None]
     sheet = _Sheet(pile, np.where(known, pile.spread(heat(shares)), pile.cells), width, height, "Q of each placement")
@@ -135,14 +107,7 @@ def draw_values(pile: Pile, values: np.ndarray, placing: Placing | None, width: 
 
 
 class _Sheet:
-    """A picture with the bin on the left and the legend on the right.
-
-    Args:
-        pile: The bin.
-        cells: Colours (X, Y, 3).
-        width, height: Of the picture, pixels.
-        title: Of the legend.
-    """
+    """A picture with the bin, of colours (X, Y, 3), on the left and a legend with a title on the right."""
 
     def __init__(self, pile: Pile, cells: np.ndarray, width: int, height: int, title: str) -> None:
         self.pile, self.image = pile, Image.new("RGB", (width, height), BACKGROUND)
