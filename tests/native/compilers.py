@@ -26,7 +26,6 @@ def need_torch_compile() -> None:
 
 @contextlib.contextmanager
 def threads(number: int) -> Iterator[None]:
-    """So many threads, and then as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -38,7 +38,6 @@ def nothing_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def empty_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library without anything in it."""
     folder = tmp_path_factory.mktemp("empty")
     (folder / "empty.cpp").touch()
     try:
@@ -64,13 +63,11 @@ def script(tmp_path: Path, empty_library: Path) -> Script:
 
 
 def calls(tmp_path: Path) -> list[str]:
-    """Arguments of every compilation so far."""
     path = tmp_path / "calls"
     return path.read_text().splitlines() if path.exists() else []
 
 
 def made(tmp_path: Path, folder: str = "cache") -> list[Path]:
-    """What lies in a cache folder."""
     return sorted((tmp_path / folder).iterdir())
 
 
@@ -218,7 +215,6 @@ def started() -> subprocess.Popen[str]:
 
 
 def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    """Status, output and errors of each."""
     said = [process.communicate(timeout=60) for process in processes]
     return [(p.returncode, out.strip(), err) for p, (out, err) in zip(processes, said, strict=True)]
 

@@ -21,7 +21,6 @@ def compiler() -> None:
 
 
 def bytes_as_bool(*values: int) -> torch.Tensor:
-    """Truth values that no comparison gives."""
     return torch.tensor(values, dtype=torch.uint8).view(torch.bool)
 
 

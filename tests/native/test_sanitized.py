@@ -15,7 +15,6 @@ from torchrl_gpu.native import build
 
 @pytest.fixture
 def gcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A compiler that has every library."""
     path = tmp_path / "g++"
     path.write_text('#!/bin/sh\ncase "$1" in -print-file-name=*) echo "/lib/${1#*=}";; esac\n')
     path.chmod(0o755)

@@ -17,7 +17,6 @@ from torchrl_gpu.system.self_tests import SelfTest
 
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
-    """The result is remembered for a process."""
     need_compiler()
     yield
     native.problem.cache_clear()

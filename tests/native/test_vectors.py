@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.envs.packing.kernels.test_eager import some_placement
+from tests.envs.packing.kernels import parity
 from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene, scene_in
 from tests.native.compilers import need_compiler
-from tests.tolerances import assert_near
 from torchrl_gpu import native
 from torchrl_gpu.envs.counter_rng import draw_bits
-from torchrl_gpu.envs.packing.kernels import compiled, reference
-from torchrl_gpu.envs.packing.types import StoredMaps
+from torchrl_gpu.envs.packing.kernels import compiled
 from torchrl_gpu.native import build
 from torchrl_gpu.policies.exploration import random_legal
 
@@ -56,38 +54,24 @@ def compiled_with(flags: tuple[str, ...], folder: Path) -> ctypes.CDLL:
 
 @pytest.fixture(autouse=True)
 def in_use(narrower: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every caller gets them."""
     for module in (native, native.operators):
         monkeypatch.setattr(module, "library", lambda: narrower)
 
 
 def assert_parity(s: Scene, seed: int) -> None:
-    """Maps, growth, and maps stored after a placement are those of the reference."""
-    z_map, legal = reference.drop_map(*s)
-    came_z, came_legal = compiled.drop_map(*s)
-    assert torch.equal(came_z, z_map)
-    assert torch.equal(came_legal, legal)
-    growth = reference.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
-    assert_near(compiled.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_), growth)
-    placement = some_placement(s, torch.Generator().manual_seed(seed))
-    placed = compiled.place(s.heightmap, placement, s.catalogue, s.bin_)
-    assert torch.equal(placed, reference.place(s.heightmap, placement, s.catalogue, s.bin_))
-    extent = s.catalogue.extent[placement.item_id.clamp_min(0), placement.orientation]
-    corner = torch.stack([placement.x, placement.y], 1)
-    changed = torch.cat([corner, corner + extent], 1) * (placement.item_id >= 0)[:, None]
-    slot = torch.arange(s.item_id.shape[1]).expand_as(s.item_id)
-    after = s._replace(heightmap=placed)
-    came = compiled.drop_map(*after, StoredMaps(z_map, legal, slot, changed))
-    assert all(torch.equal(a, b) for a, b in zip(came, reference.drop_map(*after), strict=True))
+    """Maps, growth, placements and stored maps are those of the reference."""
+    parity.assert_parity(compiled, s)
+    parity.assert_placed(compiled, s, parity.some_placement(s, seed))
+    parity.assert_kept_maps_follow(compiled, s, seed, steps=1)
 
 
-@pytest.mark.parametrize("kind", ["boxes", "solids", "boxes as solids"])
+@pytest.mark.parametrize("kind", parity.KINDS)
 def test_small_bins(kind: str) -> None:
     for seed, stability in itertools.product(range(3), RULES):
         assert_parity(scene(seed, kind, stability=stability).counted(UNITS[seed % 3]), seed)
 
 
-@pytest.mark.parametrize("kind", ["boxes", "solids", "boxes as solids"])
+@pytest.mark.parametrize("kind", parity.KINDS)
 @pytest.mark.parametrize("width", [7, 8, 9, 15, 16, 17, 31, 33, 65])
 def test_bins_about_as_wide_as_a_vector(width: int, kind: str) -> None:
     for seed, (cells, step) in enumerate(itertools.product([(3, width), (width, 3)], (1, 2, 3))):

@@ -8,7 +8,6 @@ Point = tuple[int, int]
 
 
 def turns_left(a: Point, b: Point, c: Point) -> int:
-    """Twice the signed area of the triangle abc."""
     return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
 
 
@@ -29,7 +28,6 @@ def convex_hull(points: list[Point]) -> list[Point]:
 
 
 def holds(hull: list[Point], point: Point) -> bool:
-    """Whether a point lies in a hull or on its edge."""
     if len(hull) < 3:
         first, last = hull[0], hull[-1]
         between = all(min(a, b) <= p <= max(a, b) for a, b, p in zip(first, last, point, strict=True))

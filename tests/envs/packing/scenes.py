@@ -27,22 +27,18 @@ class Scene(NamedTuple):
     bin_: Bin
 
     def to(self, device: torch.device | str) -> Scene:
-        """The same scene on `device`."""
         catalogue = self.catalogue.to(torch.device(device))
         return Scene(self.heightmap.to(device), self.item_id.to(device), catalogue, self.bin_)
 
     def under(self, **changes: object) -> Scene:
-        """The same scene in another bin."""
         fields = {name: getattr(self.bin_, name) for name in ("size", "cells", "step", "stability")}
         return self._replace(bin_=Bin(**fields | changes))
 
     def counted(self, unit: float | None) -> Scene:
-        """The same scene whose catalogue names the unit of its heights."""
         return self._replace(catalogue=replace(self.catalogue, unit=unit))
 
 
 def bin_of(cells: tuple[int, int], *, step: int = 1, stability: str = "none", levels: int = 8) -> Bin:
-    """A bin of cubic cells, `levels` of them high."""
     return Bin((cells[0] * CELL, cells[1] * CELL, levels * CELL), cells, step, stability)
 
 
@@ -87,7 +83,6 @@ def centres(rng: np.random.Generator, extent: np.ndarray) -> Tensor:
 
 
 def as_solids(catalogue: Catalogue, unit: float | None = None) -> Catalogue:
-    """The same boxes, as maps like any irregular item."""
     item, orientation = torch.arange(catalogue.num_items)[:, None], torch.arange(catalogue.num_orientations)
     return Catalogue.of_maps(*catalogue.maps(item, orientation), catalogue.extent, catalogue.volume, unit)
 
@@ -137,9 +132,4 @@ def scene_in(
 
 
 KINDS = ("boxes", "solids")
-SCENES = st.builds(
-    scene,
-    st.integers(0, 2**32 - 1),
-    st.sampled_from(KINDS),
-    stability=st.sampled_from(RULES),
-)
+SCENES = st.builds(scene, st.integers(0, 2**32 - 1), st.sampled_from(KINDS), stability=st.sampled_from(RULES))

@@ -13,17 +13,10 @@ from torchrl_gpu.envs.packing.items import CutBoxes, ItemSource, ProceduralSolid
 
 
 def small_solids() -> ItemSource:
-    """Six irregular items for a bin of 0.1 m."""
     return ProceduralSolids(num_objects=6, min_size=0.02, max_size=0.06)
 
 
-IRREGULAR = {
-    "bin_size": (0.1, 0.1, 0.1),
-    "resolution": 25,
-    "grid_step": 4,
-    "orientations": "cube",
-    "num_items": 8,
-}
+IRREGULAR = {"bin_size": (0.1, 0.1, 0.1), "resolution": 25, "grid_step": 4, "orientations": "cube", "num_items": 8}
 COARSER = {**IRREGULAR, "resolution": 10, "grid_step": 3, "orientations": "yaw"}
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -48,7 +41,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def packing(setting: str = "bpp10", num_envs: int = 3, **changes: Any) -> PackingEnv:
-    """An environment of a setting."""
     arguments = {"device": "cpu", "seed": 0} | SETTINGS[setting] | changes
     if "bin_size" in arguments and arguments["bin_size"] == IRREGULAR["bin_size"]:
         arguments.setdefault("items", small_solids())
@@ -75,7 +67,6 @@ def play(
 
 
 def assert_same(first: TensorDictBase, second: TensorDictBase) -> None:
-    """The same keys, and the same bits under each."""
     assert set(first.keys(True, True)) == set(second.keys(True, True))
     for key in first.keys(True, True):
         assert torch.equal(first[key], second[key]), key

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,19 +126,6 @@ def test_constructor_arguments_can_be_read_back() -> None:
 # -- the first observation --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stability", STABILITY_RULES)
-@pytest.mark.parametrize("setting", ["three visible", "oblong", "coarse grid", "by volume", "irregular"])
-def test_maps_of_an_empty_bin_need_no_kernel(setting: str, stability: str) -> None:
-    env = packing(setting, num_envs=4, stability=stability)
-    first = env.reset()
-    z_map, legal = env.kernels.drop_map(
-        torch.zeros_like(first["box_heightmap"]), first["item_id"], env.catalogue, env.bin
-    )
-    assert torch.equal(first["z_map"], z_map)
-    assert torch.equal(first["legal_mask"], legal)
-    assert legal.flatten(1).any(1).all()
-
-
 def test_an_empty_bin_shows_too_tall_and_missing_items(tmp_path: Path) -> None:
     # 2×3×4 cells in a bin 3 cells high: lying only. Two slots for one item: the other is empty.
     np.save(tmp_path / "one.npy", np.array([[[2, 3, 4]]]))
@@ -188,7 +174,6 @@ def unit_boxes(**changes: Any) -> PackingEnv:
 
 
 def act(env: PackingEnv, current: TensorDict, *action: int) -> TensorDict:
-    """One step."""
     return env.step(current.select(*env.observation_spec.keys()).set("action", torch.tensor(action)))["next"]
 
 
@@ -259,25 +244,7 @@ def test_the_objective_with_other_weights_by_hand() -> None:
         assert act(env, env.reset(), 0, 0)["reward"].flatten().tolist() == [gain, gain]
 
 
-def test_gains_in_the_objective_telescope_to_it() -> None:
-    env = packing("irregular, on its support", num_envs=4)
-    seen, _ = play(env, 20)
-    total, checked = torch.zeros(4), 0
-    for step in seen:
-        after = step["next"]
-        total = total + after["reward"][:, 0]
-        heights, done = after["box_heightmap"], after["done"][:, 0]
-        volume = after["utilization"][:, 0] * env.bin.volume
-        compact = volume / (heights.amax((1, 2)) * 0.1 * 0.1)
-        pyramid = volume / (heights.sum((1, 2)) * env.cell[0] * env.cell[1])
-        assert torch.allclose(total, 0.75 * compact + 0.25 * pyramid + 0.25, atol=1e-5)
-        total = torch.where(done, 0.0, total)
-        checked += int(done.sum())
-    assert checked >= 4
-
-
 def illegal_actions(env: PackingEnv, mask: torch.Tensor) -> list[torch.Tensor]:
-    """Too low, too high, far off, and the first masked one."""
     outside = [-1, env.num_actions, 10**12, -(10**12)]
     return [torch.full((env.num_envs,), a) for a in outside] + [(~mask).int().argmax(1)]
 
@@ -349,21 +316,6 @@ def test_an_illegal_action_changes_nothing_and_ends_the_episode(setting: str, re
         assert all(torch.equal(after[k], saved[k]) for k in saved if k != "step_count")
 
 
-def test_steps_after_the_end_leave_the_record_of_placements_alone() -> None:
-    env = packing("cut", num_envs=4, include=(), items=RandomBoxes(2, 2), num_items=3)
-    current = env.reset()
-    for _ in range(3):
-        current = env.step(current.set("action", legal_action(current["action_mask"])))["next"].exclude("reward")
-    assert current["done"].all()
-    record = env.placements.clone(), env.placement_z.clone()
-    assert (record[0][..., 0] >= 0).all()
-    step = env.step(current.set("action", torch.zeros(4, dtype=torch.int64)))["next"]
-    assert step["done"].all()
-    assert (step["num_packed"] == 3).all()
-    assert torch.equal(env.placements, record[0])
-    assert torch.equal(env.placement_z, record[1])
-
-
 def test_visible_items_move_up_and_the_next_one_is_shown() -> None:
     env = packing("three visible", num_envs=3)
     current = env.reset()
@@ -386,13 +338,6 @@ def test_the_episode_ends_with_the_last_item() -> None:
     assert [step["next", "done"].all().item() for step in seen] == [False, False, False, True]
     assert (seen[-1]["next", "num_packed"] == 4).all()
     assert not seen[-1]["next", "action_mask"].any()
-
-
-def test_the_episode_ends_where_nothing_fits() -> None:
-    seen, _ = play(packing(num_envs=8), 60)
-    for step in seen:
-        assert torch.equal(step["next", "terminated"][:, 0], ~step["next", "action_mask"].any(1))
-        assert torch.equal(step["next", "terminated"], step["next", "done"])
 
 
 @pytest.mark.parametrize("stability", STABILITY_RULES[1:])
@@ -467,36 +412,24 @@ def test_one_at_a_time_passed_over_is_the_first_that_fits_of_all() -> None:
     assert (placed["one"][1] < 14).any()
 
 
-def test_by_volume_the_largest_comes_first() -> None:
-    plain, ordered = (packing(num_envs=6, items=CutBoxes(pool=8), order=order) for order in ("sequence", "volume"))
+@pytest.mark.parametrize(
+    ("order", "changes"),
+    [
+        ("volume", {"items": CutBoxes(pool=8)}),
+        ("volume", {"num_items": 20}),  # of an endless sequence, too
+        ("box", {"setting": "irregular", "num_items": 20}),
+    ],
+)
+def test_the_largest_item_comes_first(order: str, changes: dict[str, Any]) -> None:
+    plain, ordered = (packing(num_envs=6, order=each, **changes) for each in ("sequence", order))
+    length, items = torch.arange(60).expand(6, -1), []
     for env in (plain, ordered):
         env.reset()
-    length = torch.arange(60).expand(6, -1)
-    items = [env.item_sequences.items(env.state.key, length) for env in (plain, ordered)]
-    assert torch.equal(items[0].sort(1).values, items[1].sort(1).values)  # the same items …
-    volume = torch.where(items[1] < 0, 0.0, plain.catalogue.volume[items[1].clamp_min(0)])
-    assert (volume[:, 1:] <= volume[:, :-1]).all()  # … from the largest to the smallest
+        items.append(env.item_sequences.items(env.state.key, length))
+    assert torch.equal(items[0].sort(1).values, items[1].sort(1).values)
+    size = plain.catalogue.volume if order == "volume" else plain.catalogue.box_volume(plain.bin)
+    assert (torch.where(items[1] < 0, 0.0, size[items[1].clamp_min(0)]).diff(dim=1) <= 0).all()
     assert not torch.equal(*items)
-
-
-def test_an_endless_stream_can_be_ordered_too() -> None:
-    env = packing(num_envs=5, order="volume", num_items=20)
-    env.reset()
-    items = env.item_sequences.items(env.state.key, torch.arange(20).expand(5, -1))
-    assert (items >= 0).all()
-    assert (env.catalogue.volume[items].diff(dim=1) <= 0).all()
-
-
-def test_by_box_the_largest_bounding_box_comes_first() -> None:
-    plain, ordered, by_volume = (
-        packing("irregular", num_envs=5, num_items=20, visible_items=20, order=order)
-        for order in ("sequence", "box", "volume")
-    )
-    shown = [env.reset()["item_id"] for env in (plain, ordered, by_volume)]
-    box = ordered.catalogue.box_volume(ordered.bin)[shown[1]]
-    assert (box.diff(dim=1) <= 0).all()
-    assert torch.equal(shown[0].sort(1).values, shown[1].sort(1).values)
-    assert not torch.equal(shown[1], shown[2])  # a bowl has a larger box than a can of more material
 
 
 @pytest.mark.parametrize("backend", ["auto", "eager"])
@@ -514,13 +447,6 @@ def test_the_item_mask_says_what_still_fits(setting: str, backend: str) -> None:
     count = torch.cat(seen)
     assert (count == env.visible_items).any()
     assert ((count > 0) & (count < env.visible_items)).any()  # some item fits where another does not
-
-
-@pytest.mark.parametrize("setting", ["bpp10", "coarse grid", "irregular, on its support"])
-def test_backends_play_the_same_episodes(setting: str) -> None:
-    runs = [play(packing(setting, num_envs=2, backend=backend), 6)[0] for backend in ("eager", "reference")]
-    for first, second in zip(*runs, strict=True):
-        assert_same(first, second)
 
 
 # -- resets -----------------------------------------------------------------------------------------------------------
@@ -543,30 +469,6 @@ def test_a_partial_reset_leaves_the_other_rows_as_they_are(setting: str) -> None
     assert (after["utilization"][mask] == 0).all()
     assert (after["episode_step"][mask] == 0).all()
     assert not after["done"].any()
-
-
-def test_the_terminal_observation_stays_in_next_and_the_root_begins_anew() -> None:
-    env = packing(num_envs=6)
-    current, ended = env.reset(), 0
-    for _ in range(40):
-        step, following = env.step_and_maybe_reset(current.set("action", legal_action(current["action_mask"])))
-        done = step["next", "done"][:, 0]
-        assert (step["next", "box_heightmap"][done].amax((1, 2)) > 0).all()
-        assert (step["next", "utilization"][done] > 0).all()
-        assert not step["next", "action_mask"][done].any()
-        assert (following["box_heightmap"][done] == 0).all()
-        assert following["action_mask"][done].any(1).all()
-        assert not following["done"].any()
-        keys = list(env.observation_spec.keys())
-        assert_same(step["next"].select(*keys)[~done], following.select(*keys)[~done])
-        ended += int(done.sum())
-        current = following
-    assert ended > 6
-
-
-def test_reset_begins_another_episode() -> None:
-    begun = episodes(packing(num_envs=4), 3)
-    assert len(begun.flatten(0, 1).unique(dim=0)) == 12
 
 
 # -- seeds and state --------------------------------------------------------------------------------------------------
@@ -608,17 +510,6 @@ def test_what_an_environment_sees_does_not_depend_on_the_resets_of_others() -> N
         first = env.reset(TensorDict({"_reset": mask[:, None]}, batch_size=3))["item_id"]
         assert torch.equal(first[row], expected[begun[row], row])
         begun[row] += 1
-
-
-def test_set_seed_restarts_the_streams() -> None:
-    env = packing(num_envs=3, seed=1)
-    first = episodes(env, 2)
-    env.set_seed(1)
-    assert torch.equal(episodes(env, 2), first)
-    env.set_seed(2)
-    other = episodes(env, 2)
-    assert not torch.equal(other, first)
-    assert torch.equal(other, episodes(packing(num_envs=3, seed=2), 2))
 
 
 def test_without_a_seed_torchs_own_decides() -> None:
@@ -718,25 +609,11 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
 # -- bad input --------------------------------------------------------------------------------------------------------
 
 
+# Every argument with values of every kind is in tests/envs/test_constructors.py.
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"bin_size": (10.0, 10.0)}, "Bin: bin_size must be three positive lengths in metres; got (10.0, 10.0)"),
-        (
-            {"bin_size": (10.0, 10.0, -1.0)},
-            "Bin: bin_size must be three positive lengths in metres; got (10.0, 10.0, -1.0)",
-        ),
-        ({"bin_size": (math.nan, 1, 1)}, "Bin: bin_size must be three positive lengths in metres; got (nan, 1, 1)"),
-        ({"bin_size": (math.inf, 1, 1)}, "Bin: bin_size must be three positive lengths in metres; got (inf, 1, 1)"),
-        ({"resolution": 0}, "Bin: resolution must give at least one cell along x and y; got (0, 0)"),
-        ({"resolution": (10, 0)}, "Bin: resolution must give at least one cell along x and y; got (10, 0)"),
-        ({"resolution": (10, 10, 10)}, "Bin: resolution must give at least one cell along x and y; got (10, 10, 10)"),
-        ({"grid_step": 0}, "Bin: grid_step must be from 1 to the bin's 10 cells; got 0"),
         ({"grid_step": 11}, "Bin: grid_step must be from 1 to the bin's 10 cells; got 11"),
-        (
-            {"objective_weights": (1.0, -1.0, 0.0)},
-            "PackingEnv: objective_weights must be three finite numbers from 0 on; got (1.0, -1.0, 0.0)",
-        ),
         (
             {"objective_weights": (1.0, 1.0)},
             "PackingEnv: objective_weights must be three finite numbers from 0 on; got (1.0, 1.0)",
@@ -746,33 +623,11 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
             "PackingEnv: include must be one of item_top, item_bottom, z_map, future_items, packed_items;"
             " got 'action_mask'",
         ),
-        (
-            {"backend": "fortran"},
-            "get_kernels: backend must be auto or one of compiled, triton, eager, reference; got 'fortran'",
-        ),
-        (
-            {"orientations": "spin"},
-            "orientation_set: want one of fixed, yaw, axis, cube or a step in degrees; got 'spin'",
-        ),
         ({"orientations": 77.0}, "orientation_set: the step must be positive and divide 360 degrees; got 77.0"),
-        ({"device": "tpu"}, "get_device: want auto, cpu, cuda, cuda:N or a torch.device of these types; got 'tpu'"),
         (
             {"bin_size": (10.0, 10.0, 0.5)},  # lower than a cell
             "box_catalogue: every box must fit the bin of [10.0, 10.0, 0.5] cells in some orientation; got a box of"
             " [2, 2, 2] cells",
-        ),
-        (
-            {"resolution": 3, "bin_size": (3.0, 3.0, 3.0)},
-            "box_catalogue: every box must fit the bin of [3.0, 3.0, 3.0] cells in some orientation; got a box of"
-            " [2, 2, 4] cells",
-        ),
-        (
-            {"resolution": (10, 5)},
-            "box_catalogue: cells must be square for boxes to be turned; got (1.0, 2.0) m",
-        ),
-        (
-            {"items": "cut", "bin_size": (10.0, 10.0, 9.5)},
-            "CutBoxes: the bin's height must be a whole number of cells; got 9.5",
         ),
     ],
 )
@@ -780,10 +635,3 @@ def test_bad_arguments_say_where_what_is_wanted_and_what_came(arguments: dict[st
     with pytest.raises(ValueError) as error:
         PackingEnv(**{"num_envs": 2, "device": "cpu"} | arguments)
     assert str(error.value) == message
-
-
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(
-        FileNotFoundError, match=r"^BoxSequences: nowhere\.npy: want a file of box sequences; there is none$"
-    ):
-        PackingEnv(2, items="nowhere.npy", device="cpu")

@@ -20,7 +20,6 @@ Step = Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
-    """What one test has compiled is nothing to the next."""
     torch.compiler.reset()
     yield
     torch.compiler.reset()
@@ -37,7 +36,6 @@ def started(env: PackingEnv) -> TensorDictBase:
 
 
 def play(env: PackingEnv, step: Step, current: TensorDictBase, turn: int) -> tuple[TensorDictBase, TensorDictBase]:
-    """A legal action, in every seventh turn none."""
     action = legal_action(current["action_mask"], torch.Generator(env.device).manual_seed(turn))
     if turn % 7 == 6:
         action = torch.full_like(action, -1)
@@ -69,7 +67,13 @@ TRACED: dict[str, dict[str, Any]] = {
         "skip_unplaceable": True,
         "num_items": 14,
     },
-    "solids": {"setting": "irregular, passing over", "stability": "com", "stability_judge": "com"},
+    "solids": {
+        "setting": "irregular, passing over",
+        "stability": "com",
+        "stability_judge": "com",
+        "resolution": 6,  # maps of few cells: torch's kernels take them one at a time
+        "grid_step": 2,
+    },
 }
 
 

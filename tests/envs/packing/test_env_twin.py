@@ -20,13 +20,13 @@ from tests.native.compilers import need_compiler
 from tests.tolerances import assert_near
 from torchrl_gpu.envs import PackingEnv
 
-STEPS = 40
+STEPS = 24
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_twin_goes_the_same_way(setting: str) -> None:
     num_envs = 2 if "irregular" in setting else 3
-    steps = 24 if "irregular" in setting else STEPS
+    steps = 14 if "irregular" in setting else STEPS
     env = packing(setting, num_envs, backend="eager")
     twins = [Twin(env, n) for n in range(num_envs)]
     generator = torch.Generator().manual_seed(1)
@@ -54,7 +54,6 @@ def some_action(env: PackingEnv, current: TensorDictBase, turn: int, generator: 
 
 
 def assert_agree(seen: TensorDictBase, twins: list[Twin]) -> None:
-    """What the environment observes is what its twins see."""
     for n, twin in enumerate(twins):
         assert torch.equal(seen["box_heightmap"][n], torch.from_numpy(twin.heights))
         assert torch.equal(seen["legal_mask"][n], torch.from_numpy(twin.legal))
@@ -143,9 +142,9 @@ def test_the_same_maps_are_kept_as_are_made_anew(setting: str) -> None:
     assert_one_way(as_compiled(setting, num_envs=16), 30, exact=True)
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", ["three visible", "cut", "irregular, on its support"])
 def test_the_reference_goes_the_same_way(setting: str) -> None:
     changes = EXACT.get(setting, {})
     envs = [packing(setting, 2, backend=backend, **changes) for backend in ("reference", "eager")]
     envs += as_compiled(setting, num_envs=2, **changes)[:1]
-    assert_one_way(envs, 4 if "irregular" in setting else 14, exact=True)
+    assert_one_way(envs, 4 if "irregular" in setting else 8, exact=True)

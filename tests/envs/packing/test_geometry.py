@@ -12,7 +12,6 @@ from torchrl_gpu.envs.packing.geometry import grid_positions, walls
 
 
 def positions(extent: int, cells: int, step: int) -> list[int]:
-    """First cells of the placements that fit."""
     position, fits = grid_positions(torch.tensor(extent), cells, step)
     return position[fits].tolist()
 
@@ -38,7 +37,6 @@ def test_positions_by_hand(extent: int, cells: int, step: int, expected: list[in
 
 @st.composite
 def axes(draw: st.DrawFn) -> tuple[int, int, int]:
-    """Extent, cells and step of one axis."""
     cells = draw(st.integers(1, 40))
     return draw(st.integers(1, cells + 2)), cells, draw(st.integers(1, cells))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchrl_gpu.envs.packing.protocols import PROTOCOLS, REFERENCE_SETTINGS, make_protocol
+from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
 from torchrl_gpu.evaluation.packing import evaluate
 from torchrl_gpu.policies.packing import RandomLegal
 
@@ -28,14 +28,6 @@ def test_random_legal_actions_reach_what_they_reach_in_the_released_environment(
     env = make_protocol(name, 400, device="cpu", seed=5, include=["z_map"])
     score = evaluate(env, RandomLegal(env)).score("random legal")
     assert abs(score.utilization - RANDOM_LEGAL[name]) < 4 * score.utilization_error
-
-
-def test_changes_go_to_the_constructor() -> None:
-    assert make_protocol("cut2", 3, device="cpu", stability="none").stability == "none"
-
-
-def test_bpp10_is_what_no_arguments_give() -> None:
-    assert REFERENCE_SETTINGS["bpp10"] == {}
 
 
 def test_an_unknown_name_is_refused() -> None:

@@ -16,7 +16,6 @@ from torchrl_gpu.envs.packing.scene_export import plan_table, save_glb, save_pla
 
 
 def mixed() -> PackingPlan:
-    """A turned can that was made larger, and a box."""
     can, box = prism(24, 0.04, 0.1, "can.obj"), Solid.of_box("box", np.array([0.1, 0.08, 0.06]))
     grown = Solid("can.obj", *(getattr(can, k) for k in ("parts", "vertices", "faces", "centre", "volume")), scale=1.25)
     return PackingPlan(

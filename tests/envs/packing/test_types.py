@@ -124,8 +124,7 @@ def separation(scene: Scene, backend: str) -> None:
         assert torch.equal(joined.flatten(1, 2), single[:, :, 0])
     growth = kernels.pile_growth(heightmap, item_id, whole[0], catalogue, bin_)
     assert torch.equal(
-        growth.flatten(1, 2),
-        kernels.pile_growth(heightmap, variant, apart[0], catalogue.separated(), bin_)[:, :, 0],
+        growth.flatten(1, 2), kernels.pile_growth(heightmap, variant, apart[0], catalogue.separated(), bin_)[:, :, 0]
     )
 
 

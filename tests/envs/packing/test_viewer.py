@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch import Tensor
 from torchrl_gpu.envs.packing import viewer
 from torchrl_gpu.envs.packing.render.camera import grid_step
 from torchrl_gpu.envs.packing.render.palette import decode_srgb, encode_srgb
+from torchrl_gpu.envs.packing.types import Bin
 
 SMALL = {"width": 96, "height": 72}
 
@@ -31,8 +32,7 @@ class FakeEnv:
     placement_z: Tensor
     num_packed: Tensor
     catalogue: Any
-    cell: tuple[float, float]
-    bin_size: tuple[float, float, float]
+    bin: Bin
 
 
 def drop(
@@ -70,7 +70,7 @@ def box_env() -> FakeEnv:
     placed = drop(tops, [torch.zeros_like(top) for top in tops], 10, 10.0, 1)
     catalogue = SimpleNamespace(flat=True, extent=sizes[:, None, :2], height=sizes[:, None, 2].float())
     bins = [placed, placed[:5], []]
-    return FakeEnv(*tensors(bins, 24), catalogue, (1.0, 1.0), (10.0, 10.0, 10.0))
+    return FakeEnv(*tensors(bins, 24), catalogue, Bin((10.0, 10.0, 10.0), (10, 10)))
 
 
 def bowl(size: int, cell: float) -> tuple[Tensor, Tensor]:
@@ -104,7 +104,7 @@ def solid_env() -> FakeEnv:
         top[i, : own_top.shape[0], : own_top.shape[1]] = own_top
         bottom[i, : own_top.shape[0], : own_top.shape[1]] = own_bottom
     catalogue = SimpleNamespace(flat=False, maps=lambda item, orientation: (top[item], bottom[item]))
-    return FakeEnv(*tensors([placed, placed[:2]], 5), catalogue, (cell, cell), (0.4, 0.4, 0.3))
+    return FakeEnv(*tensors([placed, placed[:2]], 5), catalogue, Bin((0.4, 0.4, 0.3), (200, 200)))
 
 
 ENVS = pytest.mark.parametrize("env", [box_env(), solid_env()], ids=["boxes", "solids"])
@@ -157,12 +157,11 @@ def test_upto_beyond_the_last_item_shows_all(env: FakeEnv) -> None:
 
 @ENVS
 def test_scale_of_the_world_does_not_matter(env: FakeEnv) -> None:
-    length, width, height = env.bin_size
     heights = {"extent": env.catalogue.extent, "height": env.catalogue.height / 10} if env.catalogue.flat else {}
     catalogue = SimpleNamespace(flat=env.catalogue.flat, **heights)
     catalogue.maps = lambda item, orientation: [side / 10 for side in env.catalogue.maps(item, orientation)]
-    sizes = (env.cell[0] / 10, env.cell[1] / 10), (length / 10, width / 10, height / 10)
-    small = FakeEnv(env.placements, env.placement_z / 10, env.num_packed, catalogue, *sizes)
+    bin_ = Bin(tuple(side / 10 for side in env.bin.size), env.bin.cells)
+    small = FakeEnv(env.placements, env.placement_z / 10, env.num_packed, catalogue, bin_)
     difference = viewer.render(small, 0, **SMALL).int() - viewer.render(env, 0, **SMALL)
     assert difference.abs().float().mean() < 0.1  # rounding moves a sample here and there
 
@@ -201,7 +200,7 @@ def test_a_bin_on_a_gpu_is_drawn_as_on_the_cpu(env: FakeEnv) -> None:
         top, bottom = (maps.cuda() for maps in env.catalogue.maps(torch.arange(5), None))
         catalogue.maps = lambda item, orientation: (top[item], bottom[item])
     state = (t.cuda() for t in (env.placements, env.placement_z, env.num_packed))
-    on_gpu = FakeEnv(*state, catalogue, env.cell, env.bin_size)
+    on_gpu = FakeEnv(*state, catalogue, env.bin)
     assert torch.equal(viewer.render(on_gpu, [0, 1], **SMALL), viewer.render(env, [0, 1], **SMALL))
 
 
@@ -276,12 +275,6 @@ def test_contact_sheet_places_pictures_row_by_row() -> None:
 def test_bad_views_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         viewer.render(box_env(), 0, **options)
-
-
-def test_a_bin_without_size_is_refused() -> None:
-    env = replace(box_env(), bin_size=(1.0, 0.0, 1.0))
-    with pytest.raises(ValueError, match="bin_size must be three positive lengths; got"):
-        viewer.render(env, 0)
 
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ class Twin:
         self.restart()
 
     def restart(self) -> None:
-        """Begins the next episode."""
         self.episode += 1
         key = self.env.item_sequences.begin(self.env.seed, torch.tensor([self.index]), torch.tensor([self.episode]))
         items = self.env.item_sequences.items(key, torch.arange(self.env.num_items)[None])[0].tolist()
@@ -32,7 +31,6 @@ class Twin:
         self.look()
 
     def look(self) -> None:
-        """Drops every visible item everywhere."""
         shape = self.env.action_shape
         self.z_map = np.full(shape, self.bin_.size[2], dtype=np.float32)
         self.legal = np.zeros(shape, dtype=bool)
@@ -43,12 +41,10 @@ class Twin:
                 reference.drop_item(self.heights, *maps, self.bin_, *out, self.centre(item, o))
 
     def centre(self, item: int, orientation: int) -> np.ndarray:
-        """Centre of mass of an item, sixteenths of a cell."""
         return plumb(self.env.catalogue, self.bin_)[item, orientation].numpy()
 
     @property
     def visible(self) -> list[int]:
-        """Items to choose from."""
         return self.waiting[: self.env.visible_items]
 
     def step(self, action: int) -> tuple[float, bool]:
@@ -76,7 +72,6 @@ class Twin:
         return self.worth() - before, over
 
     def worth(self) -> float:
-        """What the reward is the gain of."""
         length, width, height = self.bin_.size
         if self.env.reward == "utilization":
             return self.volume / (length * width * height)

@@ -12,24 +12,20 @@ from torchrl_gpu.envs.packing.items.rasterise import Mesh
 
 
 def box(size: Sequence[float], at: Sequence[float] = (0, 0, 0)) -> Trimesh:
-    """A box with its least corner at a place."""
     made = creation.box(size)
     made.apply_translation(np.array(at) + np.array(size) / 2)
     return made
 
 
 def arrays(made: Trimesh) -> Mesh:
-    """Vertices and faces."""
     return np.array(made.vertices, dtype=np.float64), np.array(made.faces, dtype=np.int64)
 
 
 def exploded(made: Trimesh) -> Mesh:
-    """The same with three vertices of their own for each face."""
     return np.array(made.triangles).reshape(-1, 3), np.arange(3 * len(made.faces)).reshape(-1, 3)
 
 
 def write_obj(path: Path, parts: Sequence[Mesh], keyword: str = "o") -> Path:
-    """One object or group for each part."""
     lines, start = [], 1
     for k, (vertices, faces) in enumerate(parts):
         lines.append(f"{keyword} part_{k}")

@@ -16,7 +16,6 @@ BIN = Bin((10.0, 10.0, 10.0), (10, 10))
 
 
 def written(path: Path, *episodes: list[list[float]], unit: str = "cells") -> BoxSequences:
-    """A file of some episodes."""
     path.write_text(json.dumps(episodes), encoding="utf-8")
     return BoxSequences(str(path), unit, in_order=True)
 

@@ -10,7 +10,7 @@ import torch
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
-from torchrl_gpu.envs.packing.items.boxes import box_catalogue, pad_sequences
+from torchrl_gpu.envs.packing.items.boxes import box_catalogue
 from torchrl_gpu.envs.packing.types import Bin
 
 BPP10 = Bin((10.0, 10.0, 10.0), (10, 10))
@@ -70,28 +70,7 @@ def test_boxes_turn_on_square_cells_only() -> None:
         RandomBoxes(1, 2).build(oblong, "yaw", 1, 1)
 
 
-@pytest.mark.parametrize("source", [RandomBoxes, CutBoxes])
-@pytest.mark.parametrize("sides", [(0, 3), (4, 3), (-1, 1)])
-def test_sides_must_be_in_order(source: type, sides: tuple[int, int]) -> None:
-    with pytest.raises(
-        ValueError, match=rf"^{source.__name__}: want 1 <= min_side <= max_side, in cells; got {sides[0]} and"
-    ):
-        source(*sides)
-
-
 # -- cut boxes --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"min_side": 3, "max_side": 4}, "max_side must be at least 2·min_side − 1 = 5; got 4"),
-    ],
-)
-def test_bad_cuts_say_why(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError) as error:
-        CutBoxes(**arguments)  # type: ignore[arg-type]
-    assert str(error.value) == f"CutBoxes: {message}"
 
 
 @pytest.mark.parametrize(
@@ -150,10 +129,6 @@ def test_the_seed_decides_the_pool() -> None:
 def test_pieces_beyond_the_episode_are_left_out() -> None:
     _, stream = CutBoxes(pool=4).build(BPP10, "fixed", 6, 1)
     assert stream.length == 6
-
-
-def test_padding_by_hand() -> None:
-    assert pad_sequences([[3, 1], [2], [4, 4, 4]]).tolist() == [[3, 1, -1], [2, -1, -1], [4, 4, 4]]
 
 
 @pytest.mark.parametrize("stability", ["none", "corners", "support"])

@@ -12,7 +12,6 @@ from torchrl_gpu.envs.packing.rotations import turn
 
 
 def moved(made: Trimesh, x: float = 0, y: float = 0, z: float = 0) -> np.ndarray:
-    """Triangles of a mesh after a move."""
     return np.array(made.triangles) + np.array([x, y, z])
 
 

@@ -24,12 +24,10 @@ KEY = "ab" * 32
 
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has kept nothing."""
     monkeypatch.setattr(module, "_kept", OrderedDict())
 
 
 def some_maps(num_orientations: int = 2, size: int = 3) -> Heightmaps:
-    """Maps of a slab with a hole."""
     top = torch.full((num_orientations, size, size), 0.5)
     bottom = torch.zeros_like(top)
     top[:, 1, 1], bottom[:, 1, 1] = 0.0, torch.inf
@@ -37,13 +35,11 @@ def some_maps(num_orientations: int = 2, size: int = 3) -> Heightmaps:
 
 
 def assert_same(found: Heightmaps | None, expected: Heightmaps) -> None:
-    """The same bits."""
     assert found is not None
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def forget() -> None:
-    """As a new process would."""
     module._kept.clear()
 
 
@@ -74,7 +70,6 @@ def test_a_folder_outlives_the_process(tmp_path: Path) -> None:
 
 
 def saved(**changes: Any) -> Callable[[Path], object]:
-    """Writes a file with some values other than they should be."""
     held = {"key": KEY} | some_maps()._asdict() | changes
     return lambda path: torch.save(held, path)
 

@@ -23,7 +23,6 @@ URDF_L = (
 
 
 def export(suffix: str) -> Callable[[Path], object]:
-    """Writes the L by trimesh."""
 
     def write(path: Path) -> object:
         parts = [trimesh.Trimesh(*part, process=False) for part in L_SHAPE]

@@ -15,12 +15,10 @@ from torchrl_gpu.envs.packing.items.rasterise import Mesh
 
 
 def shape_of(*groups: Mesh) -> MeshShape:
-    """Their solid."""
     return MeshShape.of("thing.obj", groups)
 
 
 def flipped(mesh: Mesh) -> Mesh:
-    """Inside out."""
     return mesh[0], mesh[1][:, ::-1]
 
 
@@ -104,7 +102,6 @@ def together(*meshes: Trimesh | Mesh) -> Mesh:
 
 
 def mirrored(made: Trimesh) -> Mesh:
-    """The same box with the other diagonals."""
     vertices, faces = exploded(made)
     vertices = vertices * [-1, 1, 1] + [vertices[:, 0].min() + vertices[:, 0].max(), 0, 0]
     return vertices, faces[:, ::-1]

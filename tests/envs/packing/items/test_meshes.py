@@ -16,7 +16,7 @@ from tests.envs.packing.items.mesh_writing import arrays, box, write_obj
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import MeshItems, item_source, mesh_cache
 from torchrl_gpu.envs.packing.items import meshes as module
-from torchrl_gpu.envs.packing.poses import poses, solid_of
+from torchrl_gpu.envs.packing.plan import poses, solid_of
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.envs.packing.viewer import render
@@ -28,7 +28,6 @@ TRUE = (1.0, 1.0)
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> None:
-    """A process that has kept nothing."""
     mesh_cache._kept.clear()
 
 
@@ -43,7 +42,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def volumes(source: MeshItems) -> list[float]:
-    """Of all items, from their shapes."""
     return [item.shape.volume * item.scale**3 for item in source.items]
 
 
@@ -286,20 +284,6 @@ def test_what_is_thinner_than_the_edge_of_a_cell_is_refused(folder: Path) -> Non
     source = MeshItems(folder / "a_box.stl", scale=(1e-6, 1e-6))
     with pytest.raises(ValueError, match=r"a_box.stl: want an item as thick as a ten-thousandth of a cell; got one at"):
         source.build(BIN, "fixed", 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"scale": (0.0, 1.0)}, "scales must be positive and in order; got (0.0, 1.0)"),
-        ({"scale": (2.0, 1.0)}, "scales must be positive and in order; got (2.0, 1.0)"),
-        ({"scale": (1.0, float("inf"))}, "scale must be a finite number; got inf"),
-    ],
-)
-def test_bad_arguments_say_why(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError) as error:
-        MeshItems(tmp_path, **arguments)
-    assert str(error.value) == f"MeshItems: {message}"
 
 
 def test_a_missing_package_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

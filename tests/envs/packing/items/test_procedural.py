@@ -15,7 +15,6 @@ BIN = Bin((0.4, 0.4, 0.3), (50, 50), step=4)
 
 
 def made(shape: object, seed: int = 0) -> np.ndarray:
-    """A shape in a cube of 40 voxels."""
     return shape(SIZE, np.random.default_rng(seed))  # type: ignore[operator]
 
 
@@ -81,12 +80,6 @@ def test_some_shapes_alone() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(every, ProceduralSolids(6).solids(0.01), strict=True))
 
 
-@pytest.mark.parametrize(("shapes", "message"), [(["cup"], "shapes must be among bowl"), ([], "at least one kind")])
-def test_shapes_that_there_are_not(shapes: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=f"ProceduralSolids: shapes must .*{message.removeprefix('shapes must ')}"):
-        ProceduralSolids(shapes=shapes)
-
-
 def test_the_catalogue_has_every_object_in_every_orientation() -> None:
     source = ProceduralSolids(num_objects=7)
     catalogue, stream = source.build(BIN, "axis", 12, 3)
@@ -110,21 +103,6 @@ def test_solids_are_what_the_catalogue_was_made_of(orientations: str | float) ->
             p, q = catalogue.extent[m, o].tolist()
             assert (p, q) == tuple(np.ceil(size[:2] / BIN.cell[0] - 1e-3))
             assert catalogue.height[m, o].item() == pytest.approx(size[2], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"min_size": 0.0}, "sizes and scales must be positive and in order; got 0.0 to 0.14 m, scale (0.8, 1.2)"),
-        ({"min_size": 0.2}, "sizes and scales must be positive and in order; got 0.2 to 0.14 m, scale (0.8, 1.2)"),
-        ({"scale": (0.0, 1.0)}, "sizes and scales must be positive and in order; got 0.04 to 0.14 m, scale (0.0, 1.0)"),
-        ({"scale": (2.0, 1.0)}, "sizes and scales must be positive and in order; got 0.04 to 0.14 m, scale (2.0, 1.0)"),
-    ],
-)
-def test_bad_arguments_say_why(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError) as error:
-        ProceduralSolids(**arguments)  # type: ignore[arg-type]
-    assert str(error.value) == f"ProceduralSolids: {message}"
 
 
 def test_cells_must_be_square() -> None:

@@ -15,7 +15,7 @@ from trimesh import Trimesh, creation
 from tests.envs.packing.items.naive_raster import cast_rays, naive_maps
 from torchrl_gpu.envs.packing.items import rasterise as module
 from torchrl_gpu.envs.packing.items import segments
-from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, Mesh, padded, rasterise, turned_centres
+from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, Mesh, rasterise, turned_centres
 from torchrl_gpu.envs.packing.items.segments import EDGE
 from torchrl_gpu.envs.packing.rotations import orientation_set, turn
 
@@ -27,12 +27,10 @@ SLANTED = np.stack([turn(0, 0, 0), turn(30, 0, 45), turn(13, 57, 91)])
 
 
 def mesh_of(made: Trimesh) -> Mesh:
-    """Its arrays."""
     return np.array(made.vertices), np.array(made.faces)
 
 
 def turned(mesh: Mesh, rotation: np.ndarray) -> Mesh:
-    """The mesh after a turn."""
     return mesh[0] @ rotation.T, mesh[1]
 
 
@@ -46,7 +44,6 @@ def prism(outline: list[tuple[float, float]], height: float) -> Mesh:
 
 
 def together(*meshes: Mesh) -> Mesh:
-    """Meshes as one."""
     starts = itertools.accumulate((len(vertices) for vertices, _ in meshes), initial=0)
     faces = [faces + start for (_, faces), start in zip(meshes, starts, strict=False)]
     return np.concatenate([vertices for vertices, _ in meshes]), np.concatenate(faces)
@@ -165,7 +162,6 @@ def test_what_stands_out_by_less_than_the_margin_is_not_seen(out: float, seen: b
 
 
 def grown(high: np.ndarray) -> np.ndarray:
-    """The highest of each cell and its eight neighbours."""
     wide = np.pad(high, 1, constant_values=-np.inf)
     shifts = itertools.product(range(3), repeat=2)
     return np.max([wide[i : i + high.shape[0], j : j + high.shape[1]] for i, j in shifts], axis=0)
@@ -266,26 +262,8 @@ def test_orientations_do_not_depend_on_those_beside_them() -> None:
         assert torch.allclose(together_.bottom[o, :p, :q], alone.bottom[0], atol=1e-8)
 
 
-def test_half_of_the_quarter_turns_need_no_look() -> None:
-    pairs = list(module._twins(CUBE, square=True))
-    assert len(pairs) == 12
-    assert sorted(o for pair in pairs for o in pair if o is not None) == list(range(24))
-    assert list(module._twins(CUBE, square=False)) == [(o, None) for o in range(24)]
-
-
 def test_none_gives_none() -> None:
     assert rasterise([], CUBE, CELL) == []
-
-
-def test_padding_by_hand() -> None:
-    maps = [
-        Heightmaps(torch.full((1, p, q), 2.0), torch.zeros(1, p, q), torch.tensor([[p, q]]))
-        for p, q in ((1, 3), (2, 1))
-    ]
-    top, bottom, extent = padded(maps)
-    assert top.tolist() == [[[[2, 2, 2], [0, 0, 0]]], [[[2, 0, 0], [2, 0, 0]]]]
-    assert (bottom == 0).tolist() == (top == 2).tolist()
-    assert extent.tolist() == [[[1, 3]], [[2, 1]]]
 
 
 def test_centres_by_hand() -> None:

@@ -23,23 +23,19 @@ LISTS = [[[2, 3, 4], [1, 1, 1]], [[5, 5, 5]]]
 
 
 def saved(path: Path, write: Write) -> str:
-    """The path of a file after `write` has written it."""
     write(path)
     return str(path)
 
 
 def text(value: object) -> Write:
-    """Writes JSON, or a string as it is."""
     return lambda path: path.write_text(value if isinstance(value, str) else json.dumps(value))
 
 
 def raw(data: bytes) -> Write:
-    """Writes bytes."""
     return lambda path: path.write_bytes(data)
 
 
 def truncated(write: Write) -> Write:
-    """Writes, and then cuts the second half off."""
 
     def half(path: Path) -> None:
         write(path)
@@ -49,7 +45,6 @@ def truncated(write: Write) -> Write:
 
 
 def array(value: object) -> Write:
-    """Writes a .npy file."""
     return lambda path: np.save(path, np.asarray(value))
 
 
@@ -216,7 +211,6 @@ def test_the_bomb_would_go_off(tmp_path: Path) -> None:
 
 
 def assert_refused(path: str, message: str) -> None:
-    """One line: the file, then what is wanted and what came."""
     with pytest.raises(ValueError) as error:
         BoxSequences(path)
     line = str(error.value)
@@ -229,7 +223,6 @@ def assert_refused(path: str, message: str) -> None:
 
 
 def side(**sizes: object) -> dict[str, object]:
-    """An order of one item."""
     return {"A": {"item_sequence": {"1": {f"{name}/mm": value for name, value in sizes.items()}}}}
 
 
@@ -361,11 +354,6 @@ def test_a_file_that_would_unpack_to_more_than_memory(tmp_path: Path, monkeypatc
     path = saved(tmp_path / "a.npz", lambda path: np.savez_compressed(path, np.ones((100, 100, 3))))
     monkeypatch.setattr(sequences, "MOST_BYTES", 10_000)
     assert_refused(path, "240,128 bytes, more than 10,000")
-
-
-def test_an_unknown_unit_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^BoxSequences: unit must be one of cells, m, cm, mm; got 'inch'$"):
-        BoxSequences(saved(tmp_path / "a.npy", array(TWO_EPISODES)), unit="inch")
 
 
 def test_cells_are_whole(tmp_path: Path) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
 from torchrl_gpu.envs.packing.items.source import EndlessSequences, PooledSequences, SortedSequences, sorted_by_volume
 
 SEQUENCES = torch.tensor([[0, 1, 2], [3, 4, -1], [5, -1, -1]])
 
 
 def zeros(n: int) -> torch.Tensor:
-    """First episodes."""
     return torch.zeros(n, dtype=torch.int64)
 
 
@@ -81,10 +79,3 @@ def test_a_sorted_stream_gives_the_same_episodes_from_large_to_small() -> None:
     assert torch.equal(ordered.items(key, whole[:, 4:6]), items[:, 4:6])
     assert ordered.items(key, torch.full((5, 1), 9)).eq(-1).all()
     assert not torch.equal(items, ordered.items(ordered.begin(4, torch.arange(5), zeros(5)), whole))
-
-
-def test_only_sources_with_a_pool_are_reseeded() -> None:
-    random = RandomBoxes()
-    assert random.reseeded(5) is random
-    again = CutBoxes(1, 4, "stack", 7, 3).reseeded(5)
-    assert (again.min_side, again.max_side, again.order, again.pool, again.seed) == (1, 4, "stack", 7, 5)

@@ -16,20 +16,17 @@ from torchrl_gpu.envs.packing.items.urdf import referred_meshes, urdf_groups
 
 
 def groups(folder: Path, inside: str) -> list[Mesh]:
-    """Of a robot with such elements."""
     path = folder / "thing.urdf"
     path.write_text(f'<?xml version="1.0"?>\n<robot name="thing">{inside}</robot>')
     return urdf_groups(path, read_mesh)
 
 
 def link(name: str, *geometries: str, origin: str = "") -> str:
-    """A link with collision elements."""
     collisions = "".join(f"<collision>{origin}<geometry>{g}</geometry></collision>" for g in geometries)
     return f'<link name="{name}">{collisions}</link>'
 
 
 def bounds(group: Mesh) -> list[list[float]]:
-    """Least and greatest corner."""
     return [group[0].min(0).round(9).tolist(), group[0].max(0).round(9).tolist()]
 
 

@@ -16,7 +16,6 @@ CELL = 0.125
 
 
 def random_solid(seed: int, size: tuple[int, int, int] = (4, 3, 5)) -> np.ndarray:
-    """Voxels at random, with some in each outer layer."""
     solid = np.random.default_rng(seed).random(size) < 0.4
     solid[0, 0, 0] = solid[-1, -1, -1] = True
     return solid

@@ -88,7 +88,6 @@ class _Memory:
         self.read_lane, self.written_lane = np.zeros(size, np.int64), np.zeros(size, np.int64)
 
     def at(self, address: np.ndarray) -> np.ndarray:
-        """Elements at addresses."""
         return (address - self.start) // self.item_bytes
 
 
@@ -255,7 +254,6 @@ class AccessChecker:
         return (offset >= 0) & (offset < argument.size * argument.item_bytes) & (offset % argument.item_bytes == 0)
 
     def _allowed(self, ptrs: Any, mask: Any) -> Any:
-        """The mask without what lies outside."""
         allowed = np.zeros(ptrs.data.shape, bool)
         tags = ptrs.data >> np.uint64(_TAG)
         for tag in np.unique(tags).tolist():

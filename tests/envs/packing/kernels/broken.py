@@ -21,7 +21,6 @@ OWN_CELLS = (6, 5)  # of the bin in which "fails in one bin" does
 
 
 def problem(device: torch.device) -> str:
-    """Nothing that could be told without trying."""
     return ""
 
 
@@ -48,18 +47,15 @@ def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 
 
 def place(*arguments: Any) -> Tensor:
-    """As eager's, or a copy."""
     return arguments[0].clone() if _breaks("places nothing") else eager.place(*arguments)
 
 
 def pile_growth(*arguments: Any) -> Tensor:
-    """As eager's, or no numbers."""
     growth = eager.pile_growth(*arguments)
     return growth * torch.nan if _breaks("grows by no number") else growth
 
 
 def advance(*arguments: Any) -> Moved:
-    """As eager's, but that an item is not counted."""
     moved = eager.advance(*arguments)
     if _breaks("miscounts"):
         moved.state.num_packed += 1

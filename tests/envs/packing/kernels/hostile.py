@@ -36,7 +36,6 @@ def hostile_placement(s: Scene, rng: np.random.Generator, share: float = 0.2) ->
 
 
 def hostile_stored(s: Scene, maps: tuple[Tensor, Tensor], rng: np.random.Generator) -> StoredMaps:
-    """Stored maps whose slots and cells may be anything."""
     changed = wild(rng, (len(s.heightmap), 4), 0, max(s.bin_.cells) + 1)
     return StoredMaps(*maps, wild(rng, tuple(s.item_id.shape), 0, s.item_id.shape[1]), changed)
 
@@ -51,5 +50,4 @@ def hostile_state(s: Scene, rng: np.random.Generator) -> PackingState:
 
 
 def hostile_actions(state: PackingState, rng: np.random.Generator) -> Tensor:
-    """Actions of which some are no index."""
     return wild(rng, (len(state.heightmap),), 0, state.legal[0].numel(), 0.3)

@@ -17,14 +17,7 @@ from torch import Tensor
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("checks interpreted kernels, in the processes of make kernels", allow_module_level=True)
 
-from tests.envs.packing.kernels.access_checker import (
-    DISAGREE,
-    OUTSIDE,
-    OVERWRITTEN,
-    RACE,
-    UNSEEN,
-    AccessChecker,
-)
+from tests.envs.packing.kernels.access_checker import DISAGREE, OUTSIDE, OVERWRITTEN, RACE, UNSEEN, AccessChecker
 
 
 @triton.jit

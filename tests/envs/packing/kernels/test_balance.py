@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.envs.packing.hulls import balances
-from tests.envs.packing.kernels.test_eager import some_placement
+from tests.envs.packing.kernels.parity import KINDS, some_placement
 from tests.envs.packing.scenes import CELL, LAW, RULES, bin_of, scene
 from torchrl_gpu.envs.packing.kernels import balanced, judge_placements, reference
 from torchrl_gpu.envs.packing.kernels.balance import holds, plumb, standing_height, steady
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 
-KINDS = ("boxes", "solids", "boxes as solids")
 seeds, kinds = st.integers(0, 2**32 - 1), st.sampled_from(KINDS)
 
 
@@ -106,7 +105,7 @@ def test_wide_footprints_are_held_exactly() -> None:
 @given(seeds, kinds, st.sampled_from(RULES))
 def test_given_placements_are_judged_as_in_the_reference(seed: int, kind: str, stability: str) -> None:
     s = scene(seed, kind, num_envs=8, stability=stability)
-    placement = some_placement(s, torch.Generator().manual_seed(seed))
+    placement = some_placement(s, seed)
     expected = reference.judge_placements(s.heightmap, placement, s.catalogue, s.bin_)
     assert torch.equal(judge_placements(s.heightmap, placement, s.catalogue, s.bin_), expected)
     assert not expected[placement.item_id < 0].any()
@@ -131,7 +130,7 @@ def test_the_verdict_on_a_placement_at_rest_is_that_of_the_map(seed: int, kind: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_placements_are_judged_alike_on_every_device(kind: str, device: torch.device) -> None:
     s = scene(3, kind, num_envs=40)
-    placement = some_placement(s, torch.Generator().manual_seed(0))
+    placement = some_placement(s, 0)
     there = s.to(device)
     came = judge_placements(there.heightmap, Placement(*(f.to(device) for f in placement)), there.catalogue, s.bin_)
     assert torch.equal(came.cpu(), reference.judge_placements(s.heightmap, placement, s.catalogue, s.bin_))

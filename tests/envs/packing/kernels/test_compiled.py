@@ -1,30 +1,26 @@
-"""Parity of the compiled kernels with the reference, to the bit, in every type that they count heights in.
-
-Maxima and their differences are exact where lengths are multiples of 1/8 m; only the growth of a pile is a sum.
-"""
+"""Parity of what the compiled kernels have alone: counted heights, stored maps, vectors, threads."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from tests.envs.packing.kernels.test_eager import some_placement
+from tests.envs.packing.kernels import parity
+from tests.envs.packing.kernels.parity import KINDS, some_placement
 from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, as_solids, bin_of, centres, scene, scene_in
 from tests.native.compilers import need_compiler, threads
-from tests.tolerances import assert_near
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import compiled, reference
 from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
 
-KINDS = ("boxes", "solids", "boxes as solids")
 # Bins of `scene` are 4 to 7 cells high, so that the unit decides which type holds their heights; None is float32.
 TYPES = {None: None, CELL: torch.uint8, CELL / 64: torch.uint16, CELL / 6000: torch.uint16, CELL / 2**14: None}
 seeds = st.integers(0, 2**32 - 1)
@@ -45,82 +41,7 @@ def type_of(s: Scene) -> torch.dtype | None:
     return None if counted is None else counted.cells.dtype
 
 
-def assert_parity(s: Scene, stored: StoredMaps | None = None) -> tuple[Tensor, Tensor]:
-    """z and legality of the reference, to the bit, and growth but for the order of its sums."""
-    z_map, legal = reference.drop_map(*s)
-    came_z, came_legal = compiled.drop_map(*s, stored)
-    assert torch.equal(came_z, z_map)
-    assert torch.equal(came_legal, legal)
-    growth = reference.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
-    assert_near(compiled.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_), growth)
-    return z_map, legal
-
-
-# -- every kind of item, rule and type -----------------------------------------------------------------------------
-
-
-@settings(LAW, max_examples=150)
-@given(seeds, kinds, rules, units, num_threads)
-def test_drop_map_and_growth_agree(seed: int, kind: str, stability: str, unit: float | None, cores: int) -> None:
-    s = scene(seed, kind, stability=stability, num_envs=1 + seed % 5).counted(unit)
-    assert type_of(s) is (TYPES[unit] if kind != "boxes" else None)
-    with threads(cores):
-        assert_parity(s)
-
-
-@settings(LAW, max_examples=100)
-@given(seeds, kinds, units)
-def test_place_agrees(seed: int, kind: str, unit: float | None) -> None:
-    s = scene(seed, kind, num_envs=5).counted(unit)
-    placement = some_placement(s, torch.Generator().manual_seed(seed))
-    expected = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
-    before = s.heightmap.clone()
-    assert torch.equal(compiled.place(s.heightmap, placement, s.catalogue, s.bin_), expected)
-    assert torch.equal(s.heightmap, before)
-
-
-@pytest.mark.parametrize("stability", RULES[1:])
-@pytest.mark.parametrize("kind", ["boxes", "solids"])
-def test_stability_agrees_where_it_matters(kind: str, stability: str) -> None:
-    stands = falls = 0
-    for seed in range(40):
-        s = scene(seed, kind, stability=stability).counted(CELL)
-        z_map, legal = assert_parity(s)
-        low_enough = z_map + s.catalogue.height[s.item_id.clamp_min(0)][..., None, None] <= s.bin_.size[2]
-        above_floor = low_enough & (z_map > 0) & (z_map < s.bin_.size[2])
-        stands += int((above_floor & legal).sum())
-        falls += int((above_floor & ~legal).sum())
-    assert min(stands, falls) > 25  # both answers occur, off the floor
-
-
-@pytest.mark.parametrize("kind", ["boxes", "solids"])
-@pytest.mark.parametrize("stability", RULES[1:])
-@pytest.mark.parametrize("shape", [(3, 3), (2, 5), (3, 4), (1, 6)])
-def test_every_pattern_of_contact_is_judged_alike(shape: tuple[int, int], stability: str, kind: str) -> None:
-    cells = shape[0] * shape[1]
-    pattern = (torch.arange(1, 2**cells)[:, None] >> torch.arange(cells) & 1).view(-1, *shape)
-    box = Catalogue.of_boxes(torch.tensor([[[*shape, CELL]]], dtype=torch.float64), torch.ones(1))
-    catalogue = as_solids(box, CELL) if kind == "solids" else box
-    item_id = torch.zeros(len(pattern), 1, dtype=torch.int64)
-    _, legal = compiled.drop_map((1 + pattern) * CELL, item_id, catalogue, bin_of(shape, stability=stability))
-    contact = pattern.bool().numpy()
-    expected = [reference.stands(c, np.ones_like(c), False, stability) for c in contact]
-    assert legal[:, 0, 0, 0, 0].tolist() == expected
-    assert 0 < sum(expected) < len(expected)
-
-
-@pytest.mark.parametrize("kind", ["boxes", "solids"])
-def test_wide_items_are_judged_by_their_hull(kind: str) -> None:
-    # 31×32 cells on three posts whose triangle holds the centre, or, one post moved by a cell, just misses it.
-    box = Catalogue.of_boxes(torch.tensor([[[31, 32, CELL]]], dtype=torch.float64), torch.ones(1))
-    catalogue = as_solids(box, CELL) if kind == "solids" else box
-    heightmap = torch.full((2, 31, 32), CELL)
-    for env, far in enumerate((16, 15)):
-        for cell in ((0, 0), (30, 0), (15, far)):
-            heightmap[env, *cell] = 2 * CELL
-    item_id = torch.zeros(2, 1, dtype=torch.int64)
-    _, legal = assert_parity(Scene(heightmap, item_id, catalogue, bin_of((31, 32), stability="support")))
-    assert legal[:, 0, 0, 0, 0].tolist() == [True, False]
+assert_parity = partial(parity.assert_parity, compiled)
 
 
 # To more cells than a byte numbers, and than float32 holds the products of.
@@ -185,15 +106,10 @@ def test_only_bins_of_whole_heights_are_counted(seed: int, stability: str, unit:
 
 
 def test_rounding_errors_of_a_pile_are_counted_away() -> None:
-    # A height within a thousandth of a count is that count: what comes out is whole again, and is judged alike.
-    generator = torch.Generator().manual_seed(0)
     for seed in range(20):
-        s = scene(seed, "solids", stability=RULES[seed % len(RULES)]).counted(CELL)
-        error = (torch.rand(s.heightmap.shape, generator=generator) - 0.5) * 1e-4 * CELL
-        z_map, legal = reference.drop_map(*s)
-        came_z, came_legal = compiled.drop_map((s.heightmap + error).clamp_min(0), *s[1:])
-        assert torch.equal(came_z, z_map)
-        assert torch.equal(came_legal, legal)
+        parity.assert_rounding_is_counted_away(
+            compiled, scene(seed, "solids", stability=RULES[seed % len(RULES)]).counted(CELL)
+        )
 
 
 def test_a_catalogue_is_counted_once_for_each_type() -> None:
@@ -213,56 +129,15 @@ def test_a_catalogue_is_counted_once_for_each_type() -> None:
 def test_maps_kept_over_several_placements_are_those_made_anew(
     seed: int, kind: str, stability: str, unit: float | None, cores: int
 ) -> None:
-    s = scene(seed, kind, stability=stability, num_envs=3).counted(unit)
-    rng = np.random.default_rng(seed)
-    generator = torch.Generator().manual_seed(seed)
     with threads(cores):
-        z_map, legal = compiled.drop_map(*s)
-        for _ in range(4):
-            placement = some_placement(s, generator)
-            heightmap = compiled.place(s.heightmap, placement, s.catalogue, s.bin_)
-            item_id, slot = shown_next(s, rng)
-            stored = StoredMaps(z_map, legal, slot, changed_by(placement, s, rng))
-            s = s._replace(heightmap=heightmap, item_id=item_id)
-            z_map, legal = compiled.drop_map(*s, stored)
-            expected = reference.drop_map(*s)
-            assert torch.equal(z_map, expected[0])
-            assert torch.equal(legal, expected[1])
+        s = scene(seed, kind, stability=stability, num_envs=3).counted(unit)
+        parity.assert_kept_maps_follow(compiled, s, seed, steps=4)
 
 
-def shown_next(s: Scene, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Items in other slots than before, some of them new ones or none; and the slots in which the others were."""
-    num_envs, num_slots = s.item_id.shape
-    slot = torch.from_numpy(np.stack([rng.permutation(num_slots) for _ in range(num_envs)]))
-    item_id = s.item_id.gather(1, slot)
-    fresh = torch.from_numpy(rng.random(slot.shape) < 0.3)
-    other = torch.from_numpy(rng.integers(-1, s.catalogue.num_items, slot.shape))
-    forgotten = torch.from_numpy(rng.random(slot.shape) < 0.1)  # the same item, but its maps are not stored
-    return torch.where(fresh, other, item_id), torch.where(fresh | forgotten, -1, slot)
-
-
-def changed_by(placement: Placement, s: Scene, rng: np.random.Generator) -> Tensor:
-    """Cells that a placement covers, or some more; none where nothing was placed."""
-    extent = s.catalogue.extent[placement.item_id.clamp_min(0), placement.orientation]
-    corner = torch.stack([placement.x, placement.y], 1)
-    more = torch.from_numpy(rng.integers(0, 3, (2, *corner.shape)))
-    cells = torch.tensor(s.bin_.cells)
-    changed = torch.cat([(corner - more[0]).clamp_min(0), torch.minimum(corner + extent + more[1], cells)], 1)
-    return torch.where(placement.item_id[:, None] >= 0, changed, int(rng.integers(0, 3)))
-
-
-def test_only_what_changed_is_made_anew() -> None:
-    # Maps that are none: what comes back differs from them exactly where a window meets the changed cell.
-    box = as_solids(Catalogue.of_boxes(torch.tensor([[[3, 2, CELL]]], dtype=torch.float64), torch.ones(1)), CELL)
-    item_id = torch.zeros(1, 1, dtype=torch.int64)
-    s = Scene(torch.zeros(1, 9, 8), item_id, box, bin_of((9, 8)))
-    nonsense = torch.full((1, 1, 1, 9, 8), 0.75)
-    stored = StoredMaps(nonsense, torch.zeros_like(nonsense, dtype=torch.bool), item_id, torch.tensor([[4, 5, 5, 6]]))
-    z_map, legal = compiled.drop_map(*s, stored)
-    anew = torch.zeros(9, 8, dtype=torch.bool)
-    anew[2:5, 4:6] = True  # 3×2 cells reach the cell (4, 5) from x = 2, 3, 4 and y = 4, 5
-    assert torch.equal(z_map[0, 0, 0] != 0.75, anew)
-    assert torch.equal(legal[0, 0, 0], anew)
+@pytest.mark.parametrize("unit", [None, CELL])
+@pytest.mark.parametrize("step", [1, 2])
+def test_only_what_changed_is_made_anew(step: int, unit: float | None) -> None:
+    parity.assert_only_what_changed_is_made_anew(compiled, step, unit)
 
 
 # -- widths of bins, items and vectors ---------------------------------------------------------------------------------
@@ -271,7 +146,6 @@ WIDTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
 
 
 def wide_scene(cells: tuple[int, int], step: int, kind: str, seed: int) -> Scene:
-    """An item as large as the bin and up to two others."""
     rng = np.random.default_rng(seed)
     bin_ = bin_of(cells, step=step, stability=RULES[seed % len(RULES)])
     return scene_in(bin_, rng, kind, num_envs=1 + seed % 2, most_items=3, most_orientations=1, most_visible=2)
@@ -351,7 +225,7 @@ def test_threads_and_batches_change_nothing(kind: str, stability: str) -> None:
     # Enough work for two threads to share out, and each environment alone.
     rng = np.random.default_rng(5)
     s = scene_in(bin_of((10, 11), step=2, stability=stability), rng, kind, num_envs=150).counted(CELL)
-    placement = some_placement(s, torch.Generator().manual_seed(0))
+    placement = some_placement(s, 0)
     results = []
     for cores in (1, 2, 3):
         with threads(cores):
@@ -405,19 +279,11 @@ def test_maps_of_a_catalogue_may_be_views() -> None:
         s = scene(seed, "solids", stability=RULES[seed % len(RULES)])
         c = s.catalogue
         turned = replace(c, top=c.top.mT.contiguous().mT, bottom=c.bottom.mT.contiguous().mT)
-        placement = some_placement(s, torch.Generator().manual_seed(seed))
+        placement = some_placement(s, seed)
         placed = compiled.place(s.heightmap, placement, turned, s.bin_)
         assert torch.equal(placed, reference.place(s.heightmap, placement, c, s.bin_))
         for unit in (None, CELL):
             assert_parity(s._replace(catalogue=turned).counted(unit))
-
-
-def test_any_negative_number_is_an_empty_slot() -> None:
-    s = scene(2, "solids", num_envs=3).counted(CELL)
-    item_id = torch.tensor([[-1], [-7], [-(2**40)]])
-    z_map, legal = assert_parity(s._replace(item_id=item_id))
-    assert (z_map == s.bin_.size[2]).all()
-    assert not legal.any()
 
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])

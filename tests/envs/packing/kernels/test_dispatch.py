@@ -32,7 +32,6 @@ def chosen_anew() -> Iterator[None]:
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without one."""
     monkeypatch.setattr(native, "problem", lambda: NO_COMPILER)
 
 
@@ -71,7 +70,7 @@ def test_on_a_cpu_with_a_compiler_the_compiled_one_is_chosen(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         assert get_kernels() == get_kernels("auto") == get_kernels("compiled")
         assert PackingEnv(2, device="cpu").kernels.backend == "compiled"
-    assert not caplog.records
+    assert not [line for line in caplog.messages if not line.startswith("self-test of")]  # which may take long
 
 
 def test_without_a_compiler_torch_is_chosen_and_said_once(no_compiler: None, caplog: pytest.LogCaptureFixture) -> None:

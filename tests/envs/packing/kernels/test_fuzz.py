@@ -59,7 +59,6 @@ class Fuzz:
         self.rng, self.sane, self.odd_floats = np.random.default_rng(seed), sane, False
 
     def __call__(self, right: Tensor, low: int = 0, high: int = 2) -> Tensor:
-        """In place of `right`, integers being from [low, high) or not."""
         made = self._values(right, low, high)
         return self._strides(made if self.sane or self.rng.random() < 0.6 else self._kind(made))
 
@@ -77,7 +76,6 @@ class Fuzz:
         return torch.from_numpy(np.where(odd, values, right.numpy())).float()
 
     def _kind(self, right: Tensor) -> Any:
-        """Of another type or shape, or no tensor."""
         changes: list[Callable[[], Any]] = [
             lambda: right.to(DTYPES[self.rng.integers(len(DTYPES))]),
             lambda: right[: self.rng.integers(len(right) + 1)],
@@ -106,7 +104,6 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def tensors_of(result: Any) -> list[Tensor]:
-    """All tensors of a result, in order."""
     if isinstance(result, Tensor):
         return [result]
     if isinstance(result, PackingState):

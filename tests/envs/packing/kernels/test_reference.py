@@ -132,14 +132,12 @@ def test_packed_volume_is_at_most_the_volume_under_the_heightmap(s: Scene, seed:
 
 
 def one_item(top: list[list[float]], bottom: list[list[float]]) -> Catalogue:
-    """A catalogue of one item in one orientation."""
     maps = torch.tensor(top), torch.tensor(bottom)
     extent = torch.tensor([[list(maps[0].shape)]])
     return Catalogue.of_maps(*(m[None, None] for m in maps), extent, torch.ones(1))
 
 
 def one_box(p: int, q: int, height: float) -> Catalogue:
-    """A catalogue of one box in one orientation."""
     return Catalogue.of_boxes(torch.tensor([[[p, q, height]]], dtype=torch.float64), torch.ones(1))
 
 
@@ -216,7 +214,6 @@ def picture(rows: str) -> np.ndarray:
 
 
 def stands(contact: np.ndarray, rule: str, on_floor: bool = False) -> bool:
-    """Whether a box stands on its contact cells."""
     return reference.stands(contact, np.ones_like(contact), on_floor, rule)
 
 
@@ -330,45 +327,6 @@ def picture_of(p: int, q: int, bits: int, others: int) -> np.ndarray:
 @given(CONTACTS, CENTRES)
 def test_com_is_the_hull_or_the_square(contact: np.ndarray, centre: tuple[int, int]) -> None:
     assert reference.holds(contact, np.array(centre)) is balances(contact, centre)
-
-
-@LAW
-@given(CONTACTS, CENTRES)
-def test_com_of_a_mirrored_item_is_the_same(contact: np.ndarray, centre: tuple[int, int]) -> None:
-    held = reference.holds(contact, np.array(centre))
-    p, q = (16 * size for size in contact.shape)
-    assert reference.holds(contact[::-1], np.array([p - centre[0], centre[1]])) is held
-    assert reference.holds(contact[:, ::-1], np.array([centre[0], q - centre[1]])) is held
-    assert reference.holds(contact.T, np.array(centre[::-1])) is held
-
-
-@LAW
-@given(CONTACTS, CONTACTS, CENTRES)
-def test_more_contact_never_makes_an_item_fall(contact: np.ndarray, more: np.ndarray, centre: tuple[int, int]) -> None:
-    both = contact.copy()
-    p, q = (min(sizes) for sizes in zip(contact.shape, more.shape, strict=True))
-    both[:p, :q] |= more[:p, :q]
-    assert reference.holds(both, np.array(centre)) or not reference.holds(contact, np.array(centre))
-
-
-@LAW
-@given(CONTACTS, CENTRES, st.integers(0, 3))
-def test_a_centre_beyond_all_contact_is_not_held(contact: np.ndarray, centre: tuple[int, int], side: int) -> None:
-    cells = np.argwhere(contact)
-    if not len(cells):
-        assert not reference.holds(contact, np.array(centre))
-        return
-    beyond, axis = np.array(centre), side % 2
-    least, most = 16 * cells[:, axis].min(), 16 * cells[:, axis].max() + 16
-    beyond[axis] = least - 1 if side < 2 else most + 1  # the squares end at `least` and `most`
-    assert not reference.holds(contact, beyond)
-
-
-@LAW
-@given(st.integers(1, 6), st.integers(1, 6), CENTRES)
-def test_contact_everywhere_holds_any_centre_above_it(p: int, q: int, centre: tuple[int, int]) -> None:
-    above = np.minimum(centre, [16 * p, 16 * q])
-    assert reference.holds(np.ones((p, q), dtype=bool), above)
 
 
 @pytest.mark.parametrize(

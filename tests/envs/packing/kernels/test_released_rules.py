@@ -141,7 +141,7 @@ def test_support_accepts_all_that_the_released_rule_does_and_more_only_on_an_edg
     env = make_protocol("discrete125", 8, device="cpu", seed=0)
     torch.manual_seed(0)
     seen, placements, more = env.reset(), 0, 0
-    for _ in range(20):
+    for _ in range(8):
         for window in windows_under(seen):
             mine, theirs = ours(window, "support"), released_support(window)
             placements += 1
@@ -152,7 +152,7 @@ def test_support_accepts_all_that_the_released_rule_does_and_more_only_on_an_edg
         legal = seen["action_mask"].float()
         seen["action"] = torch.where(legal.any(1), torch.multinomial(legal + 1e-9, 1).squeeze(1), 0)
         _, seen = env.step_and_maybe_reset(seen)
-    assert placements > 10_000
+    assert placements > 4_000
     assert 0.001 < more / placements < 0.02
 
 

@@ -52,12 +52,10 @@ def state_of(s: Scene, rng: np.random.Generator, longest: int = 5) -> PackingSta
 
 
 def copy_of(state: PackingState) -> PackingState:
-    """The same in memory of its own."""
     return PackingState(**{f.name: getattr(state, f.name).clone() for f in fields(state)})
 
 
 def some_actions(state: PackingState, rng: np.random.Generator) -> Tensor:
-    """Legal actions, illegal ones, and such as are no index at all."""
     actions = state.legal[0].numel()
     chosen = []
     for legal in state.legal.flatten(1).numpy():
@@ -69,12 +67,10 @@ def some_actions(state: PackingState, rng: np.random.Generator) -> Tensor:
 
 
 def following_of(s: Scene, rng: np.random.Generator) -> Tensor:
-    """The items shown next, some of them none."""
     return torch.from_numpy(rng.integers(-1, s.catalogue.num_items, len(s.heightmap)))
 
 
 def assert_same_state(came: PackingState, expected: PackingState) -> None:
-    """The same bits and types in every field."""
     for field in fields(PackingState):
         a, b = getattr(came, field.name), getattr(expected, field.name)
         assert a.dtype == b.dtype, field.name
@@ -181,7 +177,6 @@ def test_an_illegal_action_leaves_no_trace_but_its_step(kernels: Kernels) -> Non
 
 
 def restarted(s: Scene, mask: Tensor, rng: np.random.Generator) -> tuple[PackingState, Tensor, Tensor]:
-    """A state, and new keys and items, some of them none."""
     key = torch.from_numpy(rng.integers(0, 2**32, len(mask)))
     item_id = torch.from_numpy(rng.integers(-1, s.catalogue.num_items, s.item_id.shape))
     return state_of(s, rng), key, item_id
@@ -266,7 +261,6 @@ def large_scene(kind: str) -> tuple[Scene, PackingState, Tensor, Tensor]:
 
 
 def repeated(rows: Tensor) -> Tensor:
-    """Four rows, 75 times."""
     return rows.repeat(75, *[1] * (rows.ndim - 1))
 
 

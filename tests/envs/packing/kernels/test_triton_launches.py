@@ -24,7 +24,6 @@ from torchrl_gpu.policies.packing.ntuple.values import PatchPlan
 
 @pytest.fixture
 def launches() -> Iterator[list[Launch]]:
-    """Every launch from here on, in place of the launch itself."""
     with recorded() as made:
         yield made
 
@@ -41,19 +40,16 @@ def some_scene(kind: str, *, cells: tuple[int, int] = (14, 11), step: int = 1, s
 
 
 def stored_for(s: Scene) -> StoredMaps:
-    """Maps to keep."""
     z_map = torch.zeros(*s.item_id.shape, s.catalogue.num_orientations, *s.bin_.grid)
     return StoredMaps(z_map, z_map > 0, s.item_id, torch.zeros(len(s.heightmap), 4, dtype=torch.int64))
 
 
 def placement_for(s: Scene) -> Placement:
-    """Item 0 at the origin of each bin."""
     zero = torch.zeros(len(s.heightmap), dtype=torch.int64)
     return Placement(zero, zero, zero, zero, torch.zeros(len(zero)))
 
 
 def state_for(s: Scene) -> PackingState:
-    """The packings of a scene, three items long at most."""
     n, stored, count = len(s.heightmap), stored_for(s), torch.zeros(len(s.heightmap), dtype=torch.int64)
     counts = dict.fromkeys(("position", "key", "episode", "num_packed", "step_count"), count)
     rows = {"placements": torch.zeros(n, 3, 4, dtype=torch.int32), "placement_z": torch.zeros(n, 3)}
@@ -62,7 +58,6 @@ def state_for(s: Scene) -> PackingState:
 
 
 def step(s: Scene) -> tuple[Moved, PackingState]:
-    """The first action of each environment, then a restart of all."""
     state = state_for(s)
     moved = triton_kernels.advance(state, state.key, state.key, s.catalogue, s.bin_)
     return moved, triton_kernels.restart(moved.state, moved.legal, state.key, s.item_id, s.catalogue, s.bin_)

@@ -8,56 +8,33 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from tests.envs.packing.kernels import parity
 from tests.envs.packing.kernels.hostile import hostile_items, hostile_placement, hostile_stored
-from tests.envs.packing.kernels.test_compiled import changed_by, shown_next
-from tests.envs.packing.kernels.test_eager import some_placement
-from tests.envs.packing.scenes import CELL, RULES, Scene, as_solids, bin_of, scene, scene_in
-from tests.tolerances import assert_near
+from tests.envs.packing.kernels.parity import KINDS, some_placement
+from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene, scene_in
 from torchrl_gpu.envs.packing.kernels import get_kernels, reference
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-KINDS = ("boxes", "solids", "boxes as solids")
 SEEDS = range(2) if INTERPRETED else range(40)
 
 
 @pytest.fixture(params=["cpu"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """Where the kernels run in this process."""
     return torch.device(request.param)
 
 
-def dropped(s: Scene, device: torch.device, stored: StoredMaps | None = None) -> tuple[Tensor, Tensor]:
-    """z-map and legality, from the device."""
-    there = s.to(device)
-    on_device = stored and StoredMaps(*(field.to(device) for field in stored))
-    z_map, legal = triton_kernels.drop_map(*there, on_device)
-    return z_map.cpu(), legal.cpu()
-
-
-def assert_parity(s: Scene, device: torch.device, stored: StoredMaps | None = None) -> tuple[Tensor, Tensor]:
-    """z and legality of the reference, to the bit."""
-    z_map, legal = reference.drop_map(*s)
-    came_z, came_legal = dropped(s, device, stored)
-    assert torch.equal(came_z, z_map)
-    assert torch.equal(came_legal, legal)
-    return z_map, legal
-
-
-def assert_growth(s: Scene, z_map: Tensor, device: torch.device) -> None:
-    """The growth of the reference but for the order of its sums."""
-    expected = reference.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
-    there = s.to(device)
-    growth = triton_kernels.pile_growth(there.heightmap, there.item_id, z_map.to(device), there.catalogue, s.bin_)
-    assert_near(growth.cpu(), expected)
+def assert_parity(s: Scene, device: torch.device, stored: StoredMaps | None = None, growth: bool = False) -> Any:
+    return parity.assert_parity(triton_kernels, s, stored, device, growth)
 
 
 def turned_solids(rng: np.random.Generator, cells: tuple[int, int], unit: float | None) -> Catalogue:
@@ -82,8 +59,7 @@ def turned_solids(rng: np.random.Generator, cells: tuple[int, int], unit: float 
 def test_drop_map_and_growth_agree(kind: str, stability: str, device: torch.device) -> None:
     for seed in SEEDS:
         s = scene(seed, kind, stability=stability)
-        z_map, _ = assert_parity(s, device)
-        assert_growth(s, z_map, device)
+        assert_parity(s, device, growth=True)
 
 
 @pytest.mark.parametrize("stability", RULES)
@@ -114,8 +90,7 @@ def test_orientations_that_share_an_extent_agree(stability: str, unit: float | N
         bin_ = bin_of((8, 7), step=step, stability=stability, levels=6)
         blocks = torch.from_numpy(rng.integers(0, 3, (2, 8, 7))).float() * CELL
         s = Scene(blocks, torch.tensor([[0, 2], [1, -1]]), turned_solids(rng, (4, 2), unit), bin_)
-        z_map, _ = assert_parity(s, device)
-        assert_growth(s, z_map, device)
+        assert_parity(s, device, growth=True)
 
 
 @pytest.mark.parametrize("stability", RULES)
@@ -138,16 +113,7 @@ def test_boxes_of_every_length_agree(device: torch.device) -> None:
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
 def test_wide_items_are_judged_by_their_hull(kind: str, device: torch.device) -> None:
-    # 11×12 cells on three posts whose triangle holds the centre, or, one post moved by a cell, just misses it.
-    box = Catalogue.of_boxes(torch.tensor([[[11, 12, CELL]]], dtype=torch.float64), torch.ones(1))
-    catalogue = as_solids(box) if kind == "solids" else box
-    heightmap = torch.full((2, 11, 12), CELL)
-    for env, far in enumerate((6, 5)):
-        for cell in ((0, 0), (10, 0), (5, far)):
-            heightmap[env, *cell] = 2 * CELL
-    item_id = torch.zeros(2, 1, dtype=torch.int64)
-    _, legal = assert_parity(Scene(heightmap, item_id, catalogue, bin_of((11, 12), stability="support")), device)
-    assert legal[:, 0, 0, 0, 0].tolist() == [True, False]
+    parity.assert_held_by_three_posts(triton_kernels, kind, 6, device)
 
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
@@ -156,18 +122,7 @@ def test_wide_items_are_judged_by_their_hull(kind: str, device: torch.device) ->
 def test_every_pattern_of_contact_is_judged_alike(
     shape: tuple[int, int], stability: str, kind: str, device: torch.device
 ) -> None:
-    cells = shape[0] * shape[1]
-    pattern = torch.arange(1, 2**cells)
-    some = pattern[:: 47 if INTERPRETED else 1]
-    contact = (some[:, None] >> torch.arange(cells) & 1).view(-1, *shape)
-    box = Catalogue.of_boxes(torch.tensor([[[*shape, CELL]]], dtype=torch.float64), torch.ones(1))
-    catalogue = as_solids(box, CELL) if kind == "solids" else box
-    bin_ = bin_of(shape, stability=stability)
-    item_id = torch.zeros(len(some), 1, dtype=torch.int64)
-    _, legal = dropped(Scene((1 + contact) * CELL, item_id, catalogue, bin_), device)
-    expected = [reference.stands(c, np.ones_like(c), False, stability) for c in contact.bool().numpy()]
-    assert legal[:, 0, 0, 0, 0].tolist() == expected
-    assert 0 < sum(expected) < len(expected)
+    parity.assert_every_pattern(triton_kernels, shape, stability, kind, device, every=47 if INTERPRETED else 1)
 
 
 def test_heights_that_a_count_cannot_hold_agree(device: torch.device) -> None:
@@ -190,13 +145,7 @@ def test_undersides_that_a_count_cannot_hold_agree(device: torch.device) -> None
 
 
 def test_rounding_errors_of_a_pile_are_counted_away(device: torch.device) -> None:
-    generator = torch.Generator().manual_seed(0)
-    s = scene(1, "solids").counted(CELL)
-    error = (torch.rand(s.heightmap.shape, generator=generator) - 0.5) * 1e-4 * CELL
-    z_map, legal = reference.drop_map(*s)
-    came = dropped(s._replace(heightmap=(s.heightmap + error).clamp_min(0)), device)
-    assert torch.equal(came[0], z_map)
-    assert torch.equal(came[1], legal)
+    parity.assert_rounding_is_counted_away(triton_kernels, scene(1, "solids").counted(CELL), device)
 
 
 @pytest.mark.parametrize("unit", [None, CELL])
@@ -206,60 +155,27 @@ def test_maps_kept_over_several_placements_are_those_made_anew(
 ) -> None:
     for seed in [6 + (unit is None)] if INTERPRETED else range(40):
         s = scene(seed, kind, stability=RULES[seed % len(RULES)], num_envs=2).counted(unit)
-        rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-        z_map, legal = reference.drop_map(*s)
-        for _ in range(2):
-            placement = some_placement(s, generator)
-            heightmap = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
-            item_id, slot = shown_next(s, rng)
-            stored = StoredMaps(z_map, legal, slot, changed_by(placement, s, rng))
-            s = s._replace(heightmap=heightmap, item_id=item_id)
-            z_map, legal = assert_parity(s, device, stored)
+        parity.assert_kept_maps_follow(triton_kernels, s, seed, 2, device)
 
 
 @pytest.mark.parametrize("unit", [None, CELL])
 @pytest.mark.parametrize("step", [1, 2])
 def test_only_what_changed_is_made_anew(step: int, unit: float | None, device: torch.device) -> None:
-    # Maps that are none: what comes back differs from them exactly where a window meets the changed cell.
-    box = as_solids(Catalogue.of_boxes(torch.tensor([[[3, 2, CELL]]], dtype=torch.float64), torch.ones(1)), unit)
-    item_id = torch.zeros(1, 1, dtype=torch.int64)
-    for corner in ((4, 5), (8, 7), (0, 0)):
-        s = Scene(torch.zeros(1, 10, 9), item_id, box, bin_of((10, 9), step=step))
-        nonsense = torch.full((1, 1, 1, *s.bin_.grid), 0.75)
-        changed = torch.tensor([[*corner, corner[0] + 1, corner[1] + 1]])
-        stored = StoredMaps(nonsense, torch.zeros_like(nonsense, dtype=torch.bool), item_id, changed)
-        z_map, legal = dropped(s, device, stored)
-        expected = reference.drop_map(*s)
-        fits = expected[1][0, 0, 0]
-        x, y = (torch.arange(g) * step for g in s.bin_.grid)
-        x, y = x.clamp_max(10 - 3), y.clamp_max(9 - 2)
-        meets = ((x <= corner[0]) & (x + 3 > corner[0]))[:, None] & ((y <= corner[1]) & (y + 2 > corner[1]))
-        assert torch.equal(z_map[0, 0, 0][fits] != 0.75, meets[fits])
-        assert torch.equal(legal[0, 0, 0], fits & meets)
+    parity.assert_only_what_changed_is_made_anew(triton_kernels, step, unit, device)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_place_agrees(kind: str, device: torch.device) -> None:
     for seed in range(4 if INTERPRETED else 40):
         s = scene(seed, kind, num_envs=5)
-        placement = some_placement(s, torch.Generator().manual_seed(seed))
-        expected = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
-        there = s.to(device)
-        on_device = Placement(*(field.to(device) for field in placement))
-        placed = triton_kernels.place(there.heightmap, on_device, there.catalogue, s.bin_)
-        assert torch.equal(placed.cpu(), expected)
-        assert torch.equal(there.heightmap.cpu(), s.heightmap)
+        parity.assert_placed(triton_kernels, s, some_placement(s, seed), device)
 
 
 def test_bins_of_more_cells_than_a_program_handles_are_placed_in(device: torch.device) -> None:
     rng = np.random.default_rng(0)
     for kind in ("boxes", "solids"):
         s = scene_in(bin_of((40, 33)), rng, kind, num_envs=2, most_items=2, most_orientations=1)
-        placement = some_placement(s, torch.Generator().manual_seed(1))
-        expected = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
-        there = s.to(device)
-        on_device = Placement(*(field.to(device) for field in placement))
-        assert torch.equal(triton_kernels.place(there.heightmap, on_device, there.catalogue, s.bin_).cpu(), expected)
+        parity.assert_placed(triton_kernels, s, some_placement(s, 1), device)
 
 
 def test_memory_that_is_not_contiguous_is_read_right(device: torch.device) -> None:
@@ -286,7 +202,7 @@ def test_the_backend_runs_there(device: torch.device) -> None:
 def test_a_captured_step_follows_its_inputs(kind: str) -> None:
     # Captured on one pile, replayed on others: nothing was read by the host and nothing stands still.
     s = scene(5, kind, stability="support", num_envs=4).counted(CELL).to("cuda")
-    placement = Placement(*(field.cuda() for field in some_placement(scene(5, kind, num_envs=4), _generator(0))))
+    placement = Placement(*(field.cuda() for field in some_placement(scene(5, kind, num_envs=4), 0)))
     heightmap = s.heightmap.clone()
 
     def step() -> tuple[Tensor, Tensor, Tensor]:
@@ -342,8 +258,7 @@ def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(
         rng = np.random.default_rng(seed)
         bin_ = bin_of(cells, step=1 + seed % 2, stability=RULES[seed % len(RULES)])
         s = hostile_items(scene_in(bin_, rng, kind, num_envs=4).counted(CELL), rng)
-        z_map, _ = assert_parity(s, device)
-        assert_growth(s, z_map, device)
+        assert_parity(s, device, growth=True)
 
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
@@ -352,10 +267,7 @@ def test_what_is_not_inside_the_bin_is_not_placed(kind: str, device: torch.devic
     for seed in range(12):
         rng = np.random.default_rng(seed)
         s = scene(seed, kind, num_envs=5)
-        placement, there = hostile_placement(s, rng, 0.05), s.to(device)
-        on_device = Placement(*(field.to(device) for field in placement))
-        came = triton_kernels.place(there.heightmap, on_device, there.catalogue, s.bin_).cpu()
-        assert torch.equal(came, reference.place(s.heightmap, placement, s.catalogue, s.bin_))
+        came = parity.assert_placed(triton_kernels, s, hostile_placement(s, rng, 0.05), device)
         placed += int((came != s.heightmap).any())
     assert placed > 1
 
@@ -365,7 +277,8 @@ def test_kept_maps_of_no_slot_are_not_kept(device: torch.device) -> None:
         rng = np.random.default_rng(seed)
         s = scene_in(bin_of((5, 4), step=1 + seed % 2), rng, "solids", num_envs=3).counted(CELL)
         maps = reference.drop_map(*s)
-        z_map, legal = dropped(s, device, hostile_stored(s, maps, rng))  # whatever the numbers: nothing outside is read
+        hostile = StoredMaps(*(field.to(device) for field in hostile_stored(s, maps, rng)))
+        z_map, legal = triton_kernels.drop_map(*s.to(device), hostile)  # whatever the numbers: nothing outside is read
         assert z_map.shape == legal.shape == maps[0].shape
         stored = hostile_stored(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
         nowhere = torch.where(stored.slot < 0, stored.slot, stored.slot.clamp_min(s.item_id.shape[1]))

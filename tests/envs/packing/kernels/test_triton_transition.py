@@ -43,12 +43,10 @@ SEEDS = range(4 if INTERPRETED else 40)
 
 @pytest.fixture(params=["cpu"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """Where the kernels run in this process."""
     return torch.device(request.param)
 
 
 def moved_to(state: PackingState, device: torch.device | str) -> PackingState:
-    """A copy of a state."""
     return PackingState(**{f.name: getattr(state, f.name).to(device, copy=True) for f in fields(state)})
 
 
@@ -87,7 +85,6 @@ def some_step(s: Scene, rng: np.random.Generator) -> tuple[PackingState, Tensor,
 
 
 def repeated(s: Scene, times: int) -> Scene:
-    """The same environments several times."""
     return s._replace(heightmap=s.heightmap.repeat(times, 1, 1), item_id=s.item_id.repeat(times, 1))
 
 
@@ -179,7 +176,6 @@ def test_strides_do_not_matter(device: torch.device) -> None:
 
 
 def _as_spread(tensor: Tensor, device: torch.device) -> Tensor:
-    """On the device with the same strides."""
     there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     return there.copy_(tensor)
 
@@ -218,7 +214,6 @@ def test_maps_of_more_than_2_to_the_31_placements_are_looked_up_right(device: to
 
 
 def vast(shape: tuple[int, ...], dtype: torch.dtype, path: Path) -> Tensor:
-    """Zeros that take memory only where something else is written."""
     return torch.from_file(str(path), shared=True, size=int(np.prod(shape)), dtype=dtype).view(shape)
 
 
@@ -294,7 +289,6 @@ def test_a_captured_transition_follows_its_inputs(kind: str) -> None:
 
 
 def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """A step as a graph, and what it gives."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

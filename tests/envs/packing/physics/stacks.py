@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.plan import PackingPlan
-from torchrl_gpu.envs.packing.poses import Pose
+from torchrl_gpu.envs.packing.plan import PackingPlan, Pose
 from torchrl_gpu.envs.packing.rotations import turn
 
 BIN = (0.4, 0.4, 0.3)

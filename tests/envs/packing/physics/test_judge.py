@@ -17,13 +17,11 @@ pytest.importorskip("mujoco")
 
 
 def empty_bins(number: int, **changes: Any) -> PackingEnv:
-    """Bins of 6 cells a side, 5 cm each, for cubes of 3 cells."""
     size = {"bin_size": (0.3, 0.3, 0.3), "resolution": 6, "items": RandomBoxes(3, 3), "orientations": "fixed"}
     return PackingEnv(number, **size | changes, device="cpu", seed=0)
 
 
 def bins(second: list[int]) -> PackingEnv:
-    """With a cube in the corner and another at some x."""
     env = empty_bins(len(second))
     current = env.reset()
     for gx in ([0] * len(second), second):

@@ -11,8 +11,7 @@ from tests.envs.packing.physics.stacks import BIN, plan_of_boxes, prism, turned
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.physics import Settled, settle, settle_cases
 from torchrl_gpu.envs.packing.physics.simulate import angle_between
-from torchrl_gpu.envs.packing.plan import PackingPlan
-from torchrl_gpu.envs.packing.poses import Pose, quaternion
+from torchrl_gpu.envs.packing.plan import PackingPlan, Pose, quaternion
 from torchrl_gpu.envs.packing.rotations import turn
 
 pytest.importorskip("mujoco")

@@ -1,0 +1,149 @@
+"""Agreement of a backend with the reference, and scenes for it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.envs.packing.scenes import CELL, Scene, as_solids, bin_of
+from tests.tolerances import assert_near
+from torchrl_gpu.envs.packing.kernels import reference
+from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
+
+KINDS = ("boxes", "solids", "boxes as solids")
+CPU = torch.device("cpu")
+
+
+def assert_parity(
+    kernels: ModuleType, s: Scene, stored: StoredMaps | None = None, device: torch.device = CPU, growth: bool = True
+) -> tuple[Tensor, Tensor]:
+    """z and legality of the reference, to the bit, and growth but for the order of its sums."""
+    there, z_map, legal = s.to(device), *reference.drop_map(*s)
+    came_z, came_legal = kernels.drop_map(*there, stored and StoredMaps(*(field.to(device) for field in stored)))
+    assert torch.equal(came_z.cpu(), z_map)
+    assert torch.equal(came_legal.cpu(), legal)
+    if growth:
+        expected = reference.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
+        came = kernels.pile_growth(there.heightmap, there.item_id, came_z, there.catalogue, s.bin_)
+        assert_near(came.cpu(), expected)
+    return z_map, legal
+
+
+def assert_placed(kernels: ModuleType, s: Scene, placement: Placement, device: torch.device = CPU) -> Tensor:
+    """The heightmap of the reference after a placement, to the bit; the one before is not written."""
+    expected, there = reference.place(s.heightmap, placement, s.catalogue, s.bin_), s.to(device)
+    on_device = Placement(*(field.to(device) for field in placement))
+    assert torch.equal(kernels.place(there.heightmap, on_device, there.catalogue, s.bin_).cpu(), expected)
+    assert torch.equal(there.heightmap.cpu(), s.heightmap)
+    return expected
+
+
+def some_placement(s: Scene, seed: int | torch.Generator) -> Placement:
+    """The first item of each environment somewhere it fits, at rest or not; none where it fits nowhere."""
+    generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
+    item = s.item_id[:, 0]
+    orientation = torch.randint(s.catalogue.num_orientations, item.shape, generator=generator)
+    extent = s.catalogue.extent[item.clamp_min(0), orientation]
+    room = torch.tensor(s.bin_.cells) - extent
+    corner = (torch.rand(room.shape, generator=generator) * (room + 1)).long().clamp_min(0)
+    fits = (room >= 0).all(1)
+    z = torch.randint(8, item.shape, generator=generator) * CELL
+    return Placement(torch.where(fits, item, -1), orientation, *corner.unbind(1), z)
+
+
+def shown_next(s: Scene, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Items in other slots than before, some of them new ones or none; and the slots in which the others were."""
+    num_envs, num_slots = s.item_id.shape
+    slot = torch.from_numpy(np.stack([rng.permutation(num_slots) for _ in range(num_envs)]))
+    item_id = s.item_id.gather(1, slot)
+    fresh = torch.from_numpy(rng.random(slot.shape) < 0.3)
+    other = torch.from_numpy(rng.integers(-1, s.catalogue.num_items, slot.shape))
+    forgotten = torch.from_numpy(rng.random(slot.shape) < 0.1)  # the same item, but its maps are not stored
+    return torch.where(fresh, other, item_id), torch.where(fresh | forgotten, -1, slot)
+
+
+def changed_by(placement: Placement, s: Scene, rng: np.random.Generator) -> Tensor:
+    """Cells that a placement covers, or some more; none where nothing was placed."""
+    extent = s.catalogue.extent[placement.item_id.clamp_min(0), placement.orientation]
+    corner = torch.stack([placement.x, placement.y], 1)
+    more = torch.from_numpy(rng.integers(0, 3, (2, *corner.shape)))
+    changed = torch.cat(
+        [(corner - more[0]).clamp_min(0), torch.minimum(corner + extent + more[1], torch.tensor(s.bin_.cells))], 1
+    )
+    return torch.where(placement.item_id[:, None] >= 0, changed, int(rng.integers(0, 3)))
+
+
+def assert_kept_maps_follow(kernels: ModuleType, s: Scene, seed: int, steps: int, device: torch.device = CPU) -> None:
+    """Maps stored over several placements are those of the reference."""
+    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    z_map, legal = reference.drop_map(*s)
+    for _ in range(steps):
+        placement = some_placement(s, generator)
+        heightmap = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
+        item_id, slot = shown_next(s, rng)
+        stored = StoredMaps(z_map, legal, slot, changed_by(placement, s, rng))
+        s = s._replace(heightmap=heightmap, item_id=item_id)
+        z_map, legal = assert_parity(kernels, s, stored, device, growth=False)
+
+
+def one_item(extent: tuple[int, int], kind: str, unit: float | None = None) -> Catalogue:
+    box = Catalogue.of_boxes(torch.tensor([[[*extent, CELL]]], dtype=torch.float64), torch.ones(1))
+    return as_solids(box, unit) if kind == "solids" else box
+
+
+def assert_every_pattern(
+    kernels: ModuleType, shape: tuple[int, int], rule: str, kind: str, device: torch.device = CPU, every: int = 1
+) -> None:
+    """Stability of an item on every pattern of contact cells, or some of them."""
+    cells = shape[0] * shape[1]
+    pattern = (torch.arange(1, 2**cells)[::every, None] >> torch.arange(cells) & 1).view(-1, *shape)
+    item_id = torch.zeros(len(pattern), 1, dtype=torch.int64)
+    s = Scene((1 + pattern) * CELL, item_id, one_item(shape, kind, CELL), bin_of(shape, stability=rule))
+    _, legal = kernels.drop_map(*s.to(device))
+    expected = [reference.stands(c, np.ones_like(c), False, rule) for c in pattern.bool().numpy()]
+    assert legal[:, 0, 0, 0, 0].tolist() == expected
+    assert 0 < sum(expected) < len(expected)
+
+
+def assert_held_by_three_posts(kernels: ModuleType, kind: str, half: int, device: torch.device = CPU) -> None:
+    """A wide item on three posts whose triangle holds the centre, or, one post moved by a cell, just misses it."""
+    shape = 2 * half - 1, 2 * half
+    heightmap = torch.full((2, *shape), CELL)
+    for env, far in enumerate((half, half - 1)):
+        for cell in ((0, 0), (shape[0] - 1, 0), (half - 1, far)):
+            heightmap[env, *cell] = 2 * CELL
+    s = Scene(
+        heightmap, torch.zeros(2, 1, dtype=torch.int64), one_item(shape, kind), bin_of(shape, stability="support")
+    )
+    _, legal = assert_parity(kernels, s, device=device, growth=False)
+    assert legal[:, 0, 0, 0, 0].tolist() == [True, False]
+
+
+def assert_only_what_changed_is_made_anew(
+    kernels: ModuleType, step: int, unit: float | None, device: torch.device = CPU
+) -> None:
+    """Stored maps that are none: what comes back differs from them exactly where a window meets the changed cell."""
+    item_id = torch.zeros(1, 1, dtype=torch.int64)
+    for corner in ((4, 5), (8, 7), (0, 0)):
+        s = Scene(torch.zeros(1, 10, 9), item_id, one_item((3, 2), "solids", unit), bin_of((10, 9), step=step))
+        nonsense = torch.full((1, 1, 1, *s.bin_.grid), 0.75)
+        changed = torch.tensor([[*corner, corner[0] + 1, corner[1] + 1]])
+        stored = StoredMaps(nonsense, torch.zeros_like(nonsense, dtype=torch.bool), item_id, changed)
+        came = kernels.drop_map(*s.to(device), StoredMaps(*(field.to(device) for field in stored)))
+        z_map, legal = (each.cpu()[0, 0, 0] for each in came)
+        fits = reference.drop_map(*s)[1][0, 0, 0]
+        x, y = (torch.arange(g) * step for g in s.bin_.grid)
+        x, y = x.clamp_max(10 - 3), y.clamp_max(9 - 2)
+        meets = ((x <= corner[0]) & (x + 3 > corner[0]))[:, None] & ((y <= corner[1]) & (y + 2 > corner[1]))
+        assert torch.equal(z_map[fits] != 0.75, meets[fits])
+        assert torch.equal(legal, fits & meets)
+
+
+def assert_rounding_is_counted_away(kernels: ModuleType, s: Scene, device: torch.device = CPU) -> None:
+    """A height within a thousandth of a count is that count: what comes out is whole again, and as stable."""
+    error = (torch.rand(s.heightmap.shape, generator=torch.Generator().manual_seed(0)) - 0.5) * 1e-4 * CELL
+    came = kernels.drop_map(*s._replace(heightmap=(s.heightmap + error).clamp_min(0)).to(device))
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(came, reference.drop_map(*s), strict=True))
