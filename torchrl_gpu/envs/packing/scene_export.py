@@ -39,11 +39,7 @@ def plan_table(plan: PackingPlan) -> dict[str, Any]:
 
 
 def save_plan(plan: PackingPlan, path: str | os.PathLike[str]) -> Path:
-    """Writes `plan_table` as JSON; parent folders are made.
-
-    Returns:
-        The path written.
-    """
+    """Writes `plan_table` as JSON and returns the path; parent folders are made."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(plan_table(plan), indent=2) + "\n", encoding="utf-8")
@@ -51,13 +47,10 @@ def save_plan(plan: PackingPlan, path: str | os.PathLike[str]) -> Path:
 
 
 def save_glb(plan: PackingPlan, path: str | os.PathLike[str]) -> Path:
-    """Writes the packed bin as a glTF scene: items in the viewer's colours, transparent walls.
+    """Writes the packed bin as a glTF scene and returns the path: items in the viewer's colours, transparent walls.
 
     Item i is the node `item-i`, a child of the node `bin`, which turns z up into glTF's y up: poses in `bin` are those
     of the plan. Parent folders are made.
-
-    Returns:
-        The path written.
 
     Raises:
         ModuleNotFoundError: trimesh is not installed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ class ViewablePacking:
 
     def __init__(self, env: PackingEnv) -> None:
         self.env = env
-        self._views: dict[tuple[int, int, int], BinView] = {}
+        self._view = lru_cache(_MOST_VIEWS)(partial(BinView, env))
 
     @property
     def num_envs(self) -> int:
@@ -127,13 +128,6 @@ class ViewablePacking:
             z=float(s.z_map[index, slot, orientation, place[0], place[1]]),
             height=float(env.catalogue.height[item, orientation]),
         )
-
-    def _view(self, index: int, width: int, height: int) -> BinView:
-        found = self._views.pop((index, width, height), None) or BinView(self.env, index, width, height)
-        self._views[index, width, height] = found
-        if len(self._views) > _MOST_VIEWS:
-            self._views.pop(next(iter(self._views)))  # the least recently used
-        return found
 
 
 def viewable(env: PackingEnv) -> ViewablePacking:

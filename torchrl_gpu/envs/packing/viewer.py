@@ -61,13 +61,7 @@ def frames(env: PackedBins, index: int = 0, *, width: int = 640, height: int = 4
 
 
 class BinView:
-    """Renderer of one bin of an environment; solids drawn once are kept for the next picture.
-
-    Args:
-        env: As in `render`.
-        index: Of the environment.
-        width, height: Pixels.
-    """
+    """Renderer of one bin of an environment; solids drawn once are kept for the next picture."""
 
     def __init__(self, env: PackedBins, index: int, width: int, height: int) -> None:
         self._env, self._index, self._camera = env, index, Camera(env.bin.size, width, height)

@@ -15,11 +15,7 @@ class AlikeSequences(BoxSequences):
     """Sequences of a file whose boxes are those of another source, such as the published ones of a protocol.
 
     Their items have the numbers that the other source gives them, so that what was made for its items, such as
-    `NextItems`, takes these.
-
-    Args:
-        file: The sequences.
-        source: The other source; boxes that it lacks are an error of `build`.
+    `NextItems`, takes these. Boxes that it lacks are an error of `build`.
     """
 
     def __init__(self, file: BoxSequences, source: ItemSource) -> None:

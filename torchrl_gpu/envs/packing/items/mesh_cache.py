@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from torchrl_gpu.envs.packing.items.rasterise import Heightmaps
 from torchrl_gpu.envs.packing.items.segments import EDGE
+from torchrl_gpu.envs.state_validation import ANY, Bounds, Entry
 
 _LOG = logging.getLogger(__name__)
 _VERSION = 1  # of what the rasteriser gives and of the files; another number makes all be made again
@@ -31,13 +31,7 @@ def cache_key(digest: str, scale: float, rotations: np.ndarray, cell: tuple[floa
 
 
 class MeshCache:
-    """Cache of heightmaps by key.
-
-    The part in the process is shared by all caches, on the device where it was made, up to a gibibyte.
-
-    Args:
-        folder: Where to keep a file for each key besides; made if it is not there.
-    """
+    """Cache of heightmaps by key: in the process, where all caches share a gibibyte, and in a folder, if given."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -105,20 +99,12 @@ def _checked(held: Any, key: str, num_orientations: int) -> Heightmaps:
     """Validated heightmaps of a file's content; ValueError if they are invalid."""
     if not isinstance(held, dict) or held.get("key") != key:
         raise ValueError("it has another key")
-    tensors = [held[name] for name in Heightmaps._fields if isinstance(held.get(name), Tensor)]
-    if len(tensors) != len(Heightmaps._fields):
-        raise ValueError("it lacks tensors")
-    top, bottom, extent = tensors
-    if (top.dtype, bottom.dtype, extent.dtype) != (torch.float32, torch.float32, torch.int64):
-        raise ValueError("its tensors have other types")
-    if extent.shape != (num_orientations, 2) or extent.min() < 1:
-        raise ValueError("it has other orientations")
-    if not top.shape == bottom.shape == (num_orientations, *extent.amax(0).tolist()):
-        raise ValueError("its maps have another shape")
+    extent = Entry(torch.int64, (num_orientations, 2), Bounds(1)).check("it", "extent", held.get("extent"))
+    shape = (num_orientations, *extent.amax(0).tolist())
+    top = Entry(torch.float32, shape, Bounds(0, torch.finfo(torch.float32).max)).check("it", "top", held.get("top"))
+    bottom = Entry(torch.float32, shape, Bounds(0, ANY[1])).check("it", "bottom", held.get("bottom"))
     material = bottom.isfinite()
-    heights = torch.where(material, top - bottom, -top.abs())
-    if not (top.isfinite().all() and (top >= 0).all() and (bottom >= 0).all()):
-        raise ValueError("its heights are not finite or negative")
+    heights = torch.where(material, top - bottom, -top)
     if not torch.where(material, heights >= 0, heights == 0).all():
         raise ValueError("its tops lie under its bottoms")
     return Heightmaps(top, bottom, extent)

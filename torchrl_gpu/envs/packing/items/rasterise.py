@@ -19,16 +19,11 @@ Mesh = tuple[np.ndarray, np.ndarray]
 
 
 class Heightmaps(NamedTuple):
-    """Heightmaps of an item in every orientation, above the lowest point of the turned item.
+    """Heightmaps of an item in every orientation, above the lowest point of the turned item."""
 
-    top: float32 (O, P, Q), metres; 0 where there is no material.
-    bottom: float32 (O, P, Q), metres; +inf where there is no material.
-    extent: int64 (O, 2), cells of the footprint, whose corner is at the least x and y of the turned item.
-    """
-
-    top: Tensor
-    bottom: Tensor
-    extent: Tensor
+    top: Tensor  # (O, P, Q) float32, metres; 0 where there is no material
+    bottom: Tensor  # (O, P, Q) float32, metres; +inf where there is no material
+    extent: Tensor  # (O, 2) int64, cells of the footprint, whose corner is at the least x and y of the turned item
 
 
 def rasterise(

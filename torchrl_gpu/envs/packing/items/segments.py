@@ -51,16 +51,11 @@ def extremes(surfaces: Surfaces, footprint: tuple[int, int]) -> tuple[Tensor, Te
 
 
 class _Segments(NamedTuple):
-    """Segments that each lie over one strip of cells with the same x; all (S,).
+    """Segments that each lie over one strip of cells with the same x; all (S,), float64 but for the first."""
 
-    first: Index of the strip's first cell in the flattened maps.
-    start_y, end_y: Cells, float64.
-    start_z, end_z: Metres, float64.
-    """
-
-    first: Tensor
-    start_y: Tensor
-    start_z: Tensor
+    first: Tensor  # int64, the strip's first cell in the flattened maps
+    start_y: Tensor  # cells
+    start_z: Tensor  # metres
     end_y: Tensor
     end_z: Tensor
 

@@ -89,11 +89,6 @@ class BoxSequences(ItemSource):
         self.names, self.episodes, self.labels, self.unit = _read(self.path, unit)
         self._said: set[str] = set()
 
-    @property
-    def num_sequences(self) -> int:
-        """Episodes in the file."""
-        return len(self.episodes)
-
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         played = self.played(bin_, orientations)
         sizes, number = played.sizes, np.bincount(np.concatenate(played.rows))

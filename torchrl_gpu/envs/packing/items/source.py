@@ -176,10 +176,8 @@ class WithItems(Protocol):
 class SameItems(ItemSource):
     """Items and episodes of another environment, not built again: its catalogue is shared.
 
-    In other orientations they are built, by the other environment's source.
-
-    Args:
-        env: The other one; one that is built with this source differs from it in no argument that decides its items.
+    In other orientations they are built, by the other environment's source. An environment built with this source
+    differs from that one in no argument that decides its items.
     """
 
     def __init__(self, env: WithItems) -> None:

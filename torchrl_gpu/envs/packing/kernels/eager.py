@@ -1,8 +1,5 @@
 """The packing kernels in plain torch: every device, no compiler, no host read.
 
-Boxes cost nothing per cell: the maximum of the pile under a box is a sliding maximum over power-of-two windows.
-Irregular items cost one subtraction and one maximum per footprint cell, over all placements at once.
-
 On a CPU `torch.where` over a mask that changes from element to element takes ten times as long as arithmetic or
 more, and a comparison into booleans four times: hence infinities that a maximum absorbs, rather than masks, in the
 large maps.

@@ -76,16 +76,11 @@ def drop_item(
 def stands(
     contact: np.ndarray, material: np.ndarray, on_floor: bool, rule: str, centre: np.ndarray | None = None
 ) -> bool:
-    """True where an item is stable on its contact cells.
+    """True where an item is stable on its contact cells (P, Q), given those with material, by a rule of `_RULES`.
 
-    Args:
-        contact: (P, Q) bool, cells where the item touches the pile or the floor.
-        material: (P, Q) bool, cells of the item.
-        on_floor: True where its base is on the floor of the bin.
-        rule: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or "com", see `holds`. The code
-            released with the two papers differs from 21 cells on and on edges of the hull, see
-            `docs/environments/packing-reference.md`.
-        centre: (2,) integers, centre of mass in sixteenths of a cell; None for the middle. Read by "com" only.
+    The rules are "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) and "com", see `holds`. The
+    code released with the two papers differs from 21 cells on and on edges of the hull, see
+    `docs/environments/packing-reference.md`. `centre` is as in `holds`, and read by "com" only.
 
     Raises:
         ValueError: There is no such rule.
@@ -190,14 +185,7 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
 
 
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Increase of the sum of the heightmap by each placement.
-
-    Args:
-        heightmap: (N, X, Y) float32, metres.
-        item_id: (N, K) int64.
-        z_map: (N, K, O, Gx, Gy) float32, from `drop_map`.
-        catalogue: The items.
-        bin_: The bin.
+    """Increase of the sum of the heightmap by each placement at the rest heights of `drop_map`.
 
     Returns:
         (N, K, O, Gx, Gy) float32, metres summed over cells; 0 where the footprint does not fit.

@@ -23,16 +23,10 @@ def stands_in_physics(
     friction: float = FRICTION,
     workers: int | None = None,
 ) -> np.ndarray:
-    """Stability of the last item of some bins: it must stay where it was put while all others are fixed.
+    """Stability of the last item of bins `indices` (B,): it must stay where it was put while all others are fixed.
 
-    Args:
-        env: A packing environment. Its state is read back to the host.
-        indices: Indices of B bins.
-        seconds, friction: As for `settle`.
-        workers: As for `settle_cases`.
-
-    Returns:
-        (B,) bool; True for an empty bin.
+    The state is read back to the host; seconds, friction and workers are as for `settle_cases`. Returns (B,) bool, True
+    for an empty bin.
     """
     plans = [plan_of(env, index) for index in indices]
     verdicts = in_threads(lambda plan: _last_stands(plan, seconds, friction), plans, workers, progress=False)

@@ -19,15 +19,9 @@ PALETTE_FRAMES = 8  # frames that choose the colours of a GIF
 
 
 def save_png(frame: Tensor, path: str | os.PathLike[str], caption: str | None = None) -> Path:
-    """Writes one frame as PNG; the file appears whole or not at all, parent folders are made.
+    """Writes a frame, uint8 (H, W, 3) on any device, as PNG and returns the path.
 
-    Args:
-        frame: uint8 (H, W, 3), on any device.
-        path: Where to write.
-        caption: Text for the upper left corner, several lines if it holds line breaks.
-
-    Returns:
-        The path written.
+    The file appears whole or not at all, parent folders are made; a caption stands in the upper left corner.
     """
     return _write(_image(frame, caption), path, format="PNG", optimize=True)
 
@@ -68,16 +62,7 @@ def save_gif(
 
 
 def contact_sheet(pictures: Tensor, columns: int, gap: int = 8) -> Tensor:
-    """Pictures side by side, row after row, on the viewer's background.
-
-    Args:
-        pictures: uint8 (B, H, W, 3), B ≥ 1.
-        columns: Pictures per row.
-        gap: Pixels between them.
-
-    Returns:
-        uint8 (rows·(H + gap) − gap, columns·(W + gap) − gap, 3).
-    """
+    """Pictures, uint8 (B, H, W, 3), B ≥ 1, in rows, `gap` pixels apart, on the viewer's background."""
     if columns < 1 or not len(pictures):
         raise ValueError(f"contact_sheet: needs at least one picture and one column; got {len(pictures)} and {columns}")
     count, height, width, _ = pictures.shape

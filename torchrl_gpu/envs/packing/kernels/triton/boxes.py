@@ -1,11 +1,8 @@
 """`drop_map` of boxes in small bins in Triton: columns of the bin in registers.
 
-A lane is one line of placements along x, of one box in one orientation in one bin: many bins share a program. The
-maximum over the box's width is taken while the lane reads the rows, the maximum over its length from power-of-two
-windows in registers, in as many operations as the length has binary digits. Each result is written once; a line reads
-`width` words per row, from the first-level cache: in bins this narrow shuffles between lanes would cost as much.
-
-Stored maps are not read: recomputing a height costs less than loading it.
+A lane is one line of placements along x, of one box in one orientation in one bin. The maximum over the box's width is
+taken while the lane reads the rows, the maximum over its length from power-of-two windows in registers. Stored maps are
+not read: recomputing a height costs less than loading it.
 """
 
 # Arguments of kernels have no types that mypy knows.

@@ -1,17 +1,13 @@
 """First contact of irregular items in Triton: the inner loop, which takes nearly all of the time.
 
 V items rest on T placements, or pairs of placements: V·T results stay in registers while the cells of the footprint
-pass by, so that a height is read once for V add-maxima and a bottom once for T. That matters because a multiprocessor
-reads 32 words a clock, but adds and maximises 64.
-
-Cells pass by in the order of the phases of the grid step: within a phase neighbouring placements read neighbouring
-words, and what a tile reads of a phase fits the first-level cache. A placement flush with the wall begins in another
-phase than its neighbours; only its address differs. Cells of the padding are never visited.
+pass by, so that a height is read once for V add-maxima and a bottom once for T. Cells pass by in the order of the
+phases of the grid step: within a phase neighbouring placements read neighbouring words. A placement flush with the wall
+begins in another phase than its neighbours; only its address differs. Cells of the padding are never visited.
 
 Whole heights are counted in int16, two placements to a register: Hopper and the Blackwell of data centres add and
-maximise both in one instruction (VIADDMNMX.S16x2), other Blackwells in two (VIADD.16x2, VIMNMX.S16x2); float32 takes
-four. A bottom becomes a count inside an addition: the low half of `1.5·2²³ − b/unit` as a float is the
-count of −b, and where there is no material it is held at less than any height.
+maximise both in one instruction (VIADDMNMX.S16x2), other Blackwells in two (VIADD.16x2, VIMNMX.S16x2). A bottom becomes
+a count inside an addition: the low half of `1.5·2²³ − b/unit` as a float is the count of −b.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -33,23 +29,15 @@ def first_contact(
     heights, low, x, y, p, q, per_unit, X, Y, pitch,
     PAIRS: tl.constexpr, PACKED: tl.constexpr, STEP: tl.constexpr, V: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Highest `h − b` over the cells of V items that share the extent p × q, at least 0.
+    """Highest `h − b` over the cells of V items that share the extent p × q at T placements, at least 0.
 
     Args:
         heights: The split heightmap of one bin: float32, metres; or, for pairs, int32: the count of a cell in the low
             half, that of the cell a step further along x in the high half.
-        low: (V,) pointers to bottoms, float32, metres.
-        x: (T,) int32, first cell of each placement; of a pair, that of its first.
-        y: Likewise.
-        p: Cells of the items along x.
-        q: Cells of the items along y.
-        per_unit: Units per metre.
-        X, Y: Cells of the bin.
-        pitch: Cells from a row of the bottoms to the next.
+        low: (V,) pointers to bottoms, float32, metres, of rows `pitch` apart.
+        x, y: (T,) int32, first cell of each placement; of a pair, that of its first.
         PAIRS: True to count whole units, two placements to an int32.
         PACKED: True where the device has instructions for pairs of int16.
-        STEP: Cells between placements.
-        V, T: Sizes.
 
     Returns:
         (V, T) float32, metres, or int32, a pair of counts.

@@ -1,10 +1,9 @@
 """The packing kernels in Triton, for CUDA devices.
 
-One launch computes the z-map and the legal mask, stability included, of every placement: of boxes in small bins, of
-boxes in large ones, or of irregular items; for the latter two a small launch prepares its input. The rest of a step is
-one launch for the action and one for the environments that are reset. Nothing is read back and the launch grid follows
-from shapes alone, so that calls can be captured in a CUDA graph. With `TRITON_INTERPRET=1` the same kernels run on a
-CPU, slowly, for tests.
+One launch computes the z-map and the legal mask, stability included, of every placement; for large bins and irregular
+items a small launch prepares its input. The rest of a step is one launch for the action and one for the environments
+that are reset. Nothing is read back and the launch grid follows from shapes alone, so that calls can be captured in a
+CUDA graph. With `TRITON_INTERPRET=1` the same kernels run on a CPU, slowly, for tests.
 """
 
 from __future__ import annotations

@@ -25,27 +25,16 @@ def stands(
     heights, low, x, y, p, q, z, centre, tolerance, X, Y, pitch,
     RULE: tl.constexpr, FLAT: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """True where V items are stable at rest on T placements.
+    """True where V items are stable at rest at z (V, T) on T placements, by "corners", "support" or "com"; (V, T).
 
     Args:
         heights: The split heightmap of the bin, a pointer, or of the bin of each placement, (T,).
-        low: (V,) pointers to the bottoms of the items; not read for boxes.
-        x: (T,) int32, first cell of each placement.
-        y: Likewise.
-        p: Cells of the items along x: a number, or for boxes (T,), 0 where there is no placement.
-        q: Likewise along y.
-        z: (V, T) float32.
+        low: (V,) pointers to the bottoms of the items, of rows `pitch` apart; not read for boxes.
+        x, y: (T,) int32, first cell of each placement.
+        p, q: Cells of the items: numbers, or for boxes (T,), 0 where there is no placement.
         centre: Pointers to the centres of mass of the items, (V, 1), int32 sixteenths of a cell from the corner of the
             footprint; read by "com" only, and not for boxes, whose centre is the middle.
         tolerance: Gaps up to this count as contact.
-        X, Y: Cells of the bin.
-        pitch: Cells from a row of the bottoms to the next.
-        RULE: "corners", "support" or "com".
-        FLAT: True for boxes.
-        STEP: Grid step by which `heights` is split.
-
-    Returns:
-        (V, T) bool.
     """
     HULL: tl.constexpr = RULE == "support" or RULE == "com"
     CELL: tl.constexpr = 16 if RULE == "com" else 2  # units of a length to a cell
