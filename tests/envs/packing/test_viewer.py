@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageSequence
-from torch import Tensor
 
+from tests.envs.packing.settings import legal_action, packing
 from torchrl_gpu.envs.packing import viewer
 from torchrl_gpu.envs.packing.render.camera import grid_step
 from torchrl_gpu.envs.packing.render.palette import decode_srgb, encode_srgb
@@ -24,97 +23,36 @@ from torchrl_gpu.envs.packing.types import Bin
 SMALL = {"width": 96, "height": 72}
 
 
-@dataclass
-class FakeEnv:
-    """The attributes that the viewer reads, with bins packed by dropping items where they come to lie lowest."""
-
-    placements: Tensor
-    placement_z: Tensor
-    num_packed: Tensor
-    catalogue: Any
-    bin: Bin
-
-
-def drop(
-    tops: list[Tensor], bottoms: list[Tensor], cells: int, height: float, step: int
-) -> list[tuple[int, int, int, float]]:
-    """(item, x, y, z) of each item at its lowest place, in turn; items that fit nowhere are left out."""
-    pile, placed = torch.zeros(cells, cells), []
-    for item, (top, bottom) in enumerate(zip(tops, bottoms, strict=True)):
-        windows = pile.unfold(0, top.shape[0], step).unfold(1, top.shape[1], step)
-        rest = (windows - bottom).amax((-1, -2))
-        place = int(rest.argmin())
-        x, y, z = place // rest.shape[1] * step, place % rest.shape[1] * step, float(rest.flatten()[place])
-        if z + float(top.max()) > height:
-            continue
-        under = pile[x : x + top.shape[0], y : y + top.shape[1]]
-        under.copy_(torch.where(bottom < math.inf, torch.maximum(under, z + top), under))
-        placed.append((item, x, y, z))
-    return placed
-
-
-def tensors(bins: list[list[tuple[int, int, int, float]]], longest: int) -> tuple[Tensor, Tensor, Tensor]:
-    placements, z = torch.zeros(len(bins), longest, 4, dtype=torch.int32), torch.zeros(len(bins), longest)
-    for n, placed in enumerate(bins):
-        for t, (item, x, y, base) in enumerate(placed):
-            placements[n, t] = torch.tensor([item, 0, x, y])
-            z[n, t] = base
-    return placements, z, torch.tensor([len(placed) for placed in bins])
-
-
 @cache
-def box_env() -> FakeEnv:
-    """Three 10×10×10 bins: one packed from boxes of sides 2 to 5, one with fewer of them, one empty."""
-    sizes = torch.randint(2, 6, (24, 3), generator=torch.Generator().manual_seed(0))
-    tops = [torch.full((int(p), int(q)), float(h)) for p, q, h in sizes]
-    placed = drop(tops, [torch.zeros_like(top) for top in tops], 10, 10.0, 1)
-    catalogue = SimpleNamespace(flat=True, extent=sizes[:, None, :2], height=sizes[:, None, 2].float())
-    bins = [placed, placed[:5], []]
-    return FakeEnv(*tensors(bins, 24), catalogue, Bin((10.0, 10.0, 10.0), (10, 10)))
+def bins_of(setting: str, *fewer: int) -> SimpleNamespace:
+    """What the viewer reads of bins with all items of one packing, and with the first few of them."""
+    env, generator = packing(setting, 1), torch.Generator().manual_seed(0)
+    current = env.reset()
+    while not current["done"].any():
+        action = legal_action(current["action_mask"], generator)
+        current = env.step(current.set("action", action))["next"].exclude("reward")
+    rows = torch.zeros(1 + len(fewer), dtype=torch.int64)
+    return SimpleNamespace(
+        placements=env.placements[rows],
+        placement_z=env.placement_z[rows],
+        num_packed=torch.tensor([int(env.num_packed), *fewer]),
+        catalogue=env.catalogue,
+        bin=env.bin,
+    )
 
 
-def bowl(size: int, cell: float) -> tuple[Tensor, Tensor]:
-    x = torch.arange(size) + 0.5 - size / 2
-    radius = torch.hypot(x[:, None], x) * 2 / size
-    outer = size * cell * 0.4 * (1.0 - (1.0 - radius**2).clamp_min(0.0).sqrt())
-    return torch.where(radius < 1.0, outer + 0.012, 0.0), torch.where(radius < 1.0, outer, math.inf)
+def box_env() -> SimpleNamespace:
+    return bins_of("bpp10", 5, 0)
 
 
-def ell(p: int, q: int, arm: int, height: float) -> tuple[Tensor, Tensor]:
-    material = torch.zeros(p, q, dtype=torch.bool)
-    material[:arm] = True
-    material[:, :arm] = True
-    return torch.where(material, height, 0.0), torch.where(material, 0.0, math.inf)
-
-
-def cylinder(size: int, height: float) -> tuple[Tensor, Tensor]:
-    x = torch.arange(size) + 0.5 - size / 2
-    material = torch.hypot(x[:, None], x) < size / 2
-    return torch.where(material, height, 0.0), torch.where(material, 0.0, math.inf)
-
-
-@cache
-def solid_env() -> FakeEnv:
-    """Two 0.4×0.4×0.3 m bins of 200×200 cells with bowls, L shapes and cylinders."""
-    cell = 0.002
-    items = [bowl(70, cell), ell(60, 50, 20, 0.07), cylinder(40, 0.09), ell(40, 64, 14, 0.05), bowl(60, cell)]
-    placed = drop([top for top, _ in items], [bottom for _, bottom in items], 200, 0.3, 4)
-    top, bottom = torch.zeros(5, 70, 70), torch.full((5, 70, 70), math.inf)
-    for i, (own_top, own_bottom) in enumerate(items):
-        top[i, : own_top.shape[0], : own_top.shape[1]] = own_top
-        bottom[i, : own_top.shape[0], : own_top.shape[1]] = own_bottom
-    catalogue = SimpleNamespace(flat=False, maps=lambda item, orientation: (top[item], bottom[item]))
-    return FakeEnv(*tensors([placed, placed[:2]], 5), catalogue, Bin((0.4, 0.4, 0.3), (200, 200)))
-
-
-ENVS = pytest.mark.parametrize("env", [box_env(), solid_env()], ids=["boxes", "solids"])
+ENVS = pytest.mark.parametrize("env", [box_env(), bins_of("irregular", 2)], ids=["boxes", "solids"])
 
 
 # -- contract --------------------------------------------------------------------------------------------------------
 
 
 @ENVS
-def test_shapes_types_and_devices(env: FakeEnv) -> None:
+def test_shapes_types_and_devices(env: SimpleNamespace) -> None:
     one, some, cut = (
         viewer.render(env, 1, **SMALL),
         viewer.render(env, [1, 0], **SMALL),
@@ -127,7 +65,7 @@ def test_shapes_types_and_devices(env: FakeEnv) -> None:
 
 
 @ENVS
-def test_same_picture_twice_alone_or_in_a_batch(env: FakeEnv) -> None:
+def test_same_picture_twice_alone_or_in_a_batch(env: SimpleNamespace) -> None:
     batch = viewer.render(env, [0, 1], **SMALL)
     assert torch.equal(batch, viewer.render(env, slice(0, 2), **SMALL))
     for index in (0, 1):
@@ -136,7 +74,7 @@ def test_same_picture_twice_alone_or_in_a_batch(env: FakeEnv) -> None:
 
 @ENVS
 @pytest.mark.parametrize(("width", "height"), [(33, 57), (101, 20), (64, 48), (1, 1)])
-def test_odd_sizes(env: FakeEnv, width: int, height: int) -> None:
+def test_odd_sizes(env: SimpleNamespace, width: int, height: int) -> None:
     assert viewer.render(env, 0, width=width, height=height).shape == (height, width, 3)
 
 
@@ -151,17 +89,16 @@ def test_frames_show_every_stage() -> None:
 
 
 @ENVS
-def test_upto_beyond_the_last_item_shows_all(env: FakeEnv) -> None:
+def test_upto_beyond_the_last_item_shows_all(env: SimpleNamespace) -> None:
     assert torch.equal(viewer.render(env, 0, upto=1000, **SMALL), viewer.render(env, 0, **SMALL))
 
 
 @ENVS
-def test_scale_of_the_world_does_not_matter(env: FakeEnv) -> None:
-    heights = {"extent": env.catalogue.extent, "height": env.catalogue.height / 10} if env.catalogue.flat else {}
-    catalogue = SimpleNamespace(flat=env.catalogue.flat, **heights)
-    catalogue.maps = lambda item, orientation: [side / 10 for side in env.catalogue.maps(item, orientation)]
-    bin_ = Bin(tuple(side / 10 for side in env.bin.size), env.bin.cells)
-    small = FakeEnv(env.placements, env.placement_z / 10, env.num_packed, catalogue, bin_)
+def test_scale_of_the_world_does_not_matter(env: SimpleNamespace) -> None:
+    c, bin_ = env.catalogue, Bin(tuple(side / 10 for side in env.bin.size), env.bin.cells)
+    maps = {} if c.flat else {"top": c.top / 10, "bottom": c.bottom / 10}
+    catalogue = replace(c, height=c.height / 10, **maps)
+    small = SimpleNamespace(**vars(env) | {"placement_z": env.placement_z / 10, "catalogue": catalogue, "bin": bin_})
     difference = viewer.render(small, 0, **SMALL).int() - viewer.render(env, 0, **SMALL)
     assert difference.abs().float().mean() < 0.1  # rounding moves a sample here and there
 
@@ -192,15 +129,9 @@ def test_grid_step_is_a_round_number(longest: float, step: float) -> None:
 
 @pytest.mark.gpu
 @ENVS
-def test_a_bin_on_a_gpu_is_drawn_as_on_the_cpu(env: FakeEnv) -> None:
-    catalogue = SimpleNamespace(flat=env.catalogue.flat)
-    if env.catalogue.flat:
-        catalogue.extent, catalogue.height = env.catalogue.extent.cuda(), env.catalogue.height.cuda()
-    else:
-        top, bottom = (maps.cuda() for maps in env.catalogue.maps(torch.arange(5), None))
-        catalogue.maps = lambda item, orientation: (top[item], bottom[item])
-    state = (t.cuda() for t in (env.placements, env.placement_z, env.num_packed))
-    on_gpu = FakeEnv(*state, catalogue, env.bin)
+def test_a_bin_on_a_gpu_is_drawn_as_on_the_cpu(env: SimpleNamespace) -> None:
+    moved = {name: value.cuda() for name, value in vars(env).items() if isinstance(value, torch.Tensor)}
+    on_gpu = SimpleNamespace(**vars(env) | moved | {"catalogue": env.catalogue.to(torch.device("cuda"))})
     assert torch.equal(viewer.render(on_gpu, [0, 1], **SMALL), viewer.render(env, [0, 1], **SMALL))
 
 

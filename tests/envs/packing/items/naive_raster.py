@@ -1,4 +1,4 @@
-"""What the rasteriser must give, one triangle and one cell at a time, and rays that do not know about cells."""
+"""What the rasteriser must give, one triangle and one cell at a time."""
 
 from __future__ import annotations
 
@@ -53,26 +53,3 @@ def _cut(polygon: np.ndarray, i: int, j: int) -> np.ndarray:
             return np.zeros(0)
         polygon = np.array(kept)
     return polygon[:, 2]
-
-
-def cast_rays(vertices: np.ndarray, faces: np.ndarray, xy: np.ndarray) -> Maps:
-    """Highest and lowest hit of vertical lines at (R, 2), (R,) each; −inf and +inf for none. Möller, Trumbore 1997."""
-    a, b, c = (vertices[faces[:, k]] for k in range(3))
-    along, across = b - a, c - a
-    direction = np.array([0.0, 0.0, 1.0])
-    p = np.cross(direction, across)  # (F, 3)
-    det = (along * p).sum(1)
-    usable = np.abs(det) > 1e-14 * np.abs(det).max()  # the others are vertical
-    a, along, across, p, det = (x[usable] for x in (a, along, across, p, det))
-    high, low = np.full(len(xy), -np.inf), np.full(len(xy), np.inf)
-    origin_z = vertices[:, 2].min() - 1.0
-    for r, (x, y) in enumerate(xy):
-        start = np.array([x, y, origin_z]) - a
-        u = (start * p).sum(1) / det
-        q = np.cross(start, along)
-        v = q[:, 2] / det
-        hit = (u >= -1e-9) & (v >= -1e-9) & (u + v <= 1 + 1e-9)
-        if hit.any():
-            z = (across[hit] * q[hit]).sum(1) / det[hit] + origin_z
-            high[r], low[r] = z.max(), z.min()
-    return high, low

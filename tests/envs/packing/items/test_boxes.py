@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
 from torchrl_gpu.envs.packing.items.boxes import box_catalogue
 from torchrl_gpu.envs.packing.types import Bin
@@ -86,85 +85,7 @@ def test_bins_that_cannot_be_cut_say_why(bin_: Bin, message: str) -> None:
     assert str(error.value) == f"CutBoxes: {message}"
 
 
-@pytest.mark.parametrize("order", ["layers", "stack"])
-@pytest.mark.parametrize(("min_side", "max_side"), [(2, 5), (1, 1), (1, 3), (2, 3), (3, 5)])
-@pytest.mark.parametrize("bin_", [BPP10, HALF])
-def test_pieces_tile_the_bin(bin_: Bin, min_side: int, max_side: int, order: str) -> None:
-    whole = (*bin_.cells, round(bin_.size[2] / bin_.cell[0]))
-    for episode in CutBoxes(min_side, max_side, order, pool=5).cut(bin_):
-        covered = np.zeros(whole, dtype=int)
-        for corner, size in episode:
-            assert min_side <= min(size)
-            assert max(size) <= max_side
-            covered[tuple(slice(c, c + s) for c, s in zip(corner, size, strict=True))] += 1
-        assert (covered == 1).all()
-
-
-@pytest.mark.parametrize("order", ["layers", "stack"])
-def test_every_piece_stands_on_those_before_it(order: str) -> None:
-    for episode in CutBoxes(order=order, pool=20).cut(BPP10):
-        heights = np.zeros(BPP10.cells, dtype=int)
-        for (x, y, z), (p, q, h) in episode:
-            under = heights[x : x + p, y : y + q]
-            assert (under == z).all()
-            under += h
-        assert (heights == 10).all()
-
-
-def test_layers_come_in_order_of_their_base_and_stacks_do_not() -> None:
-    bases = {
-        order: [[corner[2] for corner, _ in episode] for episode in CutBoxes(order=order, pool=20).cut(BPP10)]
-        for order in ("layers", "stack")
-    }
-    assert all(base == sorted(base) for base in bases["layers"])
-    assert any(base != sorted(base) for base in bases["stack"])
-
-
 def test_the_seed_decides_the_pool() -> None:
     pools = [CutBoxes(pool=3, seed=seed).cut(BPP10) for seed in (0, 0, 1)]
     assert pools[0] == pools[1] != pools[2]
     assert CutBoxes(3, 5, "stack", 7).reseeded(1).cut(BPP10) == CutBoxes(3, 5, "stack", 7, 1).cut(BPP10)
-
-
-def test_pieces_beyond_the_episode_are_left_out() -> None:
-    _, stream = CutBoxes(pool=4).build(BPP10, "fixed", 6, 1)
-    assert stream.length == 6
-
-
-@pytest.mark.parametrize("stability", ["none", "corners", "support"])
-@pytest.mark.parametrize("order", ["layers", "stack"])
-def test_replaying_the_known_packing_fills_the_bin(order: str, stability: str) -> None:
-    num_envs = 12
-    source = CutBoxes(order=order, pool=num_envs)
-    env = PackingEnv(num_envs, items=source, stability=stability, device="cpu", seed=3, include=("z_map",))
-    observation = env.reset()
-    episodes = source.cut(env.bin)
-    played = [episodes[int(row)] for row in env.state.key]
-    assert len({int(row) for row in env.state.key}) > 1
-    total = torch.zeros(num_envs, 1)
-    for turn in range(max(len(episode) for episode in played)):
-        action = torch.zeros(num_envs, dtype=torch.int64)
-        for n, episode in enumerate(played):
-            if turn >= len(episode):
-                continue  # this one is full; whatever it does changes nothing
-            (x, y, z), size = episode[turn]
-            extent = env.catalogue.extent[observation["item_id"][n, 0], 0].tolist()
-            assert extent == list(size[:2])
-            assert observation["legal_mask"][n, 0, 0, x, y]
-            assert observation["z_map"][n, 0, 0, x, y] == z
-            action[n] = x * 10 + y  # orientation 0: as it was cut
-        step = env.step(observation.set("action", action))["next"]
-        alive = torch.tensor([[turn < len(episode)] for episode in played])
-        last = torch.tensor([[turn >= len(episode) - 1] for episode in played])
-        assert torch.equal(step["terminated"], last)
-        assert (step["reward"][~alive] == 0).all()
-        total += step["reward"]
-        observation = step.exclude("reward")
-    assert (observation["box_heightmap"] == 10).all()
-    assert torch.allclose(observation["utilization"], torch.ones(num_envs, 1))
-    assert torch.allclose(total, torch.ones(num_envs, 1))
-    assert observation["num_packed"].flatten().tolist() == [len(episode) for episode in played]
-    for n, episode in enumerate(played):  # steps past the end leave the record of placements alone
-        record = env.placements[n, : len(episode), 2:].tolist()
-        assert record == [list(corner[:2]) for corner, _ in episode]
-        assert env.placement_z[n, : len(episode)].tolist() == [corner[2] for corner, _ in episode]

@@ -52,16 +52,28 @@ def test_into_how_many_parts_a_side_may_be_cut(side: int, low: int, high: int, p
     assert (most_parts(side, low, high), most_cuts(side, low, high)) == (parts, cuts)
 
 
+Episode = list[tuple[tuple[int, int, int], tuple[int, int, int]]]  # corner and size of each piece
+
+
+def listed_pieces(made: CutSequences, key: Tensor) -> list[Episode]:
+    corner, size, count = (each.tolist() for each in made.cut(key))
+    return [list(zip(c[:n], s[:n], strict=True)) for c, s, n in zip(corner, size, count, strict=True)]
+
+
+@pytest.mark.parametrize("pooled", [True, False])
 @pytest.mark.parametrize("layers", [True, False])
 @pytest.mark.parametrize(("whole", "low", "high"), BINS)
 def test_pieces_tile_the_bin_and_stand_on_those_before(
-    whole: tuple[int, int, int], low: int, high: int, layers: bool
+    whole: tuple[int, int, int], low: int, high: int, layers: bool, pooled: bool
 ) -> None:
-    corner, size, count = sequences(whole, low, high, layers).cut(keys(20))
-    assert (size.sum(2) > 0).sum(1).equal(count)
-    for corners, sizes, number in zip(corner.tolist(), size.tolist(), count.tolist(), strict=True):
+    if pooled:
+        bin_ = Bin((whole[0] / 2, whole[1] / 2, whole[2] / 2), whole[:2])  # cells of half a metre
+        episodes = CutBoxes(low, high, "layers" if layers else "stack", pool=5).cut(bin_)
+    else:
+        episodes = listed_pieces(sequences(whole, low, high, layers), keys(20))
+    for episode in episodes:
         heights, bases = np.zeros(whole[:2], dtype=int), []
-        for (x, y, z), (p, q, h) in zip(corners[:number], sizes[:number], strict=True):
+        for (x, y, z), (p, q, h) in episode:
             under = heights[x : x + p, y : y + q]
             assert low <= min(p, q, h)
             assert max(p, q, h) <= high
@@ -298,19 +310,39 @@ def test_the_device_is_never_read() -> None:
         env.step_and_maybe_reset(played_state)
 
 
-def test_the_known_packing_fills_the_bin() -> None:
-    env = fresh_env(stability="corners")
-    state, cut = env.reset(), env.item_sequences.cut(env.state.key)  # type: ignore[attr-defined]
-    for turn in range(int(cut.number.max())):
-        x, y, _ = cut.corner[:, turn].unbind(1)
-        after = env.step(state.set("action", torch.where(turn < cut.number, x * 10 + y, -1)))["next"]
-        assert after["done"].flatten().equal(turn + 1 >= cut.number)
+@pytest.mark.parametrize("stability", ["none", "corners", "support"])
+@pytest.mark.parametrize("order", ["layers", "stack"])
+@pytest.mark.parametrize("pool", [8, None])
+def test_the_known_packing_fills_the_bin(pool: int | None, order: str, stability: str) -> None:
+    source = CutBoxes(order=order, pool=pool)
+    env = PackingEnv(4, items=source, stability=stability, orientations="fixed", device="cpu", seed=3)
+    state, total = env.reset(), torch.zeros(4, 1)
+    made: Any = env.item_sequences
+    episodes = [source.cut(env.bin)[int(row)] for row in env.state.key] if pool else listed_pieces(made, env.state.key)
+    for turn in range(max(map(len, episodes))):
+        action = torch.full((4,), -1)
+        for n, episode in enumerate(episodes):
+            if turn < len(episode):
+                (x, y, z), size = episode[turn]
+                assert env.catalogue.extent[state["item_id"][n, 0], 0].tolist() == list(size[:2])
+                assert state["legal_mask"][n, 0, 0, x, y]
+                assert state["z_map"][n, 0, 0, x, y] == z
+                action[n] = x * 10 + y
+        after = env.step(state.set("action", action))["next"]
+        assert after["terminated"].flatten().tolist() == [turn >= len(episode) - 1 for episode in episodes]
+        total += after["reward"]
         state = after.exclude("reward")
-    assert state["utilization"].flatten().tolist() == [1.0] * 3
+    assert torch.allclose(state["utilization"], torch.ones(4, 1))
+    assert torch.allclose(total, torch.ones(4, 1))
+    for n, episode in enumerate(episodes):  # steps past the end leave the record of placements alone
+        assert env.placements[n, : len(episode), 2:].tolist() == [list(corner[:2]) for corner, _ in episode]
+        assert env.placement_z[n, : len(episode)].tolist() == [corner[2] for corner, _ in episode]
 
 
-def test_pieces_beyond_the_episode_are_left_out() -> None:
-    env = fresh_env(num_items=6)
+@pytest.mark.parametrize("pool", [8, None])
+def test_pieces_beyond_the_episode_are_left_out(pool: int | None) -> None:
+    env = PackingEnv(3, items=CutBoxes(pool=pool), num_items=6, device="cpu", seed=0, include=())
+    env.reset()
     assert env.item_sequences.length == 6
     assert env.item_sequences.items(env.state.key, torch.tensor([[5, 6]]).expand(3, 2))[:, 1].tolist() == [-1] * 3
 

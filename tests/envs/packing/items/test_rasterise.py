@@ -1,4 +1,4 @@
-"""The rasteriser against its definition, against rays, and by hand."""
+"""The rasteriser against its definition, and by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trimesh import Trimesh, creation
 
-from tests.envs.packing.items.naive_raster import cast_rays, naive_maps
+from tests.envs.packing.items.naive_raster import naive_maps
 from torchrl_gpu.envs.packing.items import rasterise as module
 from torchrl_gpu.envs.packing.items import segments
 from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, Mesh, rasterise, turned_centres
@@ -107,31 +107,6 @@ def test_parity_on_any_triangles(seed: int, size: float, snapped: bool) -> None:
 
 
 @pytest.mark.parametrize("name", MESHES)
-def test_rays_find_nothing_outside(name: str) -> None:
-    # Nine rays a cell: no hole, nothing above the top or under the bottom; and over the cell and its neighbours rays
-    # come as high and as low as the maps but for corners between rays, for which half a cell is enough.
-    mesh = turned(MESHES[name], turn(20, 10, 30))
-    (maps,) = rasterise([mesh], SOME, CELL)
-    offsets = (np.arange(3) + 0.5) / 3
-    for o, rotation in enumerate(SOME):
-        vertices, faces = turned(mesh, rotation)
-        p, q = maps.extent[o].tolist()
-        x, y = (np.arange(n)[:, None] + offsets for n in (p, q))
-        rays = np.stack(np.meshgrid(x.ravel(), y.ravel(), indexing="ij"), -1).reshape(-1, 2) * CELL
-        hits = cast_rays(vertices - vertices.min(0), faces, rays)
-        high, low = (h.reshape(p, 3, q, 3) for h in hits)
-        high, low = high.max((1, 3)), low.min((1, 3))
-        top, bottom = (each[o, :p, :q].double().numpy() for each in maps[:2])
-        material, met = np.isfinite(bottom), np.isfinite(low)
-        assert material[met].all()
-        assert (top[met] >= high[met] - 1e-7).all()
-        assert (bottom[met] <= low[met] + 1e-7).all()
-        assert (top <= grown(high) + CELL[0] / 2)[material].all()
-        assert (bottom >= -grown(-low) - CELL[0] / 2)[material].all()
-        assert met.sum() > 0.5 * material.sum()
-
-
-@pytest.mark.parametrize("name", MESHES)
 def test_no_point_of_the_surface_is_outside_but_in_strips_along_the_borders(name: str) -> None:
     # Points drawn on the triangles: those further than the margin from every border of a cell are between its bottom
     # and its top, to the rounding of heights to float32.
@@ -159,12 +134,6 @@ def test_what_stands_out_by_less_than_the_margin_is_not_seen(out: float, seen: b
     fin = prism([(3 - out * EDGE, 0), (end, 0), (end, 2), (3 - out * EDGE, 2)], 0.009)
     (maps,) = rasterise([together(floor, fin)], FIXED, CELL)
     assert maps.top[0, :, 0].tolist() == pytest.approx([0.001, 0.001, *([0.009 if seen else 0.001] * 2), 0.001, 0.001])
-
-
-def grown(high: np.ndarray) -> np.ndarray:
-    wide = np.pad(high, 1, constant_values=-np.inf)
-    shifts = itertools.product(range(3), repeat=2)
-    return np.max([wide[i : i + high.shape[0], j : j + high.shape[1]] for i, j in shifts], axis=0)
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------

@@ -74,16 +74,6 @@ def test_quarter_turns_are_exact(seed: int) -> None:
     assert catalogue.volume.item() == pytest.approx(solid.sum() * CELL**3)
 
 
-def test_bottom_and_top_bound_the_material_in_every_orientation() -> None:
-    solid = random_solid(1)
-    catalogue = heightmaps([solid], orientation_set("cube", boxes=False), BIN)
-    material = catalogue.bottom.isfinite()
-    thickness = torch.where(material, catalogue.top - catalogue.bottom, 0.0)
-    assert (thickness[material] > 0).all()
-    assert (thickness.sum((-1, -2)) * BIN.cell_area >= catalogue.volume[:, None] - 1e-6).all()
-    assert (torch.where(material, catalogue.bottom, torch.inf).amin((-1, -2)) == 0).all()  # it stands on its base
-
-
 def test_other_turns_hold_every_turned_voxel() -> None:
     # Points throughout the voxels, turned, lie between bottom and top of their cells; heights are no whole voxels.
     solid = random_solid(2)
@@ -178,18 +168,6 @@ def test_surfaces_are_closed_and_hold_the_voxels(seed: int) -> None:
     assert sum(np.ptp(part, 0).prod() for part in made.parts) == pytest.approx(made.volume)
     faces = sum(np.abs(np.diff(np.pad(solid, 1).astype(int), axis=axis)).sum() for axis in range(3))
     assert len(made.faces) == 2 * faces
-
-
-def test_other_turns_go_the_same_way_as_the_matrix() -> None:
-    # A disc with a post at its rim on the x axis: an eighth of a turn about z carries the post to the diagonal x = y.
-    axis = np.arange(21) - 10
-    solid = (axis[:, None] ** 2 + axis**2 <= 100)[..., None].repeat(6, 2)
-    solid[:, :, 2:] = False
-    solid[17:20, 9:12, :] = True
-    high = heightmaps([solid], turn(0, 0, 45)[None], Bin((8.0, 8.0, 4.0), (64, 64))).top[0, 0] == 6 * CELL
-    p, q = high.shape
-    x, y = (high.nonzero().double().mean(0) - (torch.tensor([p, q]) - 1) / 2).tolist()
-    assert (x, y) == pytest.approx((8 * 0.5**0.5, 8 * 0.5**0.5), abs=0.6)
 
 
 def test_an_item_as_large_as_the_bin_fits() -> None:

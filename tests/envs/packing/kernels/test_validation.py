@@ -76,89 +76,67 @@ def refused(changes: dict[str, Change], dtype: torch.dtype) -> list[str]:
     return [name for name in changes if name not in fine]
 
 
-def drop_map_with(kernels: Kernels, name: str, value: Any) -> object:
-    given = {"heightmap": S.heightmap, "item_id": S.item_id} | {name: value}
-    return kernels.drop_map(given["heightmap"], given["item_id"], S.catalogue, S.bin_)
+COUNTS = torch.zeros(N, dtype=torch.int64)
+STORED = StoredMaps(*reference.drop_map(*S), torch.zeros_like(S.item_id), torch.zeros(N, 4, dtype=torch.int64))
+GIVEN: dict[str, Tensor] = {"heightmap": S.heightmap, "item_id": S.item_id, "z_map": STORED.z_map}
+GIVEN |= {"action": COUNTS, "following": COUNTS, "mask": COUNTS.bool(), "key": COUNTS, "fresh": S.item_id}
+GIVEN |= {f"placement.{name}": each for name, each in hostile_placement(S, np.random.default_rng(1))._asdict().items()}
+GIVEN |= {f"stored.{name}": each for name, each in STORED._asdict().items()}
+GIVEN |= {f"state.{field.name}": getattr(STATE, field.name) for field in fields(PackingState)}
+READS = {  # by job, the beginnings of the names that it reads
+    "drop_map": ("heightmap", "item_id", "stored."),
+    "place": ("heightmap", "placement."),
+    "judge_placements": ("heightmap", "placement."),
+    "pile_growth": ("heightmap", "item_id", "z_map"),
+    "advance": ("state.", "action", "following"),
+    "restart": ("state.", "mask", "key", "fresh"),
+}
 
 
-@pytest.mark.parametrize("name", ["heightmap", "item_id"])
-def test_drop_map_refuses_what_it_cannot_read(kernels: Kernels, name: str) -> None:
-    tensor = getattr(S, name)
-    for change in refused(CHANGES, tensor.dtype):
-        with pytest.raises(ValueError, match=r"^drop_map: (heightmap|item_id) must .*; got "):
-            drop_map_with(kernels, name, CHANGES[change](tensor))
+def call(kernels: Kernels, job: str, given: dict[str, Any]) -> object:
+    def part(kind: type) -> Any:
+        prefix = {Placement: "placement.", StoredMaps: "stored.", PackingState: "state."}[kind]
+        return kind(**{name.removeprefix(prefix): each for name, each in given.items() if name.startswith(prefix)})
+
+    s, where = part(PackingState), (S.catalogue, S.bin_)
+    if job == "advance":
+        return kernels.advance(s, given["action"], given["following"], *where)
+    if job == "restart":
+        return kernels.restart(s, given["mask"], given["key"], given["fresh"], *where)
+    if job == "drop_map":
+        return kernels.drop_map(given["heightmap"], given["item_id"], *where, part(StoredMaps))
+    if job == "pile_growth":
+        return kernels.pile_growth(given["heightmap"], given["item_id"], given["z_map"], *where)
+    place = kernels.place if job == "place" else judge_placements
+    return place(given["heightmap"], part(Placement), *where)
+
+
+@pytest.mark.parametrize("job", READS)
+def test_what_cannot_be_read_is_refused(kernels: Kernels, job: str) -> None:
+    for name in (name for name in GIVEN if name.startswith(READS[job])):
+        for change in refused(CHANGES, GIVEN[name].dtype):
+            with pytest.raises(ValueError, match=rf"^{job}: [\w.]+ must .*; got "):
+                call(kernels, job, GIVEN | {name: CHANGES[change](GIVEN[name])})
 
 
 def test_a_refusal_has_three_parts(kernels: Kernels) -> None:
     with pytest.raises(ValueError) as error:
-        drop_map_with(kernels, "heightmap", torch.zeros(N, 4, 4, dtype=torch.float64))
+        call(kernels, "drop_map", GIVEN | {"heightmap": torch.zeros(N, 4, 4, dtype=torch.float64)})
     assert str(error.value) == "drop_map: heightmap must be of dtype float32; got float64"
-
-
-@pytest.mark.parametrize("name", Placement._fields)
-def test_place_refuses_what_it_cannot_read(kernels: Kernels, name: str) -> None:
-    placement = hostile_placement(S, np.random.default_rng(1))
-    tensor = getattr(placement, name)
-    for change in refused(CHANGES, tensor.dtype):
-        wrong = placement._replace(**{name: CHANGES[change](tensor)})
-        for place, of in ((kernels.place, "place"), (judge_placements, "judge_placements")):
-            with pytest.raises(ValueError, match=f"^{of}: placement.{name} must .*; got "):
-                place(S.heightmap, wrong, S.catalogue, S.bin_)
-
-
-@pytest.mark.parametrize("name", [field.name for field in fields(PackingState)])
-def test_advance_and_restart_refuse_states_that_they_cannot_read(kernels: Kernels, name: str) -> None:
-    tensor = getattr(STATE, name)
-    counts = torch.zeros(N, dtype=torch.int64)
-    for change in refused(CHANGES, tensor.dtype):
-        wrong = replace(copy_of(STATE), **{name: CHANGES[change](tensor)})
-        with pytest.raises(ValueError, match=r"^advance: \w+ must .*; got "):
-            kernels.advance(wrong, counts, counts, S.catalogue, S.bin_)
-        with pytest.raises(ValueError, match=r"^restart: \w+ must .*; got "):
-            kernels.restart(wrong, counts.bool(), counts, S.item_id, S.catalogue, S.bin_)
-
-
-@pytest.mark.parametrize("name", ["action", "following", "mask", "key", "item_id"])
-def test_advance_and_restart_refuse_arguments_that_they_cannot_read(kernels: Kernels, name: str) -> None:
-    counts = torch.zeros(N, dtype=torch.int64)
-    given = {"action": counts, "following": counts, "mask": counts.bool(), "key": counts, "item_id": S.item_id}
-    for change in refused(CHANGES, given[name].dtype):
-        g = given | {name: CHANGES[change](given[name])}
-        with pytest.raises(ValueError, match=rf"^(advance|restart): {name} must .*; got "):
-            _both(kernels, g)
-
-
-def _both(kernels: Kernels, given: dict[str, Any]) -> None:
-    kernels.advance(copy_of(STATE), given["action"], given["following"], S.catalogue, S.bin_)
-    kernels.restart(STATE, given["mask"], given["key"], given["item_id"], S.catalogue, S.bin_)
 
 
 @pytest.mark.parametrize("name", ["placements", "placement_z"])
 def test_what_is_written_in_place_must_lie_together(kernels: Kernels, name: str) -> None:
-    state = copy_of(STATE)
-    strided = torch.stack([getattr(state, name)] * 2, -1)[..., 0]
-    counts = torch.zeros(N, dtype=torch.int64)
+    strided = torch.stack([getattr(STATE, name)] * 2, -1)[..., 0]
     with pytest.raises(ValueError, match=f"^advance: {name} must be contiguous; got strides "):
-        kernels.advance(replace(state, **{name: strided}), counts, counts, S.catalogue, S.bin_)
+        call(kernels, "advance", GIVEN | {f"state.{name}": strided})
 
 
-def test_growth_and_any_legal_refuse_what_they_cannot_read(kernels: Kernels) -> None:
-    z_map, legal = reference.drop_map(*S)
-    for change in refused(CHANGES, z_map.dtype):
-        with pytest.raises(ValueError, match=r"^pile_growth: z_map must .*; got "):
-            kernels.pile_growth(S.heightmap, S.item_id, CHANGES[change](z_map), S.catalogue, S.bin_)
+def test_any_legal_refuses_what_is_no_mask(kernels: Kernels) -> None:
+    legal = STORED.legal
     for wrong in (legal.byte(), legal.float(), legal.numpy(), torch.ones(3, dtype=torch.bool)):
         with pytest.raises(ValueError, match=r"^any_legal: legal must be bool of two axes or more; got "):
             kernels.any_legal(wrong)
-
-
-@pytest.mark.parametrize("name", StoredMaps._fields)
-def test_stored_maps_are_checked_too(kernels: Kernels, name: str) -> None:
-    stored = StoredMaps(*reference.drop_map(*S), torch.zeros_like(S.item_id), torch.zeros(N, 4, dtype=torch.int64))
-    tensor = getattr(stored, name)
-    for change in refused(CHANGES, tensor.dtype):
-        with pytest.raises(ValueError, match=f"^drop_map: stored.{name} must .*; got "):
-            kernels.drop_map(*S, stored._replace(**{name: CHANGES[change](tensor)}))
 
 
 def test_a_bin_shows_at_least_one_slot(kernels: Kernels) -> None:
