@@ -115,11 +115,7 @@ class EpisodeCheckpoint(Checkpoint):
     # -- the run's folder -------------------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Locks the folder, and reads its checkpoints of this run.
-
-        Raises:
-            ValueError: Another run is saving there.
-        """
+        """Locks the folder, and reads its checkpoints of this run."""
         if _only_tries(trainer):
             return
         self._passed, self._waits, self._trains, self._warned = None, False, False, False
@@ -144,7 +140,6 @@ class EpisodeCheckpoint(Checkpoint):
         self._signals.begin()
 
     def folder(self, trainer: Trainer) -> Path:
-        """The folder of the checkpoints of a Trainer's run."""
         return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
 
     def find(self, trainer: Trainer, word: str = "last") -> Path:
@@ -219,11 +214,7 @@ class EpisodeCheckpoint(Checkpoint):
             raise SIGTERMException
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        """Saves where a multiple has been passed, and where the run is asked to end.
-
-        Raises:
-            SIGTERMException, KeyboardInterrupt: It was to end, and is saved.
-        """
+        """Saves where a multiple has been passed, and where the run is asked to end."""
         if _only_tries(trainer) or self._passed is None:
             return
         signals, passed = self._signals, self._multiples(trainer, pl_module)
@@ -257,11 +248,7 @@ class EpisodeCheckpoint(Checkpoint):
         return tuple(int(count() // period) if period else 0 for period, count in counts)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Saves `best.ckpt` where the monitored value is better than ever, and checkpoints due before the validation.
-
-        Raises:
-            ValueError: Validation logged no such value.
-        """
+        """Saves `best.ckpt` where the monitored value is the best so far, and what waited for validation."""
         if _only_tries(trainer) or trainer.sanity_checking or trainer.state.fn != "fit":
             return
         if self.monitor is not None:
@@ -271,11 +258,7 @@ class EpisodeCheckpoint(Checkpoint):
             self._save_numbered(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Saves `last.ckpt`.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Saves `last.ckpt`."""
         if self._trains and not _only_tries(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
             path = self.folder(trainer) / LAST
             raise OSError(errno.EIO, "the run is over, and its last checkpoint could not be written", str(path))

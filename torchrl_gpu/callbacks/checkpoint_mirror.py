@@ -78,11 +78,7 @@ class CheckpointMirror(CheckpointListener):
                     rank_zero_info(f"CheckpointMirror: fetched {path.name} from {self.storage.url}")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begins to listen.
-
-        Raises:
-            ValueError: There is no `EpisodeCheckpoint` to listen to.
-        """
+        """Begins to listen."""
         savers = [each for each in trainer.callbacks if isinstance(each, EpisodeCheckpoint)]  # type: ignore[attr-defined]
         if not savers:
             raise ValueError("CheckpointMirror: want an EpisodeCheckpoint among trainer.callbacks; got none")

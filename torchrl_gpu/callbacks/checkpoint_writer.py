@@ -23,13 +23,7 @@ class CheckpointListener(Callback):
     """Base class of callbacks that are notified of every checkpoint of a run, and flushed at its end."""
 
     def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None:
-        """Called with every checkpoint, in the first process; its files are on the disk.
-
-        Args:
-            entry: Its manifest, see `checkpoint_entry`.
-            path: Its `.ckpt`.
-            parts: The files that go with it.
-        """
+        """Called with every checkpoint, in the first process; its files are on the disk."""
 
     def flush(self) -> None:
         """Finishes pending work; called once the last checkpoint is written, or the run has failed."""
@@ -41,15 +35,6 @@ def write_checkpoint(
     """Saves a run; False, with a warning, where the files cannot be written: the previous checkpoint stays then.
 
     All processes must call it at the same step.
-
-    Args:
-        trainer: The Trainer.
-        pl_module: What is trained.
-        path: The `.ckpt`.
-        replay: Whether large state, such as a replay, is saved too.
-        run: Id of the run.
-        generation: As in `checkpoint_entry`.
-        monitor: What the best checkpoint is chosen by.
 
     Raises:
         Diverged: A process would save weights that are not finite.

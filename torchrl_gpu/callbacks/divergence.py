@@ -78,11 +78,7 @@ class Divergence(Callback):
         self._told = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checks the weights that the run begins with, and lowers learning rates where it has gone back.
-
-        Raises:
-            ValueError: The weights that it begins with are not finite; or "skip" cannot be done.
-        """
+        """Checks the weights that the run begins with, and lowers learning rates where it has gone back."""
         if (found := not_finite(pl_module)) is not None:
             raise ValueError(f"Divergence: want weights to begin with that are finite; got {found}")
         if self.action == "skip" and getattr(pl_module, "graphed_update", None) is not None:
@@ -111,11 +107,7 @@ class Divergence(Callback):
         self._skipped = in_all + broken, (in_a_row + 1) * broken
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:
-        """Checks the loss, and where that is not finite the weights.
-
-        Raises:
-            Diverged: They are not finite, or all updates are skipped.
-        """
+        """Checks the loss, and where that is not finite the weights."""
         if self._skipped is not None:
             self._look_at_skipped(trainer, *self._skipped)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else None

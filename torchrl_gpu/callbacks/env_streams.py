@@ -155,7 +155,6 @@ class EnvStreams:
         return len(due)
 
     def _declare(self) -> None:
-        """Declares the streams and families of streams to the server."""
         declared = dict.fromkeys(self.names)
         for base in (name for name in self.names if ":" not in name and name != "grid"):
             more = [f"{base}:{overlay}" for overlay in self.overlays]

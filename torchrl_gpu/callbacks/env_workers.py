@@ -38,12 +38,7 @@ class EnvWorkers(Callback):
         self.pool: WorkerPool | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the workers, before anything is played.
-
-        Raises:
-            ValueError: The module plays in no environment, or in one that cannot be split so.
-            WorkerFailed: A worker cannot be started.
-        """
+        """Starts the workers, before anything is played."""
         rollout = self._rollout(pl_module)
         env, where = rollout.env, type(self).__name__
         if env.device.type != "cpu":

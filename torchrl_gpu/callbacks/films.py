@@ -58,15 +58,7 @@ class Films:
 
 
 def write_film(env: BatchedEnv, policy: Policy, path: Path, fps: float, width: int, height: int) -> int:
-    """The first episode of environment 0 as MP4, from its reset to its end; the number of its steps.
-
-    Args:
-        env: Starts from its seed.
-        policy: Writes `action`.
-        path: Overwritten.
-        fps: Steps shown a second.
-        width, height: Pixels.
-    """
+    """The first episode of environment 0 as MP4, from its reset to its end; the number of its steps."""
     from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer  # loads PyAV, which a run without films may not have
 
     player, view, steps = Player(env, policy), viewable(env), 0

@@ -54,11 +54,7 @@ class GpuStats(Callback):
         self._warned = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checks that the device can be queried.
-
-        Raises:
-            ModuleNotFoundError: It is a GPU, and NVML is not there.
-        """
+        """Checks that the device can be queried."""
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         device = trainer.strategy.root_device
@@ -71,7 +67,6 @@ class GpuStats(Callback):
         self._sampler = Sampler(read_gpu if device.type == "cuda" else ProcessReader(), device, self.every_s)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
-        """Logs the means of the samples since the last time."""
         log = getattr(pl_module, "step_log", None)
         due = trainer._logger_connector.should_update_logs if log is None else log.due
         if self._sampler is None or not due:
@@ -94,11 +89,9 @@ class GpuStats(Callback):
             rank_zero_warn(idle_message(share, spent))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Ends the thread."""
         self._stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Ends the thread: Lightning tears nothing down after an error."""
         self._stop()
 
     def _stop(self) -> None:
@@ -108,12 +101,7 @@ class GpuStats(Callback):
 
 
 def idle_message(busy: float, spent: Mapping[str, float]) -> str:
-    """Warning about an idle GPU.
-
-    Args:
-        busy: Share of the time in which the GPU was busy.
-        spent: Seconds of the host by section meanwhile.
-    """
+    """Warning about an idle GPU."""
     total = sum(spent.values())
     if not total:
         return f"GpuStats: the GPU was busy for {busy:.0%} of the time"

@@ -65,7 +65,6 @@ class Sampler:
         return busy
 
     def stop(self) -> None:
-        """Ends the thread."""
         self._ends.set()
         self._thread.join(timeout=5.0)
 

@@ -92,7 +92,6 @@ class RunProgress(TQDMProgressBar):
             self.train_progress_bar.unpause()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Moves the bar, at most twice a second."""
         bar = self.train_progress_bar
         if bar.update(trainer.global_step - bar.n):
             bar.set_postfix(self.get_metrics(trainer, pl_module))
@@ -160,7 +159,6 @@ class RunProgress(TQDMProgressBar):
     # -- bars -------------------------------------------------------------------------------------------------------
 
     def init_train_tqdm(self) -> Tqdm:
-        """The bar of training, of all updates."""
         total = self.trainer.max_steps if self.trainer.max_steps > 0 else None
         style = _WITH_END if total else _WITHOUT_END
         return self._bar(style, total=total, initial=self.trainer.global_step)

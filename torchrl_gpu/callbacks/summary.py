@@ -19,7 +19,6 @@ class NetworkSummary(ModelSummary):
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Prints, on the first process."""
         table = network_table(pl_module)
         if table.rows and trainer.is_global_zero:
             print_whole(table)

@@ -35,7 +35,6 @@ class Throughput(Callback):
             self._last = self._read(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Logs the rates since the last reading."""
         self._steps += 1
         if self._steps % self.every_n_steps or self._last is None or trainer.barebones:
             return

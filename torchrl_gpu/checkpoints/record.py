@@ -58,7 +58,6 @@ def without_secrets(config: Any) -> Any:
 
 
 def is_secret(name: str) -> bool:
-    """Returns whether an option is named like a token or a password."""
     return _SECRET.fullmatch(name) is not None
 
 
@@ -66,13 +65,7 @@ def is_secret(name: str) -> bool:
 
 
 def changed_options(saved: Any, now: Any, groups: tuple[str, ...] = ("model.",)) -> dict[str, tuple[Any, Any]]:
-    """Options that differ between two configurations, by name, as they were and as they are.
-
-    Args:
-        saved: The resolved configuration in a checkpoint; anything, as it comes from a file.
-        now: That of this run.
-        groups: Beginnings of the names that are compared.
-    """
+    """Options that differ between two configurations, by name, as they were and as they are."""
     before, after = dict(_flat(saved)), dict(_flat(now))
     if not before or not after:
         return {}
@@ -92,15 +85,7 @@ def describe_changes(changed: Mapping[str, tuple[Any, Any]]) -> list[str]:
 
 
 def check_replay_options(changed: Mapping[str, tuple[Any, Any]], where: str) -> None:
-    """Refuses options that change the meaning of the transitions in a replay.
-
-    Args:
-        changed: As `changed_options` gives them.
-        where: Names the checkpoint in the error.
-
-    Raises:
-        ValueError: The environment has been changed.
-    """
+    """Refuses options that change the meaning of the transitions in a replay."""
     bad = {name: pair for name, pair in changed.items() if name.startswith("model.env") and name not in _SAME_REPLAY}
     if bad:
         raise ValueError(
@@ -111,7 +96,6 @@ def check_replay_options(changed: Mapping[str, tuple[Any, Any]], where: str) -> 
 
 
 def in_words(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    """Changed options as text."""
     lines = [f"{name} {_short(old)} → {_short(new)}" for name, (old, new) in changed.items()]
     return ", ".join(lines[:8]) + (f" and {len(lines) - 8} more" if len(lines) > 8 else "")
 
@@ -139,10 +123,6 @@ def results_folder(module: Any, checkpoint: Mapping[str, Any] | None) -> tuple[P
 
     Results of a run's own weights by its own options lie in its folder. Other weights, none, other options and other
     episodes get `tested/NAME` there, and so does a checkpoint of the run where the table in its folder is of another.
-
-    Args:
-        module: Attached to a Trainer.
-        checkpoint: The checkpoint that the weights were loaded from; None for none.
     """
     trainer = module.trainer
     root = Path(trainer.default_root_dir)

@@ -30,9 +30,6 @@ _OLDEST = Version("2.0")  # of Lightning
 def open_checkpoint(path: str | Path) -> dict[str, Any]:
     """Content of a checkpoint, with every byte held against its checksums.
 
-    Args:
-        path: File that `Trainer.save_checkpoint` wrote.
-
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: It is truncated, no checkpoint of a training run, or holds code.
@@ -80,12 +77,7 @@ class CheckedRestore(_CheckpointConnector):
 
     @staticmethod
     def install(trainer: Trainer, opened: tuple[str, dict[str, Any]] | None = None) -> None:
-        """Takes the place of a Trainer's own reader.
-
-        Args:
-            trainer: The Trainer.
-            opened: Path and content of a checkpoint that `open_checkpoint` has read already; None for none.
-        """
+        """Takes the place of a Trainer's own reader."""
         before = trainer._checkpoint_connector
         if not isinstance(before, CheckedRestore):
             reader = trainer._checkpoint_connector = CheckedRestore(trainer)

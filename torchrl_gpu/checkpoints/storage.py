@@ -82,13 +82,7 @@ class CheckpointStorage:
         return files, path.rstrip("/")
 
     def put(self, entry: Mapping[str, Any], checkpoint: Path, parts: Sequence[Path]) -> str:
-        """Uploads a checkpoint; the folder that it got. An interrupted upload leaves a folder that is never fetched.
-
-        Args:
-            entry: What binds its files together, see `checkpoint_entry`.
-            checkpoint: Its `.ckpt`.
-            parts: The files that go with it.
-        """
+        """Uploads a checkpoint; the folder that it got. An interrupted upload leaves a folder that is never fetched."""
         files, root = self._open()
         try:
             content = read_archive(checkpoint, "checkpoint")
@@ -125,13 +119,7 @@ class CheckpointStorage:
         )
 
     def remove_old(self, run: str, keep: int, uploaded: str = "") -> None:
-        """Removes checkpoints of a run but for the newest `keep`, the newest best one, and what was just uploaded.
-
-        Args:
-            run: Its id.
-            keep: How many stay.
-            uploaded: The folder that `put` gave.
-        """
+        """Removes checkpoints of a run but for the newest `keep`, the newest best one, and what was just uploaded."""
         files, _ = self._open()
         own = [remote for remote in self.found() if remote.run == run]
         best, others = _best_of(own), [remote for remote in own if remote.stem != "best"]

@@ -30,12 +30,6 @@ def play_rows(
     reals that are whole included, in the narrowest type that holds them. Where the environment groups its robots,
     an episode is that of one robot, as long as it is `active`.
 
-    Args:
-        suite: Gives the environment and its episodes.
-        policy: Acts.
-        episodes: How many of the environment's.
-        progress: Told after every batch how many there are.
-
     Raises:
         ValueError: The environment shows pictures.
     """
@@ -98,13 +92,11 @@ def _dtypes(env: BatchedEnv) -> dict[str, torch.dtype]:
 
 
 def _group(env: BatchedEnv) -> tuple[str, ...]:
-    """The group of an environment's robots; empty without one."""
     (key,) = env.action_keys
     return key[:-1] if isinstance(key, tuple) else ()
 
 
 def _narrowest(value: Tensor) -> Tensor:
-    """Whole numbers in the narrowest type that holds them."""
     if value.dtype == torch.bool or not value.numel() or bool((value != value.round()).any()):
         return value
     low, high = value.min(), value.max()

@@ -45,11 +45,9 @@ class EpisodeResults(Results):
     actions: list[dict[str, list[Any]]]
 
     def per_episode(self) -> dict[str, Tensor]:
-        """(E,) each, by name."""
         return self.outcomes | {"return": self.returned, "length": self.length}
 
     def scores(self) -> dict[str, float]:
-        """Means of the outcomes, the return and the length."""
         return {name: values.double().mean().item() for name, values in self.per_episode().items()}
 
 
@@ -102,7 +100,6 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         )
 
     def table(self, results: dict[str, EpisodeResults], name: str) -> tuple[Table, dict[str, Any]]:
-        """Means and standard errors."""
         columns = {
             policy: each.per_episode() | {"ms": torch.tensor([each.decision_ms], dtype=torch.float32, device="cpu")}
             for policy, each in results.items()
@@ -129,7 +126,6 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
             self._keeps_actions = False
 
     def plans(self, results: EpisodeResults) -> list[dict[str, Any]]:
-        """Outcomes, return, length and actions."""
         per_episode = {name: values.tolist() for name, values in results.per_episode().items()}
         return [
             {"episode": i} | {name: values[i] for name, values in per_episode.items()} | {"actions": actions}

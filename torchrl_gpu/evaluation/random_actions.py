@@ -29,7 +29,6 @@ class RandomActions(TensorDictModuleBase):
         self._specs = env.full_action_spec_unbatched
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes the actions."""
         for key in self.out_keys:
             parent = () if isinstance(key, str) else key[:-1]
             mask = tensordict.get(unravel_key((*parent, "action_mask")), None)

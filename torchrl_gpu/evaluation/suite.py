@@ -217,12 +217,7 @@ class Suite(ABC, Generic[E, R]):
         return {"env": type(self.env).__name__, "seed": self.env.seed, "device": str(self.env.device)}
 
     def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
-        """The tables of `torchrl-gpu evaluate`, each as plain data once it is printed; here the one of `compare`.
-
-        Args:
-            run: The module whose policy is evaluated.
-            options: For irregular packing alone.
-        """
+        """The tables of `torchrl-gpu evaluate`, each as plain data once it is printed; here the one of `compare`."""
         if given := [each.name for each in fields(options) if getattr(options, each.name) is not None]:
             raise ValueError(f"evaluate: --{given[0]} is for irregular packing; got it for a {type(self).__name__}")
         name = run.policy_name
@@ -233,13 +228,7 @@ class Suite(ABC, Generic[E, R]):
 
 
 def unseen_seed(seed: int, trained: Collection[int], *, validation: bool = False) -> int:
-    """The seed of episodes that a run never trains on, those of its validation being others than those of its test.
-
-    Args:
-        seed: That was asked for.
-        trained: Seeds of what is trained on; one of them is passed over.
-        validation: Whether it is for validation.
-    """
+    """The seed of episodes that a run never trains on, those of its validation being others than those of its test."""
     step = _APART if seed < 2**62 else -_APART
     found = seed + step * validation
     while found in trained:

@@ -85,12 +85,7 @@ class Answers(NamedTuple):
 
 
 def check_finite(wanted: str, values: np.ndarray) -> None:
-    """Raises `BadMessage` where numbers of an observation are NaN or infinite.
-
-    Args:
-        wanted: The first part of the message.
-        values: Of any dtype and shape; integers and booleans are always finite.
-    """
+    """Raises `BadMessage` where numbers of an observation are NaN or infinite."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise BadMessage(f"{wanted}; got {values[~np.isfinite(values)][0]}")
 
@@ -100,10 +95,6 @@ def answers(policy: Policy, observations: Mapping[str, Tensor]) -> Answers:
 
     A continuous action is finite, and clipped to the bounds. A discrete one is an index, legal where any is, whose
     value or probability, where the policy writes that, is a finite number.
-
-    Args:
-        policy: Policy that acts.
-        observations: (B, …) each, on its device.
 
     Raises:
         BadAction: The action that the policy wrote has another shape.

@@ -44,12 +44,10 @@ class StepProfiler(Profiler):
         self._device_ms: dict[str, float] = {}
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
-        """Sets the folder of the trace."""
         super().setup(stage=stage, local_rank=local_rank, log_dir=log_dir)
         self._folder = Path(self.dirpath or log_dir or ".")
 
     def start(self, action_name: str) -> None:
-        """Begins a training step; other actions are not recorded."""
         if action_name != _STEP:
             return
         if self._begun == self.wait:
@@ -57,7 +55,6 @@ class StepProfiler(Profiler):
         self._begun += 1
 
     def stop(self, action_name: str) -> None:
-        """Ends a training step."""
         if action_name != _STEP:
             return
         self._clock = running_clock() or self._clock
@@ -93,12 +90,10 @@ class StepProfiler(Profiler):
             clock.go_on()
 
     def teardown(self, stage: str | None) -> None:
-        """Stops the recording of profiler ranges."""
         trace_sections(False)
         super().teardown(stage=stage)
 
     def describe(self) -> None:
-        """Prints the table, on the first process."""
         if not self._local_rank and self._begun:
             print(self.summary(), flush=True)
 

@@ -105,11 +105,6 @@ class AfterstateLearning(EnvRun):
         self.take_made_env()
 
     def build(self) -> None:
-        """Makes the tables.
-
-        Raises:
-            ValueError: The environment is no `PackingEnv` of boxes with reward "utilization", or leaves out z_map.
-        """
         env, where = self.env, type(self).__name__
         if not isinstance(env, PackingEnv) or not env.catalogue.flat or env.reward != "utilization":
             came = f"{type(env).__name__} with reward {getattr(env, 'reward', 'of its own')!r}"
@@ -121,16 +116,13 @@ class AfterstateLearning(EnvRun):
 
     @property
     def learner_name(self) -> str:
-        """Name in tables of results."""
         return "afterstate values"
 
     @property
     def has_values(self) -> bool:
-        """True: every placement has a value."""
         return True
 
     def policy_for(self, env: BatchedEnv) -> Policy:
-        """The placement of the largest value."""
         return PackingPolicy(self.space, self.tables)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -177,7 +169,6 @@ class AfterstateLearning(EnvRun):
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Plays a rollout, and learns from it; the error of the last sweep, for callbacks that read it."""
         played = self._of_all(self._played(self.play(self.policy, self.rollout_steps)))
         with section("update"):
             errors = [self._sweep(played) for _ in range(self.updates_now(self.sweeps))]

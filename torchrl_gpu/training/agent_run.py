@@ -51,7 +51,6 @@ class AgentRun(EnvRun):
 
     @property
     def learner_name(self) -> str:
-        """Display name of the agent."""
         return self.agent.name
 
     @property
@@ -69,7 +68,6 @@ class AgentRun(EnvRun):
         return PolicyWrapper(self.agent)
 
     def baselines(self, env: BatchedEnv) -> Mapping[str, Policy] | None:
-        """Other policies of the same weights, where the agent has some."""
         return self.agent.alternatives() or None
 
     @property
@@ -87,7 +85,6 @@ class AgentRun(EnvRun):
         return self.scheduled(optimizer, self.make_scheduler)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the agent's `AgentSpace`, so that its policy can be rebuilt without an environment."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["agent_space"] = self.agent.space.to_dict()
 

@@ -60,7 +60,6 @@ class RunAveraging(WeightAveraging):
         return self.asked.state_key
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """As in Lightning's callback."""
         return self.asked.should_update(step_idx, epoch_idx)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -80,7 +79,6 @@ class RunAveraging(WeightAveraging):
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        """Notes which update comes next."""
         self._step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:

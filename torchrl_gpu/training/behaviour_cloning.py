@@ -92,12 +92,10 @@ class BehaviourCloning(EnvRun):
     # -- what is learned ----------------------------------------------------------------------------------------------
 
     def make_env(self, device: torch.device, rank: int = 0) -> None:
-        """As in `EnvRun`, where there is an environment."""
         if self.has_env:
             super().make_env(device, rank)
 
     def build(self) -> None:
-        """Makes the network of a choice."""
         self.space = AgentSpace.of(self.env)
         if self.make_network is not None:
             self.learner = ClonedChoice(self.space, self.make_network(self.space), self.temperature)
@@ -116,21 +114,17 @@ class BehaviourCloning(EnvRun):
 
     @property
     def learner_name(self) -> str:
-        """Behaviour cloning."""
         return "BC"
 
     @property
     def trained(self) -> bool:
-        """True where the weights are those of a run."""
         return self.trainer.global_step > 0 or self.trainer.ckpt_path is not None
 
     @property
     def has_values(self) -> bool:
-        """True where there is a value of each action: the more likely it was shown, the larger."""
         return isinstance(self.learner, ClonedChoice)
 
     def policy_for(self, env: BatchedEnv) -> PolicyWrapper:
-        """The cloned policy, greedy."""
         return PolicyWrapper(Cloned(self.space, cast("TensorDictModuleBase", self.learner.policy)))
 
     def configure_optimizers(self) -> Any:
@@ -140,11 +134,6 @@ class BehaviourCloning(EnvRun):
     # -- demonstrations ---------------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Makes the environment, and validates the demonstrations against it and against the network.
-
-        Raises:
-            ValueError: They do not fit; the message names file, entry and row.
-        """
         if self.has_env:
             super().setup(stage)
         elif self.trainer.precision not in PRECISIONS:
@@ -165,7 +154,6 @@ class BehaviourCloning(EnvRun):
             self._take_statistics(self.learner)
 
     def _check_demonstrations(self, data: DemonstrationEpisodes) -> None:
-        """ValueError unless demonstrations have the network's inputs and legal actions only."""
         found, name = self.demonstrations, self.demonstrations.name
         if isinstance(self.learner, BCPolicy):
             _check_vectors(found, self.learner)
@@ -222,7 +210,6 @@ class BehaviourCloning(EnvRun):
         self._pass: tuple[int, Tensor] | None = None
 
     def on_train_start(self) -> None:
-        """Restores the checkpoint, if any; there is neither a replay to fill nor an environment to go on with."""
         self.resume.restore()
 
     def _draw(self, update: int) -> Tensor:
@@ -240,7 +227,6 @@ class BehaviourCloning(EnvRun):
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Updates; the loss of the last update, for callbacks that look at it."""
         most, data = self.updates_per_step, cast("Any", self.trainer).datamodule
         if data.asked_steps is None:  # an epoch is a pass
             a_pass = self._updates_of(len(self._rows))
@@ -304,7 +290,6 @@ class BehaviourCloning(EnvRun):
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def begins_anew(self, saved: int, now: int) -> str:
-        """As in `EnvRun`: rows are shared out among processes."""
         return "the pass over the demonstrations goes on at another row"
 
     def rank_state(self) -> dict[str, Any]:
@@ -312,11 +297,9 @@ class BehaviourCloning(EnvRun):
         return {}
 
     def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
-        """Nothing."""
         return None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the policy's settings or space, so that it can be rebuilt without environment and demonstrations."""
         super().on_save_checkpoint(checkpoint)
         if isinstance(self.learner, BCPolicy):
             checkpoint["bc_policy"] = self.learner.settings
@@ -328,7 +311,6 @@ class BehaviourCloning(EnvRun):
 
 
 def _check_entry(found: Demonstrations, key: str, wanted: Entry) -> None:
-    """ValueError unless the values of a key fit the environment's spec; validated a part at a time."""
     value = found.rows[key]
     first = 0
     for part in value.split(1 << 16):

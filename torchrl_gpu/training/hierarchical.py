@@ -129,11 +129,6 @@ class HierarchicalPacking(ReplayRun):
         self.take_made_env()
 
     def build(self) -> None:
-        """Makes the targets, where returns are shorter than episodes.
-
-        Raises:
-            ValueError: The environment is no `PackingEnv`.
-        """
         if not isinstance(self.env, PackingEnv):
             raise ValueError(f"HierarchicalPacking: env must be a PackingEnv; got {type(self.env).__name__}")
         self._new_replay()  # takes no memory yet: what is wrong with it is told before anything runs
@@ -149,16 +144,13 @@ class HierarchicalPacking(ReplayRun):
 
     @property
     def learner_name(self) -> str:
-        """Display name: manager and worker."""
         return "manager + worker"
 
     def policy_for(self, env: BatchedEnv) -> HierarchicalPacker:
-        """The greedy policy among the items of an environment."""
         return self._packer(env)
 
     @property
     def has_values(self) -> bool:
-        """True: the worker has a value for each placement."""
         return True
 
     def baselines(self, env: BatchedEnv) -> Mapping[str, Policy]:
@@ -216,12 +208,10 @@ class HierarchicalPacking(ReplayRun):
         self.__dict__ |= {"rule": rule, "worker": worker, "both": both}  # no submodules: weights are saved once
 
     def on_train_start(self) -> None:
-        """Fills the replay up to `warmup_frames` by the rules alone."""
         self.fill(lambda: self._play(self.rule), self.batch_size)
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Plays, then updates; the loss of the last update, for callbacks that look at it."""
         self._play(self.both if self.joint else self.worker)
         losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
         if self.step_log.due:

@@ -36,29 +36,13 @@ _WANTED: dict[type[Callback], str] = {
 
 
 def check_trainer(where: str, trainer: Trainer) -> None:
-    """ValueError, before anything runs, where a Trainer has something that cannot work with such a module.
-
-    Args:
-        where: The module's name.
-        trainer: With its callbacks.
-
-    Raises:
-        ValueError: It has; in one line, with what to take instead.
-    """
+    """ValueError, before anything runs, where a Trainer has something that cannot work with such a module."""
     for wanted, came in _problems(trainer):
         raise ValueError(f"{where}: want {wanted}; got {came}")
 
 
 def check_monitors(trainer: Any, known: Collection[str] | None) -> None:
-    """ValueError, before anything runs, where a callback's `monitor` is not logged by the validation.
-
-    Args:
-        trainer: With its callbacks.
-        known: Patterns of the names that validation may log; None where they are not known before it.
-
-    Raises:
-        ValueError: One monitors another name.
-    """
+    """ValueError, before anything runs, where a callback's `monitor` is not logged by the validation."""
     ours = all(type(each).__module__.startswith(("torchrl_gpu.", "lightning.")) for each in trainer.callbacks)
     if known is None or not ours:  # one of the user's own may log more
         return
@@ -71,11 +55,7 @@ def check_monitors(trainer: Any, known: Collection[str] | None) -> None:
 
 
 def adapt_callbacks(trainer: Any) -> None:
-    """Adapts callbacks of Lightning's to such a module: averages of weights, and state that a resume would lose.
-
-    Args:
-        trainer: Whose `callbacks` change.
-    """
+    """Adapts callbacks of Lightning's to such a module: averages of weights, and state that a resume would lose."""
     for place, callback in enumerate(trainer.callbacks):
         if isinstance(callback, WeightAveraging) and not isinstance(callback, RunAveraging):
             trainer.callbacks[place] = RunAveraging(callback)
@@ -84,11 +64,7 @@ def adapt_callbacks(trainer: Any) -> None:
 
 
 def adapt_resumed(trainer: Any) -> None:
-    """`adapt_callbacks` for a run that goes on from a checkpoint, once that is known.
-
-    Args:
-        trainer: With its callbacks.
-    """
+    """`adapt_callbacks` for a run that goes on from a checkpoint, once that is known."""
     for callback in trainer.callbacks if trainer.ckpt_path is not None else ():
         if isinstance(callback, EarlyStopping):
             callback.strict = False  # an epoch whose end was saved ends once more, without a validation

@@ -100,7 +100,6 @@ class OffPolicy(AgentRun, ReplayRun):
         self.take_made_env()
 
     def build(self) -> None:
-        """Makes the agent of the environment."""
         space = AgentSpace.of(self.env)
         if self.encoder is None:
             self.agent = self.make_agent(space)
@@ -152,12 +151,10 @@ class OffPolicy(AgentRun, ReplayRun):
         return [key for key in self.env.stored_keys if key[-1] in wanted]
 
     def on_train_start(self) -> None:
-        """Fills the replay up to `warmup_frames`; a resumed run has it from beside its checkpoint."""
         self.fill(self._play, self.batch_size)
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Plays, then updates; the loss of the last update, for callbacks that look at it."""
         self._play()
         with advice(type(self).__name__, self.env.device, self.batch_size, self._replay_share):
             losses = [self._update() for _ in range(self.updates_now(self.updates_per_step))]

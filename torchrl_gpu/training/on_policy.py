@@ -80,11 +80,6 @@ class OnPolicy(AgentRun):
         self.take_made_env()
 
     def build(self) -> None:
-        """Makes the agent of the environment.
-
-        Raises:
-            ValueError: The agent learns from replay, or minibatches would not be of the same size.
-        """
         agent, where = self.make_agent(AgentSpace.of(self.env)), type(self).__name__
         if agent.learns_from_replay:
             raise ValueError(f"{where}: want an agent that learns from rollouts, such as PPO; got {agent.name}")
@@ -131,7 +126,6 @@ class OnPolicy(AgentRun):
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Plays a rollout, values it, and learns from it; the loss of the last update, for callbacks."""
         with set_exploration_type(ExplorationType.RANDOM):
             steps = self.play(self.policy, self.rollout_steps)
         with section("update"):

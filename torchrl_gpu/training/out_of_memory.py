@@ -48,12 +48,6 @@ def device_memory(device: torch.device) -> Memory | None:
 def advice(where: str, device: torch.device, batch_size: int, replay: Callable[[], Share]) -> Iterator[None]:
     """Context manager that turns an update that does not fit into an error with the size that would have.
 
-    Args:
-        where: The first part of the message.
-        device: Of the update.
-        batch_size: Its transitions.
-        replay: What replay has of that device; asked only then.
-
     Raises:
         OutOfMemoryAdvice: In place of torch's error, on devices that count their memory.
     """
@@ -78,15 +72,6 @@ def advised(
 
     What an update takes beside all that stays is taken to grow with its batch; it is known to be at least what it had
     made and what could not be had then, so that what is advised is the most that can fit.
-
-    Args:
-        where: Its first part.
-        device: That ran out of memory.
-        memory: Once what the update had made is gone.
-        made: Bytes that it had made.
-        said: Torch's own message.
-        batch_size: Transitions of the update.
-        replay: What replay has of the device.
     """
     tried = _TRIED.search(said)
     more = int(float(tried[1]) * 2 ** _UNITS[tried[2]]) if tried else 0

@@ -179,11 +179,7 @@ class EnvRun(LightningModule):
         return []
 
     def setup(self, stage: str) -> None:
-        """Makes the environment on the device that the Trainer chose, each process' with episodes of its own.
-
-        Raises:
-            ValueError: It would train in states in which nothing is legal; or weights would not be in float32.
-        """
+        """Makes the environment on the device that the Trainer chose, each process' with episodes of its own."""
         if (precision := self.trainer.precision) not in PRECISIONS:
             raise ValueError(
                 f"{type(self).__name__}: want trainer.precision {', '.join(PRECISIONS)}, as observations and rewards"
@@ -211,7 +207,6 @@ class EnvRun(LightningModule):
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Starts the clock of the run, after the replay is filled."""
         if self._clock is None:
             self._clock = start_clock()
 
@@ -314,11 +309,9 @@ class EnvRun(LightningModule):
         return StepLoader(STEPS_PER_EPOCH)
 
     def test_dataloader(self) -> Any:
-        """One batch: the suite of `test`, with the defaults of `Episodes`."""
         return single_batch(suite_of(self))
 
     def predict_dataloader(self) -> Any:
-        """One batch: the suite of `predict`, likewise."""
         return single_batch(suite_of(self, "predict"))
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
@@ -342,7 +335,6 @@ class EnvRun(LightningModule):
         return self.rank_state() if rank else None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the state of the first process, see `part_state` for the others, and the record of the run."""
         checkpoint["frames"] = self.frames
         checkpoint[ENTRY] = run_record(self.run_config, self)
         if hasattr(self, "rollout"):
@@ -389,7 +381,6 @@ class EnvRun(LightningModule):
             )
 
     def test_step(self, suite: Any, batch_idx: int) -> None:
-        """Plays policy and baselines on the same episodes; the suite prints and writes the table, in one process."""
         if self.trainer.is_global_zero:
             scores = self.compare(suite)
             self.log_dict(
@@ -408,7 +399,6 @@ class EnvRun(LightningModule):
         return scores
 
     def predict_step(self, suite: Any, batch_idx: int) -> Any:
-        """Plans of every episode; the suite writes them, in one process."""
         if not self.trainer.is_global_zero:
             return None
         return suite.plan(self.policy_for(suite.env), results_folder(self, self.resume.checkpoint)[0])
@@ -448,14 +438,12 @@ class ReplayRun(EnvRun):
             play()
 
     def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
-        """As in `EnvRun`, and the replay."""
         state = super().part_state(rank, replay) or {}
         if replay:
             state |= {"replay": replay_state(self.replay), "returns": self._returns()}
         return state or None
 
     def _returns(self) -> dict[str, float]:
-        """Definition of the returns in the replay."""
         return {"n_steps": self.rollout.n_steps, "gamma": float(self.rollout.gamma)}
 
     def check_part(self, part: Mapping[str, Any], path: Path) -> None:

@@ -73,11 +73,7 @@ class SharedSums:
 
 
 def sums_over_processes(room: int) -> Callable[[Tensor], Any]:
-    """A function that sums a contiguous float64 tensor over all processes, in its place; all of them must call this.
-
-    Args:
-        room: Values of the largest sum.
-    """
+    """A function that sums a contiguous float64 tensor over all processes, in its place; all of them must call this."""
     rank, processes = dist.get_rank(), dist.get_world_size()
     name, token = "", secrets.token_bytes(16)
     size = SharedSums.size(room, processes)

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 class StepLog:
-    """Logs values of training steps as `train/…`.
-
-    Args:
-        run: The module whose steps they are.
-    """
+    """Logs values of training steps as `train/…`."""
 
     def __init__(self, run: EnvRun) -> None:
         self._run = run

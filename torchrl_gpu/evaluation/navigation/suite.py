@@ -59,20 +59,12 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         num_worlds: int | None = None,
         **changes: Any,
     ) -> NavigationSuite:
-        """The first worlds of every row, in environments like another.
-
-        Args:
-            env: With the rows, or with others if `changes` has a `curriculum`.
-            worlds_per_level: Of each row.
-            pictures, batch_size, num_worlds: As in `NavigationSuite`.
-            changes: Of the environment's arguments.
-        """
+        """The first worlds of every row, in environments like another."""
         rows = {"curriculum": env.levels, "robots": None, "cores": None, "obstacles": None, "min_distance": None}
         fixed = {"first_env": 0, "in_order": True, "pool": worlds_per_level}
         return cls(env.like(1, **rows | fixed | changes), pictures, batch_size, num_worlds)
 
     def begin(self, env: MarineNavEnv, first: int) -> None:
-        """As in the base class; each world is of its row."""
         super().begin(env, first)
         env.assign_levels([bisect(self._firsts, number) - 1 for number in range(first, first + env.num_envs)])
 
@@ -111,7 +103,6 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         return shown, {"policies": policies, "published": reported}
 
     def describe(self) -> dict[str, Any]:
-        """The settings that decide the worlds and when they are over."""
         env = self.env
         return {
             "version": env.version,
@@ -151,7 +142,6 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         return self.last.trajectories
 
     def plans(self, results: NavigationResults) -> list[dict[str, Any]]:
-        """Results of the robots of each world."""
         assert results.start is not None
         assert results.goal is not None
         columns = {"start_m": results.start, "goal_m": results.goal, "arrived": results.arrived}
@@ -183,6 +173,5 @@ def _navigation_suite(
     pictures: bool = True,
     batch_size: int | None = None,
 ) -> NavigationSuite:
-    """About so many worlds of the environment's own rows, as many of each."""
     each = -(-num_episodes // len(env.levels))
     return NavigationSuite.of_rows(env, each, pictures, batch_size, seed=seed)

@@ -23,12 +23,6 @@ def navigation_table(
 
     Shares stand with their standard errors. Robots of one world meet the same things, so that the error of the share
     that arrived is that of as many robots as there are worlds, which it does not exceed.
-
-    Args:
-        levels: Rows of the curriculum.
-        results: Of the policies, by name; all in the same worlds.
-        published: What the released ones came to, in other worlds of these rows.
-        title: Of the table.
     """
     shown = Table(title=title, title_justify="left")
     for column in COLUMNS:
@@ -49,7 +43,6 @@ def navigation_table(
 
 
 def _reported(published: PublishedTest, row: int | None, first: str) -> dict[str, list[str]]:
-    """Lines of the released navigators, by name."""
     lines: dict[str, ReportedScores] = {}
     for agent, rows in published.rows.items():
         if row is None and agent in published.overall:

@@ -64,7 +64,6 @@ class PackingResults(Results):
         return torch.where(made > 0, (self.stands > 0).sum(1) / made.clamp_min(1), 1.0)
 
     def per_episode(self) -> dict[str, Tensor]:
-        """(E,) each, by name."""
         named = {name: getattr(self, name) for name in SCORES}
         return {name: values for name, values in named.items() if values is not None}
 
@@ -75,11 +74,9 @@ class PackingResults(Results):
         return {name: values for name, values in columns.items() if values is not None}
 
     def scores(self) -> dict[str, float]:
-        """Means by name."""
         return {name: values.mean().item() for name, values in self.per_episode().items()}
 
     def score(self, policy: str) -> Score:
-        """The table's row."""
         return Score(
             policy,
             utilization_error=_standard_error(self.utilization),

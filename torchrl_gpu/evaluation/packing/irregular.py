@@ -43,13 +43,7 @@ NO_CHOICE = "K = 0: one object is shown, in box order, and passed over if it fit
 
 
 def irregular_tables(suite: PackingSuite, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
-    """A table for each set of objects and setting, each as plain data once it is printed.
-
-    Args:
-        suite: Of irregular objects that were not trained on.
-        run: As in `Suite.tables`; `env` is the environment that was trained in.
-        options: Of the command line.
-    """
+    """A table for each set of objects and setting, each as plain data once it is printed."""
     notes = [UNTRAINED] * (not run.trained) + [NO_CHOICE] * (0 in (options.visible or ()))
     for line in notes:
         Console().print(line, soft_wrap=True)

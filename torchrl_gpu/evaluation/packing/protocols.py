@@ -104,17 +104,11 @@ class ProtocolSuite(PackingSuite):
         return sequence_hash(sequence_sizes(self.env, self.num_episodes))
 
     def describe(self) -> dict[str, Any]:
-        """As in the base class, and which sequences."""
         more = {"protocol": self.protocol, "file": self.file, "first": self.first, "sequences": self.num_episodes}
         return super().describe() | more | {"sha256": self.sequence_hash()}
 
     def compared(self, policies: Mapping[str, Policy], timed: int = 0) -> dict[str, Any]:
-        """Plays all sequences with each policy; a row for each, as plain data.
-
-        Args:
-            policies: By name, made for `env`.
-            timed: So many of the first sequences are packed alone, for the time of a decision for one bin.
-        """
+        """Plays all sequences with each policy; a row for each, as plain data."""
         results, alone, rows = self.play_all(policies), self.packed_alone(policies, timed), []
         for name, policy in policies.items():
             row = asdict(results[name].score(name)) | {"knows": known(policy, self.env.visible_items)}

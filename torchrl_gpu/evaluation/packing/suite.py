@@ -40,7 +40,6 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
     headline, pictures_tag = "utilization", "packed bins"
 
     def evaluate(self, env: PackingEnv, policy: Policy, num_episodes: int) -> PackingResults:
-        """As in the base class."""
         return evaluate(env, policy, num_episodes)
 
     def packed_alone(self, policies: Mapping[str, Policy], cases: int) -> dict[str, list[PackingResults]]:
@@ -62,7 +61,6 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return baselines(self.env) | (pretrained_for(self.env) if packs_orders(self.env) else {})
 
     def like(self, num_envs: int) -> PackingEnv:
-        """An environment that shares the items."""
         return self.env.like(num_envs, items=SameItems(self.env))
 
     def table(self, results: dict[str, PackingResults], name: str) -> tuple[Table, dict[str, Any]]:
@@ -87,7 +85,6 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         }
 
     def describe(self) -> dict[str, Any]:
-        """As in the base class."""
         env = self.env
         return {
             "bin_size_m": list(env.bin_size),
@@ -116,7 +113,6 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return [self.env.items.names[i] for i in self.played.episodes]  # type: ignore[attr-defined]
 
     def pictures(self, num: int, width: int) -> Tensor:
-        """The first bins."""
         from torchrl_gpu.envs.packing import viewer
 
         assert self.last is not None
@@ -226,13 +222,7 @@ def _file_name(order: str, number: int) -> str:
 
 
 def packing_table(rows: list[Score], title: str, published: Mapping[str, float] | None = None) -> Table:
-    """The comparison as a table for the terminal, best utilization last; ms are of one decision for one bin.
-
-    Args:
-        rows: Those that were played.
-        title: Above the table.
-        published: Utilization of other policies, per cent by name; below the others.
-    """
+    """The comparison as a table for the terminal, best utilization last; ms are of one decision for one bin."""
     shown = Table(title=title, title_justify="left")
     for column in ("policy", "utilization", "items", "C", "P", "ms"):
         shown.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)

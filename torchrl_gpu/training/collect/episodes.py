@@ -41,15 +41,10 @@ class EpisodeMeter:
         self.finished = self.finished + number
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The count and the recent means."""
         return {"finished": self.finished, **{f"recent_{name}": value for name, value in self.recent.items()}}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restores a state from `state_dict`.
-
-        Raises:
-            ValueError: It is something else; nothing has changed then.
-        """
+        """Restores a state from `state_dict`."""
         device = self.finished.device
         entries: dict[NestedKey, Entry] = {f"recent_{name}": Entry(torch.float32, ()) for name in self.recent}
         entries["finished"] = Entry(torch.int64, (), Bounds(0, 2**62))

@@ -173,7 +173,6 @@ class GraphedRollout:
         self._put(state, shown)
 
     def _put(self, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
-        """Copies state and observations into the tensors that the graph reads."""
         _write(state, self._state)
         _write(shown, self._shown)
         self.env._set_env_state(self._state)
@@ -215,11 +214,7 @@ class GraphedRollout:
         return [value.clone() for value in values if value.ndim and len(value) == self.env.num_envs]
 
     def _check(self, graph: Graph, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
-        """Self-test of a replay against the steps one by one; the generator is left as it was.
-
-        Raises:
-            RuntimeError: It does not.
-        """
+        """Self-test of a replay against the steps one by one; the generator is left as it was."""
         with same_random_numbers(self.env.device):
             played = self._rows(self._play())
         self._put(state, shown)
@@ -323,14 +318,7 @@ def _warm_up(body: Body) -> None:
 
 @contextmanager
 def operator_named(wanted: str = _WANTED) -> Iterator[None]:
-    """Context manager that turns an exception during a capture into an error that names the operator.
-
-    Args:
-        wanted: The first two parts of the message.
-
-    Raises:
-        RuntimeError: Something was raised.
-    """
+    """Context manager that turns an exception during a capture into an error that names the operator."""
     last = _LastOperator()
     try:
         with last:

@@ -131,16 +131,11 @@ class Rollout:
         return steps if self.store is None else self.store.packed(steps.copy())
 
     def state_dict(self) -> dict[str, object]:
-        """Environment and unfinished transitions: tensors and integers only."""
         pending = None if self.pending is None else self.pending.to_dict()
         return {"env": self.env.state_dict(), "current": self.current.clone().to_dict(), "pending": pending}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores a state from `state_dict`.
-
-        Raises:
-            ValueError: Something in it cannot be this environment's; nothing has changed then.
-        """
+        """Restores a state from `state_dict`."""
         where, wanted = "Rollout.load_state_dict", {"env", "current", "pending"}
         if not isinstance(state, Mapping) or not wanted <= set(state):
             raise ValueError(f"{where}: want the entries {sorted(wanted)}; got {shown(state)}")

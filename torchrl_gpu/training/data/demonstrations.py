@@ -86,11 +86,7 @@ class DemonstrationEpisodes(Episodes):
         self.train_rows = self.held_rows = torch.empty(0, dtype=torch.int64, device="cpu")
 
     def setup(self, stage: str) -> None:
-        """Reads and splits the demonstrations, where the stage has a use for them.
-
-        Raises:
-            ValueError: They cannot be used, in one line.
-        """
+        """Reads and splits the demonstrations, where the stage has a use for them."""
         if self.demonstrations is not None or (stage in ("test", "predict") and self._has_env()):
             return
         observed = None if self.trainer is None else getattr(self.trainer.lightning_module, "observed", None)

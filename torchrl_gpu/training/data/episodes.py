@@ -64,12 +64,7 @@ class Episodes(LightningDataModule):
         return env
 
     def suite(self, stage: str = "test", num_episodes: int | None = None) -> Suite[Any, Any]:
-        """Episodes of "validate", "test" or "predict", on the device of the module's environment.
-
-        Args:
-            stage: One of the three.
-            num_episodes: Only so many of them; None stands for all.
-        """
+        """Episodes of "validate", "test" or "predict", on the device of the module's environment."""
         number = num_episodes or (self.num_val_episodes if stage == "validate" else self.num_episodes)
         seed = self.seed_of(stage)
         return suite_for(self.env, number, seed=seed, pictures=self.pictures, batch_size=self.batch_size)
@@ -99,12 +94,7 @@ class Episodes(LightningDataModule):
 
 
 def suite_of(module: Any, stage: str = "test", num_episodes: int | None = None) -> Suite[Any, Any]:
-    """The suite of a stage: that of the Trainer's data module, or, where that has none, `Episodes` with its defaults.
-
-    Args:
-        module: Attached to a Trainer; its `env` is a `BatchedEnv`.
-        stage, num_episodes: As in `Episodes.suite`.
-    """
+    """The suite of a stage, of the Trainer's data module, or else of `Episodes` with its defaults."""
     data: Any = getattr(module.trainer, "datamodule", None)
     if not hasattr(data, "suite"):
         data = Episodes()

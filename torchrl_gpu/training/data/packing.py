@@ -50,7 +50,6 @@ class PackingEpisodes(Episodes):
         )
 
     def suite(self, stage: str = "test", num_episodes: int | None = None) -> PackingSuite:
-        """As in the base class; of a file all sequences, whatever the stage."""
         if self.items is None:
             return super().suite(stage, num_episodes)  # type: ignore[return-value]
         if self.unit is None and not self.items.labels:  # else the file says

@@ -111,11 +111,7 @@ class DeviceReplay(TensorDictReplayBuffer):
         return super().extend(transitions, **kwargs)
 
     def codec_for(self, env: BatchedEnv) -> Any:
-        """Codec of a rollout for transitions of an environment, as in `Rollout`; None where nothing is packed.
-
-        Raises:
-            ValueError: What it shows must be packed by another replay.
-        """
+        """Codec of a rollout for transitions of an environment, as in `Rollout`; None where nothing is packed."""
         if set(STORED_KEYS) <= set(env.stored_keys):
             raise ValueError(
                 f"{type(self).__name__}: want torchrl_gpu.training.ClipReplay for an environment that shows clips;"

@@ -42,11 +42,7 @@ class ClipReplay(DeviceReplay):
     """Made by `codec_for`."""
 
     def codec_for(self, env: BatchedEnv) -> FrameStore:
-        """Codec that takes the frames out of an environment's steps, before they become transitions.
-
-        Raises:
-            ValueError: It shows no `frame` and `frame_at`.
-        """
+        """Codec that takes the frames out of an environment's steps, before they become transitions."""
         names = [str(key) for key in env.stored_keys]
         if not set(STORED_KEYS) <= set(names):
             raise ValueError(
@@ -179,7 +175,6 @@ class FrameStore:
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The pictures so far, and their numbers. Reads the device."""
         used = min(self.capacity, int(self._newest.max()) + 1)
         frames = self._frames if used == self.capacity else self._frames[:, :used].clone()  # a view saves all of it
         return {"frames": frames, "newest": self._newest, "first": self._first}
@@ -200,11 +195,7 @@ class FrameStore:
         check_entries(f"{where}: frames", state, wanted)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restores a state from `state_dict`.
-
-        Raises:
-            ValueError: It is something else; nothing has changed then.
-        """
+        """Restores a state from `state_dict`."""
         self.check_state_dict("FrameStore.load_state_dict", state)
         self._frames[:, : state["frames"].shape[1]] = state["frames"]
         self._newest.copy_(state["newest"])

@@ -41,12 +41,6 @@ def restore_replay(
 ) -> None:
     """Fills an empty replay from a state of `replay_state`.
 
-    Args:
-        replay: The empty one.
-        state: That state.
-        where: Names it in errors.
-        entries: What a transition must hold, without batch axes, such as `Rollout.transition_entries` gives.
-
     Raises:
         ValueError: It is something else, a replay of another size, or transitions that cannot be of this run. Nothing
             has changed then.

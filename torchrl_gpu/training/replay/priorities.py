@@ -84,7 +84,6 @@ class DevicePrioritySampler(Sampler):
         torch.sum(self._blocks, 1, out=self._sums)
 
     def add(self, index: Any) -> None:
-        """As `extend`, for one."""
         self.extend(index)
 
     def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
@@ -111,7 +110,6 @@ class DevicePrioritySampler(Sampler):
         self.largest.fill_(1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Priorities, and their sums as they were rounded."""
         return {"priority": self.priority, "sums": self._sums, "largest": self.largest}
 
     def check_state_dict(self, state_dict: Any) -> None:

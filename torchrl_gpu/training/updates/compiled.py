@@ -37,7 +37,6 @@ class CompiledLosses:
         return self._losses not in (None, self.agent.losses)
 
     def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """As `Agent.losses`."""
         if self._losses is None:
             self._losses = self._proven(batch)
         try:

@@ -107,7 +107,6 @@ class Graphed(ABC):
         """
 
     def _run(self, data: TensorDictBase, plan: Sequence[Settings]) -> TensorDictBase:
-        """`_learn` by a graph, where there is one or can be one."""
         if self._capture is None:
             return self._learn(data, plan)
         if (fixed := self._fixed_in(data, plan)) != self._fixed:
@@ -189,11 +188,7 @@ class Graphed(ABC):
             torch.clear_autocast_cache()
 
     def _check(self, graph: Graph, plan: Sequence[Settings], written: list[Tensor], before: list[Tensor]) -> None:
-        """Self-test of a replay against the operators one by one; the generator is left as it was.
-
-        Raises:
-            RuntimeError: It does not.
-        """
+        """Self-test of a replay against the operators one by one; the generator is left as it was."""
         weights = self._weights()
         with same_random_numbers(self.device):
             plain = self._learn(self._data, plan)
@@ -214,11 +209,7 @@ class Graphed(ABC):
         return [value for value in self.agent.state_dict().values() if isinstance(value, Tensor)]
 
     def _written(self) -> list[Tensor]:
-        """All tensors that updates write.
-
-        Raises:
-            ValueError: The optimizer keeps more than tensors on the device.
-        """
+        """All tensors that updates write."""
         kept = [item for entries in self.optimizer.state.values() for item in entries.items() if item[1] is not None]
         for name, value in kept:
             if not isinstance(value, Tensor) or value.device != self.device:
@@ -291,7 +282,6 @@ def _changed(groups: list[dict[str, Any]], settings: Settings) -> Iterator[None]
 
 
 def _distance(ones: list[Tensor], others: list[Tensor]) -> float:
-    """Euclidean distance over all elements."""
     squares = [(one.double() - other.double()).square().sum() for one, other in zip(ones, others, strict=True)]
     return float(torch.stack(squares).sum().sqrt())
 

@@ -81,7 +81,6 @@ class GraphedLearning(Graphed):
         return [dict(zip(losses, each, strict=True)) for each in zip(*losses.values(), strict=True)]
 
     def _learn(self, data: TensorDictBase, plan: Iterable[Settings]) -> TensorDictBase:
-        """`losses` of all updates, (K,) each."""
         with nullcontext() if self._capture is None else uncached_casts(self.device):
             batches = iter(self.batches(data))
             losses = [self._update(next(batches), settings)["losses"] for settings in plan]
