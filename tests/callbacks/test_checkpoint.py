@@ -125,11 +125,6 @@ def test_saving_that_takes_too_much_of_the_time_is_a_warning(
     assert all("at most 5% of the time; got 6.2%" in line for line in said)
 
 
-def test_only_the_last_one_by_default(tmp_path: Path) -> None:
-    fit(module(), tmp_path, 4, EpisodeCheckpoint())
-    assert stems(tmp_path) == {"last"}
-
-
 def test_old_ones_go_with_their_parts(tmp_path: Path) -> None:
     diary = Diary()
     fit(module(), tmp_path, 16, diary, saver(1, keep=2))
@@ -203,18 +198,15 @@ def test_the_best_one_by_what_validation_finds(tmp_path: Path, mode: str, best_o
     assert callback.state_dict()["best"] == value
 
 
-class Better(Callback):
-    """Makes every validation better than the one before."""
+class Luck(Callback):
+    """Logs `val/luck`: values by update, or else better ones at every validation."""
 
-    def __init__(self, fails_at: int = 0) -> None:
-        self.fails_at = fails_at
+    def __init__(self, values: dict[int, float] | None = None) -> None:
+        self.values = values
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        pl_module.log("val/luck", float(trainer.global_step))
-
-    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        if self.fails_at and trainer.global_step == self.fails_at:
-            raise RuntimeError("failed")
+        step = trainer.global_step
+        pl_module.log("val/luck", float(step) if self.values is None else self.values[step])
 
 
 @pytest.mark.filterwarnings("ignore:.*It is not saved")
@@ -227,20 +219,10 @@ def test_a_best_one_that_cannot_be_written_is_not_remembered(tmp_path: Path, mon
         write(trainer, path, content)
 
     monkeypatch.setattr(checkpoint_writer, "_write", full)
-    fit(module(), tmp_path, 24, Better(), EpisodeCheckpoint(monitor="val/luck"))
+    fit(module(), tmp_path, 24, Luck(), EpisodeCheckpoint(monitor="val/luck"))
     saved = torch.load(last(tmp_path), weights_only=True)["callbacks"]
     (state,) = (value for name, value in saved.items() if name.startswith("EpisodeCheckpoint"))
     assert state["best"] == 6.0
-
-
-class Luck(Callback):
-    """Logs values by update."""
-
-    def __init__(self, values: dict[int, float]) -> None:
-        self.values = values
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        pl_module.log("val/luck", self.values[trainer.global_step])
 
 
 def best_step(folder: Path) -> int:
@@ -283,14 +265,9 @@ def test_the_best_by_another_measure_is_no_measure(tmp_path: Path) -> None:
 
 def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     """Nothing is larger or smaller than NaN: had it been kept, no later one would be better."""
-
-    class Values(Callback):
-        def on_validation_epoch_end(self, trainer, pl_module) -> None:  # type: ignore[no-untyped-def]
-            pl_module.log("val/luck", {6: float("nan"), 12: 0.5}[trainer.global_step])
-
     callback = saver(monitor="val/luck")
-    fit(module(), tmp_path, 12, Values(), callback)
-    assert torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)["global_step"] == 12
+    fit(module(), tmp_path, 12, Luck({6: float("nan"), 12: 0.5}), callback)
+    assert best_step(tmp_path) == 12
     assert callback.state_dict()["best"] == 0.5
 
 
@@ -394,13 +371,6 @@ def test_what_a_run_saves_after_going_back_is_later(tmp_path: Path) -> None:
     assert newest_checkpoint(folder)[0] == last(tmp_path)
 
 
-def test_those_that_the_resumed_one_does_not_know_of_go_in_their_turn(tmp_path: Path) -> None:
-    """As after a kill: what a folder holds is read from the folder."""
-    fit(module(), tmp_path / "a", 8, saver(every_n_updates=4, keep=1))
-    fit(module(), tmp_path / "a", 12, saver(every_n_updates=3, keep=1), ckpt_path=last(tmp_path / "a"))
-    assert stems(tmp_path / "a") == {"last", "updates-12"}
-
-
 def test_two_runs_do_not_save_to_one_folder_at_a_time(tmp_path: Path) -> None:
     class Another(Callback):
         def on_train_start(self, *args: Any) -> None:
@@ -482,16 +452,6 @@ def test_killed_between_two_writes(tmp_path: Path, moment: str) -> None:
     assert part["id"] == content[ENTRY]["id"]
     assert differences(before["replay"], part["replay"]) == []
     assert newest_checkpoint(tmp_path / "checkpoints") == (last(tmp_path), [])
-
-
-def test_of_several_whole_ones_the_newest_is_found(tmp_path: Path) -> None:
-    fit(module(), tmp_path, 8, saver(1, keep=3))
-    folder = tmp_path / "checkpoints"
-    older = sorted(folder.glob("episodes-*.ckpt"), key=lambda path: int(path.stem.removeprefix("episodes-")))
-    assert len(older) > 1
-    assert newest_checkpoint(folder) == (last(tmp_path), [])
-    last(tmp_path).unlink()
-    assert newest_checkpoint(folder) == (older[-1], [])
 
 
 def test_a_replay_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -611,6 +571,14 @@ def default_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """All that a run of twelve updates comes to."""
+    folder = tmp_path_factory.mktemp("straight")
+    fit(module(), folder, 12, saver())
+    return everything(last(folder))
+
+
 @pytest.mark.usefixtures("default_interrupts")
 @pytest.mark.parametrize(
     ("number", "raised", "cause"),
@@ -619,22 +587,21 @@ def default_interrupts() -> Iterator[None]:
 )
 @pytest.mark.parametrize("updates", [4, 6], ids=["within an epoch", "before validation"])
 def test_a_run_that_is_asked_to_end_goes_on_as_if_it_never_had(
-    number: signal.Signals, raised: type[BaseException], cause: type | None, updates: int, tmp_path: Path
+    number: signal.Signals, raised: type[BaseException], cause: type | None, updates: int, tmp_path: Path, straight: Any
 ) -> None:
     with pytest.raises(raised) as error:
         fit(module(), tmp_path, 12, saver(), Asks(number, updates - 2))
     assert cause is None or isinstance(error.value.__context__, cause)
     assert torch.load(last(tmp_path), weights_only=True)["global_step"] == updates
     fit(module(), tmp_path / "rest", 12, saver(), ckpt_path=last(tmp_path))
-    fit(module(), tmp_path / "straight", 12, saver())
-    assert differences(everything(last(tmp_path / "rest")), everything(last(tmp_path / "straight"))) == []
+    assert differences(everything(last(tmp_path / "rest")), straight) == []
 
 
 @pytest.mark.usefixtures("default_interrupts")
 @pytest.mark.parametrize("moment", ["write_whole", "publish"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_asked_to_end_while_it_saves_saves_to_the_end(
-    number: signal.Signals, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: Any
 ) -> None:
     write, asked = getattr(checkpoint_writer, moment), []
 
@@ -652,8 +619,7 @@ def test_a_run_that_is_asked_to_end_while_it_saves_saves_to_the_end(
     assert torn == []
     monkeypatch.setattr(checkpoint_writer, moment, write)
     fit(module(), tmp_path / "rest", 12, saver(), ckpt_path=found)
-    fit(module(), tmp_path / "straight", 12, saver())
-    assert differences(everything(last(tmp_path / "rest")), everything(last(tmp_path / "straight"))) == []
+    assert differences(everything(last(tmp_path / "rest")), straight) == []
 
 
 def test_a_folder_that_nothing_can_be_written_to_is_told_at_once(
@@ -665,14 +631,6 @@ def test_a_folder_that_nothing_can_be_written_to_is_told_at_once(
     monkeypatch.setattr(run_folder.tempfile, "TemporaryFile", refused)
     with pytest.raises(PermissionError, match=r"Permission denied: .*checkpoints'"):
         fit(module(), tmp_path, 4, saver())
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "said"),
-    [(1, "0.001"), (16_000, "0.016"), (2**19, "0.5"), (3 * 2**20, "3.0"), (5000 * 2**20, "5,000.0")],
-)
-def test_sizes_of_small_files_are_not_none(num_bytes: int, said: str) -> None:
-    assert checkpoint_writer._mib(num_bytes) == said
 
 
 @pytest.mark.usefixtures("default_interrupts")

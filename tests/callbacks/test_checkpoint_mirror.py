@@ -13,7 +13,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from tests.callbacks.test_checkpoint import Better, best_step
+from tests.callbacks.test_checkpoint import Luck, best_step
 from tests.test_end_to_end import small
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module
@@ -111,9 +111,15 @@ def test_training_never_waits_and_what_is_late_is_left_out(tmp_path: Path) -> No
 @pytest.mark.parametrize("first", ["saver", "mirror"])
 def test_the_best_one_is_uploaded_where_a_run_fails(url: str, tmp_path: Path, first: str) -> None:
     """Whatever the order of the two: the saver flushes the mirror."""
+
+    class Fails(Callback):
+        def on_train_batch_start(self, trainer: Any, *args: Any) -> None:
+            if trainer.global_step == 14:
+                raise RuntimeError("failed")
+
     callbacks = [saver(monitor="val/luck"), CheckpointMirror(url)]
     with pytest.raises(RuntimeError, match="failed"):
-        fit(module(), tmp_path, 24, Better(fails_at=14), *(callbacks if first == "saver" else callbacks[::-1]))
+        fit(module(), tmp_path, 24, Luck(), Fails(), *(callbacks if first == "saver" else callbacks[::-1]))
     folder = tmp_path / "checkpoints"
     assert best_step(tmp_path) == 12
     fetch(CheckpointStorage(url), tmp_path / "there")

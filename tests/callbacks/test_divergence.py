@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +11,8 @@ import torch
 from lightning.pytorch import Callback
 from tensordict import TensorDict
 
+from tests.callbacks.test_checkpoint import Luck
+from tests.test_end_to_end import small
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module
 from torchrl_gpu import cli
@@ -104,23 +104,10 @@ def test_a_checkpoint_is_never_overwritten_by_a_broken_one(tmp_path: Path) -> No
 
 
 def test_the_best_one_is_never_a_broken_one(tmp_path: Path) -> None:
-    class Luck(Callback):
-        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            pl_module.log("val/luck", float(trainer.global_step))  # better and better
-
     best = tmp_path / "checkpoints" / "best.ckpt"
     with pytest.raises(Diverged, match=r"NaN or infinity in .* does not save that as .*best\.ckpt"):
         fit(module(), tmp_path, 18, Luck(), Poison(9), saver(every_n_updates=None, monitor="val/luck"))
     assert torch.load(best, weights_only=True)["global_step"] == 6
-
-
-def test_a_run_that_skips_goes_on(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="Divergence: ") as told:
-        run = fit(module(), tmp_path, 12, Poison(5, until=7), Divergence("skip"), saver())
-    assert [str(each.message) for each in told if "updates skipped" in str(each.message)] == [
-        "Divergence: 3 of 12 updates skipped"
-    ]
-    assert not_finite(run) is None
 
 
 def test_gradients_that_are_whole_are_left_alone(tmp_path: Path) -> None:
@@ -134,7 +121,10 @@ def test_updates_that_are_skipped_now_and_then_end_nothing(tmp_path: Path, monke
     with pytest.warns(UserWarning, match="Divergence: ") as told:
         run = fit(module(), tmp_path, 10, *now_and_then, Divergence("skip"), saver())
     assert run.trainer.global_step == 10
-    assert str(told[-1].message) == "Divergence: 4 of 10 updates skipped"
+    assert [str(each.message) for each in told if "updates skipped" in str(each.message)] == [
+        "Divergence: 4 of 10 updates skipped"
+    ]
+    assert not_finite(run) is None
 
 
 def test_a_resumed_run_that_goes_back_again_lowers_rates_again() -> None:
@@ -194,12 +184,10 @@ def test_a_schedule_follows_a_rate_that_was_lowered() -> None:
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8 / 4 / 2)
 
 
-def test_a_run_that_skips_everything_ends(tmp_path: Path) -> None:
-    with (
-        pytest.warns(UserWarning, match="is skipped"),
-        pytest.raises(Diverged, match="in 100 updates in a row"),
-    ):
-        fit(module(), tmp_path, 400, Poison(3, until=400), Divergence("skip"))
+def test_a_run_that_skips_everything_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchrl_gpu.callbacks.divergence._IN_A_ROW", 10)
+    with pytest.warns(UserWarning, match="is skipped"), pytest.raises(Diverged, match="in 10 updates in a row"):
+        fit(module(), tmp_path, 40, Poison(3, until=40), Divergence("skip"))
 
 
 @pytest.mark.parametrize("inputs", [[1.0, NAN], [1.0, float("-inf")]])
@@ -220,18 +208,21 @@ def test_weights_of_a_checkpoint_that_are_broken_are_refused(tmp_path: Path) -> 
         fit(run, tmp_path, 4, Divergence())
 
 
-def test_a_run_goes_back_with_a_lower_rate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Callable[..., list[str]]
-) -> None:
+def going_back(poison: str, **back: int) -> list[str]:
+    """Command line of a run that goes back where it diverges."""
+    poison = f"{{class_path: tests.callbacks.test_divergence.Poison, init_args: {{update: 9{poison}}}}}"
+    arguments = ", ".join(["action: back", *(f"{name}: {value}" for name, value in back.items())])
+    divergence = f"{{class_path: torchrl_gpu.callbacks.Divergence, init_args: {{{arguments}}}}}"
+    saves = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 4}}"
+    return ["fit", *small("packing_dqn.yaml", 12), f"--trainer.callbacks=[{poison}, {divergence}, {saves}]"]
+
+
+def test_a_run_goes_back_with_a_lower_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Update 9 breaks weights unless the learning rate is below a third of what it was: going back twice does it."""
     monkeypatch.chdir(tmp_path)
-    poison = "{class_path: tests.callbacks.test_divergence.Poison, init_args: {update: 9, rate_above: 0.0035}}"
-    back = "{class_path: torchrl_gpu.callbacks.Divergence, init_args: {action: back}}"
-    saves = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 4}}"
-    args = [*small("packing_dqn.yaml", 12), f"--trainer.callbacks=[{poison}, {back}, {saves}]"]
-    args += ["--model.optimizer.lr=0.01", "--model.lr_scheduler=null"]
+    args = [*going_back(", rate_above: 0.0035"), "--model.optimizer.lr=0.01", "--model.lr_scheduler=null"]
     with pytest.warns(UserWarning, match=r"goes back to .*updates-8\.ckpt, learning rate times 0\.5") as told:
-        assert not cli.main(["fit", *args], "lightning")
+        assert not cli.main(args, "lightning")
     assert sum("goes back to" in str(each.message) for each in told) == 2
     (path,) = tmp_path.rglob("last.ckpt")
     content = torch.load(path, weights_only=True)
@@ -242,23 +233,12 @@ def test_a_run_goes_back_with_a_lower_rate(
 
 
 def test_it_goes_back_so_often_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    poison = "{class_path: tests.callbacks.test_divergence.Poison, init_args: {update: 9}}"
-    back = "{class_path: torchrl_gpu.callbacks.Divergence, init_args: {action: back, most: 1}}"
-    saves = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 4}}"
-    args = [*small("packing_dqn.yaml", 12), f"--trainer.callbacks=[{poison}, {back}, {saves}]"]
     with pytest.warns(UserWarning, match="goes back") as told:
-        assert cli.main(["fit", *args], "lightning") == cli.program.USER_ERROR
+        assert cli.main(going_back("", most=1), "lightning") == cli.program.USER_ERROR
     assert sum("goes back" in str(each.message) for each in told) == 1
     assert (
         capsys.readouterr().err.count("\nerror: OffPolicy: want a run that stays finite; got, by update 10, NaN") <= 1
     )
-
-
-@pytest.fixture
-def small() -> Callable[..., list[str]]:
-    from tests.test_end_to_end import small
-
-    return partial(small)

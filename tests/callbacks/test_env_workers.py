@@ -106,9 +106,3 @@ def test_on_a_gpu_a_warning_names_the_single_process(monkeypatch: pytest.MonkeyP
         EnvWorkers().on_train_start(partial, made)  # type: ignore[arg-type]
     assert pools == [(2, "ray"), (2, "processes")]
     assert WorkerPool is not Pool
-
-
-@pytest.mark.parametrize(("argument", "given"), [("num_workers", 0), ("threads", 0), ("transport", "mpi")])
-def test_arguments_are_looked_at(argument: str, given: object) -> None:
-    with pytest.raises(ValueError, match=f"EnvWorkers: {argument}"):
-        EnvWorkers(**{argument: given})  # type: ignore[arg-type]

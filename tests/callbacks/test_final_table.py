@@ -118,8 +118,3 @@ def test_a_module_that_cannot_be_compared(tmp_path: Path) -> None:
     runner = trainer(tmp_path, 2, FinalTable(), **QUIET)
     with pytest.raises(ValueError, match=r"FinalTable: want a module .*; got TinyModule"):
         runner.fit(TinyModule(TinyEnv()), datamodule=TinyData())
-
-
-def test_a_number_that_cannot_work() -> None:
-    with pytest.raises(ValueError, match="FinalTable: num_episodes must be at least 1; got 0"):
-        FinalTable(0)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 
+from tests.callbacks.test_checkpoint import Luck
+from tests.test_end_to_end import small
 from tests.training.resuming import differences, everything, last, part_of
 from tests.training.tiny import fit, module
 from torchrl_gpu import cli
@@ -60,15 +61,10 @@ def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path, room: int
 
 def test_what_was_not_saved_takes_nobodys_place(tmp_path: Path) -> None:
     """Neither that of an older one that is kept, nor that of the best one."""
-
-    class Luck(Callback):
-        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            pl_module.log("val/luck", {6: 2.0, 12: 1.0}[trainer.global_step])
-
     saver = OnAFullDisk(5, 10)  # neither update 8 nor, with the largest value, update 6 can be saved
     saver.monitor = "val/luck"
     with pytest.warns(UserWarning, match="It is not saved"):
-        fit(module(), tmp_path, 12, Luck(), saver)
+        fit(module(), tmp_path, 12, Luck({6: 2.0, 12: 1.0}), saver)
     found = {path.stem for path in (tmp_path / "checkpoints").glob("*.ckpt")}
     assert found == {"updates-4", "updates-12", "best", "last"}
     assert saver.state_dict()["best"] == 1.0
@@ -87,8 +83,6 @@ def test_where_the_checkpoint_fits_and_its_replay_does_not(tmp_path: Path) -> No
 def test_a_run_ends_with_a_line_where_its_end_cannot_be_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.test_end_to_end import small
-
     monkeypatch.chdir(tmp_path)
     full = "{class_path: tests.callbacks.test_full_disk.OnAFullDisk, init_args: {first: 0, behind: 100}}"
     args = [*small("packing_dqn.yaml", 4), f"--trainer.callbacks=[{full}]", "--trainer.logger=false"]
@@ -103,8 +97,6 @@ def test_a_run_ends_with_a_line_where_its_end_cannot_be_saved(
 def test_a_folder_that_cannot_be_written_is_named_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.test_end_to_end import small
-
     monkeypatch.chdir(tmp_path)
     args = [*small("packing_dqn.yaml", 4), "--trainer.default_root_dir=/sys/runs"]
     assert cli.main(["fit", *args], "lightning") == 2

@@ -123,13 +123,8 @@ def test_the_cause_is_that_of_the_last_while(monkeypatch: pytest.MonkeyPatch) ->
         stats._look_for_idling([1.0] * 3)
 
 
-@pytest.mark.parametrize("name", ["environment", "policy", "replay", "update", "transfer", "logging", "validation"])
-def test_each_cause_has_its_advice(name: str) -> None:
-    assert f"{name} 75%" in (said := idle_message(0.1, {name: 3.0, "saving": 1.0}))
-    assert said.partition(": try ")[2]
-
-
-def test_loops_and_viewers_have_theirs() -> None:
+def test_causes_have_their_advice() -> None:
+    assert "replay 75%" in idle_message(0.1, {"replay": 3.0, "saving": 1.0})
     assert idle_message(0.1, {OUTSIDE: 1.0}).endswith("try more updates_per_step or rollout_steps in a training step")
     assert idle_message(0.1, {"viewers": 1.0}).endswith("try FrameStream with a smaller most_share")
     assert idle_message(0.1, {"rollout graph": 1.0}).endswith("--model.graph_updates true")

@@ -264,8 +264,3 @@ def test_the_final_table_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.
     terminal = on_terminal(monkeypatch)
     fit(module(), tmp_path, 2, RunProgress(), FinalTable(), **SHOWN)
     assert "evaluating: random legal, episodes 1 to 5 of 5" in terminal.getvalue()
-
-
-def test_numbers_that_cannot_work() -> None:
-    with pytest.raises(ValueError, match="RunProgress: line_every_s must be above 0; got 0"):
-        RunProgress(0)

@@ -75,14 +75,11 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("how", ["max_steps", "SIGTERM"])
 @pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("stops", [(2, 5), (3, 6), (4, 8)], ids=str)
-def test_a_run_that_stops_and_goes_on_has_the_same_story(
-    straight: Any, tmp_path: Path, name: str, how: str, stops: tuple[int, ...]
-) -> None:
+def test_a_run_that_stops_and_goes_on_has_the_same_story(straight: Any, tmp_path: Path, name: str, how: str) -> None:
     wanted, whole = straight(name)
     told = list[tuple[Any, ...]]()
     path: Path | None = None
-    for stop in stops:
+    for stop in (2, 3, 4, 6, 8):
         if how == "max_steps":
             part(tmp_path, name, told, stop, path)
         else:

@@ -220,12 +220,6 @@ def test_environments_that_it_cannot_learn_in(env: Any, message: str) -> None:
         AfterstateLearning(env())
 
 
-@pytest.mark.parametrize("wrong", [{"rate": 0}, {"rate": 3}, {"lam": 1.5}, {"lam": -1}, {"sweeps": 0}])
-def test_numbers_that_cannot_work(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"AfterstateLearning: {next(iter(wrong))} must be"):
-        module(**wrong)
-
-
 def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
     """By the operators that a GPU runs; what is made once is made before."""
     made = AfterstateLearning(environment(backend="eager"), partial(PatchTables, patches=["2x2", "3x3:1"]))

@@ -14,7 +14,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.no_host_reads import NoHostReads
 from tests.tolerances import assert_near
-from tests.training.resuming import as_if_saved_on_cuda, check_checkpoint, differences, everything, last
+from tests.training.resuming import check_checkpoint, differences, everything, last
 from tests.training.tiny import data, fit, trainer
 from tests.training.tiny_packer import module, short_env, tiny_networks
 from torchrl_gpu.callbacks import EpisodeCheckpoint
@@ -326,14 +326,6 @@ def test_whole_episodes_need_no_targets(tmp_path: Path) -> None:
 # -- it repeats itself, and it resumes exactly ------------------------------------------------------------------------
 
 
-def test_same_seed_same_run(tmp_path: Path) -> None:
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        fit(module(), tmp_path / name, 6, EpisodeCheckpoint(), seed=seed)
-    first, second, other = (everything(last(tmp_path / name)) for name in "abc")
-    assert differences(first, second) == []
-    assert differences(first["state_dict"], other["state_dict"]) != []
-
-
 @pytest.fixture(scope="module", params=[4, 2], ids=["whole episodes", "bootstrapped"])
 def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """Changes of a module, and everything that its run in one go consists of."""
@@ -441,38 +433,12 @@ def test_names_for_tables(tmp_path: Path) -> None:
     assert fit(made, tmp_path, 2).policy_name == "manager + worker"
 
 
+def test_a_replay_that_is_too_small() -> None:
+    with pytest.raises(ValueError, match=r"HierarchicalPacking: replay must hold .*, 12 transitions; got 11"):
+        module(capacity=11)
+
+
 def test_it_tests_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = fit(module(), tmp_path, 2)
     trainer(tmp_path).test(made, datamodule=data(), verbose=False)
     assert "manager + worker" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"capacity": 11}, "replay must hold a batch and a rollout, 12 transitions; got 11"),
-    ],
-)
-def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=f"HierarchicalPacking: .*{message}"):
-        module(**wrong)
-
-
-def test_what_was_saved_on_cuda_resumes_on_a_cpu(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fit(module(), tmp_path / "half", 4, EpisodeCheckpoint())
-    saved = as_if_saved_on_cuda(last(tmp_path / "half"))
-    with caplog.at_level("INFO", "lightning.pytorch"):
-        made = fit(module(), tmp_path / "rest", 8, EpisodeCheckpoint(), ckpt_path=saved)
-    assert made.trainer.global_step == 8
-    (told,) = [record.message for record in caplog.records if "saved on" in record.message]
-    assert told.endswith(
-        "was saved on cuda and goes on on cpu: what is drawn at random there begins anew, all else goes on"
-    )
-
-
-@pytest.mark.parametrize("precision", ["bf16-true", "16-true", "64-true"])
-def test_weights_of_another_type_are_refused(tmp_path: Path, precision: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"^HierarchicalPacking: want trainer.precision 32-true, bf16-mixed.*; got {precision}"
-    ):
-        fit(module(), tmp_path, 2, precision=precision)

@@ -68,15 +68,6 @@ def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> No
     assert all(group["capturable"] is False for group in optimizer.param_groups)  # no GPU here
 
 
-@pytest.mark.parametrize("name", ["Rainbow", "ACIQN"])
-def test_same_seed_same_run(tmp_path: Path, name: str) -> None:
-    runs = []
-    for folder in ("a", "b"):
-        made = trained(navigation(name, prioritized=True), tmp_path / folder, 6, EpisodeCheckpoint())
-        runs.append(everything(last(Path(made.trainer.default_root_dir))))
-    assert not differences(*runs)
-
-
 @pytest.fixture(scope="module", params=["IQN", "SAC", "Rainbow"])
 def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """What makes a module, and everything that its run in one go consists of."""

@@ -12,9 +12,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tests.no_host_reads import NoHostReads
-from tests.training.resuming import differences, everything, last
+from tests.training.resuming import differences
 from tests.training.tiny import STEPS, dqn, fit, packing_env, with_replay
-from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.policies import (
     IQN,
     AgentSpace,
@@ -59,10 +58,9 @@ def copies(weights: list[Tensor]) -> list[Tensor]:
     return [weight.detach().clone() for weight in weights]
 
 
-@pytest.mark.parametrize("prioritized", [False, True], ids=["uniform", "prioritized"])
 @every
-def test_it_trains_and_is_evaluated(tmp_path: Path, name: str, prioritized: bool) -> None:
-    made = module(name, prioritized=prioritized)
+def test_it_trains_and_is_evaluated(tmp_path: Path, name: str) -> None:
+    made = module(name, prioritized=name != "DQN")
     before = copies(made.agent.parameters_to_train)
     metrics = fit(made, tmp_path).trainer.callback_metrics
     moved = [not torch.equal(a, b) for a, b in zip(before, made.agent.parameters_to_train, strict=True)]
@@ -97,19 +95,6 @@ def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> No
         made.agent.loss(batch)["loss"].backward()
         made.agent.update_targets(3)
         made.replay.update_priority(batch["index"], batch["td_error"])
-
-
-@pytest.mark.parametrize("stop", [4, 6])  # in the middle of an epoch of 3 training steps, and at its end
-@pytest.mark.parametrize("name", ["Rainbow", "IQN"])
-def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, name: str, stop: int) -> None:
-    replay = {"prioritized": True, "beta_updates": 8} if name == "Rainbow" else {}
-    made = partial(module, name, **replay)
-    fit(made(), tmp_path / "whole", 10, EpisodeCheckpoint())
-    fit(made(), tmp_path / "half", stop, EpisodeCheckpoint())
-    fit(made(seed=11), tmp_path / "rest", 10, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
-    whole, rest = (everything(last(tmp_path / folder)) for folder in ("whole", "rest"))
-    assert differences(whole, rest) == []
-    assert differences(whole, everything(last(tmp_path / "half"))) != []
 
 
 # -- priorities --
@@ -179,6 +164,4 @@ def test_weights_of_priorities_count_in_the_loss(tmp_path: Path, name: str) -> N
     def weights_after(exponent: float) -> dict[str, Tensor]:
         return fit(module(name, prioritized=True, beta=exponent), tmp_path, 4).agent.state_dict()
 
-    first, again, other = (weights_after(exponent) for exponent in (0.0, 0.0, 1.0))
-    assert differences(first, again) == []
-    assert differences(first, other) != []
+    assert differences(weights_after(0.0), weights_after(1.0)) != []

@@ -207,22 +207,6 @@ def test_twice_is_the_same_and_torchs_generator_goes_on_as_it_was() -> None:
     assert not same(first, evaluate(env.like(6, seed=5), policy))
 
 
-def test_a_module_that_learns_acts_greedily_and_goes_on_learning() -> None:
-    env = marine_env(4, max_steps=10)
-    policy = iqn(env).train()
-    policy.exploration.anneal(0)  # every action at random, if it were to explore
-    assert policy.exploration.epsilon > 0.5
-    assert same(evaluate(env, policy), evaluate(env, policy.eval()))
-    policy.train()
-    evaluate(env, policy)
-    assert policy.training
-
-
-def test_time_runs() -> None:
-    played = evaluate(marine_env(3, max_steps=5), always(AHEAD))
-    assert 0 < played.decision_ms < 1e3 * played.seconds
-
-
 # -- trajectories --
 
 

@@ -222,15 +222,6 @@ def test_published_figures_are_written_with_their_source(tmp_path: Path, monkeyp
     assert published["rows"]["IQN"][4]["success"] == 0.53
 
 
-def test_the_whole_table_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    small_suite(max_steps=3).compare(always(IDLE), tmp_path, "a policy with quite a long name for a table", {})
-    shown = capsys.readouterr().out  # no terminal: 80 columns
-    assert "…" not in shown
-    assert all(title in shown for title in COLUMNS)
-    assert f"Written: {tmp_path / 'evaluation.json'}\n" in shown
-    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
-
-
 def test_scores_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     suite = small_suite()
     suite.show("IQN", {"success": 0.75, "arrived": 0.9})

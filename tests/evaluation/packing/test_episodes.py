@@ -94,13 +94,6 @@ def test_draws_repeat_and_leave_the_generator_alone() -> None:
     assert not torch.equal(evaluate(other, RandomLegal(other)).utilization, first.utilization)
 
 
-def test_time_runs() -> None:
-    env = packing_env(2)
-    results = evaluate(env, RandomLegal(env))
-    assert results.seconds > 0
-    assert 1e-3 * results.decision_ms * results.num_packed.sum() <= results.seconds
-
-
 # -- batches --
 
 

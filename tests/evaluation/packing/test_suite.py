@@ -20,12 +20,10 @@ from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation import batch_size as side_by_side
 from torchrl_gpu.evaluation import suite as suite_module
-from torchrl_gpu.evaluation.batch_size import episode_bytes
 from torchrl_gpu.evaluation.episodes import score_names
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite, packing_table
 from torchrl_gpu.evaluation.packing.suite import _file_name as suite_file_name
-from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft, baselines
 
 
@@ -84,28 +82,6 @@ def test_packing_against_a_replay_by_loops(policy: str) -> None:
         volume = utilization * 125
         assert results.compactness[index].item() == pytest.approx(volume / (25 * heights.max()))
         assert results.pyramidality[index].item() == pytest.approx(volume / heights.sum())
-
-
-def test_packing_twice_is_the_same_whatever_came_before() -> None:
-    env = packing_env(6)
-    first = evaluate(env, DeepestBottomLeft(env))
-    env.rollout(7, break_when_any_done=False)
-    second = evaluate(env, DeepestBottomLeft(env))
-    assert torch.equal(first.utilization, second.utilization)
-
-
-def test_packing_is_greedy() -> None:
-    env = packing_env(6)
-    agent = dqn(env, exploration=EpsilonGreedy(1.0))
-    first, second = (evaluate(env, PolicyWrapper(agent)) for _ in range(2))
-    assert torch.equal(first.utilization, second.utilization)
-
-
-def test_a_full_bin_stays_full_while_others_go_on() -> None:
-    env = packing_env(16)
-    results = evaluate(env, DeepestBottomLeft(env))
-    assert len(results.num_packed.unique()) > 1  # they did not all end at once
-    assert torch.equal(results.num_packed, env.num_packed.float())
 
 
 def test_an_action_that_is_not_legal_ends_its_bin_for_good() -> None:
@@ -212,11 +188,6 @@ def test_pictures(compared: tuple[PackingSuite, Path, dict[str, float]]) -> None
         assert min(picture.size) > 100
         assert film.n_frames > 2
     assert not list(folder.glob("*new*"))
-
-
-def test_no_pictures(tmp_path: Path) -> None:
-    PackingSuite(packing_env(2), pictures=False).compare(DeepestBottomLeft(packing_env(2)), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
 
 
 def test_a_picture_of_each_order(tmp_path: Path) -> None:
@@ -328,28 +299,6 @@ def test_the_same_table_and_plans_whatever_the_batch(tmp_path: Path) -> None:
     for size in (2, 3, 8):
         _, *found = comparison_in(tmp_path, size)
         assert found == [expected, plans]
-
-
-def test_batches_fit_the_memory_that_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = packing_env(1)
-    each = max(episode_bytes(env, policy) for policy in (*baselines(env).values(), dqn(env).policy))
-    monkeypatch.setattr(side_by_side, "free_bytes", lambda device: 2 * 3 * each)
-    sizes: list[int] = []
-    evaluate_once = PackingSuite.evaluate
-    monkeypatch.setattr(
-        PackingSuite, "evaluate", lambda self, env, *args: sizes.append(env.num_envs) or evaluate_once(self, env, *args)
-    )
-    comparison_in(tmp_path, None)
-    assert set(sizes) == {3}  # eight in three batches
-
-
-def test_an_environment_that_plays_batches_itself_is_as_it_was() -> None:
-    whole, parts = (PackingSuite(packing_env(n), False, 8, batch_size=n) for n in (8, 2))
-    policy = DeepestBottomLeft(whole.env)
-    expected = whole.play(policy).utilization
-    for _ in range(2):
-        assert torch.equal(parts.play(policy).utilization, expected)
-        assert parts.env.first_env == 0
 
 
 def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft
+from torchrl_gpu.training.collect import rollout
 from torchrl_gpu.training.collect.graphed import (
     Graph,
     GraphedRollout,
@@ -73,9 +75,6 @@ def only_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "runs_on", lambda tensor: False)
 
 
-both = pytest.mark.parametrize("capture", [None, capture_on_cpu], ids=["step by step", "recorded"])
-
-
 @pytest.fixture
 def capture() -> Any:
     return capture_on_cpu
@@ -83,6 +82,27 @@ def capture() -> Any:
 
 def tiny_env(**changes: Any) -> PackingEnv:
     return packing_env(4, **{"backend": "eager", **changes})
+
+
+def cuda_env(**changes: Any) -> PackingEnv:
+    return packing_env(64, **{"device": "cuda", **changes})
+
+
+everywhere = pytest.mark.parametrize(
+    ("env_of", "capture"),
+    [
+        pytest.param(tiny_env, None, id="step by step"),
+        pytest.param(tiny_env, capture_on_cpu, id="recorded"),
+        pytest.param(cuda_env, None, id="CUDA", marks=pytest.mark.gpu),
+    ],
+)
+by_graphs = pytest.mark.parametrize(
+    ("env_of", "capture"),
+    [
+        pytest.param(tiny_env, capture_on_cpu, id="recorded"),
+        pytest.param(cuda_env, None, id="CUDA", marks=pytest.mark.gpu),
+    ],
+)
 
 
 def explorer(env: PackingEnv, epsilon: float = 0.5) -> Any:
@@ -126,14 +146,14 @@ def test_the_plain_loop_is_that_of_a_rollout(steps: int) -> None:
     assert (current.select("box_heightmap") == rollout.current.select("box_heightmap")).all()
 
 
-@both
-def test_greedy_replays_are_the_plain_loop(capture: Any) -> None:
-    env, twin = tiny_env(), tiny_env()
+@everywhere
+def test_greedy_replays_are_the_plain_loop(env_of: Callable[..., PackingEnv], capture: Any) -> None:
+    env, twin = env_of(), env_of()
     play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
     ours, theirs, ends = env.reset(), twin.reset(), 0
     for _ in range(5):
         (played, ours), (wanted, theirs) = play(ours), plain(twin, policy, theirs)
-        assert played.batch_size == (4, STEPS)
+        assert played.batch_size == (env.num_envs, STEPS)
         assert_same(played, wanted)
         assert_same_env(env, twin)
         ends += int(played["next", "done"].sum())
@@ -141,7 +161,7 @@ def test_greedy_replays_are_the_plain_loop(capture: Any) -> None:
     assert_same(ours, theirs.select(*ours.keys(True, True)))
 
 
-@both
+@pytest.mark.parametrize("capture", [None, capture_on_cpu], ids=["step by step", "recorded"])
 def test_exploring_replays_are_the_plain_loop(capture: Any) -> None:
     env, twin = tiny_env(), tiny_env()
     play, policy = graphed(env, PolicyWrapper(explorer(env)), capture), PolicyWrapper(explorer(twin))
@@ -154,18 +174,6 @@ def test_exploring_replays_are_the_plain_loop(capture: Any) -> None:
             wanted, theirs = plain(twin, policy, theirs)
             assert_same(played, wanted)
     assert_same_env(env, twin)
-
-
-def test_two_replays_differ_where_the_policy_explores(capture: Any) -> None:
-    env = tiny_env()
-    play = graphed(env, PolicyWrapper(explorer(env, 1.0)), capture)
-    start, state = env.reset(), env.state_dict()
-    first = start.clone()
-    with set_exploration_type(ExplorationType.RANDOM):
-        one, _ = play(start)
-        env.load_state_dict(state)
-        other, _ = play(first)
-    assert (one["action"] != other["action"]).any()
 
 
 def test_nothing_is_read_back() -> None:
@@ -208,8 +216,9 @@ def test_a_replay_goes_on_without_copies_from_outside(monkeypatch: pytest.Monkey
 # -- what happens between replays counts --
 
 
-def test_a_loaded_state_counts(capture: Any) -> None:
-    env, twin = tiny_env(), tiny_env(seed=77)
+@by_graphs
+def test_a_loaded_state_counts(env_of: Callable[..., PackingEnv], capture: Any) -> None:
+    env, twin = env_of(), env_of(seed=77)
     play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
     _, ours = play(env.reset())
     theirs = twin.reset()
@@ -239,8 +248,9 @@ def test_what_was_loaded_from_is_left_alone(capture: Any) -> None:
     assert (start == shown).all()
 
 
-def test_steps_taken_otherwise_count(capture: Any) -> None:
-    env, twin = tiny_env(), tiny_env()
+@by_graphs
+def test_steps_taken_otherwise_count(env_of: Callable[..., PackingEnv], capture: Any) -> None:
+    env, twin = env_of(), env_of()
     play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
     ours, theirs = env.reset(), twin.reset()
     for _ in range(3):
@@ -267,8 +277,9 @@ def test_a_reset_counts(capture: Any, seed: int | None) -> None:
     assert_same_env(env, twin)
 
 
-def test_epsilon_counts(capture: Any) -> None:
-    env = tiny_env()
+@by_graphs
+def test_epsilon_counts(env_of: Callable[..., PackingEnv], capture: Any) -> None:
+    env = env_of()
     agent = explorer(env, 0.0)
     play = graphed(env, PolicyWrapper(agent), capture)
     start, state = env.reset(), env.state_dict()
@@ -281,7 +292,7 @@ def test_epsilon_counts(capture: Any) -> None:
             actions.append(play(first)[0]["action"])
     assert torch.equal(actions[0], actions[2])  # greedy both times
     assert (actions[0] != actions[1]).any()
-    assert (actions[1] != actions[3]).any()
+    assert (actions[1] != actions[3]).any()  # random numbers are new in every replay
 
 
 def test_weights_count(capture: Any) -> None:
@@ -407,31 +418,17 @@ def test_an_environment_that_reads_the_host_is_refused() -> None:
         graphed(env, DeepestBottomLeft(env))
 
 
-class InARollout(Rollout):
-    """A rollout that plays through a `GraphedRollout`."""
-
-    play: GraphedRollout
-
-    @torch.no_grad()
-    def collect(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
-        assert policy is self.play.policy
-        fresh, self.current = self.play(self.current)
-        kept = self._replayed(fresh)
-        joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
-        self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
-        return joined, fresh
-
-
-def test_a_rollout_may_play_through_it(capture: Any) -> None:
-    env, twin = tiny_env(), tiny_env()
-    ours, theirs = InARollout(env, env.stored_keys, 3, 0.9), Rollout(twin, twin.stored_keys, 3, 0.9)
-    ours.play = graphed(env, DeepestBottomLeft(env), capture)
-    policy = DeepestBottomLeft(twin)
+@pytest.mark.parametrize("capture", [None, capture_on_cpu], ids=["step by step", "recorded"])
+def test_a_rollout_plays_through_it(capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout, "GraphedRollout", partial(GraphedRollout, capture=capture))
+    envs = tiny_env(), tiny_env()
+    ours, theirs = (
+        Rollout(env, env.stored_keys, 3, 0.9, cuda_graphs=on) for env, on in zip(envs, (True, False), strict=True)
+    )
+    policies = [DeepestBottomLeft(env) for env in envs]
     for _ in range(3):
-        _, mine = ours.collect(ours.play.policy, STEPS)
-        _, wanted = theirs.collect(policy, STEPS)
-        assert_same(mine, wanted)
-        assert (ours.pending == theirs.pending).all()  # type: ignore[union-attr, operator]
+        for mine, wanted in zip(ours.collect(policies[0], STEPS), theirs.collect(policies[1], STEPS), strict=True):
+            assert_same(mine, wanted)
 
 
 # -- failures --
@@ -539,67 +536,6 @@ def test_a_capture_that_broke_off_is_cleared_away(monkeypatch: pytest.MonkeyPatc
 
 
 # -- CUDA --
-
-
-def cuda_env(**changes: Any) -> PackingEnv:
-    return packing_env(64, **{"device": "cuda", **changes})
-
-
-@pytest.mark.gpu
-def test_cuda_graphs_play_as_the_plain_loop() -> None:
-    env, twin = cuda_env(), cuda_env()
-    play, policy = graphed(env, DeepestBottomLeft(env)), DeepestBottomLeft(twin)
-    ours, theirs = env.reset(), twin.reset()
-    for _ in range(5):
-        (played, ours), (wanted, theirs) = play(ours), plain(twin, policy, theirs)
-        assert_same(played, wanted)
-        assert_same_env(env, twin)
-
-
-@pytest.mark.gpu
-def test_cuda_replays_differ_where_the_policy_explores() -> None:
-    env = cuda_env()
-    play = graphed(env, PolicyWrapper(explorer(env, 1.0)))
-    start, state = env.reset(), env.state_dict()
-    starts, actions = [start.clone() for _ in range(3)], []
-    with set_exploration_type(ExplorationType.RANDOM):
-        for first in starts:
-            env.load_state_dict(state)
-            actions.append(play(first)[0]["action"])
-    assert (actions[0] != actions[1]).any()
-    assert (actions[1] != actions[2]).any()
-
-
-@pytest.mark.gpu
-def test_a_changed_epsilon_counts_on_cuda() -> None:
-    env = cuda_env()
-    agent = explorer(env, 0.0)
-    play = graphed(env, PolicyWrapper(agent))
-    start, state = env.reset(), env.state_dict()
-    starts, actions = [start.clone() for _ in range(3)], []
-    with set_exploration_type(ExplorationType.RANDOM):
-        for first, epsilon in zip(starts, [0.0, 1.0, 0.0], strict=True):
-            agent.exploration.epsilon.fill_(epsilon)
-            env.load_state_dict(state)
-            actions.append(play(first)[0]["action"])
-    assert torch.equal(actions[0], actions[2])
-    assert (actions[0] != actions[1]).any()
-
-
-@pytest.mark.gpu
-def test_loads_and_other_steps_count_on_cuda() -> None:
-    env, twin = cuda_env(), cuda_env(seed=77)
-    play, policy = graphed(env, DeepestBottomLeft(env)), DeepestBottomLeft(twin)
-    play(env.reset())
-    _, theirs = plain(twin, policy, twin.reset())
-    env.load_state_dict(twin.state_dict())
-    played, ours = play(theirs.clone())
-    wanted, theirs = plain(twin, policy, theirs)
-    assert_same(played, wanted)
-    _, ours = env.step_and_maybe_reset(policy(ours))
-    _, theirs = twin.step_and_maybe_reset(policy(theirs))
-    (played, _), (wanted, _) = play(ours), plain(twin, policy, theirs)
-    assert_same(played, wanted)
 
 
 @pytest.mark.gpu

@@ -209,16 +209,6 @@ def test_a_state_that_no_run_could_have_written(kind: str) -> None:
     assert all(torch.equal(value, before[key]) for key, value in other.env.state_dict().items())
 
 
-def test_a_state_can_be_saved_as_plain_tensors(tmp_path: Path) -> None:
-    made, policy = rollout()
-    made.collect(policy, 4)
-    torch.save(made.state_dict(), tmp_path / "state.pt")
-    wanted, _ = made.collect(policy, 5)
-    other, _ = rollout()
-    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert (other.collect(policy, 5)[0] == wanted).all()
-
-
 # -- robots --
 
 ROBOTS, KEPT = 4, [("robots", "observation"), ("robots", "active")]
@@ -323,18 +313,6 @@ def test_returns_of_robots_against_a_loop_over_one_at_a_time(n: int) -> None:
     assert min(told.values()) > 5, told
 
 
-def test_the_worlds_of_these_tests_hold_every_end() -> None:
-    made, policy = robots_rollout()
-    _, steps = made.collect(policy, 45)
-    after = steps["next", "robots"]
-    ends = after["done"] & steps["robots", "active"]
-    assert (ends & after["collided"]).any()
-    assert (ends & after["terminated"] & ~after["collided"]).any()
-    assert (ends & ~after["terminated"]).any()
-    late = after["done"] & ~steps["next", "done"].unsqueeze(2)  # while the others of the world went on
-    assert late.any()
-
-
 def test_robots_by_hand() -> None:
     # One environment, two robots, three steps; robot r sees 10 r + t, and half more in `next`.
     seen = torch.tensor([[[0.0, 10], [1, 11], [2, 12]]]).unsqueeze(-1)  # (N, T, R, 1)
@@ -367,19 +345,6 @@ def test_what_is_kept_of_robots() -> None:
     assert steps.batch_size == (3, 5)
     assert steps["next", "robots", "collided"].shape == (3, 5, ROBOTS, 1)
     assert steps["next", "done"].shape == steps["next", "success"].shape == (3, 5, 1)
-
-
-def test_robots_take_part_as_long_as_they_are_under_way() -> None:
-    made, policy = robots_rollout(n_steps=1)
-    transitions = made.collect(policy, 45)[0].unflatten(0, (3, ROBOTS, 45))
-    active, after = transitions["active"].squeeze(-1), transitions["next"]
-    assert not active[0, 2:].any()  # robots that the first row does not have
-    assert active[1:].any(2).all()
-    assert not after["reward"].squeeze(-1)[~active].any()
-    under_way = after["active"].squeeze(-1)
-    assert not under_way[~active].any()  # nobody comes back before the next episode
-    gone = active & ~under_way
-    assert (after["terminated"].squeeze(-1) | ~gone).all()
 
 
 def robot_transitions(chunks: list[int], n_steps: int) -> TensorDictBase:

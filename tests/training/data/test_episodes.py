@@ -16,7 +16,7 @@ from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.evaluation.episodes import EpisodeSuite
 from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
-from torchrl_gpu.training import Episodes
+from torchrl_gpu.training import Episodes, NavigationWorlds, PackingEpisodes
 from torchrl_gpu.training.data.episodes import suite_of
 
 
@@ -88,12 +88,9 @@ def test_without_a_data_module_there_are_episodes_all_the_same() -> None:
     assert suite_of(connected(CountingEnv(2)), "validate").num_episodes == 200
 
 
-@pytest.mark.parametrize("name", ["steps_per_epoch", "num_episodes", "num_val_episodes", "batch_size"])
-def test_numbers_that_cannot_work(name: str) -> None:
-    with pytest.raises(ValueError, match=f"Episodes: {name} must be at least 1; got 0"):
-        Episodes(**{name: 0})
-
-
-def test_a_module_without_an_environment() -> None:
-    with pytest.raises(ValueError, match="want a module that trains in a BatchedEnv; got NoneType as its env"):
-        suite_of(connected(None))
+@pytest.mark.parametrize(
+    ("data", "kind"), [(Episodes, "BatchedEnv"), (PackingEpisodes, "PackingEnv"), (NavigationWorlds, "MarineNavEnv")]
+)
+def test_a_module_without_the_environment_that_it_wants(data: Any, kind: str) -> None:
+    with pytest.raises(ValueError, match=f"want a module that trains in a {kind}; got NoneType as its env"):
+        suite_of(connected(None, data()))

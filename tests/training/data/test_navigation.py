@@ -121,13 +121,6 @@ def test_another_seed_gives_other_worlds() -> None:
     assert not torch.equal(goals[0], goals[1])
 
 
-def test_time_and_batches() -> None:
-    worlds = connected(NavigationWorlds(steps_per_epoch=11, **SMALL), trained())
-    assert len(worlds.train_dataloader()) == 11
-    suite = worlds.suite("validate")
-    assert worlds.transfer_batch_to_device(suite, torch.device("cpu"), 0) is suite
-
-
 def test_scores_of_a_suite() -> None:
     worlds = connected(NavigationWorlds(val_levels="own", max_steps=2, **SMALL), marine_env())
     suite = worlds.suite("validate")
@@ -138,15 +131,3 @@ def test_the_worlds_of_training_are_refused() -> None:
     worlds = connected(NavigationWorlds(seed=9, **SMALL), trained(seed=9))
     with pytest.raises(ValueError, match=r"want seeds other than that of training, 9; got .'test': 9, 'validate': 253"):
         worlds.val_dataloader()
-
-
-@pytest.mark.parametrize("name", ["worlds_per_level", "val_worlds_per_level", "max_steps", "batch_size"])
-def test_numbers_that_cannot_work(name: str) -> None:
-    with pytest.raises(ValueError, match=f"NavigationWorlds: {name} must be at least 1; got 0"):
-        NavigationWorlds(**{name: 0})  # type: ignore[arg-type]
-
-
-def test_a_module_without_a_marine_environment() -> None:
-    worlds = connected(NavigationWorlds(), None)
-    with pytest.raises(ValueError, match="want a module that trains in a MarineNavEnv; got NoneType as its env"):
-        worlds.test_dataloader()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
 
 from tests.training.tiny import data, module, packing_env, trainer
 from torchrl_gpu.envs.packing.items import CutBoxes, OrderBoxes
@@ -27,17 +26,6 @@ def connected(episodes: PackingEpisodes, env: dict[str, Any] | None = None) -> P
 def only(loader: Any) -> PackingSuite:
     (suite,) = loader
     return suite
-
-
-def test_as_many_episodes_as_asked_for() -> None:
-    episodes = connected(data(num_episodes=7, num_val_episodes=3, steps_per_epoch=11))
-    assert len(episodes.train_dataloader()) == 11
-    sizes = [only(loader()).num_episodes for loader in (episodes.val_dataloader, episodes.test_dataloader)]
-    assert [*sizes, only(episodes.predict_dataloader()).num_episodes] == [3, 7, 7]
-
-
-def test_so_many_at_a_time_as_asked_for() -> None:
-    assert only(connected(data(batch_size=2)).test_dataloader()).batch_size == 2
 
 
 def test_the_environment_is_like_the_one_of_training() -> None:
@@ -62,11 +50,6 @@ def test_training_never_sees_them(items: str) -> None:
     validated = [tuple(row) for row in items_of(only(episodes.val_dataloader()).env, 32)]
     assert len(set(validated) & set(tested)) < 3
     assert tested == [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]  # whenever asked
-
-
-def test_another_seed_gives_other_episodes() -> None:
-    tables = [items_of(only(connected(data(seed=seed)).test_dataloader()).env, 5) for seed in (1, 2, 1)]
-    assert tables[0] == tables[2] != tables[1]
 
 
 def test_every_sequence_of_a_file_once(tmp_path: Path) -> None:
@@ -107,11 +90,3 @@ def test_options_of_a_file_want_a_file(option: dict[str, str]) -> None:
 def test_a_file_that_is_missing() -> None:
     with pytest.raises(FileNotFoundError, match=r"BoxSequences: no.json: want a file of box sequences; there is none"):
         PackingEpisodes(sequences="no.json")
-
-
-def test_a_module_without_a_packing_environment() -> None:
-    episodes, runner = data(), trainer(Path("unused"))
-    runner.strategy.connect(LightningModule())
-    episodes.trainer = runner
-    with pytest.raises(ValueError, match="want a module that trains in a PackingEnv; got NoneType as its env"):
-        episodes.test_dataloader()
