@@ -6,20 +6,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
-    from torchrl_gpu.callbacks.checkpoint_mirror import CheckpointMirror
-    from torchrl_gpu.callbacks.divergence import Divergence
-    from torchrl_gpu.callbacks.env_workers import EnvWorkers
-    from torchrl_gpu.callbacks.episode_mcap import EpisodeMcap
-    from torchrl_gpu.callbacks.final_table import FinalTable
-    from torchrl_gpu.callbacks.frame_stream import FrameStream
-    from torchrl_gpu.callbacks.gpu_stats import GpuStats
-    from torchrl_gpu.callbacks.logger_guard import LoggerGuard
-    from torchrl_gpu.callbacks.pictures import EvaluationPictures
-    from torchrl_gpu.callbacks.progress import RunProgress
-    from torchrl_gpu.callbacks.summary import NetworkSummary
-    from torchrl_gpu.callbacks.throughput import Throughput
-    from torchrl_gpu.callbacks.training_film import TrainingFilm
+    from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint as EpisodeCheckpoint
+    from torchrl_gpu.callbacks.checkpoint_mirror import CheckpointMirror as CheckpointMirror
+    from torchrl_gpu.callbacks.divergence import Divergence as Divergence
+    from torchrl_gpu.callbacks.env_workers import EnvWorkers as EnvWorkers
+    from torchrl_gpu.callbacks.episode_mcap import EpisodeMcap as EpisodeMcap
+    from torchrl_gpu.callbacks.final_table import FinalTable as FinalTable
+    from torchrl_gpu.callbacks.frame_stream import FrameStream as FrameStream
+    from torchrl_gpu.callbacks.gpu_stats import GpuStats as GpuStats
+    from torchrl_gpu.callbacks.logger_guard import LoggerGuard as LoggerGuard
+    from torchrl_gpu.callbacks.pictures import EvaluationPictures as EvaluationPictures
+    from torchrl_gpu.callbacks.progress import RunProgress as RunProgress
+    from torchrl_gpu.callbacks.summary import NetworkSummary as NetworkSummary
+    from torchrl_gpu.callbacks.throughput import Throughput as Throughput
+    from torchrl_gpu.callbacks.training_film import TrainingFilm as TrainingFilm
 
 _HOMES = {
     "CheckpointMirror": "checkpoint_mirror",
@@ -37,22 +37,7 @@ _HOMES = {
     "Throughput": "throughput",
     "TrainingFilm": "training_film",
 }
-__all__ = [
-    "CheckpointMirror",
-    "Divergence",
-    "EnvWorkers",
-    "EpisodeCheckpoint",
-    "EpisodeMcap",
-    "EvaluationPictures",
-    "FinalTable",
-    "FrameStream",
-    "GpuStats",
-    "LoggerGuard",
-    "NetworkSummary",
-    "RunProgress",
-    "Throughput",
-    "TrainingFilm",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,9 @@ from torchrl_gpu.streaming.broadcast.frames import with_facts
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 
 if TYPE_CHECKING:
-    from tensordict import TensorDictBase
-
     from torchrl_gpu.envs.viewable import Decision, Overlay, Viewable
+    from torchrl_gpu.evaluation.decisions import Decisions
+    from torchrl_gpu.streaming.server import StreamServer
 
 GRID_SIDE = 3  # pictures along each side of a grid, at most
 CHOSEN_SPACING = 1.0  # seconds: a stream that a viewer chooses gets a picture, unless the last one is younger
@@ -25,30 +25,6 @@ MAX_DECLARED = 40  # streams with their overlays; of the others, overlays are th
 _NAME = re.compile(r"(?:env(0|[1-9][0-9]{0,8})|worst|best|grid)(?::([a-z][a-z_]{0,15}))?")
 _COUNTS = ("step", "episode", "num_packed")
 _MAX_REMEMBERED = 256  # streams, of those drawn last
-
-
-class FrameSink(Protocol):
-    """Protocol of a stream server: the part of `torchrl_gpu.streaming.StreamServer` that is used here."""
-
-    def declare(self, stream: str, title: str | None = None) -> None: ...
-
-    def declare_family(self, name: str, count: int, title: str | None = None) -> None: ...
-
-    def wanted_streams(self) -> list[str]: ...
-
-    def watchers(self, stream: str | None = None) -> int: ...
-
-    def publish(self, frame: Any, stream: str = "main", meta: dict[str, Any] | None = None) -> None: ...
-
-    def end_episode(self, stream: str = "main", meta: dict[str, Any] | None = None) -> None: ...
-
-
-class Decider(Protocol):
-    """Protocol of a policy's decisions: the part of `torchrl_gpu.evaluation.decisions.Decisions` that is used here."""
-
-    has_values: bool
-
-    def __call__(self, observation: TensorDictBase) -> Decision: ...
 
 
 class EnvStreamName(NamedTuple):
@@ -88,12 +64,12 @@ class EnvStreams:
 
     def __init__(
         self,
-        sink: FrameSink,
+        sink: StreamServer,
         view: Viewable,
         names: Sequence[str],
         width: int,
         height: int,
-        decide: Decider | None = None,
+        decide: Decisions | None = None,
         policy: str | None = None,
     ) -> None:
         self.policy = policy if decide is not None and hasattr(view, "observation") else None
@@ -143,8 +119,14 @@ class EnvStreams:
                 None always draws.
             extra: More metrics for the meta data of each picture, besides those of the environment.
         """
-        wanted = self.sink.wanted_streams()
-        due = [name for name in wanted if self._draws(name, only) and self._is_new(name, version)]
+        due = [
+            name
+            for name in self.sink.wanted_streams()
+            if (only is None or name in only)
+            and self._serves(name)
+            and (name in self.names or self.sink.watchers(name) > 0)  # overlays and others where they are watched
+            and self._is_new(name, version)
+        ]
         if due:
             metrics = self._read()
             decisions: dict[int, Decision] = {}
@@ -166,12 +148,6 @@ class EnvStreams:
             ending = "" if overlay is None else f": {self.overlays[overlay].title}"
             family = "env" if overlay is None else f"env:{overlay}"
             self.sink.declare_family(family, self.view.num_envs, f"Environment{ending}")
-
-    def _draws(self, name: str, only: Collection[str] | None) -> bool:
-        """True where a stream is to be drawn: always if named, overlays and others where they are watched."""
-        if only is not None and name not in only:
-            return False
-        return self._serves(name) and (name in self.names or self.sink.watchers(name) > 0)
 
     def _serves(self, name: str) -> bool:
         """True where a stream of the server, which may have others, too, is one of these."""
@@ -201,8 +177,8 @@ class EnvStreams:
         index = self._index(base, metrics)
         meta = {"env": index} | _row(metrics, index) | extra
         _store(self._shown, name, (index, meta))
-        told = self._told_of_policy(index, decisions)
-        self.sink.publish(self._picture(index, overlay, decisions), name, with_facts(meta, told))
+        facts = self._policy_facts(index, decisions)
+        self.sink.publish(self._picture(index, overlay, decisions), name, with_facts(meta, facts))
 
     def _index(self, base: str, metrics: dict[str, np.ndarray]) -> int:
         """The environment that a stream shows, and its overlays with it."""
@@ -232,7 +208,7 @@ class EnvStreams:
             _store(self._inference_ms, index, 1e3 * (time.perf_counter() - begin))
         return decisions[index]
 
-    def _told_of_policy(self, index: int, decisions: dict[int, Decision]) -> dict[str, Any]:
+    def _policy_facts(self, index: int, decisions: dict[int, Decision]) -> dict[str, Any]:
         """Metrics of the policy's next decision in an environment; empty where they are not asked for."""
         if self.policy is None:
             return {}

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torchrl_gpu.callbacks.machine_sampler import ProcessReader, Sampler, read_gpu
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import OUTSIDE, running_clock
+from torchrl_gpu.training.step_log import on_host
 
 _ADVICE = {
     "environment": "more environments, --model.env.num_envs, or --model.cuda_graphs true",
@@ -71,8 +72,8 @@ class GpuStats(Callback):
         due = trainer._logger_connector.should_update_logs if log is None else log.due
         if self._sampler is None or not due:
             return
-        for name, value in self._sampler.means().items():  # as tensors of the host, which nobody waits for
-            pl_module.log(f"machine/{name}", torch.tensor(value, dtype=torch.float32, device="cpu"))
+        for name, value in self._sampler.means().items():
+            pl_module.log(f"machine/{name}", on_host(value))
         self._look_for_idling(self._sampler.take_busy())
 
     def _look_for_idling(self, busy: list[float]) -> None:

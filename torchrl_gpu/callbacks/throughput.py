@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from torchrl_gpu.system import arguments
+from torchrl_gpu.training.step_log import on_host
 
 
 class Throughput(Callback):
@@ -42,12 +42,8 @@ class Throughput(Callback):
         seconds, frames, updates, episodes = (b - a for a, b in zip(self._last, now, strict=True))
         self._last = now
         rates = {"env_steps_per_s": frames, "updates_per_s": updates, "episodes_per_h": 3600 * episodes}
-        for name, count in rates.items():  # as tensors of the host: Lightning would copy a float to the device
-            pl_module.log(
-                f"throughput/{name}",
-                torch.tensor(count / seconds, dtype=torch.float32, device="cpu"),
-                prog_bar=name != "updates_per_s",
-            )
+        for name, count in rates.items():
+            pl_module.log(f"throughput/{name}", on_host(count / seconds), prog_bar=name != "updates_per_s")
 
     @staticmethod
     def _read(trainer: Trainer, pl_module: Any) -> tuple[float, float, float, float]:

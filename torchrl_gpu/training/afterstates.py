@@ -221,7 +221,5 @@ class AfterstateLearning(EnvRun):
             known = goal if t < last else torch.where(done[t], goal, value)
             goal = torch.where(done[t - 1], 0.0, reward[t] + torch.lerp(value, known, self.lam))
             counts = torch.ones_like(counts)
-        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-        progress.increment_ready()  # Lightning counts steps of optimizers; they are `global_step`
-        progress.increment_completed()
+        self.count_updates(1)
         return torch.stack(squares).mean()

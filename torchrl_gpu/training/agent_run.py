@@ -117,10 +117,12 @@ class AgentRun(EnvRun):
     def learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
         """An update from a batch, as `Agent.losses` takes it: its losses, without gradients."""
         self.note_batch(batch)
-        losses = self._learn(batch) if self.graphed_update is None else self._learn_graphed(self.graphed_update, batch)
-        scheduler: Any = self.lr_schedulers()
-        if scheduler is not None:
-            scheduler.step()
+        if self.graphed_update is None:
+            losses = self._learn(batch)
+        else:
+            losses = self.graphed_update(batch, self.trainer.global_step + 1)
+            self.count_updates(1)
+        self.step_schedule()
         return {name: loss.detach() for name, loss in losses.items()}
 
     def _learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
@@ -131,28 +133,22 @@ class AgentRun(EnvRun):
         self.agent.update_targets(self.trainer.global_step)
         return losses
 
-    def _learn_graphed(self, update: GraphedUpdate, batch: TensorDictBase) -> dict[str, Tensor]:
-        losses = update(batch, self.trainer.global_step + 1)
-        self.count_updates(1)
-        return losses
+    def log_losses(self, losses: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Logs the means over the updates of a training step, where that is due.
 
-    def count_updates(self, number: int) -> None:
-        """Adds updates that a graph has made to `global_step`: Lightning counts those that it makes itself."""
-        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-        for _ in range(number):
-            progress.increment_ready()
-            progress.increment_completed()
+        Returns:
+            The loss of the last update, as Lightning gives it to callbacks such as `SpikeDetection`.
+        """
+        if self.step_log.due:
+            values = {**self.outcomes, **self.agent.metrics, "frames": self.frames}
+            self.step_log.write(self._mean_losses(losses) | values)
+        if not losses:
+            return {}
+        first, *others = losses[-1].values()
+        return {"loss": torch.stack([first, *others]).sum() if others else first}
 
-    def mean_losses(self, losses: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    def _mean_losses(self, losses: list[dict[str, Tensor]]) -> dict[str, Tensor | float]:
         """The loss, and where it has several parts those."""
         means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
         parts = {f"{name}_loss": mean for name, mean in means.items()} if len(means) > 1 else {}
         return {"loss": torch.stack(list(means.values())).sum(), **parts}
-
-
-def last_loss(losses: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The loss of the last of some updates, as Lightning gives it to callbacks such as `SpikeDetection`."""
-    if not losses:
-        return {}
-    first, *others = losses[-1].values()
-    return {"loss": torch.stack([first, *others]).sum() if others else first}

@@ -23,7 +23,8 @@ from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.training.data.demonstrations import DemonstrationEpisodes, HeldOut
 from torchrl_gpu.training.lightning_callbacks import adapt_resumed
-from torchrl_gpu.training.run import PRECISIONS, EnvFactory, EnvRun, check_counts
+from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
+from torchrl_gpu.training.step_log import on_host
 
 _CHUNK = 1024  # rows of validation that are looked at together
 
@@ -136,9 +137,8 @@ class BehaviourCloning(EnvRun):
     def setup(self, stage: str) -> None:
         if self.has_env:
             super().setup(stage)
-        elif self.trainer.precision not in PRECISIONS:
-            wanted = ", ".join(PRECISIONS)
-            raise ValueError(f"{type(self).__name__}: want trainer.precision {wanted}; got {self.trainer.precision}")
+        else:
+            self.check_precision()
         data: Any = getattr(self.trainer, "datamodule", None)
         if not isinstance(data, DemonstrationEpisodes):
             if stage == "fit":
@@ -149,11 +149,11 @@ class BehaviourCloning(EnvRun):
             return
         self.demonstrations = data.put_on(self.trainer.strategy.root_device)
         self._rows = data.train_rows
-        self._check_demonstrations(data)
+        self._check_demonstrations()
         if stage == "fit" and isinstance(self.learner, BCPolicy):
             self._take_statistics(self.learner)
 
-    def _check_demonstrations(self, data: DemonstrationEpisodes) -> None:
+    def _check_demonstrations(self) -> None:
         found, name = self.demonstrations, self.demonstrations.name
         if isinstance(self.learner, BCPolicy):
             _check_vectors(found, self.learner)
@@ -244,36 +244,29 @@ class BehaviourCloning(EnvRun):
         scores = self.learner.scores(batch)
         means = {name: values.mean() for name, values in scores.items()}
         self.descend(means["loss"], [list(self.learner.parameters())], self.max_grad_norm)
-        scheduler: Any = self.lr_schedulers()
-        if scheduler is not None:
-            scheduler.step()
+        self.step_schedule()
         return {name: value.detach() for name, value in means.items()}
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
     @in_section("validation")
     def validation_step(self, suite: Any, batch_idx: int) -> None:
-        if not isinstance(suite, HeldOut):
+        if isinstance(suite, HeldOut):
+            self._score(suite, "val")
+        else:
             super().validation_step(suite, batch_idx)
-            return
-        self._score(suite, "val", self.trainer.state.fn == "validate")
 
     def test_step(self, suite: Any, batch_idx: int) -> None:
-        if not isinstance(suite, HeldOut):
+        if isinstance(suite, HeldOut):
+            self._score(suite, "test")
+        else:
             super().test_step(suite, batch_idx)
-            return
-        self._score(suite, "test", True)
 
-    def _score(self, held: HeldOut, stage: str, shows: bool) -> None:
+    def _score(self, held: HeldOut, stage: str) -> None:
         means = self.held_out_scores(held)
         for name, value in means.items():
-            self.log(
-                f"{stage}/{name}",
-                torch.tensor(value, dtype=torch.float32, device="cpu"),
-                prog_bar=name != "loss",
-                batch_size=1,
-            )
-        if shows:
+            self.log(f"{stage}/{name}", on_host(value), prog_bar=name != "loss", batch_size=1)
+        if self.trainer.state.fn != "fit":
             listed = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
             Console().print(f"{self.policy_name} on {len(held.index):,} rows held back: {listed}", soft_wrap=True)
 

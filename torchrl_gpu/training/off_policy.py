@@ -16,7 +16,7 @@ from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
-from torchrl_gpu.training.agent_run import AgentFactory, AgentRun, last_loss
+from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.out_of_memory import Share, advice
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
@@ -158,11 +158,7 @@ class OffPolicy(AgentRun, ReplayRun):
         self._play()
         with advice(type(self).__name__, self.env.device, self.batch_size, self._replay_share):
             losses = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
-        if self.step_log.due:
-            self.step_log.write(
-                self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames}
-            )
-        return last_loss(losses)
+        return self.log_losses(losses)
 
     def _replay_share(self) -> Share:
         taken = self.replay.num_bytes if isinstance(self.replay, DeviceReplay) else 0

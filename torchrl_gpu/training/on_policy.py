@@ -15,7 +15,7 @@ from torchrl_gpu.policies.agents.ppo import PPO
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
-from torchrl_gpu.training.agent_run import AgentFactory, AgentRun, last_loss
+from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, check_counts
 from torchrl_gpu.training.updates.graphed_learning import GraphedLearning
@@ -130,11 +130,7 @@ class OnPolicy(AgentRun):
             steps = self.play(self.policy, self.rollout_steps)
         with section("update"):
             losses = self._learn_from(steps)
-        if self.step_log.due:
-            self.step_log.write(
-                self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames}
-            )
-        return last_loss(losses)
+        return self.log_losses(losses)
 
     def _learn_from(self, steps: TensorDictBase) -> list[dict[str, Tensor]]:
         """All updates from a rollout (N, T), as many as are left: their losses."""

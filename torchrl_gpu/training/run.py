@@ -35,7 +35,7 @@ from torchrl_gpu.training.data.loaders import StepLoader, single_batch
 from torchrl_gpu.training.lightning_callbacks import adapt_callbacks, adapt_resumed, check_monitors, check_trainer
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.run_resume import RunResume
-from torchrl_gpu.training.step_log import StepLog
+from torchrl_gpu.training.step_log import StepLog, on_host
 from torchrl_gpu.training.updates.clipping import clip_gradients
 
 STEPS_PER_EPOCH = 500  # without a data module
@@ -180,12 +180,7 @@ class EnvRun(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Makes the environment on the device that the Trainer chose, each process' with episodes of its own."""
-        if (precision := self.trainer.precision) not in PRECISIONS:
-            raise ValueError(
-                f"{type(self).__name__}: want trainer.precision {', '.join(PRECISIONS)}, as observations and rewards"
-                f" are float32, which weights of another type cannot take; got {precision}"
-                + (": bf16-mixed computes in bfloat16" if precision == "bf16-true" else "")
-            )
+        self.check_precision()
         fits = stage == "fit"
         self.make_env(self.trainer.strategy.root_device, self.global_rank if fits else 0)
         if fits and getattr(self.env, "skip_unplaceable", False):
@@ -197,6 +192,15 @@ class EnvRun(LightningModule):
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
         if fits and self.global_rank:
             torch.manual_seed(fold_rank(torch.initial_seed(), self.global_rank))
+
+    def check_precision(self) -> None:
+        """ValueError where weights would not be in float32."""
+        if (precision := self.trainer.precision) not in PRECISIONS:
+            raise ValueError(
+                f"{type(self).__name__}: want trainer.precision {', '.join(PRECISIONS)}, as observations and rewards"
+                f" are float32, which weights of another type cannot take; got {precision}"
+                + (": bf16-mixed computes in bfloat16" if precision == "bf16-true" else "")
+            )
 
     def on_fit_start(self) -> None:
         """Begins to count episodes; a subclass makes its `rollout` besides."""
@@ -293,6 +297,19 @@ class EnvRun(LightningModule):
                 clip_gradients(weights, max_grad_norm, scaler)
         optimizer.step()
 
+    def step_schedule(self) -> None:
+        """Steps the learning rate schedule, if any."""
+        scheduler: Any = self.lr_schedulers()
+        if scheduler is not None:
+            scheduler.step()
+
+    def count_updates(self, number: int) -> None:
+        """Adds updates that Lightning has not made itself to `global_step`."""
+        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        for _ in range(number):
+            progress.increment_ready()
+            progress.increment_completed()
+
     @staticmethod
     def total(values: Tensor) -> Tensor:
         """The sum of a tensor over all processes, in its place."""
@@ -372,24 +389,13 @@ class EnvRun(LightningModule):
         scores = suite.play(self.policy_for(suite.env)).scores()
         if self.trainer.state.fn == "validate":
             suite.show(self.policy_name, scores)
-        for name, score in scores.items():  # as tensors of the host: Lightning would copy a float to the device
-            self.log(
-                f"val/{name}",
-                torch.tensor(score, dtype=torch.float32, device="cpu"),
-                prog_bar=name == suite.headline,
-                batch_size=1,
-            )
+        for name, score in scores.items():
+            self.log(f"val/{name}", on_host(score), prog_bar=name == suite.headline, batch_size=1)
 
     def test_step(self, suite: Any, batch_idx: int) -> None:
         if self.trainer.is_global_zero:
-            scores = self.compare(suite)
-            self.log_dict(
-                {
-                    f"test/{name}": torch.tensor(score, dtype=torch.float32, device="cpu")
-                    for name, score in scores.items()
-                },
-                batch_size=1,
-            )
+            for name, score in self.compare(suite).items():
+                self.log(f"test/{name}", on_host(score), batch_size=1)
 
     def compare(self, suite: Any) -> dict[str, float]:
         """The suite's table of the policy and its baselines; the policy's scores by name."""

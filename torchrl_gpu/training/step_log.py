@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from torchrl_gpu.training.run import EnvRun
 
 
+def on_host(value: float) -> Tensor:
+    """A number to log: Lightning would copy a float to the device, and the host wait for it."""
+    return torch.tensor(float(value), dtype=torch.float32, device="cpu")
+
+
 class StepLog:
     """Logs values of training steps as `train/…`."""
 
@@ -65,5 +70,4 @@ class StepLog:
         for name, value in values.items():
             if name in read and name in outcomes and math.isnan(read[name]):
                 continue
-            on_host = read[name] if name in read else torch.tensor(float(value), dtype=torch.float32, device="cpu")
-            run.log(f"train/{name}", on_host, prog_bar=name == "loss")
+            run.log(f"train/{name}", read[name] if name in read else on_host(float(value)), prog_bar=name == "loss")

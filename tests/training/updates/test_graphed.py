@@ -351,7 +351,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("broken", "name"), zip(BROKEN, ("Rainbow", "SAC", "SAC"), strict=True))
+@pytest.mark.parametrize(("broken", "name"), list(zip(BROKEN, ("Rainbow", "SAC", "SAC"), strict=True)))
 def test_without_a_graph_updates_are_the_plain_loop_and_a_line_says_why(
     name: str, broken: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -123,11 +123,8 @@ class DeviceReplay(TensorDictReplayBuffer):
         """State for checkpoints beside transitions, priorities and the write position."""
         return {}
 
-    def check_extra_state(self, where: str, state: Mapping[str, Any]) -> None:
-        """ValueError unless `load_extra_state` would take it."""
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restores a state from `extra_state`."""
+    def load_extra_state(self, where: str, state: Mapping[str, Any]) -> None:
+        """Restores a state from `extra_state`; ValueError, and no change, where it is something else."""
 
     def leave_out(self, index: Tensor, rows: Tensor) -> None:
         """Never draws those of the transitions `index` (B,) for which `rows`, bool (B,) or (B, 1), is true."""

@@ -82,13 +82,9 @@ class ClipReplay(DeviceReplay):
         """The frames."""
         return {"frames": self._frames.state_dict()}
 
-    def check_extra_state(self, where: str, state: Mapping[str, Any]) -> None:
-        """ValueError unless `load_extra_state` would take it."""
-        self._frames.check_state_dict(where, state.get("frames"))
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+    def load_extra_state(self, where: str, state: Mapping[str, Any]) -> None:
         """Restores the frames."""
-        self._frames.load_state_dict(state["frames"])
+        self._frames.load_state_dict(state.get("frames"), where)
 
 
 class FrameStore:
@@ -179,8 +175,8 @@ class FrameStore:
         frames = self._frames if used == self.capacity else self._frames[:, :used].clone()  # a view saves all of it
         return {"frames": frames, "newest": self._newest, "first": self._first}
 
-    def check_state_dict(self, where: str, state: Any) -> None:
-        """ValueError unless `load_state_dict` would take it."""
+    def load_state_dict(self, state: Any, where: str = "FrameStore.load_state_dict") -> None:
+        """Restores a state from `state_dict`; ValueError, and no change, where it is something else."""
         frames = state.get("frames") if isinstance(state, Mapping) else None
         used = frames.shape[1] if isinstance(frames, Tensor) and frames.ndim == self._frames.ndim else 0
         if not 0 <= used <= self.capacity:
@@ -193,10 +189,6 @@ class FrameStore:
             "first": Entry(torch.int64, rows, Bounds(0, _LAST)),
         }
         check_entries(f"{where}: frames", state, wanted)
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restores a state from `state_dict`."""
-        self.check_state_dict("FrameStore.load_state_dict", state)
         self._frames[:, : state["frames"].shape[1]] = state["frames"]
         self._newest.copy_(state["newest"])
         self._first.copy_(state["first"])

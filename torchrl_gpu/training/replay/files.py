@@ -64,8 +64,7 @@ def restore_replay(
     if isinstance(replay, DeviceReplay):
         if not isinstance(extra, Mapping):
             raise ValueError(f"{where}: extra must be a mapping; got {shown(extra)}")
-        replay.check_extra_state(where, extra)
-        replay.load_extra_state(extra)
+        replay.load_extra_state(where, extra)
     if transitions is not None:
         replay.extend(transitions.to(replay.storage.device))
     replay.writer.load_state_dict(writer)
