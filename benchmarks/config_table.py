@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from torchrl_gpu import configs
-from torchrl_gpu.evaluation.shares import percent, share_error
+from torchrl_gpu.evaluation.estimates import percent, share_error
 
 RESULTS = Path(__file__).parent / "results"
 LINKS = "../benchmarks/results"

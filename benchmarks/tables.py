@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import config_table
-from torchrl_gpu.evaluation.shares import percent, share_error
+from torchrl_gpu.evaluation.estimates import percent, share_error
 
 HERE = Path(__file__).parent
 PAGES = (*sorted((HERE.parent / "docs").rglob("*.md")), HERE.parent / "README.md")

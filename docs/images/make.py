@@ -21,7 +21,7 @@ from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.envs.packing.viewer import contact_sheet, frames, render, save_gif, save_png
 from torchrl_gpu.evaluation.packing import evaluate
-from torchrl_gpu.evaluation.packing.items import easy
+from torchrl_gpu.evaluation.packing.irregular import easy
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED
 from torchrl_gpu.policies import AgentSpace, PackingPolicy
 from torchrl_gpu.policies.packing import HeightmapMinimization

@@ -8,15 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchrl_gpu.evaluation.comparison import (
-    Estimate,
-    comparison_data,
-    comparison_table,
-    differences,
-    estimate,
-    paired,
-)
-from torchrl_gpu.evaluation.shares import share_error
+from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table, differences
+from torchrl_gpu.evaluation.estimates import Estimate, paired
 
 # Differences of `better` from `rule`: C 0.1, 0.2, 0.3, mean 0.2, standard error 0.1/√3 = 0.0577;
 # P −0.1, 0.1, 0.0, mean 0, standard error 0.0577; objects 1, 0, 1, mean 0.67, standard error 0.5774/√3 = 0.3333.
@@ -41,31 +34,6 @@ def rows_of(methods: dict[str, dict[str, Tensor]], reference: str = "rule") -> d
     headings = [str(column.header) for column in shown.columns]
     cells = zip(*(list(column.cells) for column in shown.columns), strict=True)
     return {str(row[0]): dict(zip(headings, row, strict=True)) for row in cells}
-
-
-def test_mean_and_standard_error() -> None:
-    figure = estimate(torch.tensor([1.0, 2.0, 6.0]))  # squares 4, 1, 9: 14/2 = 7, over 3
-    assert (figure.mean, figure.error) == (pytest.approx(3), pytest.approx((7 / 3) ** 0.5))
-
-
-def test_the_error_of_a_share_is_never_0() -> None:
-    flags = torch.tensor([True, True, True])
-    assert estimate(flags) == Estimate(1.0, share_error(1.0, 3))
-    assert (estimate(flags).error or 0) > 0
-    assert estimate(flags[:1]) == Estimate(1.0, None)
-
-
-def test_one_case_has_no_error_and_stands_out_never() -> None:
-    assert estimate(torch.tensor([5.0])) == Estimate(5.0, None)
-    assert not Estimate(5.0, None).stands_out
-
-
-@pytest.mark.parametrize(
-    ("mean", "error", "stands_out"),
-    [(0.21, 0.1, True), (-0.21, 0.1, True), (0.2, 0.1, False), (1.0, 0.0, True), (0.0, 0.0, False), (1e-8, 0.0, False)],
-)
-def test_beyond_two_standard_errors(mean: float, error: float, stands_out: bool) -> None:
-    assert Estimate(mean, error).stands_out is stands_out
 
 
 def test_differences_are_taken_case_by_case() -> None:

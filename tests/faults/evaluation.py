@@ -7,16 +7,16 @@ from faults.mutant import Mutant, mutant
 EVALUATION: list[Mutant] = [
     mutant(
         "standard_error_by_root_n",
-        "error = (values.std() / len(values) ** 0.5).item()",
-        "error = (values.std() / (len(values) - 1) ** 0.5).item()",
-        "evaluation/test_comparison.py",
+        "return (values.std() / len(values) ** 0.5).item()",
+        "return (values.std() / (len(values) - 1) ** 0.5).item()",
+        "evaluation/test_estimates.py",
     ),
     mutant(
         "same_episodes_for_all_policies",
         "        env.set_seed(env.seed)\n        yield env.reset()",
         "        yield env.reset()",
-        "evaluation/packing/test_suite.py",
-        k="twice or loops",
+        "evaluation/test_results.py",
+        k="eval_mode",
     ),
     mutant(
         "differences_are_paired",

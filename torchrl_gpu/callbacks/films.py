@@ -24,12 +24,6 @@ class Films:
 
     The episode is the greedy policy's, in an environment of its own, and the same every time, so that films show what
     has been learned in between.
-
-    Args:
-        folder: Made if it is not there.
-        every: Episodes, over all environments, between films.
-        fps: Steps shown a second.
-        width, height: Pixels.
     """
 
     def __init__(self, folder: str | Path, every: int, fps: float, width: int, height: int) -> None:

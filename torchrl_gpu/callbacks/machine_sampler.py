@@ -16,13 +16,7 @@ UTILIZATION = "gpu_utilization_percent"
 
 
 class Sampler:
-    """Samples metrics of a device on a background thread, until it is stopped.
-
-    Args:
-        read: Gives the figures of a device.
-        device: That is asked.
-        every_s: Seconds between readings.
-    """
+    """Samples metrics of a device on a background thread, until it is stopped."""
 
     def __init__(self, read: Read, device: torch.device, every_s: float) -> None:
         self._read, self._device, self._every_s = read, device, every_s

@@ -19,10 +19,6 @@ class CurveLogger(Logger):
 
     Lightning has read the scalars from the device for the other loggers by then, so that nothing more is read. The step
     is the number of updates made, as in the meta data of the pictures.
-
-    Args:
-        trainer: Of the run, with one logger or more.
-        server: A started `StreamServer`.
     """
 
     def __init__(self, trainer: Trainer, server: Any) -> None:

@@ -31,11 +31,7 @@ class TimeBudget:
 
 
 class HookTimer:
-    """Timer of the hooks of a callback.
-
-    Args:
-        now: Seconds.
-    """
+    """Timer of the hooks of a callback."""
 
     def __init__(self, now: float) -> None:
         self.calls, self.seconds, self.since = 0, 0.0, now

@@ -85,15 +85,7 @@ class TrainingFilm(Callback):
 
 
 def add_film(writer: Any, tag: str, pictures: Tensor, step: int, fps: float) -> None:
-    """Adds a film to TensorBoard, as a GIF among its images: TensorBoard's own films want another package.
-
-    Args:
-        writer: A `SummaryWriter`.
-        tag: Its name there.
-        pictures: (P, H, W, 3) uint8 RGB, on any device; one that stays as it was is shown for longer.
-        step: What TensorBoard shows beside it.
-        fps: Pictures shown a second.
-    """
+    """Adds a film to TensorBoard, as a GIF among its images: TensorBoard's own films want another package."""
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 
     frames = [Image.fromarray(picture) for picture in pictures.cpu().numpy()]

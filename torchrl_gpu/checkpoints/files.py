@@ -40,13 +40,8 @@ def checkpoint_entry(
 ) -> dict[str, Any]:
     """Manifest of a checkpoint: what binds its files together, as plain data.
 
-    Args:
-        run: Id of the run; a resumed run keeps it.
-        checkpoint_id: Id of this checkpoint, which stands in each part too.
-        parts: Files beside the checkpoint, one for each process that has something to add; those that other machines
-            keep for themselves are listed without their size.
-        world_size: Processes.
-        generation: How often the run has gone on from a checkpoint although it had saved later ones.
+    `generation` counts how often the run has gone on from a checkpoint although it had saved later ones. Parts that
+    other machines keep for themselves are listed without their size.
     """
     sizes = {part.name: part.stat().st_size if part.exists() else None for part in parts}
     entry = {"run": run, "id": checkpoint_id, "world_size": world_size, "parts": sizes, "generation": generation}
@@ -104,11 +99,7 @@ def read_part(path: Path, entry: Mapping[str, Any], rank: int) -> dict[str, Any]
 
 
 def write_whole(content: Mapping[str, Any], path: Path) -> None:
-    """Writes tensors and plain values with `torch.save`: beside the place, to the disk, and then into it.
-
-    Raises:
-        OSError: They cannot be written, for example as the disk is full; nothing is left of them then.
-    """
+    """Writes tensors and plain values with `torch.save`: beside the place, to the disk, and then into it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     try:

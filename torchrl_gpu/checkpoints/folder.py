@@ -21,10 +21,6 @@ BEST, LAST = "best.ckpt", "last.ckpt"
 class RunFolder:
     """The folder that a run saves to, in the first process.
 
-    Args:
-        path: The folder.
-        run: Id of the run.
-
     Attributes:
         saved: Names of the run's numbered checkpoints, oldest first.
         best: Content of the run's `best.ckpt`, tensors still on disk; None for none.
@@ -69,13 +65,7 @@ class RunFolder:
             os.close(descriptor)
 
     def read(self, numbered: re.Pattern[str], came_from: tuple[int, int, int], resumed: Path | None) -> None:
-        """Finds the run's own checkpoints, and moves those of other runs to a folder `earlier-N`.
-
-        Args:
-            numbered: Names, without suffix, of checkpoints by a period.
-            came_from: Order in its run of the checkpoint that the run goes on from.
-            resumed: That checkpoint, which stays in its place; None for none.
-        """
+        """Finds the run's own checkpoints, and moves those of other runs to a folder `earlier-N`."""
         own, others = dict[str, tuple[int, int, int]](), list[Path]()
         for path, content in find_checkpoints(self.path):
             entry = None if isinstance(content, str) else content.get(ENTRY)

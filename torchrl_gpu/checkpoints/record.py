@@ -31,13 +31,7 @@ _SAME_RESULTS = (
 
 
 def run_record(config: Mapping[str, Any] | None, module: object = None) -> dict[str, Any]:
-    """Record of a run for its checkpoints: numbers, text, lists and dicts only, which are read without running code.
-
-    Args:
-        config: The resolved configuration, as the command line gave it; None where there was none. Tokens and
-            passwords in it are left out.
-        module: The module in training, whose class is named; None for none.
-    """
+    """Record of a run for its checkpoints, as plain data; tokens and passwords of its configuration are left out."""
     named = {} if module is None else {"module": f"{type(module).__module__}.{type(module).__qualname__}"}
     return {"config": None if config is None else without_secrets(config), **_made_by(), **named}
 

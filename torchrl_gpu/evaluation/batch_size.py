@@ -15,14 +15,7 @@ _MOST_ON_CPU = 1 << 30  # bytes; more episodes side by side are played no faster
 
 
 def num_side_by_side(num_episodes: int, per_episode: int, device: torch.device, free: int | None = None) -> int:
-    """Episodes of a batch, at least 1; all batches of an evaluation have this size, the last one to an episode each.
-
-    Args:
-        num_episodes: To be played.
-        per_episode: Bytes of one, see `episode_bytes`.
-        device: Where they are played.
-        free: Bytes to be had there; None asks `free_bytes`.
-    """
+    """Episodes of a batch, at least 1; all batches of an evaluation have this size, the last one to an episode each."""
     free = free_bytes(device) if free is None else free
     allowed = _MOST_ON_CPU if free is None else int(_SHARE * free)
     if device.type == "cpu":

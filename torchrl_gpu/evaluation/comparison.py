@@ -3,50 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import torch
 from rich.table import Table
 from torch import Tensor
 
-from torchrl_gpu.evaluation.shares import share_error
+from torchrl_gpu.evaluation.estimates import Estimate, estimate, paired, plus_minus
 
 Columns = Mapping[str, Tensor]
 """Measurements of one method by the name of the column: a value for each case, any number of cases."""
 
-_ROUNDING = 1e-6
 PAIRED = ("C", "P", "objects")
 _FORMATS = {"objects": ".2f", "utilization": ".1%", "ms/object": ".1f", "ms/decision": ".1f", "objects/s": ".1f"}
 _FORMATS |= {"length": ".1f"}
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over cases and its standard error, which one case alone does not have."""
-
-    mean: float
-    error: float | None
-
-    @property
-    def stands_out(self) -> bool:
-        """True if the mean is more than two standard errors from 0, and more than rounding."""
-        return self.error is not None and abs(self.mean) > max(2 * self.error, _ROUNDING)
-
-
-def estimate(values: Tensor) -> Estimate:
-    """Mean and standard error of values (E,), E ≥ 1; of flags that of a share, see `share_error`."""
-    if values.dtype is torch.bool and len(values) > 1:
-        share = values.double().mean().item()
-        return Estimate(share, share_error(share, len(values)))
-    values = values.double()
-    error = (values.std() / len(values) ** 0.5).item() if len(values) > 1 else None
-    return Estimate(values.mean().item(), error)
-
-
-def paired(values: Tensor, reference: Tensor) -> Estimate:
-    """By how much a method differs from another on the same cases, both (E,)."""
-    return estimate(values.double() - reference.double())
 
 
 def differences(methods: Mapping[str, Columns], reference: str) -> dict[str, dict[str, Estimate]]:
@@ -88,11 +57,6 @@ def _cell(column: str, values: Columns, against: Mapping[str, Estimate]) -> str:
 def _text(figure: Estimate, column: str, sign: str = "") -> str:
     form = _FORMATS.get(column, ".3f")
     return f"{figure.mean:{sign}z{form}}{plus_minus(figure.error, form)}"
-
-
-def plus_minus(error: float | None, form: str) -> str:
-    """A standard error as it stands behind its mean; nothing where there is none."""
-    return "" if error is None else f" ± {error:{form}}"
 
 
 def comparison_data(methods: Mapping[str, Columns], reference: str) -> list[dict[str, Any]]:

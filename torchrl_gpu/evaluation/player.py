@@ -19,11 +19,6 @@ class Player:
     """Steps an environment with a policy, greedily; what has finished stays to be seen until the next step.
 
     What the policy draws comes from a generator state of its own: torch's are left as they were.
-
-    Args:
-        env: The environment; its rows start again one by one.
-        policy: Writes `action`. A module acts in eval mode and is then put back.
-        seed: Decides what the policy draws.
     """
 
     def __init__(self, env: BatchedEnv, policy: Policy, seed: int = 0) -> None:

@@ -16,11 +16,7 @@ from torchrl_gpu.policies.uniform_draws import uniform
 
 @final
 class RandomActions(TensorDictModuleBase):
-    """Actions drawn uniformly: from the legal ones where an `action_mask` stands beside the action, else by its spec.
-
-    Args:
-        env: Gives the specs of its actions.
-    """
+    """Actions drawn uniformly: from the legal ones of an `action_mask` beside the action, else by its spec."""
 
     def __init__(self, env: EnvBase) -> None:
         super().__init__()

@@ -113,11 +113,6 @@ def ranks_by(env: BatchedEnv, choose: str, by: str | None, below: float | None) 
 def choose_episodes(values: Tensor, choose: str, most: int, by: str, below: float | None = None) -> list[int]:
     """Numbers of episodes in their order, by what they came to.
 
-    Args:
-        values: (E,), the metric; bool where it is a flag.
-        choose, most, below: As in `record_episodes`; equal ones are taken in their order.
-        by: Name of the metric, for messages.
-
     Raises:
         ValueError: Failures are asked for by a number, without a limit.
     """

@@ -70,11 +70,7 @@ def _joined(values: list[Any]) -> Any:
 
 
 class DecisionClock:
-    """Adds up what the decisions of a policy take.
-
-    Args:
-        device: Of the environment.
-    """
+    """Adds up what the decisions of a policy take."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.decisions, self.decision_s, self._begin = device, 0, 0.0, now(device)

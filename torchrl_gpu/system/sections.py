@@ -25,9 +25,6 @@ class Clock:
 
     A GPU works asynchronously: there a section counts the time to queue its work, and the waits in it.
 
-    Args:
-        now: Clock function that returns seconds.
-
     Attributes:
         seconds: Seconds by section, `OUTSIDE` among them; they add up to the time since the clock was made.
     """

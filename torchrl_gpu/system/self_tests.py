@@ -154,11 +154,7 @@ def usable(device: str) -> torch.device:
 
 
 def _run_in_subprocess(test: SelfTest) -> str:
-    """Failure found by a self-test in a subprocess.
-
-    Raises:
-        Unavailable: There can be no subprocess, or it cannot use the device.
-    """
+    """Failure found by a self-test in a subprocess."""
     if not sys.executable:
         raise Unavailable("the Python interpreter is not known")
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)

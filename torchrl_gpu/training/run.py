@@ -167,11 +167,7 @@ class EnvRun(LightningModule):
     # -- playing ----------------------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list[Callback]:
-        """No callbacks of its own; some of Lightning's are adapted, see `adapt_callbacks`.
-
-        Raises:
-            ValueError: The Trainer has something that cannot work with this module.
-        """
+        """No callbacks of its own; some of Lightning's are adapted, see `adapt_callbacks`."""
         if self.trainer.state.fn == "fit":
             check_trainer(type(self).__name__, self.trainer)
         adapt_callbacks(self.trainer)
@@ -257,11 +253,7 @@ class EnvRun(LightningModule):
         return min(most, left) if self.trainer.max_steps > 0 else most
 
     def scheduled(self, optimizer: torch.optim.Optimizer, make: LRSchedulerCallable | None) -> Any:
-        """An optimizer and its schedule, which is stepped at every update, as `configure_optimizers` returns them.
-
-        Raises:
-            ValueError: A learning rate is no finite number, or the schedule waits for a metric or goes on with another.
-        """
+        """An optimizer and its schedule, which is stepped at every update, as `configure_optimizers` returns them."""
         where = type(self).__name__
         for group in optimizer.param_groups:
             number(where, "learning rate", group["lr"], 0)
@@ -343,12 +335,7 @@ class EnvRun(LightningModule):
         }
 
     def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
-        """State that a process adds to a checkpoint in a file of its own; None for none.
-
-        Args:
-            rank: Of the process; the state of the first one is in the checkpoint itself.
-            replay: Whether what is large is saved too, such as a replay.
-        """
+        """State that a process adds to a checkpoint in a file of its own; None for none."""
         return self.rank_state() if rank else None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

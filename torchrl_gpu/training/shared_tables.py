@@ -17,11 +17,6 @@ def shares_of(plan: PatchPlan, cells: Sequence[int], processes: int) -> list[tup
     """The tables of each process, so that all have about the same work; none where there are more than tables.
 
     Work is counted as patches times their cells and one more, which is what looking up and learning took.
-
-    Args:
-        plan: The patches.
-        cells: (X, Y) of a bin as the tables see it.
-        processes: How many.
     """
     work = [0] * len(plan.shapes)
     for each in plan.lying:
@@ -39,12 +34,6 @@ class SharedTables:
     A bin's value is a sum over tables. Each process works out the parts of its own, in float64; they are put together
     by a sum with zeros, and added up in the order of one process, so that the values have the same bits. What a process
     has learned, the others take over by `exchange`.
-
-    Args:
-        tables: All of them; the same in every process.
-        rank: Of this process.
-        processes: How many there are.
-        most: Bins that are valued at a time.
     """
 
     def __init__(self, tables: PatchTables, rank: int, processes: int, most: int) -> None:

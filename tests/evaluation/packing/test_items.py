@@ -11,7 +11,7 @@ from torchrl_gpu.envs.packing.items import BoxSequences, ProceduralSolids, Rando
 from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.evaluation.packing.episodes import evaluate
-from torchrl_gpu.evaluation.packing.items import HARD_SCALE, easy, hard
+from torchrl_gpu.evaluation.packing.irregular import HARD_SCALE, easy, hard
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 
 BIN = Bin((0.4, 0.4, 0.3), (20, 20), 2)

@@ -14,7 +14,6 @@ from torchrl_gpu.envs.marine.specs import GROUP
 from torchrl_gpu.envs.marine.types import DT, PLACE, SUBSTEPS
 from torchrl_gpu.evaluation.navigation.trajectories import Trajectories, TrajectoryRecorder
 from torchrl_gpu.evaluation.results import DecisionClock, Results, evaluation
-from torchrl_gpu.evaluation.shares import share_error
 from torchrl_gpu.policies.policy import Policy
 
 GAMMA = 0.99  # discount of an action, of the papers' "discounted reward"
@@ -44,11 +43,6 @@ class NavigationMetrics:
     energy: float | None
     returned: float
     discounted: float
-
-    @property
-    def error(self) -> float:
-        """Standard error of the share `success`."""
-        return share_error(self.success, self.worlds)
 
 
 SCORES = (

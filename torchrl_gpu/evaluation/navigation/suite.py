@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.evaluation.episodes import suite_for
+from torchrl_gpu.evaluation.estimates import share_error
 from torchrl_gpu.evaluation.navigation.episodes import NavigationResults, evaluate
 from torchrl_gpu.evaluation.navigation.published import SOURCE, published_for
 from torchrl_gpu.evaluation.navigation.table import navigation_table
@@ -161,7 +162,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
 
 def _metrics(results: NavigationResults, row: int) -> dict[str, Any]:
     metrics = results.metrics(row)
-    return {**asdict(metrics), "success_error": metrics.error}
+    return {**asdict(metrics), "success_error": share_error(metrics.success, metrics.worlds)}
 
 
 @suite_for.register

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from torchrl_gpu.envs.marine.levels import Levels
+from torchrl_gpu.evaluation.estimates import percent, share_error
 from torchrl_gpu.evaluation.navigation.episodes import NavigationMetrics, NavigationResults
 from torchrl_gpu.evaluation.navigation.published import SOURCE, PublishedTest, ReportedScores
-from torchrl_gpu.evaluation.shares import percent, share_error
 
 RELEASED = ", released"
 ALL = "all"

@@ -80,12 +80,7 @@ class Trajectories:
 
 
 class TrajectoryRecorder:
-    """Takes down some worlds of an environment at every moment.
-
-    Args:
-        env: As it begins.
-        index: Environments to record.
-    """
+    """Takes down some worlds of an environment at every moment."""
 
     def __init__(self, env: MarineNavEnv, index: Sequence[int]) -> None:
         self.env, self.index = env, tuple(index)

@@ -13,6 +13,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource
 from torchrl_gpu.envs.packing.reward import compactness, pyramidality
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.evaluation.estimates import standard_error
 from torchrl_gpu.evaluation.results import DecisionClock, Results, evaluation
 from torchrl_gpu.policies.policy import Policy
 
@@ -79,16 +80,12 @@ class PackingResults(Results):
     def score(self, policy: str) -> Score:
         return Score(
             policy,
-            utilization_error=_standard_error(self.utilization),
-            num_packed_error=_standard_error(self.num_packed),
+            utilization_error=standard_error(self.utilization),
+            num_packed_error=standard_error(self.num_packed),
             decision_ms=self.decision_ms,
             num_episodes=len(self.utilization),
             **self.scores(),
         )
-
-
-def _standard_error(values: Tensor) -> float | None:
-    return (values.std() / len(values) ** 0.5).item() if len(values) > 1 else None
 
 
 def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -> PackingResults:
@@ -132,12 +129,7 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
 
 
 class PackedBins:
-    """The bins of some results as `viewer` and `plan_of` see an environment, whatever environment they were packed in.
-
-    Args:
-        env: Of the same items.
-        results: With placements.
-    """
+    """The bins of some results, as `viewer` and `plan_of` see those of an environment."""
 
     bin: Bin
     catalogue: Catalogue

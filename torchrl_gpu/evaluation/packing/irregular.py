@@ -14,11 +14,10 @@ from rich.table import Table
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import ItemSource
+from torchrl_gpu.envs.packing.items import ItemSource, ProceduralSolids
 from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults
-from torchrl_gpu.evaluation.packing.items import HARD_SHAPES, easy, hard
 from torchrl_gpu.evaluation.reports import print_whole
 from torchrl_gpu.evaluation.suite import TableOptions
 from torchrl_gpu.policies.packing.irregular_baselines import (
@@ -36,6 +35,8 @@ from torchrl_gpu.policies.policy import Policy
 if TYPE_CHECKING:
     from torchrl_gpu.evaluation.packing.suite import PackingSuite  # which offers these tables
 
+HARD_SHAPES = ("bowl", "mug", "l_shape", "u_shape")
+HARD_SCALE = 1.1
 METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "waste": LESS_WASTE}
 METHODS |= {"values": VALUES, "worker": WORKER, "manager": MANAGER, "both": BOTH}
 UNTRAINED = "No --ckpt_path: the rows of the learned methods are left out; untrained networks repeat the rules."
@@ -83,6 +84,21 @@ def _sets(options: TableOptions, items: ItemSource, base: PackingEnv) -> dict[st
         arguments = {"unit": options.unit or "m", "device": base.device, "seed": base.seed}
         made["meshes"] = MeshItems(str(options.meshes), skip_invalid=True, **arguments)
     return made
+
+
+def easy(items: ItemSource, seed: int) -> ItemSource:
+    """Other objects of the kinds and sizes that were trained on; the same ones from a source without a pool."""
+    if getattr(items, "seed", None) == seed:
+        raise ValueError(f"evaluate: --seed must differ from that of the objects trained on; got {seed}")
+    return items.reseeded(seed)
+
+
+def hard(items: ItemSource, seed: int, shapes: Sequence[str] = HARD_SHAPES) -> ItemSource:
+    """Concave objects alone, with sides a tenth longer than those trained on."""
+    if not isinstance(items, ProceduralSolids):
+        raise ValueError(f"evaluate: the set hard wants a config with ProceduralSolids; got {type(items).__name__}")
+    smallest, largest = HARD_SCALE * items.min_size, HARD_SCALE * items.max_size
+    return ProceduralSolids(items.num_objects, smallest, largest, items.scale, seed, tuple(shapes))
 
 
 def _table(suite: PackingSuite, run: Any, options: TableOptions, title: str, items: str) -> dict[str, Any]:

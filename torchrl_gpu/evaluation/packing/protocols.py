@@ -21,7 +21,7 @@ from torchrl_gpu.envs.packing.items.alike import AlikeSequences
 from torchrl_gpu.envs.packing.items.sequences import MISFITS
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, SUITE_EPISODES, SUITE_SEED, make_protocol
 from torchrl_gpu.envs.packing.types import Bin
-from torchrl_gpu.evaluation.comparison import plus_minus
+from torchrl_gpu.evaluation.estimates import plus_minus
 from torchrl_gpu.evaluation.packing.episodes import PackingResults
 from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.packing.suite import PackingSuite

@@ -19,8 +19,9 @@ from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.items.sequences import PlayedBoxes
 from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
-from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table, plus_minus
+from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.episodes import suite_for
+from torchrl_gpu.evaluation.estimates import plus_minus
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
 from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.reports import without_noise
@@ -188,11 +189,6 @@ def placements(
     env: PackingEnv | PackedBins, index: int, label: Callable[[int], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Placements of the items of one bin, in order: name, corner and size of each.
-
-    Args:
-        env: With the bin.
-        index: Of the bin.
-        label: What to call the next item of a row of the catalogue.
 
     Returns:
         `corner` and `size` are of the bounding box as it is turned, in whole cells along x and y, in `env.items.unit`.

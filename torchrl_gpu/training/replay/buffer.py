@@ -143,12 +143,7 @@ class DeviceReplay(TensorDictReplayBuffer):
 
 
 class HostStorage(LazyTensorStorage):
-    """Transitions in host memory, read onto a device, through pinned memory where it can be had.
-
-    Args:
-        capacity: Transitions kept.
-        device: Of what is read.
-    """
+    """Transitions in host memory, read onto a device, through pinned memory where it can be had."""
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         super().__init__(capacity, device="cpu", compilable=True)

@@ -15,9 +15,6 @@ class HeightmapCodec:
     """Packs heightmaps of transitions into bytes or 16-bit counts, where the environment's items have a unit.
 
     A quarter or half of the memory, exact to the last count; items without a unit keep float32.
-
-    Args:
-        env: Gives the unit and the height of the bin.
     """
 
     def __init__(self, env: PackingEnv) -> None:

@@ -226,9 +226,6 @@ class GraphedUpdate(Graphed):
     """An update of an agent as a function of a batch; on CUDA one replay of a graph, see `Graphed`.
 
     Targets that follow by the number of the update do so outside of the graph.
-
-    Args:
-        agent, optimizer, max_grad_norm, losses, capture: As in `Graphed`.
     """
 
     def __init__(
@@ -245,10 +242,6 @@ class GraphedUpdate(Graphed):
 
     def __call__(self, batch: TensorDictBase, update: int) -> dict[str, Tensor]:
         """Updates.
-
-        Args:
-            batch: As in `Agent.losses`, (B,).
-            update: Its number, the first being 1.
 
         Returns:
             As `Agent.losses`, without gradients; `td_error` (B, 1) is written into `batch`.

@@ -66,9 +66,6 @@ class GraphedLearning(Graphed):
     def __call__(self, steps: TensorDictBase) -> list[dict[str, Tensor]]:
         """Updates K times, and steps the schedule as often.
 
-        Args:
-            steps: A rollout, as `batches` takes it.
-
         Returns:
             Of each update, as `Agent.losses`, without gradients.
         """

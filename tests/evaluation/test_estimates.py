@@ -1,12 +1,13 @@
-"""Shares as they are printed."""
+"""Means, shares and their standard errors, with numbers worked by hand."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrl_gpu.evaluation.shares import percent, share_error
+from torchrl_gpu.evaluation.estimates import Estimate, estimate, percent, share_error
 
 
 def test_errors_by_hand() -> None:
@@ -46,3 +47,28 @@ def test_the_error_shows_one_or_two_digits(n: int, data: st.DataObject) -> None:
 def test_what_is_no_share_is_refused(share: float, count: int) -> None:
     with pytest.raises(ValueError, match=r"^share_error: want a share between 0 and 1 of at least one episode; got"):
         share_error(share, count)
+
+
+def test_mean_and_standard_error() -> None:
+    figure = estimate(torch.tensor([1.0, 2.0, 6.0]))  # squares 4, 1, 9: 14/2 = 7, over 3
+    assert (figure.mean, figure.error) == (pytest.approx(3), pytest.approx((7 / 3) ** 0.5))
+
+
+def test_the_error_of_a_share_is_never_0() -> None:
+    flags = torch.tensor([True, True, True])
+    assert estimate(flags) == Estimate(1.0, share_error(1.0, 3))
+    assert (estimate(flags).error or 0) > 0
+    assert estimate(flags[:1]) == Estimate(1.0, None)
+
+
+def test_one_case_has_no_error_and_stands_out_never() -> None:
+    assert estimate(torch.tensor([5.0])) == Estimate(5.0, None)
+    assert not Estimate(5.0, None).stands_out
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "stands_out"),
+    [(0.21, 0.1, True), (-0.21, 0.1, True), (0.2, 0.1, False), (1.0, 0.0, True), (0.0, 0.0, False), (1e-8, 0.0, False)],
+)
+def test_beyond_two_standard_errors(mean: float, error: float, stands_out: bool) -> None:
+    assert Estimate(mean, error).stands_out is stands_out
