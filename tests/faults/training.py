@@ -9,7 +9,7 @@ TRAINING: list[Mutant] = [
         "rank_folds_seed",
         "seed + rank * 0x9E3779B97F4A7C15",
         "seed + 0 * rank",
-        "callbacks/test_two_ranks.py",
+        "training/test_ranks.py",
     ),
     mutant(
         "part_id_is_checked",

@@ -19,7 +19,8 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from tests.training import rank_cases as cases
-from torchrl_gpu.callbacks import FrameStream
+from tests.training import tiny
+from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.training.averaging import RunAveraging
 
@@ -101,6 +102,36 @@ def given(name: str) -> None:
     torch.save(callback.gradient, FOLDER / f"gradient-{name}-{RANK}.pt")
 
 
+def by_episodes() -> None:
+    """Processes pass multiples of episodes at different steps, as their seeds differ; the first one decides."""
+    saver = EpisodeCheckpoint(every_n_episodes=2, keep=100)
+    made = tiny.fit(tiny.module(env={"seed": 1}), FOLDER / "by episodes", 12, saver, **TWO)
+    logged = {key: value.item() for key, value in made.trainer.callback_metrics.items() if key.startswith("train/")}
+    TOLD["by episodes"] = {"episodes": int(made.episodes), "frames": made.frames, "logged": logged}
+
+
+class Failing(EpisodeCheckpoint):
+    """Saves by a module whose second process cannot say what it needs to go on."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        super().on_train_start(trainer, pl_module)
+        if RANK == 1:
+            pl_module.part_state = self.fail
+
+    def fail(self, *args: Any) -> None:
+        raise KeyError("no such thing")
+
+
+def failed() -> None:
+    """Both must end, and neither wait for the other."""
+    made, error = tiny.module(), None
+    try:
+        tiny.fit(made, FOLDER / "failed", 6, Failing(every_n_updates=2), **TWO)
+    except (KeyError, RuntimeError) as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    TOLD["failed"] = {"error": error, "updates": made.trainer.global_step}
+
+
 def terminated() -> None:
     try:
         cases.fit("dqn", cases.make("dqn", FOLDER), FOLDER / "terminated" / "dqn", Terminated(), **TWO)
@@ -118,5 +149,7 @@ for each in cases.GIVEN:
 for each in cases.AVERAGED:
     averaged(each, "average")
     averaged(each, "average rest", cases.half(FOLDER / "average" / each))
+by_episodes()
 terminated()
+failed()
 (FOLDER / f"told-{RANK}.json").write_text(json.dumps(TOLD))

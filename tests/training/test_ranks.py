@@ -16,9 +16,10 @@ import torch
 
 from tests.conftest import ROOT
 from tests.training import rank_cases as cases
-from tests.training.resuming import LIGHTNINGS_OWN, differences, last
-from torchrl_gpu.checkpoints.files import parts_of
+from tests.training.resuming import differences, last, without_replay
+from torchrl_gpu.checkpoints.files import newest_checkpoint, parts_of
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
+from torchrl_gpu.system.archives import ENTRY
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:`LightningModule.configure_optimizers`")
 each_case = pytest.mark.parametrize("name", cases.NAMES)
@@ -80,10 +81,7 @@ def test_both_count_the_same_frames_and_stop_together(told: list[dict[str, Any]]
 @each_case
 def test_two_resume_to_the_last_bit(folder: Path, name: str) -> None:
     ends = [last(folder / run / name) for run in ("two", "rest")]
-    ours, theirs = (torch.load(path, weights_only=True) for path in ends)
-    for key in LIGHTNINGS_OWN:
-        ours.pop(key), theirs.pop(key)
-    assert differences(ours, theirs) == []
+    assert differences(*map(without_replay, ends)) == []
     parts = [{path.name[-8:]: torch.load(path, weights_only=True) for path in parts_of(end)} for end in ends]
     assert len(parts[0]) == {"cloning": 0, "ppo": 1, "afterstates": 1}.get(name, 2)  # replay of both, or state of one
     for each in (*parts[0].values(), *parts[1].values()):
@@ -102,9 +100,7 @@ def test_averaged_weights_are_the_same_everywhere_and_resume_exactly(
         assert any(whole["moved"])
         assert whole["ends with it"]
         assert rest["ends with it"]
-    ours, theirs = (torch.load(last(folder / run / name), weights_only=True) for run in ("average", "average rest"))
-    for key in LIGHTNINGS_OWN:
-        ours.pop(key), theirs.pop(key)
+    ours, theirs = (without_replay(last(folder / run / name)) for run in ("average", "average rest"))
     assert {"averaging_state", "current_model_state"} <= set(ours)
     assert differences(ours, theirs) == []
 
@@ -165,11 +161,55 @@ def test_the_first_process_alone_streams(told: list[dict[str, Any]]) -> None:
 
 def test_sigterm_to_one_ends_both_with_a_checkpoint(folder: Path, told: list[dict[str, Any]]) -> None:
     assert all(each["terminated"] for each in told)
-    ended, at_two = (
-        torch.load(path, weights_only=True)
-        for path in (last(folder / "terminated" / "dqn"), cases.half(folder / "two" / "dqn"))
-    )
+    paths = last(folder / "terminated" / "dqn"), cases.half(folder / "two" / "dqn")
+    ended, at_two = map(without_replay, paths)
     assert ended["global_step"] == at_two["global_step"] == cases.STEPS // 2
-    for key in LIGHTNINGS_OWN:
-        ended.pop(key), at_two.pop(key)
     assert differences(ended, at_two) == []
+
+
+def parts(checkpoint: Path) -> dict[int, dict[str, Any]]:
+    found = [torch.load(part, weights_only=True) for part in parts_of(checkpoint)]
+    return {part["rank"]: part for part in found}
+
+
+def test_both_are_part_of_one_checkpoint_and_play_episodes_of_their_own(folder: Path) -> None:
+    path = last(folder / "by episodes")
+    content, found = torch.load(path, weights_only=True), parts(path)
+    assert set(found) == {0, 1}
+    assert {part["id"] for part in found.values()} == {content[ENTRY]["id"]}
+    assert content[ENTRY]["world_size"] == 2
+    assert newest_checkpoint(path.parent) == (path, [])
+    assert differences(content["random"], found[1]["random"]) != []
+    assert differences(content["rollout"], found[1]["rollout"]) != []
+
+
+def test_they_agree_when_to_save_on_frames_and_on_what_is_logged(folder: Path, told: list[dict[str, Any]]) -> None:
+    saved = list((folder / "by episodes" / "checkpoints").glob("episodes-*.ckpt"))
+    assert saved
+    assert all(set(parts(path)) == {0, 1} for path in saved)
+    first, second = (each["by episodes"] for each in told)
+    assert first["frames"] == second["frames"] == (2 + 6) * 2 * 8 * 2  # of two processes, warm-up included
+    assert first["logged"] == second["logged"]
+    assert {"train/loss", "train/utilization"} <= set(first["logged"])
+    assert first["episodes"] != second["episodes"]
+
+
+def test_one_that_fails_in_the_middle_of_saving_ends_both(folder: Path, told: list[dict[str, Any]]) -> None:
+    first, second = (each["failed"] for each in told)
+    assert "want all processes to save; got another one that failed" in first["error"]
+    assert second["error"] == "KeyError: 'no such thing'"
+    assert first["updates"] == second["updates"] == 2
+    assert not list((folder / "failed" / "checkpoints").glob("*.ckpt*"))
+
+
+@pytest.mark.soak
+def test_where_one_is_killed_torchrun_starts_both_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    program = [sys.executable, "-m", *launcher, str(Path(__file__).with_name("killed_rank.py")), str(tmp_path)]
+    made = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300)
+    assert made.returncode == 0, made.stderr[-3000:]
+    assert (tmp_path / "was_killed").exists()
+    whole, killed = (last(tmp_path / name) for name in ("whole", "killed"))
+    assert differences(without_replay(whole), without_replay(killed)) == []
+    ours, theirs = ({rank: part | {"id": ""} for rank, part in parts(path).items()} for path in (whole, killed))
+    assert differences(ours, theirs) == []
