@@ -33,27 +33,14 @@ _SHARE, _NOTICEABLE_S = 0.05, 10.0  # of the time of training, and in all: more 
 class EpisodeCheckpoint(Checkpoint):
     """Saves a run so that it can go on as if it had never stopped: periodically, at its end, and where it is best.
 
-    `last.ckpt` is saved at the end of training, `episodes-N.ckpt` or `updates-N.ckpt` where a multiple of episodes,
-    updates or minutes has been passed (environments finish in clumps, so multiples are passed rather than met), and
-    `best.ckpt`, without replay, where validation found a better value than before. Each is committed by one rename,
-    after its parts: the replay, and what other processes than the first add. An interrupted save leaves the previous
-    checkpoint intact. All processes save at the same step: the first one decides. A warning says where saving takes
-    more than 5% of the time.
+    `last.ckpt` is saved at the end of training, `episodes-N.ckpt` or `updates-N.ckpt` once a multiple of episodes,
+    updates or minutes has been passed, and `best.ckpt`, without replay, where validation found a better value than
+    before. Each is committed by one rename, after its parts; all processes save at the same step. Weights that are not
+    finite are never saved. What cannot be written costs a warning, and at the end of training an error.
 
-    SIGTERM and an interrupt (Ctrl-C) end the run after the training step that they come in, with a `last.ckpt` from
-    which it goes on as if nothing had been; a second interrupt ends it at once. While the run is validated the next
-    training step is waited for by an interrupt, and SIGTERM ends it with the checkpoints that are there. Of several
-    processes it is enough that one is signalled.
-
-    SLURM's signal before the time limit (`#SBATCH --signal=SIGUSR1@90`) does the same and requeues the job, in place of
-    Lightning's own handler, which would save in the middle of a step. Jobs that SLURM or torchrun starts again:
-    `find_restart`.
-
-    A new run never overwrites the checkpoints of another: where the folder holds some, they are moved to a folder
-    `earlier-N` in it. Two runs that save to one folder at a time are refused.
-
-    What has diverged is not saved: a checkpoint whose weights are not finite never takes the place of one whose are.
-    What cannot be written, as on a full disk, costs a warning; at the end of training it is an error.
+    SIGTERM, an interrupt (Ctrl-C) and SLURM's signal before the time limit end the run after the training step that
+    they come in, with a `last.ckpt`; SLURM's also requeues the job, and a second interrupt ends the run at once.
+    Checkpoints of another run in the folder are moved to `earlier-N` in it.
 
     Args:
         dirpath: Folder; None stands for `checkpoints` in the Trainer's `default_root_dir`.

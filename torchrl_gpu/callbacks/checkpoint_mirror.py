@@ -36,14 +36,9 @@ class _Staged(NamedTuple):
 class CheckpointMirror(CheckpointListener):
     """Copies every checkpoint of `EpisodeCheckpoint` to a URL, and fetches the newest one onto a machine that has none.
 
-    Training never waits for the storage: a thread uploads, and where checkpoints come faster than they are uploaded,
-    those in between are left out. A storage that is dead or slow costs a warning, and the next checkpoint is tried
-    again. When the run ends, by SIGTERM too, it waits up to `wait_s` for the last one.
-
-    With `--ckpt_path last` or `best` and an empty folder of checkpoints, the newest whole one is fetched first; files
-    that are there already are never replaced. `torchrl-gpu fetch URL FOLDER` does the same by itself.
-
-    Of several processes the first one uploads, with the parts of others that it sees on its own disk.
+    A thread of the first process uploads; checkpoints that come faster than they are uploaded are left out, and storage
+    that fails costs a warning. The end of a run waits up to `wait_s` for the last one. With `--ckpt_path last` or
+    `best` and an empty folder, the newest complete checkpoint is fetched first, as by `torchrl-gpu fetch URL FOLDER`.
 
     Args:
         url: A folder of the run's own as fsspec names it, such as "s3://bucket/packing" (extra `cloud`) or

@@ -43,9 +43,8 @@ class Divergence(Callback):
     """Ends a run whose weights contain NaN or infinity, with an error line and the batches that caused it.
 
     `lightning fit` adds one to every run that has none. The loss is looked at after every training step, on a GPU a
-    step or a few late, without waiting for it; where it is not finite, so are the weights. The batches of the last
-    updates are written to `diverged/update-N.pt` in the Trainer's `default_root_dir`, to be read with
-    `torch.load(…, weights_only=True)`: whole rollouts, where one graph holds all updates from a rollout.
+    step or a few late, without waiting for it; where it is not finite, so are the weights. The last batches are written
+    to `diverged/update-N.pt` in the Trainer's `default_root_dir`, to be read with `torch.load(…, weights_only=True)`.
 
     Args:
         action: "stop" ends the run. "skip" makes the gradients of an update zero where one of them is not finite, so

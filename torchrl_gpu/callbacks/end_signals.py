@@ -17,9 +17,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 class EndSignals:
     """Requests to end a run since `begin`: an interrupt, SIGTERM, or SLURM's signal before the time limit.
 
-    Lightning's own handlers act at once, in the middle of whatever runs: with several processes SIGTERM makes one of
-    them wait for a message that the others do not send, and a requeue saves a state between two steps. So they are
-    replaced while training goes on. On other threads than the main one no signal can be taken.
+    Lightning's own handlers act at once, in the middle of a step, and with several processes leave some waiting for
+    others; they are replaced while training goes on. On other threads than the main one no signal can be taken.
 
     Attributes:
         interrupt: SIGINT has come; a second one raises KeyboardInterrupt at once.

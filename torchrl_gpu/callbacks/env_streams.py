@@ -46,11 +46,10 @@ class EnvStreamName(NamedTuple):
 class EnvStreams:
     """Renders and publishes the requested streams of some environments, and nothing else.
 
-    `envI` shows environment I, whether it is among the names or not. `worst` and `best` show the one whose return is
-    least or greatest among those that are at least as many steps into their episode as the average, and stay with it
-    until its episode ends. `grid` shows the first few side by side. `BASE:OVERLAY` shows an overlay of what BASE
-    shows; which there are, the environment says (`torchrl_gpu.envs.viewable.Overlaid`), and the policy: without one
-    those that need its actions are not offered, and Q maps only where it has values.
+    `envI` shows environment I. `worst` and `best` show the one whose return is least or greatest among those that are
+    at least as many steps into their episode as the average, until its episode ends; `grid` the first few side by side.
+    `BASE:OVERLAY` shows an overlay of BASE, as far as environment and policy have it
+    (`torchrl_gpu.envs.viewable.Overlaid`).
 
     Args:
         sink: The server.

@@ -16,12 +16,9 @@ from torchrl_gpu.training.collect.rollout import Rollout
 class EnvWorkers(Callback):
     """Has worker processes step the environment of a run, each some of its rows, to the same bits as one process.
 
-    For environments whose step keeps a CPU busy, such as a physics engine or a camera that draws on the host. The
-    policy acts, and the updates are made, in the run's own process. The environments of the shipped configs on a GPU
-    gain nothing: their steps are on the device already, and would have to be copied to the host and back.
-
-    A worker that dies (killed, out of memory) is named in a warning and replaced; the new one plays the steps of the
-    rollout again, so that nothing is lost or changed. Checkpoints are the same with any number of workers, and without.
+    For environments whose step keeps a CPU busy, such as a physics engine or a camera that draws on the host; the
+    policy acts, and updates are made, in the run's own process. A worker that dies is named in a warning and replaced
+    by one that plays the steps of the rollout again. Checkpoints are the same with any number of workers.
 
     Args:
         num_workers: How many, with as alike numbers of environments as can be.

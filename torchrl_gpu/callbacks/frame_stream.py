@@ -33,16 +33,13 @@ FILM_FPS = 4.0
 class FrameStream(Callback):
     """Serves pictures of the environments that the run trains in, and prints the address to open.
 
-    Pictures show the environments as they stand after a training step, with the updates made as `step` and
-    `policy_version`, and of the episode shown `episode`, `episode_step`, `return` and `utilization`, if any. What the
-    run logs, where it has a logger, is shown as curves. The first picture of each stream is drawn before the address is
-    printed, since it takes longest. Drawing keeps to its share of the time, but for one picture of a stream that
-    somebody has just chosen and one every five seconds; while nobody watches, to a tenth of that share, so that whoever
-    comes sees a picture at once. Neither changes what is learned: a seed gives the same run with and without this
-    callback.
+    Pictures show the environments after a training step, with the updates made as `step` and `policy_version`, and
+    `episode`, `episode_step`, `return` and `utilization` of the episode; what the run logs is shown as curves. Drawing
+    keeps to its share of the time, but for one picture of a stream that a viewer has just chosen and one every five
+    seconds; without viewers to a tenth of that share. A seed gives the same run with and without this callback.
 
-    The first process serves, in any module with an `env` that `torchrl_gpu.envs.viewable` takes. What the hooks took
-    goes to the logger as `stream/hook_us` and `stream/share`, and is printed at the end.
+    The first process serves, in any module with an `env` that `torchrl_gpu.envs.viewable` takes. The cost of the hooks
+    is logged as `stream/hook_us` and `stream/share`, and printed at the end.
 
     Args:
         port: The next free one is taken where it is not; 0 takes any.

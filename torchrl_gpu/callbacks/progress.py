@@ -32,12 +32,9 @@ class RunProgress(TQDMProgressBar):
     """One line at the bottom of the terminal: updates made, time left, env-steps/s, outcomes of episodes, the loss.
 
     Where the output is no terminal, the same as a plain line now and then. The default of the programs `lightning` and
-    `torchrl-gpu`; another progress bar in `trainer.callbacks` takes its place, `--trainer.enable_progress_bar false`
-    switches it off.
-
-    It never makes the host wait for the device: scores are those that the loggers have been given (see
-    `trainer.log_every_n_steps`); without a logger only a module on the CPU is asked. Of a module of another package,
-    which counts no frames, it shows what is logged with `prog_bar=True`.
+    `torchrl-gpu`. It never makes the host wait for the device: scores are those that the loggers have been given;
+    without a logger only a module on the CPU is asked. Of a module that counts no frames it shows what is logged with
+    `prog_bar=True`.
 
     Args:
         line_every_s: Seconds between two lines where the output is no terminal.

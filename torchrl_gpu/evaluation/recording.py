@@ -43,9 +43,9 @@ def record_episodes(
 ) -> list[Path]:
     """Plays the first episodes of a suite greedily, and writes those that are chosen: `episode-NUMBER.mcap` each.
 
-    To choose, all are played once without pictures; those that are chosen are then played again, in the same batches,
-    so that they are the same to the bit. See `EpisodeRecorder` for what a file holds; its metadata tells environment,
-    seed, number, return, length and outcomes. A file has its name once the episode is written.
+    To choose, all are played once without pictures, and those that are chosen again, in the same batches, so that they
+    are the same to the bit. See `EpisodeRecorder` for what a file holds. A file has its name once the episode is
+    written.
 
     Args:
         suite: Gives the environment and its episodes.

@@ -60,18 +60,14 @@ class _Unsaved(nn.Module):
 class AfterstateLearning(EnvRun):
     """Learns the value of the bin that a placement leaves, by temporal differences over rollouts of the greedy policy.
 
-    What comes after a placement depends on the bin that it leaves alone, if items are independent of each other: the
-    value of that state needs no item, and all placements of an item are compared by it (Sutton and Barto 2018, 6.8,
-    "afterstates"). A training step plays `rollout_steps` steps in every environment and goes over them from the last to
-    the first, `sweeps` times: each bin moves towards what was gained next and what the next bin is worth, TD(λ). The
-    tables are `PatchTables`; there is no exploration, as items are drawn at random and values begin high.
+    If items are independent of each other, what follows a placement depends on the bin alone, and the values of bins
+    compare all placements (Sutton and Barto 2018, 6.8, "afterstates"). A training step plays `rollout_steps` steps in
+    every environment and goes over them from the last to the first, `sweeps` times, by TD(λ) on `PatchTables`. There is
+    no exploration, no optimizer and no gradient; `trainer.max_steps` counts sweeps, and the reward must be
+    "utilization".
 
-    `trainer.max_steps` counts sweeps of a rollout. There is no optimizer and no gradient: `trainer.precision` does not
-    matter. The reward of the environment must be "utilization".
-
-    Of several processes each plays in environments of its own, and learns some of the tables from the rollouts of all
-    (all of the tables where they are not on a CPU with a compiler), so that all have the same tables, to the last bit
-    those of one process with as many environments.
+    Of several processes each plays in environments of its own and learns some of the tables from the rollouts of all,
+    to the last bit those of one process with as many environments.
 
     Args:
         env: Makes the `PackingEnv`, as in `EnvRun`.

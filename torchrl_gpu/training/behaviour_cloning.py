@@ -32,15 +32,13 @@ _CHUNK = 1024  # rows of validation that are looked at together
 class BehaviourCloning(EnvRun):
     """Learns the actions of demonstrations: by vectors (`policy`), or which of an environment's actions (`network`).
 
-    Every epoch passes once over the rows that are learned from, but for those that fill no batch, in an order that seed
-    and number of the pass decide, so that a resumed run draws what it would have drawn; its last step makes the updates
-    that are left. With `data.steps_per_epoch`, an epoch has so many steps of `updates_per_step` each. Rows are gathered
-    by index on the device; the environment makes again what demonstrations leave out, such as maps and masks.
-    `trainer.max_steps` counts updates.
+    An epoch is a pass over the rows that are learned from, in an order that seed and number of the pass decide; with
+    `data.steps_per_epoch` it has so many steps of `updates_per_step` each. Rows are gathered by index on the device;
+    the environment makes again what demonstrations leave out, such as maps and masks. `trainer.max_steps` counts
+    updates.
 
     Validation logs `val/loss` and `val/agreement` (share of held-out rows whose action is the greedy one) or, of
-    vectors, `val/error`, and, where there is an environment, the scores of episodes in it. A checkpoint holds the
-    statistics by which vectors are normalised.
+    vectors, `val/error`, and the scores of episodes where there is an environment.
 
     Args:
         policy: Of vectors; None for a choice among actions.

@@ -27,13 +27,10 @@ from torchrl_gpu.training.warm_start import take_network
 class OffPolicy(AgentRun, ReplayRun):
     """Trains any `Agent` in an environment; environment, agent, replay and update are on one device.
 
-    A training step plays `rollout_steps` steps in every environment and then makes `updates_per_step` updates, so that
-    Lightning's own cost per step is spread over many. `trainer.max_steps` counts updates and is met exactly. Where the
-    environment groups its robots, replay holds the transitions of each robot by itself, and updates draw only those in
-    which the robot took part.
-
-    A frame is a step of one environment with all its robots; what depends on frames, such as a curriculum, follows them
-    before every rollout, and episodes that are running are played to their end.
+    A training step plays `rollout_steps` steps in every environment and then makes `updates_per_step` updates;
+    `trainer.max_steps` counts updates and is met exactly. A frame is a step of one environment with all its robots.
+    Where the environment groups its robots, replay holds the transitions of each by itself, and updates draw only those
+    in which the robot took part.
 
     Args:
         env: Makes the environment, as in `EnvRun`.

@@ -29,11 +29,10 @@ def shares_of(plan: PatchPlan, cells: Sequence[int], processes: int) -> list[tup
 
 
 class SharedTables:
-    """The tables of a run of several processes on CPUs, of which each looks up and learns some.
+    """Tables of a run of several processes on CPUs, of which each looks up and learns some.
 
-    A bin's value is a sum over tables. Each process works out the parts of its own, in float64; they are put together
-    by a sum with zeros, and added up in the order of one process, so that the values have the same bits. What a process
-    has learned, the others take over by `exchange`.
+    Each process works out its tables' parts of a value, in float64; a sum with zeros puts them together, and they are
+    added up in the order of one process, to the same bits. `exchange` takes over what other processes have learned.
     """
 
     def __init__(self, tables: PatchTables, rank: int, processes: int, most: int) -> None:

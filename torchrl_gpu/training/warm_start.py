@@ -21,11 +21,8 @@ _MOST_TENSORS = 10_000  # whose names are compared
 def take_network(module: nn.Module, path: str) -> list[str]:
     """Copies the weights that a checkpoint has of a network into it; the names of those taken.
 
-    Networks stand under other names in other agents: `learner.network.stem.weight` of cloning is
-    `objective.value_network_params.module.0.module.stem.weight` of a Q-learner. So the part of the checkpoint and the
-    part of the module that have most names in common are laid upon each other; from there on names are the same. A
-    layer that the checkpoint does not have stays as it is: heads of distributions over returns, for instance. Copies
-    that follow, as targets do, are never taken.
+    Networks have other prefixes in other agents: the prefixes of checkpoint and module under which most names are the
+    same are laid upon each other. Layers that the checkpoint does not have stay as they are; targets are never taken.
 
     Args:
         module: Takes the weights: parameters, and buffers that checkpoints keep.

@@ -94,17 +94,13 @@ def play_steps(
 class GraphedRollout:
     """`play_steps` as a function of the environment's observations; on CUDA one replay of a graph of all T steps.
 
-    The environment's state and what it shows live in tensors of their own: a call copies in what is not there already,
-    and the last thing that the graph does is to write the new state into them, so that replays follow each other with
-    no copy from outside. Hence whatever happens to the environment between calls counts: steps taken without the graph,
-    `reset`, `load_state_dict`. Weights and buffers of the policy, such as an epsilon, are read where they are: changed
-    in place, they count at the next call. Random numbers come from torch's global generator of the device, which a
-    replay moves on.
+    The environment's state and observations live in tensors of their own: a call copies in what is not there already,
+    and the graph writes the new state into them, so that whatever happens to the environment between calls counts.
+    Weights and buffers of the policy are read where they are; random numbers come from torch's generator of the device.
 
-    The graph is made at the first call, and again where what is fixed in it has changed: the environment's seed, the
-    exploration type, the policy's training mode, autocast. On other devices the same steps run one by one, and so they
-    do from then on where no graph can be made, or where its first replay gives something else than the steps one by
-    one: a warning says why.
+    The graph is made at the first call, and again where the seed, the exploration type, the policy's mode or autocast
+    has changed. On other devices the steps run one by one, and so they do, after a warning, where no graph can be made
+    or its first replay gives something else.
 
     Args:
         env: The environment.

@@ -40,18 +40,14 @@ class Graphed(ABC):
     """Base class of updates of an agent as a function of a tensordict; on CUDA one replay of a graph.
 
     An update is: `Agent.losses`, the backward pass of their sum, clipping, a step of the optimizer,
-    `Agent.update_targets`. A call copies what it is given into tensors that the graph reads. Weights, targets and the
+    `Agent.update_targets`. A call copies its data into tensors that the graph reads; weights, targets and the
     optimizer's state are read and written where they are, and learning rates are taken from the optimizer at every
-    call, so that what is loaded or scheduled between calls counts. Random numbers come from torch's global generator of
-    the device, which a replay moves on.
+    call. Random numbers come from torch's generator of the device. A call leaves no gradients, and a replay calls no
+    hooks.
 
-    A graph is made at the second of two calls that are alike in what is fixed in it: the shapes of the data, the
-    optimizer's settings but the learning rate, autocast, the agent's training mode. Other calls, hence the first, which
-    gives the optimizer its state, and all of a schedule that changes momentum, run as on other devices: one operator
-    after the other. No graph is tried any more where none can be made, or where its first replay gives something else
-    than the operators one by one: a warning says why.
-
-    A call leaves the weights without gradients, and a replay calls none of their hooks.
+    A graph is made at the second of two calls that are alike in shapes, optimizer settings but the learning rate,
+    autocast and training mode; other calls, hence the first, run one operator after the other. So do all calls, after a
+    warning, where no graph can be made or its first replay gives something else.
 
     Args:
         agent: Its losses and `update_targets` may not read the device back.

@@ -23,12 +23,10 @@ Batches = Callable[[TensorDictBase], Iterable[TensorDictBase]]
 class GraphedLearning(Graphed):
     """All updates from a rollout as a function of it; on CUDA one replay of a graph, see `Graphed`.
 
-    The graph holds all of what is done with a rollout: what makes batches of it (for PPO the values of its states,
-    advantages, the random order of each epoch), and an update from each of them. The schedule is stepped at each
-    update, as without a graph: before a replay it is asked for the learning rates of all of them in turn. Where it
-    changes other settings, no graph is made unless it changes them alike at every call.
-
-    A graph takes memory by the number of its operators, so with K; to make and check it, all is learnt six times over.
+    The graph makes the batches, too: for PPO values of states, advantages and the random order of each epoch. Before a
+    replay the schedule is stepped through all updates for their learning rates; where it changes other settings, a
+    graph is made only if it changes them alike at every call. A graph takes memory by the number of its operators, so
+    with K.
 
     Args:
         agent, optimizer, max_grad_norm, losses, capture: As in `Graphed`. Targets that follow by the number of the
