@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from torchrl_gpu.callbacks.checkpoint_writer import listeners, write_checkpoint
+from torchrl_gpu.callbacks.closing import ClosingCallback
 from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.callbacks.end_signals import EndSignals, any_of_all, is_restart, requeue_from
 from torchrl_gpu.checkpoints.files import new_id, newest_checkpoint, order_of, remove_checkpoint
@@ -30,7 +31,7 @@ _RUN = re.compile(r"[0-9a-f]{12}")
 _SHARE, _NOTICEABLE_S = 0.05, 10.0  # of the time of training, and in all: more is worth a warning
 
 
-class EpisodeCheckpoint(Checkpoint):
+class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     """Saves a run so that it can go on as if it had never stopped: periodically, at its end, and where it is best.
 
     `last.ckpt` is saved at the end of training, `episodes-N.ckpt` or `updates-N.ckpt` once a multiple of episodes,
@@ -257,14 +258,8 @@ class EpisodeCheckpoint(Checkpoint):
                 f" {trainer.global_step}; go on with a larger --trainer.max_steps"
             )
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Waits for listeners, and unlocks the folder."""
-        self._end(trainer)
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._end(trainer)
-
-    def _end(self, trainer: Trainer) -> None:
         for listener in listeners(trainer):
             listener.flush()
         self._signals.end()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from torchrl_gpu.callbacks.closing import ClosingCallback
 from torchrl_gpu.envs.workers.pool import Transport, WorkerPool
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import section
 from torchrl_gpu.training.collect.rollout import Rollout
 
 
-class EnvWorkers(Callback):
+class EnvWorkers(ClosingCallback):
     """Has worker processes step the environment of a run, each some of its rows, to the same bits as one process.
 
     For environments whose step keeps a CPU busy, such as a physics engine or a camera that draws on the host; the
@@ -61,17 +62,11 @@ class EnvWorkers(Callback):
         return rollout
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._close(pl_module)
+        self.close(trainer, pl_module)
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._close(pl_module)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._close(pl_module)
-
-    def _close(self, module: Any) -> None:
+    def close(self, trainer: Trainer, pl_module: Any) -> None:
         if self.pool is not None:
             with section("workers"):
                 self.pool.close()
-            module.rollout.workers = None
+            pl_module.rollout.workers = None
             self.pool = None

@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from torchrl_gpu.callbacks.closing import ClosingCallback
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.callbacks.films import Films
 from torchrl_gpu.callbacks.logger_guard import outlives
@@ -30,7 +31,7 @@ UNWATCHED_S = 1.0  # seconds between them, at least
 FILM_FPS = 4.0
 
 
-class FrameStream(Callback):
+class FrameStream(ClosingCallback):
     """Serves pictures of the environments that the run trains in, and prints the address to open.
 
     Pictures show the environments after a training step, with the updates made as `step` and `policy_version`, and
@@ -155,14 +156,7 @@ class FrameStream(Callback):
             cost = self.cost = self._timer.totals(time.perf_counter())
             print(f"FrameStream: {cost['hook_us']:.1f} µs a hook, {cost['share']:.2%} of the time", flush=True)
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._stop(trainer)
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Stops the server: Lightning tears nothing down after an error."""
-        self._stop(trainer)
-
-    def _stop(self, trainer: Trainer) -> None:
+    def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
         unfollow(trainer, self._curves)
         server, self.server = self.server, None
         try:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from torchrl_gpu.callbacks.closing import ClosingCallback
 from torchrl_gpu.callbacks.machine_sampler import ProcessReader, Sampler, read_gpu
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import OUTSIDE, running_clock
@@ -29,7 +30,7 @@ _ADVICE = {
 }
 
 
-class GpuStats(Callback):
+class GpuStats(ClosingCallback):
     """Logs utilization, memory, power and temperature of the GPU, or without one the process' CPU and memory.
 
     A thread of its own samples them, so that training waits for nothing; means since the last time are logged as
@@ -89,13 +90,7 @@ class GpuStats(Callback):
             self._warned = True
             rank_zero_warn(idle_message(share, spent))
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._stop()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
+    def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._sampler is not None:
             self._sampler.stop()
             self._sampler = None

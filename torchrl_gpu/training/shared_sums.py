@@ -43,7 +43,7 @@ class SharedSums:
     ) -> None:
         self.room, self.rank, self.pids, self.patience = room, rank, pids, patience
         self._memory = memory
-        self._at = c_void_p(_address(memory))
+        self._at = c_void_p(addressof((c_char * len(memory)).from_buffer(memory)))
         self._number = 0
 
     @staticmethod
@@ -121,10 +121,6 @@ def _opened(name: str, size: int, token: bytes) -> mmap.mmap | None:
     except (OSError, ValueError):
         return None
     return memory if memory[: len(token)] == token else None
-
-
-def _address(memory: mmap.mmap) -> int:
-    return addressof((c_char * len(memory)).from_buffer(memory))
 
 
 def _lives(pid: int) -> bool:

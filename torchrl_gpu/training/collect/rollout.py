@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -97,8 +97,11 @@ class Rollout:
             Steps in order, (N, T), or (N·R, T) of R robots, with `next` holding reward, ends and the observations kept;
             and the raw steps as in `collect`.
         """
-        fresh, self.current = self._player(policy, steps)(self.current)
-        return self._replayed(fresh), fresh
+        fresh, self.current = self._play(policy, steps)
+        trajectories = per_robot(fresh, self.group) if self.group else fresh.copy()
+        keys, _, _ = self._kept
+        learned_from = trajectories["next"].select(*(_last(key) for key in keys), *RESULTS)
+        return trajectories.set("next", learned_from), fresh
 
     def set_frames(self, frames: int) -> None:
         """Sets the environment's number of steps played, as `BatchedEnv.set_frames`."""
@@ -106,26 +109,15 @@ class Rollout:
         if self.workers is not None:
             self.workers.set_frames(frames)
 
-    def _player(self, policy: Policy, steps: int) -> Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]:
-        if (workers := self.workers) is not None:
-            return lambda current: self._play_by(workers, policy, current, steps)
+    def _play(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
+        if self.workers is not None:
+            with self.workers.rollout():
+                return play_steps(self.workers, policy, self.current, steps, *self._kept)
         if not self.cuda_graphs:
-            return lambda current: play_steps(self.env, policy, current, steps, *self._kept)
+            return play_steps(self.env, policy, self.current, steps, *self._kept)
         if self._graphed is None or (self._graphed.policy, self._graphed.steps) != (policy, steps):
             self._graphed = GraphedRollout(self.env, policy, steps, *self._kept)
-        return self._graphed
-
-    def _play_by(
-        self, workers: WorkerPool, policy: Policy, current: TensorDictBase, steps: int
-    ) -> tuple[TensorDictBase, TensorDictBase]:
-        with workers.rollout():
-            return play_steps(workers, policy, current, steps, *self._kept)
-
-    def _replayed(self, steps: TensorDictBase) -> TensorDictBase:
-        """Steps (N, T), or (N·R, T) of robots, with no more in `next` than learning needs."""
-        steps = per_robot(steps, self.group) if self.group else steps.copy()
-        keys, _, _ = self._kept
-        return steps.set("next", steps["next"].select(*(_last(key) for key in keys), *RESULTS))
+        return self._graphed(self.current)
 
     def _packed(self, steps: TensorDictBase) -> TensorDictBase:
         return steps if self.store is None else self.store.packed(steps.copy())
