@@ -14,6 +14,7 @@ from PIL import Image
 from rich.console import Console
 from tensordict import TensorDictBase
 
+from tests.evaluation.packing.test_episodes import packed
 from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
@@ -117,11 +118,6 @@ def test_scores_by_hand() -> None:
     assert (score.num_packed, score.num_packed_error) == (pytest.approx(5), pytest.approx(1))
     assert (score.compactness, score.pyramidality) == (pytest.approx(0.6), pytest.approx(0.9))
     assert (score.policy, score.decision_ms, score.num_episodes) == ("someone", 0.25, 3)
-
-
-def packed(values: torch.Tensor, **changes: Any) -> PackingResults:
-    names = ("utilization", "num_packed", "compactness", "pyramidality")
-    return PackingResults(**{name: values for name in names} | changes)
 
 
 def test_one_episode_has_no_error() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
 from torchrl.data import MultiStep
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
@@ -239,78 +238,25 @@ def robots_rollout(n_steps: int = 3, seed: int = 4) -> tuple[Rollout, Policy]:
     return Rollout(env, KEPT, n_steps, 0.9, group=("robots",)), under_way(env)
 
 
-class Moment(NamedTuple):
-    """What one action of one robot was, and came to."""
-
-    seen: Tensor
-    active: bool
-    action: int
-    reward: float
-    after: Tensor
-    done: bool
-    terminated: bool
-    episode: int
-
-
-def diary(steps: int) -> list[list[list[Moment]]]:
-    """Moments of every robot of every world, by step, of the environment alone."""
-    env = robots_env()
-    policy, seen, made = under_way(env), env.reset(), []
-    for _ in range(steps):
-        episode, stepped = env.state.episode.tolist(), env.step(policy(seen))
-        now, after = stepped["robots"].clone(), stepped["next", "robots"].clone()
-        made.append(
-            [
-                [
-                    Moment(
-                        now["observation"][i, r],
-                        bool(now["active"][i, r]),
-                        int(now["action"][i, r]),
-                        float(after["reward"][i, r]),
-                        after["observation"][i, r],
-                        bool(after["done"][i, r]),
-                        bool(after["terminated"][i, r]),
-                        episode[i],
-                    )
-                    for r in range(env.num_robots)
-                ]
-                for i in range(env.num_envs)
-            ]
-        )
+def test_steps_of_robots_are_those_of_the_environment() -> None:
+    env, played, after = robots_env(), [], []
+    policy, seen = under_way(env), env.reset()
+    for _ in range(60):
+        stepped = env.step(policy(seen))
+        played.append(stepped["robots"].clone())
+        after.append(stepped["next", "robots"].clone())
         seen = env.maybe_reset(env.step_mdp(stepped))
-    return [[[made[t][i][r] for t in range(steps)] for r in range(env.num_robots)] for i in range(env.num_envs)]
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_returns_of_robots_against_a_loop_over_one_at_a_time(n: int) -> None:
-    steps, told = 60, {"robot over": 0, "cut off": 0, "left out": 0}
-    made, policy = robots_rollout(n)
-    transitions = made.collect(policy, steps)[0].unflatten(0, (3, ROBOTS, steps - n + 1))
-    for i, robots in enumerate(diary(steps)):
-        for r, moments in enumerate(robots):
-            for t in range(steps - n + 1):
-                ours, first, total, m = transitions[i, r, t], moments[t], 0.0, 0
-                assert bool(ours["active"]) is first.active
-                if not first.active:  # who takes no part is told by this alone
-                    told["left out"] += 1
-                    continue
-                while True:
-                    last = moments[t + m]
-                    total, m = total + 0.9**m * last.reward, m + 1
-                    if last.done or m == n:
-                        break
-                assert last.episode == first.episode
-                assert all(moment.active for moment in moments[t : t + m])
-                told["robot over"] += last.terminated
-                told["cut off"] += last.done and not last.terminated
-                assert torch.equal(ours["observation"], first.seen)
-                assert int(ours["action"]) == first.action
-                assert ours["next", "reward"].item() == pytest.approx(total, abs=1e-5)
-                assert int(ours["steps_to_next_obs"]) == m
-                assert torch.equal(ours["next", "observation"], last.after)
-                assert bool(ours["next", "done"]) is last.done
-                assert bool(ours["next", "terminated"]) is last.terminated
-    assert min(told.values()) > 5, told
+    steps, ends = (torch.stack(each, 2).flatten(0, 1) for each in (played, after))  # (N·R, T)
+    made, policy = robots_rollout(n_steps=1)
+    transitions = made.collect(policy, 60)[0].unflatten(0, (3 * ROBOTS, 60))
+    active = steps["active"].squeeze(-1)
+    assert torch.equal(transitions["active"].squeeze(-1), active)  # of those that take no part no more is wanted
+    for name in ("observation", "action"):
+        assert torch.equal(transitions[name][active], steps[name][active])
+    for name in ("observation", "reward", "done", "terminated"):
+        assert torch.equal(transitions["next", name][active], ends[name][active])
+    done, terminated = (ends[name].squeeze(-1)[active] for name in ("done", "terminated"))
+    assert min(int((done & terminated).sum()), int((done & ~terminated).sum()), int((~active).sum())) > 5
 
 
 def test_robots_by_hand() -> None:
