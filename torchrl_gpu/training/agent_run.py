@@ -140,7 +140,7 @@ class AgentRun(EnvRun):
             The loss of the last update, as Lightning gives it to callbacks such as `SpikeDetection`.
         """
         if self.step_log.due:
-            values = {**self.outcomes, **self.agent.metrics, "frames": self.frames}
+            values: dict[str, Tensor | float] = {**self.outcomes, **self.agent.metrics, "frames": self.frames}
             self.step_log.write(self._mean_losses(losses) | values)
         if not losses:
             return {}
