@@ -42,7 +42,7 @@ EVALUATION: list[Mutant] = [
         "headline_of_navigation",
         'plans_name = "success", "worlds"',
         'plans_name = "arrived", "worlds"',
-        "training/test_navigation.py",
+        "training/test_agents.py",
         k="evaluated and DQN",
     ),
 ]

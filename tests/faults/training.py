@@ -30,14 +30,14 @@ TRAINING: list[Mutant] = [
         "self.warmup_frames += self.frames",
         "self.warmup_frames += 0",
         "training/test_off_policy.py",
-        k="without_its_replay or stopped_and_resumed",
+        k="without_its_replay",
     ),
     mutant(
         "frames_are_restored",
         '"frames": self.frames,\n            "rollout"',
         '"frames": 0,\n            "rollout"',
         "training/test_off_policy.py",
-        k="without_its_replay or stopped_and_resumed",
+        k="without_its_replay",
     ),
     mutant(
         "torn_part_is_passed_over",

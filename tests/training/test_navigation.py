@@ -1,21 +1,16 @@
-"""Navigation under Lightning's Trainer: every agent, the curriculum, robots that take part, and exact resume."""
+"""Navigation under Lightning's Trainer: the curriculum, robots that take part, tables."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback
-from torch import Tensor
 
-from tests.no_host_reads import NoHostReads
 from tests.training import tiny
-from tests.training.resuming import differences, everything, last
 from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigation, worlds
-from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.training import OffPolicy
 from torchrl_gpu.training.collect.episodes import EpisodeMeter
 
@@ -23,67 +18,6 @@ from torchrl_gpu.training.collect.episodes import EpisodeMeter
 def trained(module: OffPolicy, folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> OffPolicy:
     """The module after a run."""
     return tiny.fit(module, folder, max_steps, *callbacks, data_module=worlds(), **changes)  # type: ignore[arg-type]
-
-
-def weights(module: OffPolicy) -> list[Tensor]:
-    return [weight.detach().clone() for weight in module.agent.parameters_to_train]
-
-
-# -- every agent --
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_every_agent_trains_and_is_evaluated(tmp_path: Path, name: str) -> None:
-    module = navigation(name, prioritized=name == "Rainbow")
-    before = weights(module)
-    runner = trained(module, tmp_path).trainer
-    metrics = runner.callback_metrics
-    assert {name for name in runner.progress_bar_metrics if name.startswith("val/")} == {"val/success"}
-    moved = [not torch.equal(a, b) for a, b in zip(before, weights(module), strict=True)]
-    assert sum(moved) > len(moved) / 2
-    assert module.trainer.global_step == 6
-    groups = module.agent.parameter_groups
-    wanted = {"train/loss", "train/success", "train/collided", "train/frames", "val/success"}
-    wanted |= {"val/arrived", "val/collision_rate", "val/return"}
-    wanted |= {"train/epsilon"} if module.agent.exploration is not None else set()
-    wanted |= {f"train/{group}_loss" for group in groups} if len(groups) > 1 else set()
-    assert wanted <= set(metrics)
-    assert all(value.isfinite() for value in metrics.values())
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> None:
-    module = trained(navigation(name, prioritized=name in ("Rainbow", "SAC")), tmp_path)
-    optimizer: Any = module.optimizers()
-    batch = module.replay.sample()
-    with NoHostReads():
-        module._play()
-        batch = module.replay.sample()
-        for part in (batch, batch["next"]):
-            module.env.restore(part)
-        losses = module.agent.losses(batch)
-        torch.stack(list(losses.values())).sum().backward()
-        module.agent.update_targets(7)
-        module.replay.sampler.update_priority(batch["index"], batch["td_error"])
-    assert all(group["capturable"] is False for group in optimizer.param_groups)  # no GPU here
-
-
-@pytest.fixture(scope="module", params=["IQN", "SAC", "Rainbow"])
-def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """What makes a module, and everything that its run in one go consists of."""
-    name, folder = request.param, tmp_path_factory.mktemp("whole")
-    replay = {"prioritized": True, "beta_updates": 20} if name == "Rainbow" else {}
-    made = partial(navigation, name, **replay)
-    trained(made(), folder, 12, EpisodeCheckpoint())
-    return made, everything(last(folder))
-
-
-@pytest.mark.parametrize("stop", [4, 8])
-def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, uninterrupted: tuple[Any, Any], stop: int) -> None:
-    made, whole = uninterrupted
-    trained(made(), tmp_path / "first", stop, EpisodeCheckpoint())
-    trained(made(), tmp_path / "second", 12, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "first"), seed=99)
-    assert not differences(whole, everything(last(tmp_path / "second")))
 
 
 # -- the curriculum, and who takes part --

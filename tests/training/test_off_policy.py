@@ -17,7 +17,7 @@ from tests.training.resuming import as_if_saved_on_cuda, check_checkpoint, diffe
 from tests.training.tiny import data, dqn, fit, module, packing_env, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.checkpoints.files import parts_of
-from torchrl_gpu.policies import PeriodicTargets, PlacementScores, SoftTargets
+from torchrl_gpu.policies import PlacementScores, SoftTargets
 from torchrl_gpu.training import OffPolicy
 
 # -- how long it runs --
@@ -128,31 +128,6 @@ def test_priorities_follow_the_errors(tmp_path: Path) -> None:
 
 
 # -- it resumes exactly --
-
-
-@pytest.fixture(
-    scope="module",
-    params=[{}, {"prioritized": True}, {"agent": {"targets": PeriodicTargets(4)}}],
-    ids=["uniform", "prioritized", "hard targets"],
-)
-def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """Changes of a module, and everything that its run in one go consists of."""
-    scheduler = partial(torch.optim.lr_scheduler.LinearLR, start_factor=1.0, end_factor=0.1, total_iters=10)
-    changes, folder = {**request.param, "lr_scheduler": scheduler}, tmp_path_factory.mktemp("whole")
-    fit(module(**changes), folder, 12, EpisodeCheckpoint())
-    return changes, everything(last(folder))
-
-
-@pytest.mark.parametrize("stop", [4, 6])  # in the middle of an epoch of 3 training steps, and at its end
-def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, uninterrupted: tuple[Any, Any], stop: int) -> None:
-    changes, whole = uninterrupted
-    fit(module(**changes), tmp_path / "half", stop, EpisodeCheckpoint())
-    other = module(**changes, env={"seed": 11})  # as a new process would: another generator, another first episode
-    fit(other, tmp_path / "rest", 12, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
-    rest = everything(last(tmp_path / "rest"))
-    assert {"state_dict", "optimizer_states", "lr_schedulers", "rollout", "meter", "random", "replay"} <= set(whole)
-    assert differences(whole, rest) == []
-    assert differences(whole, everything(last(tmp_path / "half"))) != []
 
 
 def test_a_run_that_goes_on_from_any_of_its_checkpoints(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every agent with discrete actions fills bins under Lightning's Trainer; priorities and their weights by hand."""
+"""Agents that pack bins choose what is legal; priorities and their weights by hand."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tests.no_host_reads import NoHostReads
+from tests.training import tiny
 from tests.training.resuming import differences
-from tests.training.tiny import STEPS, dqn, fit, packing_env, with_replay
+from tests.training.tiny import dqn, fit
 from torchrl_gpu.policies import (
     IQN,
     AgentSpace,
@@ -46,31 +45,9 @@ AGENTS = {"DQN": dqn, "Rainbow": rainbow, "IQN": iqn}
 every = pytest.mark.parametrize("name", AGENTS)
 
 
-def module(name: str, seed: int = 3, **changes: Any) -> OffPolicy:
+def module(name: str, **changes: Any) -> OffPolicy:
     """A run that is small in every respect."""
-    arguments = {"batch_size": 16, "capacity": 160, "warmup_frames": 48, **STEPS}
-    torch.manual_seed(7)
-    env = packing_env(seed=seed)
-    return OffPolicy(env, AGENTS[name], partial(torch.optim.Adam, lr=1e-2), **with_replay({**arguments, **changes}))
-
-
-def copies(weights: list[Tensor]) -> list[Tensor]:
-    return [weight.detach().clone() for weight in weights]
-
-
-@every
-def test_it_trains_and_is_evaluated(tmp_path: Path, name: str) -> None:
-    made = module(name, prioritized=name != "DQN")
-    before = copies(made.agent.parameters_to_train)
-    metrics = fit(made, tmp_path).trainer.callback_metrics
-    moved = [not torch.equal(a, b) for a, b in zip(before, made.agent.parameters_to_train, strict=True)]
-    assert all(moved)
-    assert made.trainer.global_step == 6
-    assert {"train/loss", "train/utilization", "train/epsilon", "val/utilization"} <= set(metrics)
-    assert all(value.isfinite() for value in metrics.values())
-    assert metrics["train/loss"] > 0
-    assert 0 < metrics["val/utilization"] <= 1
-    assert made.policy_name == made.learner_name == name
+    return tiny.module(make=AGENTS[name], **changes)
 
 
 @every
@@ -82,19 +59,6 @@ def test_its_policy_chooses_what_is_legal(tmp_path: Path, name: str) -> None:
     legal = steps["action_mask"].flatten(2).gather(2, steps["action"].unsqueeze(-1)).squeeze(-1)
     assert going_on.all()
     assert legal.all()
-
-
-@every
-def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> None:
-    made = fit(module(name, prioritized=True), tmp_path, 2)
-    with NoHostReads():
-        made._play()
-        batch = made.replay.sample()
-        for part in (batch, batch["next"]):
-            made.env.restore(part)
-        made.agent.loss(batch)["loss"].backward()
-        made.agent.update_targets(3)
-        made.replay.update_priority(batch["index"], batch["td_error"])
 
 
 # -- priorities --

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.policies import DQN, AgentSpace, EpsilonGreedy, PlacementScores, SoftTargets
+from torchrl_gpu.policies import DQN, Agent, AgentSpace, EpsilonGreedy, PlacementScores, SoftTargets
 from torchrl_gpu.training import DeviceReplay, OffPolicy, PackingEpisodes
 from torchrl_gpu.training.run import EnvRun
 
@@ -42,13 +43,19 @@ def dqn(given: PackingEnv | AgentSpace, **changes: Any) -> DQN:
     return DQN(space, **{**arguments, "exploration": EpsilonGreedy(frames=400), **changes})
 
 
-def module(*, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = None, **changes: Any) -> OffPolicy:
+def module(
+    *,
+    make: Callable[..., Agent] = dqn,
+    agent: dict[str, Any] | None = None,
+    env: dict[str, Any] | None = None,
+    **changes: Any,
+) -> OffPolicy:
     """A module that is small in every respect; `agent` and `env` change the arguments of those."""
     arguments = {"batch_size": 16, "capacity": 160, "warmup_frames": 48, **STEPS}
     torch.manual_seed(7)
     return OffPolicy(
         packing_env(**(env or {})),
-        partial(dqn, **(agent or {})),
+        partial(make, **(agent or {})),
         partial(torch.optim.Adam, lr=1e-2),
         **with_replay(arguments | changes),
     )
