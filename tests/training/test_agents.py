@@ -30,7 +30,7 @@ def trained(
     case: str, module: OffPolicy, folder: Path, max_steps: int = 6, *more: Callback, **changes: Any
 ) -> OffPolicy:
     data: Any = tiny.data() if case.endswith("packs") else tiny_navigation.worlds()
-    return tiny.fit(module, folder, steps, *more, data_module=data, **changes)
+    return tiny.fit(module, folder, max_steps, *more, data_module=data, **changes)
 
 
 def weights(module: OffPolicy) -> list[Tensor]:

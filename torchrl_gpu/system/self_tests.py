@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -171,26 +172,20 @@ def _run_in_subprocess(test: SelfTest) -> str:
         )
     except OSError as error:
         raise Unavailable(f"no subprocess: {error}") from error
+    announce = "self-test of %s, once on this machine: up to a minute where much is compiled"
+    notice = threading.Timer(_NOTICE_S, _LOG.warning, (announce, test.name))
+    notice.start()
     try:
-        out, err = _wait(child, test.name)
+        out, err = child.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         return f"no answer within {LIMIT_S:.0f} seconds"
     finally:
+        notice.cancel()
         if child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL) if hasattr(os, "killpg") else child.kill()
             child.communicate()
     return _result(child.returncode, out, err)
-
-
-def _wait(child: subprocess.Popen[str], name: str) -> tuple[str, str]:
-    """Output and error output of the subprocess, once it has ended; announces a self-test that takes long."""
-    notice = min(_NOTICE_S, LIMIT_S)
-    try:
-        return child.communicate(timeout=notice)
-    except subprocess.TimeoutExpired:
-        _LOG.warning("self-test of %s, once on this machine: up to a minute where much is compiled", name)
-        return child.communicate(timeout=LIMIT_S - notice)
 
 
 def _result(status: int, out: str, err: str) -> str:
