@@ -253,7 +253,7 @@ RUNS: list[Mutant] = [
         "self.largest = torch.maximum(self.largest, value.max())",
         "self.largest = value.max()",
         _REPLAY,
-        k="largest",
+        k="twin",
     ),
     mutant(
         "left_out_at_the_edge_of_a_block",

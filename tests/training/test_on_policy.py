@@ -216,30 +216,6 @@ def test_what_is_logged(tmp_path: Path) -> None:
     assert metrics["train/kl"] > 0
 
 
-# -- exact resume --
-
-
-@each_kind
-def test_a_run_that_goes_on_from_the_middle_ends_as_if_it_had_never_stopped(tmp_path: Path, kind: str) -> None:
-    schedule = partial(torch.optim.lr_scheduler.LinearLR, start_factor=1.0, end_factor=0.1, total_iters=20)
-    settings: dict[str, Any] = {"lr_scheduler": schedule, "learning_rates": {"critic": 2.0}}
-    often = EpisodeCheckpoint(every_n_episodes=None, every_n_updates=8, keep=9)
-    trained(module(kind, **settings), tmp_path / "whole", kind, 20, often)
-    middle = tmp_path / "whole" / "checkpoints" / "updates-8.ckpt"
-    assert parts_of(middle) == []
-    trained(module(kind, **settings), tmp_path / "rest", kind, 20, EpisodeCheckpoint(), ckpt_path=middle, seed=5)
-    whole, rest = (without_replay(last(tmp_path / name)) for name in ("whole", "rest"))
-    assert whole["global_step"] == 20
-    assert differences(whole, rest) == []
-    assert differences(without_replay(middle)["state_dict"], whole["state_dict"]) != []
-
-
-def test_another_seed_is_another_run(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        trained(module(), tmp_path / str(seed), "packing", 4, EpisodeCheckpoint(), seed=seed)
-    assert differences(*(without_replay(last(tmp_path / name))["state_dict"] for name in ("1", "2"))) != []
-
-
 # -- graphs --
 
 
@@ -263,28 +239,58 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     return found
 
 
-halved = partial(torch.optim.lr_scheduler.StepLR, step_size=3, gamma=0.5)  # at other updates in every rollout
+HALVED = {  # rates change at other updates in every rollout
+    "lr_scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=3, gamma=0.5),
+    "learning_rates": {"critic": 2.0},
+}
 
 
-def both(folder: Path, kind: str, max_steps: int, **changes: Any) -> list[OnPolicy]:
-    """A run by the plain loop and one by graphs, which must be the same bit by bit."""
-    settings: dict[str, Any] = {"lr_scheduler": halved, "learning_rates": {"critic": 2.0}} | changes
-    made = [
-        trained(module(kind, graph_updates=on, **settings), folder / str(on), kind, max_steps, EpisodeCheckpoint())
-        for on in (False, True)
-    ]
-    assert made[0].trainer.global_step == made[1].trainer.global_step == max_steps
-    assert made[0].frames == made[1].frames
-    assert differences(*(without_replay(last(folder / str(on))) for on in (False, True))) == []
-    return made
+@pytest.fixture(scope="module", params=KINDS)
+def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, OnPolicy]:
+    """A kind, and folder and module of its run by the plain loop, with a checkpoint in the middle."""
+    folder = tmp_path_factory.mktemp(request.param)
+    often = EpisodeCheckpoint(every_n_episodes=None, every_n_updates=8, keep=9)
+    return request.param, folder, trained(module(request.param, **HALVED), folder, request.param, 20, often)
 
 
-@each_kind
-def test_a_run_by_graphs_is_the_same(tmp_path: Path, graphs: Graphs, kind: str) -> None:
-    plain, graphed = (each.trainer.callback_metrics for each in both(tmp_path, kind, 16))
+@pytest.mark.parametrize("graphed", [False, True], ids=["plain", "graphs"])
+def test_a_run_that_goes_on_from_the_middle_ends_as_if_it_had_never_stopped(
+    tmp_path: Path, straight: tuple[str, Path, OnPolicy], graphs: Graphs, graphed: bool
+) -> None:
+    kind, folder, _ = straight
+    middle = folder / "checkpoints" / "updates-8.ckpt"
+    assert parts_of(middle) == []
+    resumed = module(kind, graph_updates=graphed, **HALVED)
+    trained(resumed, tmp_path, kind, 20, EpisodeCheckpoint(), ckpt_path=middle, seed=5)
+    assert graphs.made == (int(graphed), 0)
+    whole = without_replay(last(folder))
+    assert whole["global_step"] == 20
+    assert differences(whole, without_replay(last(tmp_path))) == []
+    assert differences(without_replay(middle)["state_dict"], whole["state_dict"]) != []
+
+
+def test_a_run_by_graphs_is_the_same(tmp_path: Path, straight: tuple[str, Path, OnPolicy], graphs: Graphs) -> None:
+    kind, folder, plain = straight
+    graphed = trained(module(kind, graph_updates=True, **HALVED), tmp_path, kind, 20, EpisodeCheckpoint())
     assert graphs.made == (1, 0)
+    assert differences(without_replay(last(folder)), without_replay(last(tmp_path))) == []
     for name in ("loss", "actor_loss", "critic_loss", "entropy", "kl", "clip_fraction"):
-        assert graphed[f"train/{name}"] == plain[f"train/{name}"]
+        assert graphed.trainer.callback_metrics[f"train/{name}"] == plain.trainer.callback_metrics[f"train/{name}"]
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        trained(module(), tmp_path / str(seed), "packing", 4, EpisodeCheckpoint(), seed=seed)
+    assert differences(*(without_replay(last(tmp_path / name))["state_dict"] for name in ("1", "2"))) != []
+
+
+def both(folder: Path, kind: str, max_steps: int, **changes: Any) -> None:
+    """A run by the plain loop and one by graphs, which must be the same bit by bit."""
+    for on in (False, True):
+        made = module(kind, graph_updates=on, **HALVED)
+        trained(made, folder / str(on), kind, max_steps, EpisodeCheckpoint(), **changes)
+        assert made.trainer.global_step == max_steps
+    assert differences(*(without_replay(last(folder / str(on))) for on in (False, True))) == []
 
 
 @pytest.mark.parametrize("more", [1, 3])
@@ -316,17 +322,6 @@ def test_where_all_learning_fits_no_graph_an_update_does(
     assert said == ["GraphedLearning: CUDA error: out of memory; updates are launched one by one instead"]
 
 
-@each_kind
-def test_a_run_by_graphs_that_goes_on_from_the_middle(tmp_path: Path, graphs: Graphs, kind: str) -> None:
-    settings: dict[str, Any] = {"lr_scheduler": halved, "learning_rates": {"critic": 2.0}, "graph_updates": True}
-    often = EpisodeCheckpoint(every_n_episodes=None, every_n_updates=12, keep=9)
-    trained(module(kind, **settings), tmp_path / "whole", kind, 24, often)
-    middle = tmp_path / "whole" / "checkpoints" / "updates-12.ckpt"
-    trained(module(kind, **settings), tmp_path / "rest", kind, 24, EpisodeCheckpoint(), ckpt_path=middle, seed=5)
-    assert graphs.made == (2, 0)
-    assert differences(*(without_replay(last(tmp_path / name)) for name in ("whole", "rest"))) == []
-
-
 def test_a_run_by_graphs_notes_rollouts(tmp_path: Path, graphs: Graphs) -> None:
     made = module("v2", graph_updates=True)
     noted: list[TensorDictBase] = []
@@ -338,11 +333,8 @@ def test_a_run_by_graphs_notes_rollouts(tmp_path: Path, graphs: Graphs) -> None:
 
 
 def test_a_run_in_bfloat16_by_graphs_is_the_same(tmp_path: Path, graphs: Graphs) -> None:
-    for on in (False, True):
-        made = module("v3", graph_updates=on)
-        trained(made, tmp_path / str(on), "v3", 12, EpisodeCheckpoint(), precision="bf16-mixed")
+    both(tmp_path, "v3", 12, precision="bf16-mixed")
     assert graphs.made == (1, 0)
-    assert differences(*(without_replay(last(tmp_path / str(on))) for on in (False, True))) == []
 
 
 @pytest.mark.gpu

@@ -277,26 +277,6 @@ def test_rows_of_a_plan_follow_what_was_chosen_among_several_boxes(tmp_path: Pat
 # -- batches --
 
 
-def comparison_in(folder: Path, batch_size: int | None) -> tuple[PackingSuite, dict[str, Any], list[Any]]:
-    """Suite, report without times, and plans, of eight episodes."""
-    torch.manual_seed(0)
-    suite = PackingSuite(packing_env(1), False, num_episodes=8, batch_size=batch_size)
-    suite.compare(dqn(suite.env).policy, folder, "DQN")
-    report = json.loads((folder / "evaluation.json").read_text())
-    for row in report["policies"]:
-        del row["decision_ms"]
-    return suite, report, suite.plan(DeepestBottomLeft(suite.env), folder)
-
-
-def test_the_same_table_and_plans_whatever_the_batch(tmp_path: Path) -> None:
-    _, expected, plans = comparison_in(tmp_path, None)
-    assert {row["num_episodes"] for row in expected["policies"]} == {8}
-    assert len(plans) == 8
-    for size in (2, 3, 8):
-        _, *found = comparison_in(tmp_path, size)
-        assert found == [expected, plans]
-
-
 def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     suite = PackingSuite(packing_env(1), False, num_episodes=8)
     each = suite.env.bytes_per_env

@@ -138,19 +138,6 @@ def test_same_operations_as_the_naive_twin(
     assert sampler.largest.item() == pytest.approx(twin.largest)
 
 
-def test_frequencies_are_the_priorities() -> None:
-    torch.manual_seed(0)
-    replay = prioritized(capacity=8, batch_size=32, alpha=0.6)
-    replay.extend(transitions(0, 5))  # three places stay empty
-    error = torch.tensor([0.1, 0.5, 1.0, 2.0, 4.0])
-    replay.update_priority(torch.arange(5), error)
-    wanted = (error.double() + 1e-3) ** 0.6
-    drawn = torch.cat([replay.sample()["index"] for _ in range(500)])
-    share = torch.bincount(drawn, minlength=8).double() / len(drawn)
-    assert share[5:].sum() == 0
-    assert (share[:5] - wanted / wanted.sum()).abs().max() < 0.005  # stratified: less noise than independent draws
-
-
 def test_importance_weights_by_hand() -> None:
     # alpha 1, priorities 1, 1, 2 (eps = 0): chances 1/4, 1/4, 1/2. With N = 3, beta = 1 a weight is 1 / (3 · chance):
     # 4/3, 4/3, 2/3; divided by the largest: 1, 1, 1/2.
@@ -159,15 +146,6 @@ def test_importance_weights_by_hand() -> None:
     index, info = sampler.sample(range(3), 400)  # type: ignore[arg-type]  # of the storage only the length is used
     assert torch.equal(info["priority_weight"], torch.where(index == 2, 0.5, 1.0))
     assert torch.bincount(index).tolist() == [100, 100, 200]  # stratified: exactly by chance
-
-
-def test_new_transitions_get_the_largest_priority_so_far() -> None:
-    replay = prioritized(alpha=1.0)
-    replay.extend(transitions(0, 4))
-    replay.update_priority(torch.tensor([1]), torch.tensor([7.0]))
-    replay.update_priority(torch.tensor([1]), torch.tensor([0.0]))  # the largest so far, not the largest now
-    replay.extend(transitions(4, 3))
-    assert replay.sampler.priority[:7].tolist() == pytest.approx([1, 0.001, 1, 1, 7.001, 7.001, 7.001])
 
 
 def test_the_ring_wraps_around() -> None:
@@ -248,33 +226,6 @@ def test_nothing_left_out_changes_nothing(is_prioritized: bool) -> None:
     other.extend(transitions(0, 6))
     replay.sampler.leave_out(index, torch.zeros(6, dtype=torch.bool))
     assert (sampled(replay, 3)[0] == sampled(other, 3)[0]).all()
-
-
-def test_the_rest_is_equally_likely() -> None:
-    torch.manual_seed(0)
-    replay = masked(False, capacity=12, batch_size=32)
-    index = replay.extend(transitions(0, 9))  # three places stay empty
-    replay.sampler.leave_out(index, torch.arange(9) % 3 == 0)
-    batches = [replay.sample() for _ in range(500)]
-    share = torch.bincount(torch.cat([batch["index"] for batch in batches]), minlength=12) / (500 * 32)
-    assert share[[0, 3, 6, 9, 10, 11]].sum() == 0
-    assert (share[[1, 2, 4, 5, 7, 8]] - 1 / 6).abs().max() < 0.005  # stratified: less noise than independent draws
-    assert all((batch["priority_weight"] == 1).all() for batch in batches)
-
-
-def test_priorities_change_of_what_was_drawn_alone() -> None:
-    replay = masked(True, batch_size=4)
-    index = replay.extend(transitions(0, 8))
-    rows = torch.arange(8) < 3
-    replay.sampler.leave_out(index, rows)
-    for i in range(20):
-        before, batch = replay.sampler.priority.clone(), sampled(replay, i)[0]
-        replay.update_priority(batch["index"], torch.full((4, 1), 2.0 + i))
-        was_drawn = torch.zeros(10).index_fill(0, batch["index"], 1).bool()
-        assert torch.equal(replay.sampler.priority[~was_drawn], before[~was_drawn])
-        assert (replay.sampler.priority[was_drawn] == (2.0 + i + 1e-3) ** 0.6).all()
-    assert (replay.sampler.priority[:3] == 0).all()
-    assert drawn(replay) == {3.0, 4.0, 5.0, 6.0, 7.0}
 
 
 @BOTH
@@ -397,22 +348,6 @@ def test_only_what_is_filled_is_written(tmp_path: Path) -> None:
     replay.extend(transitions(0, 10))
     save_replay(replay, tmp_path / "x.pt")
     assert (tmp_path / "x.pt").stat().st_size < 20_000
-
-
-def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = replay_buffer(10, 4, CPU)
-    replay.extend(transitions(0, 5))
-    save_replay(replay, tmp_path / "x.pt")
-    before = (tmp_path / "x.pt").read_bytes()
-
-    def interrupted(state: object, path: Path) -> None:
-        path.write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(torch, "save", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        save_replay(replay, tmp_path / "x.pt")
-    assert (tmp_path / "x.pt").read_bytes() == before
 
 
 def test_a_uniform_replay_becomes_a_prioritized_one(tmp_path: Path) -> None:

@@ -313,26 +313,6 @@ def test_a_state_that_the_optimizer_loads_counts() -> None:
     assert pair.graphed._graph is not None
 
 
-@each_agent
-def test_updates_resume_exactly(name: str) -> None:
-    rows = batches(name, 6)
-
-    def goes_on(saved: dict[str, Any] | None, numbers: range) -> dict[str, Any]:
-        agent = agent_of(name)
-        optimizer = optimizer_of(agent)
-        if saved is not None:
-            agent.load_state_dict(saved["agent"])
-            optimizer.load_state_dict(saved["optimizer"])
-        update = graphed(agent, optimizer)
-        for number in numbers:
-            torch.manual_seed(number)
-            update(rows[number].clone(), number + 1)
-        return {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
-
-    whole, half = goes_on(None, range(6)), goes_on(None, range(3))
-    assert differences(whole, goes_on(half, range(3, 6))) == []
-
-
 # -- what a graph is made of leaves no trace --
 
 

@@ -215,14 +215,6 @@ def test_nothing_is_read_back(kind: str) -> None:
     assert learn._graph is not None
 
 
-def test_it_leaves_no_gradients(how: Any) -> None:
-    agent = agent_of("v2")
-    learn = learner(agent, optimizer_of(agent), how=how)
-    for steps in rollouts("v2", 3):
-        learn(steps)
-        assert all(weight.grad is None for weight in agent.parameters())
-
-
 def test_targets_follow_every_update_in_the_graph(how: Any) -> None:
     pair = Pair("v3", how, targets=SoftTargets(0.1))
     slow = next(iter(pair.agents[0].slow_critic.parameters()))
@@ -293,33 +285,6 @@ def test_rollouts_of_another_length_count() -> None:
     for steps in [*rows[:3], *(each[:, :2] for each in rows[3:6]), *rows[6:]]:
         pair.learn(steps)
     assert made.made == 3
-
-
-@each_kind
-def test_learning_resumes_exactly(kind: str) -> None:
-    rows = rollouts(kind, 6)
-
-    def goes_on(saved: dict[str, Any] | None, numbers: range) -> dict[str, Any]:
-        agent = agent_of(kind)
-        optimizer = optimizer_of(agent)
-        schedule = RATES(optimizer)
-        if saved is not None:
-            agent.load_state_dict(saved["agent"])
-            optimizer.load_state_dict(saved["optimizer"])
-            schedule.load_state_dict(saved["schedule"])
-        learn = learner(agent, optimizer, schedule)
-        for number in numbers:
-            torch.manual_seed(number)
-            learn(rows[number])
-        assert learn._graph is not None
-        return {
-            "agent": agent.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "schedule": deepcopy(schedule.state_dict()),
-        }
-
-    whole, half = goes_on(None, range(6)), goes_on(None, range(3))
-    assert differences(whole, goes_on(half, range(3, 6))) == []
 
 
 @pytest.mark.parametrize("kind", ["v2", "v3"])
