@@ -61,14 +61,14 @@ def test_the_error_of_a_share_is_never_0() -> None:
     assert estimate(flags[:1]) == Estimate(1.0, None)
 
 
-def test_one_case_has_no_error_and_stands_out_never() -> None:
+def test_one_case_has_no_error_and_is_significant_never() -> None:
     assert estimate(torch.tensor([5.0])) == Estimate(5.0, None)
-    assert not Estimate(5.0, None).stands_out
+    assert not Estimate(5.0, None).is_significant
 
 
 @pytest.mark.parametrize(
-    ("mean", "error", "stands_out"),
+    ("mean", "error", "is_significant"),
     [(0.21, 0.1, True), (-0.21, 0.1, True), (0.2, 0.1, False), (1.0, 0.0, True), (0.0, 0.0, False), (1e-8, 0.0, False)],
 )
-def test_beyond_two_standard_errors(mean: float, error: float, stands_out: bool) -> None:
-    assert Estimate(mean, error).stands_out is stands_out
+def test_beyond_two_standard_errors(mean: float, error: float, is_significant: bool) -> None:
+    assert Estimate(mean, error).is_significant is is_significant

@@ -28,7 +28,7 @@ from torchrl_gpu.system.sections import in_section
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _RUN = re.compile(r"[0-9a-f]{12}")
-_SHARE, _NOTICEABLE_S = 0.05, 10.0  # of the time of training, and in all: more is worth a warning
+_SHARE, _NOTICEABLE_S = 0.05, 10.0  # of the time of training, and in all: more is a warning
 
 
 class EpisodeCheckpoint(ClosingCallback, Checkpoint):

@@ -124,11 +124,11 @@ class CheckpointMirror(CheckpointListener):
     def _warn(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
-            said = " ".join(str(error).split())[:200] or type(error).__name__
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
             where = (
                 f"CheckpointMirror: {self.storage.url}"  # logged, since a warning made an error would end the thread
             )
-            _log.warning("%s: want storage that takes checkpoints; got %s; training goes on", where, said)
+            _log.warning("%s: want storage that takes checkpoints; got %s; training goes on", where, reason)
 
     def flush(self) -> None:
         """Waits for pending uploads, and ends the thread."""
@@ -154,8 +154,8 @@ def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
     try:
         fetched, torn = storage.fetch_newest(folder)
     except Exception as error:  # of whatever kind each storage raises
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(f"CheckpointMirror: want storage that can be read; got {storage.url}: {said}") from error
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(f"CheckpointMirror: want storage that can be read; got {storage.url}: {reason}") from error
     for line in torn:
         rank_zero_info(f"CheckpointMirror: passed over {line}")
     return fetched

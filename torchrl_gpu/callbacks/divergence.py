@@ -122,10 +122,10 @@ class Divergence(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Completes the message of a divergence that was found while a checkpoint was being saved."""
-        if isinstance(exception, Diverged) and not exception.told:
-            told = self._diverged(trainer, str(exception))
-            exception.args, exception.checkpoint, exception.told = told.args, told.checkpoint, True
-            exception.times = told.times
+        if isinstance(exception, Diverged) and not exception.complete:
+            diverged = self._diverged(trainer, str(exception))
+            exception.args, exception.checkpoint, exception.complete = diverged.args, diverged.checkpoint, True
+            exception.times = diverged.times
 
     def _diverged(self, trainer: Trainer, found: str) -> Diverged:
         where = type(trainer.lightning_module).__name__
@@ -135,11 +135,11 @@ class Divergence(Callback):
         savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, EpisodeCheckpoint)]
         saved = newest_checkpoint(savers[0].folder(trainer))[0] if savers and trainer.is_global_zero else None
         if saved is None:
-            return Diverged(f"{text}; no checkpoint was saved before: want a lower learning rate", told=True)
+            return Diverged(f"{text}; no checkpoint was saved before: want a lower learning rate", complete=True)
         if self.action == "back" and trainer.world_size == 1 and self.times < self.most:
             text += f"; goes back to {saved}, learning rate times {self.rate_factor:g}"
-            return Diverged(text, saved, told=True, times=self.times + 1)
-        return Diverged(f"{text}; {saved} is finite: want a lower learning rate, and --ckpt_path last", told=True)
+            return Diverged(text, saved, complete=True, times=self.times + 1)
+        return Diverged(f"{text}; {saved} is finite: want a lower learning rate, and --ckpt_path last", complete=True)
 
     def _dumped(self, trainer: Trainer) -> Path:
         path = Path(trainer.default_root_dir) / "diverged" / f"update-{trainer.global_step}.pt"

@@ -57,8 +57,8 @@ def check_resumed(path: str | Path, content: Mapping[str, Any], module: nn.Modul
     except ValueError as error:
         saved = (content.get(ENTRY) or {}).get("config")
         changed = changed_options(saved, getattr(module, "run_config", None))
-        told = {name: pair for name, pair in changed.items() if not name.endswith((".device", ".num_envs", ".seed"))}
-        raise ValueError(f"{error}; its options were others: {in_words(told)}" if told else str(error)) from None
+        others = {name: pair for name, pair in changed.items() if not name.endswith((".device", ".num_envs", ".seed"))}
+        raise ValueError(f"{error}; its options were others: {in_words(others)}" if others else str(error)) from None
 
 
 def _check_version(where: str, version: Any) -> None:
@@ -135,9 +135,11 @@ class CheckedRestore(_CheckpointConnector):
             text = " ".join(str(error).split()) or type(error).__name__
             if isinstance(error, ValueError) and "; got" in text:
                 raise
-            said = f"{type(error).__name__}: {text}"[:240]
+            reason = f"{type(error).__name__}: {text}"[:240]
             where = f"checkpoint {self._ckpt_path}"
-            raise ValueError(f"{where}: want one that Lightning can go on from; got what fails with {said}") from error
+            raise ValueError(
+                f"{where}: want one that Lightning can go on from; got what fails with {reason}"
+            ) from error
 
 
 def _check_state(optimizer: Optimizer) -> None:

@@ -51,7 +51,7 @@ def _cell(column: str, values: Columns, against: Mapping[str, Estimate]) -> str:
     if column not in against:
         return figure
     difference = against[column]
-    return f"{figure}\n{_text(difference, column, '+')}{' *' if difference.stands_out else ''}"
+    return f"{figure}\n{_text(difference, column, '+')}{' *' if difference.is_significant else ''}"
 
 
 def _text(figure: Estimate, column: str, sign: str = "") -> str:
@@ -70,7 +70,7 @@ def comparison_data(methods: Mapping[str, Columns], reference: str) -> list[dict
                 for column, values in columns.items()
             },
             "difference": {
-                column: {"mean": d.mean, "error": d.error, "beyond_two_errors": d.stands_out}
+                column: {"mean": d.mean, "error": d.error, "beyond_two_errors": d.is_significant}
                 for column, d in against.get(name, {}).items()
             },
         }

@@ -84,9 +84,9 @@ def _dtypes(env: BatchedEnv) -> dict[str, torch.dtype]:
     """dtypes of the stored observations, by the last part of their names, and of the action."""
     group = _group(env)
     shown: Any = env.observation_spec[group] if group else env.observation_spec
-    told = [unravel_key(key) for key in env.outcomes]
+    outcomes = [unravel_key(key) for key in env.outcomes]
     keys = [unravel_key(key) for key in env.stored_keys]
-    own = [key if isinstance(key, tuple) else (key,) for key in keys if key not in told]
+    own = [key if isinstance(key, tuple) else (key,) for key in keys if key not in outcomes]
     names = [key[-1] for key in own if key[:-1] == group and key[-1] != "active"]
     return {name: shown[name].dtype for name in names} | {"action": env.full_action_spec[env.action_keys[0]].dtype}
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 _ROUNDING = 1e-6
-_TWO_DIGITS = 3.55  # times the last digit's worth: errors from there on have one digit
+_TWO_DIGITS = 3.55  # times the last digit's value: errors from there on have one digit
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Estimate:
     error: float | None
 
     @property
-    def stands_out(self) -> bool:
+    def is_significant(self) -> bool:
         """True if the mean is more than two standard errors from 0, and more than rounding."""
         return self.error is not None and abs(self.mean) > max(2 * self.error, _ROUNDING)
 

@@ -123,9 +123,9 @@ def _check_choices(
 ) -> None:
     """Adds to `faults` rows whose choice (B, 1) has no finite value, or is illegal although another one is legal."""
     values, mask = written.get("action_value", None), observations.get("action_mask")
-    worth = written.get("action_log_prob", None) if values is None else values.gather(-1, chosen)
-    if worth is not None:
-        numbers = worth.reshape(-1).double().cpu().numpy()
+    value = written.get("action_log_prob", None) if values is None else values.gather(-1, chosen)
+    if value is not None:
+        numbers = value.reshape(-1).double().cpu().numpy()
         for row in _rows(~np.isfinite(numbers)):
             faults.setdefault(row, f"want an action whose value is a finite number; got {numbers[row]}")
     if mask is not None:

@@ -14,13 +14,13 @@ class Diverged(ArithmeticError):
 
     Attributes:
         checkpoint: What the run is to go back to, by itself; None where it is to end.
-        told: Whether the message says all that is known, and not only what was found.
+        complete: Whether the message says all that is known, and not only what was found.
         times: How often the run will have gone back by then, before it was resumed too.
     """
 
-    def __init__(self, message: str, checkpoint: Path | None = None, *, told: bool = False, times: int = 0) -> None:
+    def __init__(self, message: str, checkpoint: Path | None = None, *, complete: bool = False, times: int = 0) -> None:
         super().__init__(message)
-        self.checkpoint, self.told, self.times = checkpoint, told, times
+        self.checkpoint, self.complete, self.times = checkpoint, complete, times
 
 
 def learned(module: nn.Module) -> dict[str, Tensor]:

@@ -54,26 +54,26 @@ def advice(where: str, device: torch.device, batch_size: int, replay: Callable[[
     try:
         yield
     except torch.OutOfMemoryError as error:
-        said, failing = str(error), device_memory(device)  # what the update has made so far is there yet
+        message, failing = str(error), device_memory(device)  # what the update has made so far is there yet
         if failing is None:
             raise
         error.__traceback__ = None  # it holds what the update had made
         gc.collect()
         left = device_memory(device) or failing
         raise OutOfMemoryAdvice(
-            advised(where, device, left, failing.taken - left.taken, said, batch_size, replay())
+            advised(where, device, left, failing.taken - left.taken, message, batch_size, replay())
         ) from None
 
 
 def advised(
-    where: str, device: torch.device, memory: Memory, made: int, said: str, batch_size: int, replay: Share
+    where: str, device: torch.device, memory: Memory, made: int, message: str, batch_size: int, replay: Share
 ) -> str:
     """Error message with the batch or the replay that would have fitted.
 
     What an update takes beside all that stays is taken to grow with its batch; it is known to be at least what it had
     made and what could not be had then, so that what is advised is the most that can fit.
     """
-    tried = _TRIED.search(said)
+    tried = _TRIED.search(message)
     more = int(float(tried[1]) * 2 ** _UNITS[tried[2]]) if tried else 0
     needed, room = made + more, int(memory.total * _SPARE) - memory.taken
     lines = []

@@ -124,7 +124,7 @@ class EnvRun(LightningModule):
     def build(self) -> None:
         """Makes the objects that depend on the environment, such as an agent; its weights are loaded after that."""
 
-    # -- what a run tells of itself -----------------------------------------------------------------------------------
+    # -- what a run is -----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def policy_for(self, env: BatchedEnv) -> Policy:

@@ -80,10 +80,10 @@ def sums_over_processes(room: int) -> Callable[[Tensor], Any]:
     memory: mmap.mmap | None = None
     if rank == 0:
         memory, name = _made(size, token)
-    told: list[Any] = [name, token]
-    dist.broadcast_object_list(told)
+    shared_file: list[Any] = [name, token]
+    dist.broadcast_object_list(shared_file)
     if rank:
-        memory = _opened(told[0], size, told[1])
+        memory = _opened(shared_file[0], size, shared_file[1])
     pids: list[Any] = [None] * processes
     dist.all_gather_object(pids, os.getpid())
     shared = memory is not None and all(map(_lives, pids))  # containers may share memory and not see each other

@@ -41,18 +41,18 @@ def test_columns_by_hand() -> None:
     values = torch.tensor([0.5, 0.25])
     results = packed(values, num_packed=values * 8, compactness=values / 2, pyramidality=values / 4)
     assert list(results.columns()) == ["C", "P", "objects", "utilization"]
-    judged = dataclasses.replace(results, stands=torch.tensor([[1, 0], [1, -1]]))
-    assert list(judged.columns(held=values)) == ["C", "P", "S com", "S physics", "objects", "utilization"]
+    judged = dataclasses.replace(results, stable=torch.tensor([[1, 0], [1, -1]]))
+    assert list(judged.columns(values)) == ["C", "P", "S com", "S physics", "objects", "utilization"]
     assert judged.columns()["S com"].tolist() == [0.5, 1.0]
     assert judged.columns()["C"].tolist() == [0.25, 0.125]
 
 
-def test_the_share_that_stands_by_hand() -> None:
+def test_the_share_that_is_stable_by_hand() -> None:
     one = torch.ones(3)
-    stands = torch.tensor([[1, 0, 1, 1], [0, -1, -1, -1], [-1, -1, -1, -1]], dtype=torch.int8)
-    results = packed(one, stands=stands)
+    stable = torch.tensor([[1, 0, 1, 1], [0, -1, -1, -1], [-1, -1, -1, -1]], dtype=torch.int8)
+    results = packed(one, stable=stable)
     assert results.stability is not None
-    assert results.stability.tolist() == [0.75, 0.0, 1.0]  # an empty bin stands
+    assert results.stability.tolist() == [0.75, 0.0, 1.0]  # an empty bin is stable
     assert results.score("someone").stability == pytest.approx((0.75 + 0 + 1) / 3)
 
 
@@ -66,18 +66,18 @@ def test_every_placement_has_the_verdict_of_its_step() -> None:
 
     results = evaluate(env, watching)
     verdicts.append((env.num_packed.clone(), env.state.stable.clone()))
-    assert results.stands is not None
-    assert torch.equal((results.stands >= 0).sum(1).float(), results.num_packed)
+    assert results.stable is not None
+    assert torch.equal((results.stable >= 0).sum(1).float(), results.num_packed)
     for step, ((before, _), (after, stable)) in enumerate(itertools.pairwise(verdicts)):
         expected = torch.where(after > before, stable.to(torch.int8), -1)
-        assert torch.equal(results.stands[:, step], expected)
-    assert {0, 1} <= set(results.stands.unique().tolist())
+        assert torch.equal(results.stable[:, step], expected)
+    assert {0, 1} <= set(results.stable.unique().tolist())
 
 
 def test_boxes_are_not_judged() -> None:
     env = packing_env(2)
     results = evaluate(env, RandomLegal(env))
-    assert results.stands is None
+    assert results.stable is None
     assert "stability" not in results.scores()
 
 
@@ -98,10 +98,10 @@ def test_draws_repeat_and_leave_the_generator_alone() -> None:
 
 
 def scores_of(results: PackingResults) -> dict[str, torch.Tensor]:
-    assert results.stands is not None
+    assert results.stable is not None
     assert results.placements is not None
     assert results.placement_z is not None
-    drawn = {"placements": results.placements, "placement_z": results.placement_z, "stands": results.stands}
+    drawn = {"placements": results.placements, "placement_z": results.placement_z, "stable": results.stable}
     return results.per_episode() | drawn
 
 
@@ -155,15 +155,15 @@ def test_times_are_joined_by_hand() -> None:
     parts = [packed(one, seconds=each, decisions=10, decision_s=0.02 * each, **given) for each in (1.0, 3.0)]
     joined = PackingResults.joined(parts)
     assert (joined.decision_ms, joined.seconds, joined.decisions) == (4.0, 4.0, 20)
-    assert joined.stands is None
+    assert joined.stable is None
     assert joined.utilization.shape == (2,)
 
 
 def test_verdicts_of_batches_of_other_lengths_are_joined() -> None:
     short, long = torch.ones(1, 2, dtype=torch.int8), torch.zeros(2, 3, dtype=torch.int8)
-    joined = PackingResults.joined([packed(torch.ones(len(each)), stands=each) for each in (short, long)])
-    assert joined.stands is not None
-    assert joined.stands.tolist() == [[1, 1, -1], [0, 0, 0], [0, 0, 0]]
+    joined = PackingResults.joined([packed(torch.ones(len(each)), stable=each) for each in (short, long)])
+    assert joined.stable is not None
+    assert joined.stable.tolist() == [[1, 1, -1], [0, 0, 0], [0, 0, 0]]
 
 
 def test_memory_does_not_grow_with_the_batches() -> None:

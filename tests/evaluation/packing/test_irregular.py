@@ -68,10 +68,10 @@ def test_physics_of_the_first_cases() -> None:
     results = suite.play(RandomLegal(suite.env))
     shares, counted = drop(suite.env, results, 3)
     assert len(shares) == 3
-    placed, stands = results.num_packed[:3], results.stability
-    assert stands is not None
+    placed, stability = results.num_packed[:3], results.stability
+    assert stability is not None
     assert counted.data()["placements"] == int(placed.sum())
-    assert counted.both_hold + counted.only_com_holds == pytest.approx((stands[:3] * placed).sum().item())
+    assert counted.both_hold + counted.only_com_holds == pytest.approx((stability[:3] * placed).sum().item())
     assert counted.both_hold + counted.only_physics_holds == pytest.approx((shares * placed).sum().item())
 
 
@@ -79,10 +79,10 @@ def test_steps_that_pass_an_item_over_make_no_placement() -> None:
     pytest.importorskip("mujoco")
     env = judged(1).like(1, visible_items=1, skip_unplaceable=True, num_items=12, stability_judge="com")
     results = PackingSuite(env, False, 1).play(RandomLegal(env))
-    stands = results.stands
-    assert stands is not None
-    late = torch.cat((torch.full_like(stands[:, :1], -1), stands), 1)  # as if the first item had been passed over
-    verdicts = [drop(env, dataclasses.replace(results, stands=each), 1)[1] for each in (stands, late)]
+    stable = results.stable
+    assert stable is not None
+    late = torch.cat((torch.full_like(stable[:, :1], -1), stable), 1)  # as if the first item had been passed over
+    verdicts = [drop(env, dataclasses.replace(results, stable=each), 1)[1] for each in (stable, late)]
     assert verdicts[0] == verdicts[1]
     assert verdicts[0].data()["placements"] == results.num_packed.sum()
 

@@ -235,9 +235,9 @@ def test_what_is_held_begins_and_ends_where_the_ring_does() -> None:
         [[0, 1, 0], [0, 2, 0], [0, 3, 2], [0, 4, 2], [0, 5, 1]]
     )  # environment, number, pictures before
     # pictures 2 to 5 are there: 1 is overwritten, as is what 3 begins with; what follows 5 has not come
-    assert store.holds(shown, shown + torch.tensor([0, 1, 0])).tolist() == [False, True, False, True, False]
+    assert store.has(shown, shown + torch.tensor([0, 1, 0])).tolist() == [False, True, False, True, False]
     store.load_state_dict(ring | {"first": torch.tensor([3])})  # nor are those from before its first
-    assert store.holds(shown, shown + torch.tensor([0, 1, 0])).tolist() == [False, False, False, False, False]
+    assert store.has(shown, shown + torch.tensor([0, 1, 0])).tolist() == [False, False, False, False, False]
 
 
 def test_places_of_a_stranger_are_looked_at() -> None:

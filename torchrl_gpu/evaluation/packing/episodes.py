@@ -43,8 +43,8 @@ class PackingResults(Results):
     """Final bins of E episodes, (E,) each unless said otherwise.
 
     Attributes:
-        stands: (E, T) int8, each placement in order: 1 stands, 0 does not, −1 none was made. None where the
-            environment judges by legality alone.
+        stable: (E, T) int8, each placement in order: 1 stable, 0 not, −1 none was made. None where the environment
+            judges by legality alone.
         placements, placement_z: As in `PackingEnv`; 0 behind the last.
     """
 
@@ -52,25 +52,25 @@ class PackingResults(Results):
     num_packed: Tensor
     compactness: Tensor
     pyramidality: Tensor
-    stands: Tensor | None = None
+    stable: Tensor | None = None
     placements: Tensor | None = None
     placement_z: Tensor | None = None
 
     @property
     def stability(self) -> Tensor | None:
-        """S: share of each bin's placements that stand, (E,); 1 for an empty bin."""
-        if self.stands is None:
+        """S: share of each bin's placements that are stable, (E,); 1 for an empty bin."""
+        if self.stable is None:
             return None
-        made = (self.stands >= 0).sum(1)
-        return torch.where(made > 0, (self.stands > 0).sum(1) / made.clamp_min(1), 1.0)
+        made = (self.stable >= 0).sum(1)
+        return torch.where(made > 0, (self.stable > 0).sum(1) / made.clamp_min(1), 1.0)
 
     def per_episode(self) -> dict[str, Tensor]:
         named = {name: getattr(self, name) for name in SCORES}
         return {name: values for name, values in named.items() if values is not None}
 
-    def columns(self, held: Tensor | None = None) -> dict[str, Tensor]:
-        """Columns of the table of irregular packing; S is judged by the rule `com`, and by physics if shares `held`."""
-        columns = {"C": self.compactness, "P": self.pyramidality, "S com": self.stability, "S physics": held}
+    def columns(self, physics: Tensor | None = None) -> dict[str, Tensor]:
+        """Columns of the table of irregular packing; S by the rule `com`, and by `physics`, its shares, if given."""
+        columns = {"C": self.compactness, "P": self.pyramidality, "S com": self.stability, "S physics": physics}
         columns |= {"objects": self.num_packed, "utilization": self.utilization}
         return {name: values for name, values in columns.items() if values is not None}
 
@@ -100,14 +100,14 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
     """
     number, clock = env.num_envs if num_episodes is None else num_episodes, DecisionClock(env.device)
     done = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= number
-    stands: list[Tensor] = []
+    stable: list[Tensor] = []
     with evaluation(env, policy) as observation:
         while not done.all():
             chosen = clock.time(env.num_envs, policy, observation)
             chosen["action"] = torch.where(done, -1, chosen["action"])
             before = env.num_packed.clone()
             stepped = env.step(chosen)
-            stands.append(torch.where(env.num_packed > before, env.state.stable.to(torch.int8), -1))
+            stable.append(torch.where(env.num_packed > before, env.state.stable.to(torch.int8), -1))
             done |= stepped["next", "done"].squeeze(-1)
             observation = step_mdp(stepped)
     state = env.state
@@ -123,7 +123,7 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
         "placement_z": torch.where(made, state.placement_z, 0.0),
     }
     if env.stability_judge == "com":
-        found["stands"] = torch.stack(stands, 1)
+        found["stable"] = torch.stack(stable, 1)
     parts: dict[str, Any] = {name: value[:number].to("cpu", copy=True) for name, value in found.items()}
     return PackingResults(**parts, **clock.times())
 

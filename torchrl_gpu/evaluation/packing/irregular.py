@@ -175,11 +175,11 @@ def drop(env: PackingEnv, results: PackingResults, number: int) -> tuple[Tensor,
     """Drops the first bins in MuJoCo, item by item: shares that hold, (number,), and where the rule says otherwise."""
     from torchrl_gpu.envs.packing.physics import plan_of, settle_cases
 
-    assert results.stands is not None
+    assert results.stable is not None
     bins, agreement = PackedBins(env, results), Agreement()
     settled = settle_cases([plan_of(bins, index) for index in range(number)])
-    for stands, each in zip(results.stands, settled, strict=False):
-        agreement.count(stands[stands >= 0] > 0, torch.from_numpy(each.stable))  # a step may pass an item over
+    for stable, each in zip(results.stable, settled, strict=False):
+        agreement.count(stable[stable >= 0] > 0, torch.from_numpy(each.stable))  # a step may pass an item over
     return torch.tensor([each.share for each in settled], dtype=torch.float32, device="cpu"), agreement
 
 

@@ -116,8 +116,8 @@ class ProtocolSuite(PackingSuite):
             row["utilizations"] = [round(each, 6) for each in results[name].utilization.tolist()]
             rows.append(row)
         self.say("")
-        told = PUBLISHED.get((self.protocol, self.env.visible_items), ())
-        published = [{"policy": name, "utilization": share / 100, "knows": knows} for name, share, knows in told]
+        figures = PUBLISHED.get((self.protocol, self.env.visible_items), ())
+        published = [{"policy": name, "utilization": share / 100, "knows": knows} for name, share, knows in figures]
         return {"sequences": self.describe(), "policies": rows, "published": published}
 
 

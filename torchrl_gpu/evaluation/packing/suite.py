@@ -197,7 +197,7 @@ def placements(
     rows, heights = env.placements[index, :number].tolist(), env.placement_z[index, :number].tolist()
     per_unit, out = env.bin.per_unit(env.items.unit), []
 
-    def told(x: int, y: int, z: float) -> list[float]:
+    def in_unit(x: int, y: int, z: float) -> list[float]:
         cells = z / env.cell[0]
         if env.catalogue.flat:  # heights of boxes are whole cells, but for the rounding of float32
             cells = round(cells)
@@ -206,7 +206,7 @@ def placements(
 
     for (item, orientation, x, y), z in zip(rows, heights, strict=True):
         size = (*env.catalogue.extent[item, orientation].tolist(), env.catalogue.height[item, orientation].item())
-        where = {"orientation": orientation, "corner": told(x, y, z), "size": told(*size)}
+        where = {"orientation": orientation, "corner": in_unit(x, y, z), "size": in_unit(*size)}
         out.append(label(item) | where)
     return out
 

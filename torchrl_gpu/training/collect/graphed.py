@@ -272,8 +272,8 @@ def same_random_numbers(device: torch.device) -> Iterator[None]:
 
 def say_plain(where: str, error: Exception, instead: str = "operators are launched one by one") -> None:
     """Warns, in one line, that there is no graph."""
-    said = textwrap.shorten(str(error), _LONGEST, placeholder=" …") or type(error).__name__
-    _LOG.warning("%s; %s instead", said if said.startswith(where) else f"{where}: {said}", instead)
+    reason = textwrap.shorten(str(error), _LONGEST, placeholder=" …") or type(error).__name__
+    _LOG.warning("%s; %s instead", reason if reason.startswith(where) else f"{where}: {reason}", instead)
 
 
 def capture_cuda(body: Body, device: torch.device, wanted: str = _WANTED) -> Graph:
@@ -321,8 +321,8 @@ def operator_named(wanted: str = _WANTED) -> Iterator[None]:
             yield
     except Exception as error:
         cause = last.error or error  # the end of a broken capture raises, too, and says less
-        said = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        raise RuntimeError(f"{wanted}; got {last.name}: {said}") from error
+        reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+        raise RuntimeError(f"{wanted}; got {last.name}: {reason}") from error
 
 
 class _LastOperator(TorchDispatchMode):

@@ -103,9 +103,11 @@ class DemonstrationEpisodes(Episodes):
         there: dict[str, list[int]] = found.about.get("masks", {})
         if self.masks is None:
             if there.get("train") and there.get("valid"):
-                said = (self.path, len(there["train"]), len(there["valid"]))
+                counts = (self.path, len(there["train"]), len(there["valid"]))
                 line = "demonstrations: %s: mask/train (%d episodes) and mask/valid (%d) are not used;"
-                _LOG.warning(line + " data.masks [train, valid] learns from the one and validates on the other", *said)
+                _LOG.warning(
+                    line + " data.masks [train, valid] learns from the one and validates on the other", *counts
+                )
             return found.split(self.held_out, self.split_seed)
         for name in self.masks:
             if not there.get(name):

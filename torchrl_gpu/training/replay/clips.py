@@ -70,7 +70,7 @@ class ClipReplay(DeviceReplay):
         index = super().extend(transitions, **kwargs)
         kept = self.storage[: len(self)]  # of a host storage on the host
         ends = [kept.get(key).to(self._device) for key in ("frame_at", ("next", "frame_at"))]
-        lost = ~self._frames.holds(*ends)
+        lost = ~self._frames.has(*ends)
         cast("DevicePrioritySampler", self.sampler).leave_out_first(lost)
         return index
 
@@ -152,7 +152,7 @@ class FrameStore:
 
     # -- what a replay does with it ---------------------------------------------------------------------------------
 
-    def holds(self, frame_at: Tensor, later: Tensor) -> Tensor:
+    def has(self, frame_at: Tensor, later: Tensor) -> Tensor:
         """Mask (B,) of clips, given their ends `frame_at` (B, 3), whose pictures and next ones are all there."""
         row, number, earlier = frame_at.unbind(1)
         oldest = torch.maximum(self._first, self._newest - self.capacity + 1)
