@@ -145,11 +145,6 @@ def test_the_managers_loss_one_item_at_a_time(tmp_path: Path) -> None:
 MANAGERS = {"manager", "box_slope", "waste_slope"}
 
 
-def workers(made: HierarchicalPacking) -> set[str]:
-    """Parts of the networks whose weights are not the manager's."""
-    return {name.split(".")[0] for name, _ in made.networks.named_parameters()} - MANAGERS
-
-
 @pytest.mark.parametrize("loss", ["worker_loss", "manager_loss"])
 def test_each_loss_teaches_its_own_weights(tmp_path: Path, loss: str) -> None:
     made = fit(module(margin=0.1, epsilon=1.0), tmp_path, 20)
@@ -424,13 +419,6 @@ def test_mixed_precision(tmp_path: Path) -> None:
     assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in mixed.parameters())
     assert differences(exact.networks.state_dict(), mixed.networks.state_dict()) != []
     assert mixed.replay.storage[:]["next", "reward"].dtype == torch.float32
-
-
-def test_names_for_tables(tmp_path: Path) -> None:
-    made = module()
-    made.trainer = trainer(tmp_path)
-    assert made.policy_name == "manager + worker (untrained)"
-    assert fit(made, tmp_path, 2).policy_name == "manager + worker"
 
 
 def test_a_replay_that_is_too_small() -> None:

@@ -111,11 +111,9 @@ def test_an_environment_of_another_kind_is_refused_in_one_line() -> None:
 # -- it repeats itself --
 
 
-@pytest.mark.parametrize("prioritized", [False, True])
-def test_same_seed_same_run(tmp_path: Path, prioritized: bool) -> None:
-    for name in ("a", "b"):
-        fit(module(prioritized=prioritized), tmp_path / name, 6, EpisodeCheckpoint())
-    fit(module(prioritized=prioritized), tmp_path / "c", 6, EpisodeCheckpoint(), seed=2)
+def test_same_seed_same_run(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        fit(module(prioritized=True), tmp_path / name, 6, EpisodeCheckpoint(), seed=seed)
     first, second, other = (everything(last(tmp_path / name)) for name in "abc")
     assert differences(first, second) == []
     assert differences(first["state_dict"], other["state_dict"]) != []
@@ -176,16 +174,6 @@ def test_a_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path) -> Non
 
 
 # -- what the configuration asks for --
-
-
-def test_mixed_precision(tmp_path: Path) -> None:
-    exact, mixed = (fit(module(), tmp_path, 6, precision=p) for p in ("32-true", "bf16-mixed"))
-    assert all(weight.dtype == torch.float32 for weight in mixed.parameters())
-    assert all(weight.isfinite().all() for weight in mixed.parameters())
-    assert differences(exact.agent.state_dict(), mixed.agent.state_dict()) != []
-    heights = mixed.replay.storage[:]["box_heightmap"]  # the environment is stepped under autocast too
-    assert heights.dtype == torch.float32
-    assert torch.equal(heights, heights.round())
 
 
 def test_the_schedule_reaches_its_end(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def spied(made: OnPolicy) -> tuple[list[TensorDictBase], list[TensorDictBase]]:
 # -- what is played and learnt from --
 
 
-@pytest.mark.parametrize("max_steps", [1, 4, 6])
+@pytest.mark.parametrize("max_steps", [1, 6])
 def test_max_steps_counts_updates_and_is_met_exactly(tmp_path: Path, max_steps: int) -> None:
     made = trained(module(), tmp_path, "packing", max_steps)
     (state, *_) = made.optimizers().optimizer.state.values()  # type: ignore[union-attr]

@@ -40,3 +40,11 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path, precision: str, whole: 
 def test_each_precision_computes_otherwise(whole: dict[str, dict[str, Any]]) -> None:
     for one, other in combinations(PRECISIONS, 2):
         assert differences(whole[one]["state_dict"], whole[other]["state_dict"]) != []
+
+
+def test_weights_and_heights_are_in_float32(whole: dict[str, dict[str, Any]]) -> None:
+    for run in whole.values():
+        assert all(value.dtype == torch.float32 for value in run["state_dict"].values() if value.is_floating_point())
+        heights = run["replay"]["transitions"]["box_heightmap"]  # the environment is stepped under autocast too
+        assert heights.dtype == torch.float32
+        assert torch.equal(heights, heights.round())

@@ -125,10 +125,8 @@ class CheckpointMirror(CheckpointListener):
         if not self._warned:
             self._warned = True
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            where = (
-                f"CheckpointMirror: {self.storage.url}"  # logged, since a warning made an error would end the thread
-            )
-            _log.warning("%s: want storage that takes checkpoints; got %s; training goes on", where, reason)
+            line = "CheckpointMirror: %s: want storage that takes checkpoints; got %s; training goes on"
+            _log.warning(line, self.storage.url, reason)  # a warning that is made an error would end the thread
 
     def flush(self) -> None:
         """Waits for pending uploads, and ends the thread."""

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchrl.envs.utils import exploration_type
 
 from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.workers.pool import WorkerPool
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.sections import section
 
@@ -44,19 +45,8 @@ class Graph:
 Capture = Callable[[Body, torch.device], Graph]
 
 
-class Steppable(Protocol):
-    """Protocol of batched stepping: the environments themselves, or workers that step them."""
-
-    @property
-    def outcomes(self) -> Sequence[NestedKey]:
-        """As in `BatchedEnv`."""
-
-    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """As in TorchRL's `EnvBase`."""
-
-
 def play_steps(
-    env: Steppable,
+    env: BatchedEnv | WorkerPool,
     policy: Policy,
     current: TensorDictBase,
     steps: int,
@@ -67,7 +57,7 @@ def play_steps(
     """Plays `steps` steps of a policy in an environment.
 
     Args:
-        env: The environment; restarts its own rows.
+        env: The environment, or the workers that step it; restarts its own rows.
         policy: Writes `action`.
         current: What `env` shows now, (N,).
         steps: T.
