@@ -278,10 +278,10 @@ def test_settings_that_a_graph_cannot_read_count(setting: str, value: Callable[[
 
 def test_batches_of_another_size_or_with_fewer_keys_count() -> None:
     made = Counting()
-    pair, rows = Pair("DQN", made), batches("DQN", 12)
-    halves = [half for batch in rows[4:7] for half in batch.split(8)]
-    fewer = [batch.exclude("priority_weight") for batch in rows[9:]]
-    for batch in [*rows[:4], *halves, *rows[7:9], *fewer]:
+    pair, rows = Pair("DQN", made), batches("DQN", 9)
+    halves = [half for batch in rows[3:5] for half in batch.split(8)]
+    fewer = [batch.exclude("priority_weight") for batch in rows[7:]]
+    for batch in [*rows[:3], *halves, *rows[5:7], *fewer]:
         pair.update(batch)
     assert made.made == 4
 
