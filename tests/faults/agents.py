@@ -16,7 +16,7 @@ AGENTS: list[Mutant] = [
         'torch.where(state.get("action_mask"), values, -torch.inf)',
         'torch.where(state.get("action_mask"), values, 0.0)',
         "policies/agents/test_twins.py",
-        "policies/agents/test_illegal_values.py",
+        "policies/agents/test_legal.py",
         "policies/agents/test_contract.py",
         k="losses or legal or bad_actions",
     ),
@@ -71,7 +71,7 @@ LEARNERS: list[Mutant] = [
     ),
     mutant(
         "one_action_for_all_quantiles",
-        "return _of_action(values, legal_values(scores, after, self.space).argmax(-1))",
+        "return of_action(values, legal_values(scores, after, self.space).argmax(-1), 2)",
         "return values.amax(-1)",
         "policies/agents/test_iqn.py",
         "policies/agents/test_twins.py",

@@ -135,11 +135,7 @@ class BCPolicy(nn.Module):
 
 
 def settings_of(state: Mapping[str, Any], action_dim: int) -> dict[str, Any]:
-    """`BCPolicy` arguments that follow from the weights of its `state_dict`: `hidden`, `loss`, `layer_norm`.
-
-    Raises:
-        ValueError: It has no linear layers.
-    """
+    """`BCPolicy` arguments that follow from the weights of its `state_dict`: `hidden`, `loss`, `layer_norm`."""
     weights = [each for name, each in state.items() if str(name).startswith("net.") and isinstance(each, Tensor)]
     widths = [len(each) for each in weights if each.ndim == 2]
     if not widths:

@@ -82,7 +82,6 @@ def load_policy(
 
 
 def _said(error: Exception) -> str:
-    """Error message in one line: what is wanted, and what came."""
     words = " ".join(str(error).split()) or type(error).__name__
     words = words if "; got" in words else f"want settings that an agent can be made of; got what fails with: {words}"
     return words if len(words) <= _LONGEST else words[: _LONGEST - 1] + "…"

@@ -13,10 +13,8 @@ Policy = Callable[[TensorDictBase], TensorDictBase]
 def known(policy: Policy, visible_items: int = 1) -> str:
     """Knowledge that a policy has of the items to come, for tables: figures compare only where this is the same.
 
-    Args:
-        policy: Says it in the attribute `knows`: "the distribution", "the boxes but not their order", "the true
-            stream"; "nothing" where it has none.
-        visible_items: K of the environment; "K visible" is then known besides.
+    A policy has it in the attribute `knows`: "the distribution", "the boxes but not their order", "the true stream";
+    "nothing" without. Of several visible items "K visible" is known besides.
     """
     knows = getattr(policy, "knows", "nothing")
     if visible_items == 1:

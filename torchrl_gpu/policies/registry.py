@@ -31,9 +31,6 @@ class Registry:
     """Makes objects from class paths and their arguments, which are plain data, as a run's checkpoints record them.
 
     A path is looked up among the registered classes and never imported.
-
-    Args:
-        classes: Registered from the beginning.
     """
 
     def __init__(self, classes: Iterable[type]) -> None:
@@ -85,11 +82,7 @@ class Registry:
 
 
 def import_classes(where: str, names: str | None) -> list[type]:
-    """Imports the agents and networks of one's own that a user names: module.Class,module.Class; for `load_policy`.
-
-    Raises:
-        ValueError: One of them is no class that can be imported.
-    """
+    """Imports the agents and networks of one's own that a user names: module.Class,module.Class; for `load_policy`."""
     found = []
     for name in filter(None, (names or "").split(",")):
         module, _, attribute = name.strip().rpartition(".")

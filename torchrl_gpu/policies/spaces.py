@@ -74,11 +74,11 @@ class AgentSpace:
         group = keys[0][:-1] if isinstance(keys[0], tuple) else ()
         observed = env.observation_spec[group] if group else env.observation_spec
         lead = len(env.batch_size) + len(group)
-        told = {key if isinstance(key, str) else key[-1] for key in getattr(env, "outcomes", ())}
+        outcomes = {key if isinstance(key, str) else key[-1] for key in getattr(env, "outcomes", ())}
         leaves = {
             str(key): (tuple(spec.shape[lead:]), str(spec.dtype).removeprefix("torch."))
             for key, spec in observed.items()
-            if not isinstance(spec, Composite) and key not in told
+            if not isinstance(spec, Composite) and key not in outcomes
         }
         extras = getattr(env, "space_extras", {})
         if isinstance(action, Categorical):

@@ -56,12 +56,7 @@ class Squash(nn.Module):
 
 @final
 class DeterministicActor(nn.Module):
-    """An actor network whose outputs are squashed into the bounds.
-
-    Args:
-        network: `forward` takes the entries named by its `in_keys` and gives real numbers (…, D).
-        squash: The bounds.
-    """
+    """An actor network whose outputs, real numbers (…, D), are squashed into the bounds."""
 
     def __init__(self, network: nn.Module, squash: Squash) -> None:
         super().__init__()
@@ -77,9 +72,7 @@ class DeterministicActor(nn.Module):
 class GaussianActor(TensorDictModuleBase):
     """An actor that squashes a normal variable; sampled under `ExplorationType.RANDOM`, else at its mean.
 
-    Args:
-        network: `forward` takes the entries named by its `in_keys` and gives mean and log standard deviation, (…, D).
-        squash: The bounds.
+    The network gives mean and log standard deviation, (…, D).
     """
 
     def __init__(self, network: nn.Module, squash: Squash) -> None:
@@ -93,12 +86,7 @@ class GaussianActor(TensorDictModuleBase):
         return tensordict.set("action", action).set("action_log_prob", log_prob)
 
     def sample(self, tensordict: TensorDictBase, random: bool = True) -> tuple[Tensor, Tensor]:
-        """Actions (…, D), and the logarithm of their density (…); gradients reach the network through both.
-
-        Args:
-            tensordict: Of observations.
-            random: Whether they are drawn; if not they are what the mean is squashed to.
-        """
+        """Actions (…, D), drawn or squashed means, and the logarithm of their density (…), both with gradients."""
         mean, log_std = self.network(*observed(self.network, tensordict))
         noise = torch.randn_like(mean) if random else torch.zeros_like(mean)
         z = mean + log_std.exp() * noise if random else mean

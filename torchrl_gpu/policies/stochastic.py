@@ -64,10 +64,6 @@ class SquashedGaussianActor(TensorDictModuleBase):
     """Draws a normal variable and squashes it into the bounds, as `GaussianActor`, and keeps the variable itself.
 
     At the bounds the variable could not be found again from the action.
-
-    Args:
-        network: `forward` takes the entries named by its `in_keys` and gives mean and log standard deviation, (…, D).
-        squash: The bounds.
     """
 
     def __init__(self, network: nn.Module, squash: Squash) -> None:

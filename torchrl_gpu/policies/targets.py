@@ -20,11 +20,7 @@ Tensors = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class SoftTargets:
-    """Soft target updates: targets take a share of the online weights at every update.
-
-    Args:
-        tau: The share.
-    """
+    """Soft target updates: targets take the share `tau` of the online weights at every update."""
 
     every_step: ClassVar[bool] = True
     """Whether all updates are alike, so that a CUDA graph can hold them."""
@@ -41,11 +37,7 @@ class SoftTargets:
 
 @dataclass(frozen=True)
 class PeriodicTargets:
-    """Periodic target updates: targets become the online weights every so many updates.
-
-    Args:
-        period: How many.
-    """
+    """Periodic target updates: targets become the online weights every `period` updates."""
 
     every_step: ClassVar[bool] = False
 
@@ -87,15 +79,13 @@ def loss_pairs(loss: LossModule, *networks: str) -> list[tuple[Tensor, Tensor]]:
 def forget_settings(loss: LossModule, **networks: nn.Module) -> None:
     """Keeps settings out of the state dict of a TorchRL loss: its discount, bounds of actors.
 
-    Args:
-        loss: Holds the parameters and all buffers of its networks, as `NAME_params`.
-        networks: These, by the names that the loss gives them.
+    The loss holds the parameters and all buffers of its networks, which are given by name, as `NAME_params`.
     """
     estimator: Any = loss.value_estimator
     estimator._non_persistent_buffers_set.update(estimator._buffers)
     kinds = [kind for kind in ("", "target_") for name in networks if f"{kind}{name}_params" in loss._modules]
-    held: Any = loss
-    held.set_names = tuple(
+    kept: Any = loss
+    kept.set_names = tuple(
         f"{kind}{name}_params.{setting}"
         for kind in dict.fromkeys(kinds)
         for name, network in networks.items()

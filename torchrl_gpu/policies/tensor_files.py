@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 
 def read_tensors(path: Path, where: str, most_bytes: int) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The text and the tensors of a safetensors file, by name.
-
-    Args:
-        path: The file, which is there.
-        where: Of messages.
-        most_bytes: Of the file.
+    """The text and the tensors of a safetensors file, which is there, by name.
 
     Raises:
-        ValueError: The file is larger, something else, or cut off.
+        ValueError: The file is larger than `most_bytes`, something else, or cut off.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -27,3 +25,15 @@ def read_tensors(path: Path, where: str, most_bytes: int) -> tuple[dict[str, str
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"{where}: want a safetensors file; got one that cannot be read: {error}") from error
+
+
+def read_json(where: str, text: Mapping[str, str], *names: str) -> list[Any]:
+    """Values of entries that are JSON, None for missing ones.
+
+    Raises:
+        ValueError: One of them is not.
+    """
+    try:
+        return [json.loads(text.get(name, "null")) for name in names]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: want JSON beside the weights; got {error}") from error

@@ -17,12 +17,7 @@ class Entry(TensorDictModuleBase):
     """Module over TensorDicts that writes a network's output under one key.
 
     tensordict's `TensorDictModule` does the same; in 0.14 it looks for pandas on the disk at every call, which takes as
-    long as a small network.
-
-    Args:
-        name: The key.
-        module: `forward` takes the entries named by its `in_keys`, and gives a tensor.
-        more: Keys of further inputs behind them.
+    long as a small network. `more` are keys of further inputs behind the network's `in_keys`.
     """
 
     def __init__(self, name: str, module: nn.Module, more: Sequence[str] = ()) -> None:
@@ -31,5 +26,4 @@ class Entry(TensorDictModuleBase):
         self.in_keys, self.out_keys = [*in_keys(module), *more], [name]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes the key."""
         return tensordict.set(self.out_keys[0], self.module(*(tensordict.get(key) for key in self.in_keys)))

@@ -30,11 +30,7 @@ class _RowStreams:
 
 @contextmanager
 def keyed_draws(key: Tensor) -> Iterator[None]:
-    """Lets row i of every `uniform` of as many rows draw from a stream named by `key[i]`, whatever the other rows are.
-
-    Args:
-        key: (N,) int64.
-    """
+    """Lets row i of every `uniform` of as many rows draw from the stream `key[i]`, whatever the other rows are."""
     global _current
     before, _current = _current, _RowStreams(key)
     try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from torchrl_gpu.system import arguments
 
 _NAMED = 3  # weights that a message names
 
@@ -19,6 +21,13 @@ def float32(numbers: Any) -> Tensor:
 def float32_zeros(*shape: int) -> Tensor:
     """Zeros on torch's default device."""
     return torch.zeros(shape, dtype=torch.float32, device=torch.get_default_device())
+
+
+def named_weights(where: str, names: Sequence[str], weights: Sequence[float]) -> Tensor:
+    """Weights of a linear function as a tensor; ValueError unless there is one finite number for each name."""
+    if len(weights) != len(names):
+        raise ValueError(f"{where}: want {len(names)} weights; got {len(weights)}")
+    return float32([arguments.number(where, name, weight) for name, weight in zip(names, weights, strict=True)])
 
 
 def register_settings(module: nn.Module, **settings: Any) -> None:
@@ -51,16 +60,8 @@ def drop_settings(module: nn.Module, state_dict: dict[str, Any], prefix: str, *a
 def check_weights(where: str, state: Mapping[str, Any], module: nn.Module, *, strict: bool = True) -> None:
     """ValueError unless a state dict has just the weights of the module, of their shapes and types, and finite.
 
-    Settings that stand there too, as in checkpoints of older versions, are passed over.
-
-    Args:
-        where: Names the state dict in errors.
-        state: Weights by name.
-        module: The module that is to take them.
-        strict: Whether missing weights, and others, are refused.
-
-    Raises:
-        ValueError: It does not; the message begins with `where` and names the weights.
+    Settings that are there too, as in checkpoints of older versions, are passed over, and, unless `strict`, missing
+    and other weights. The message begins with `where` and names the weights.
     """
     wanted, state = module.state_dict(), without_settings(state, module)
     weights = {name: value for name, value in wanted.items() if isinstance(value, Tensor) and name in state}

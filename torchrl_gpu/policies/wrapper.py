@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, final
 
 import torch
 from tensordict import TensorDict, TensorDictBase, unravel_key
@@ -14,29 +14,10 @@ from torchrl_gpu.policies.risk import Risk, RiskLevel
 from torchrl_gpu.policies.weights import drop_settings
 
 if TYPE_CHECKING:
-    from torchrl_gpu.policies.exploration import EpsilonGreedyModule
-    from torchrl_gpu.policies.spaces import AgentSpace
+    from torchrl_gpu.policies.agents.base import Agent
+    from torchrl_gpu.policies.cloning import Cloned
 
 _BLOCK = 1024  # rows for each thread of a CPU
-
-
-class Actor(Protocol):
-    """Protocol of what a `PolicyWrapper` wraps: any `Agent`, or a cloned policy."""
-
-    @property
-    def space(self) -> AgentSpace:
-        """Observations and action."""
-
-    @property
-    def policy(self) -> TensorDictModuleBase:
-        """Module that writes `action` and its other outputs."""
-
-    @property
-    def exploration(self) -> EpsilonGreedyModule | None:
-        """Exploration besides the policy's own draws; None for none."""
-
-    def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
-        """As in `Agent`."""
 
 
 @final
@@ -52,7 +33,7 @@ class PolicyWrapper(TensorDictModuleBase):
     alone: neither targets nor critics.
 
     Args:
-        agent: The agent.
+        agent: The agent, or a cloned policy.
         flat: Whether entries are at the root although the agent's environment groups its robots.
         cvar: Level of the conditional value at risk to act by, or "adaptive", of an agent whose actions depend on it,
             such as IQN; None leaves the agent's own.
@@ -60,7 +41,7 @@ class PolicyWrapper(TensorDictModuleBase):
     """
 
     def __init__(
-        self, agent: Actor, *, flat: bool = False, cvar: Risk | None = None, cvar_distance: float = 10.0
+        self, agent: Agent | Cloned, *, flat: bool = False, cvar: Risk | None = None, cvar_distance: float = 10.0
     ) -> None:
         super().__init__()
         self.policy = agent.policy if cvar is None else agent.policy_at(RiskLevel(cvar, cvar_distance))

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
-from torchrl_gpu.policies.export.manifest import sidecar
+from torchrl_gpu.policies.export.manifest import manifest_of
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.serving.batching import Batching, Busy
 from torchrl_gpu.serving.messages import Messages
@@ -45,7 +45,7 @@ def policy_server(
     """A server, not yet started, that answers observations with actions.
 
     `POST /act` takes one message and gives one; `GET /act/ws` is a WebSocket that takes them one after the other;
-    `GET /info` says what they mean, see `sidecar`. A message is safetensors or, where the request says
+    `GET /info` says what they mean, see `manifest_of`. A message is safetensors or, where the request says
     `application/json` and on the WebSocket where it is text, JSON: the entries of `policy.in_keys`, (rows, …) each. The
     answer is of the same kind: `action`. Errors are JSON, `{"message": …}`: 400 for a message that is none, or for
     which the policy has no finite action, 401 without the token, 403 where that only lets watch, 413 for one that is
@@ -82,7 +82,7 @@ class PolicyRoutes:
     def __init__(self, policy: InferencePolicy, max_rows: int, wait_s: float, max_body: int) -> None:
         self._messages, self._max_body = Messages(policy, max_rows), max_body
         self.batching = Batching(policy, max_rows, wait_s, _MANY * max_rows)
-        self._info = json.dumps(sidecar(policy) | {"max_rows": max_rows, "max_body_bytes": max_body})
+        self._info = json.dumps(manifest_of(policy) | {"max_rows": max_rows, "max_body_bytes": max_body})
 
     def add(self, app: web.Application) -> None:
         app.add_routes([web.post("/act", self.act), web.get("/act/ws", self.talk), web.get("/info", self.info)])

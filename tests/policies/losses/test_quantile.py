@@ -11,8 +11,7 @@ from torchrl.modules import TanhNormal
 from torchrl.objectives import SoftUpdate, TQCLoss
 
 from tests.tolerances import assert_near
-from torchrl_gpu.policies.losses import quantile_huber
-from torchrl_gpu.policies.losses.quantile import quantile_error
+from torchrl_gpu.policies.losses import quantile_error, quantile_huber
 from torchrl_gpu.policies.risk import midpoints
 
 

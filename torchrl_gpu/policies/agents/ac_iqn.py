@@ -10,8 +10,7 @@ from torch import Tensor
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.exploration import EpsilonGreedy
-from torchrl_gpu.policies.losses import discounted, quantile_huber, weighted_mean
-from torchrl_gpu.policies.losses.quantile import quantile_error
+from torchrl_gpu.policies.losses import discounted, quantile_error, quantile_huber, weighted_mean
 from torchrl_gpu.policies.risk import Risk, RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace, detached, observed
 from torchrl_gpu.policies.squashing import DeterministicActor, Squash, Squashing
@@ -32,9 +31,8 @@ class ACIQN(Agent):
     level, as the actor has learnt it.
 
     Args:
-        space: What it observes and does; its action is bounded.
-        actor: Makes the actor's network: `forward` takes the entries named by its `in_keys` and gives real numbers
-            (…, D) float32, which are then squashed into the bounds.
+        space: Its action is bounded.
+        actor: As in `DDPG`.
         critic: Makes the critic: `forward` takes the entries named by its `in_keys`, then actions (…, D), then τ
             (…, U), and gives quantiles (…, U) float32.
         num_taus: τ drawn for each state, in the critic's prediction, its target and the actor's loss alike.
@@ -42,14 +40,8 @@ class ACIQN(Agent):
         cvar: Level of the conditional value at risk that the actor climbs; "adaptive" takes it from `clearance`, which
             batches must then hold.
         cvar_distance: Clearance from which on the adaptive level is 1, metres.
-        squash: How the actor is kept within the bounds. Behind tanh, one that an early critic has driven to a bound
-            hardly ever comes back.
-        saturation_penalty: What the squares of the actor's numbers cost before they are squashed: it keeps them where
-            the squashing still has a slope.
-        gamma: Discount of a step.
-        n_steps: Rewards summed before bootstrapping.
-        exploration: Epsilon-greedy; None for none.
-        targets: How the target networks follow, softly (`tau`) or every so many updates (`period`).
+        squash, saturation_penalty: As in `DDPG`.
+        gamma, n_steps, exploration, targets: As in `Agent`.
     """
 
     discrete: ClassVar = False

@@ -37,8 +37,8 @@ class Agent(nn.Module, ABC):
         space: What it observes and does.
         gamma: Discount of a step.
         n_steps: Rewards summed before bootstrapping.
-        exploration: How it explores besides what its policy draws itself; None for not at all.
-        targets: How its target networks follow; None where there are none.
+        exploration: Epsilon-greedy, besides what its policy draws itself; None for none.
+        targets: How its target networks follow, softly (`tau`) or every so many updates (`period`); None for none.
     """
 
     discrete: ClassVar[bool | None]
@@ -109,11 +109,7 @@ class Agent(nn.Module, ABC):
             self.exploration.anneal(frame)
 
     def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
-        """The greedy policy at another level of risk, over the same weights.
-
-        Raises:
-            ValueError: Actions of this agent do not depend on such a level.
-        """
+        """The greedy policy at another level of risk, over the same weights; ValueError where actions know none."""
         raise ValueError(f"{self.name}: cvar wants an agent whose actions depend on it, such as IQN; got {risk.cvar!r}")
 
     def alternatives(self) -> Mapping[str, Policy]:

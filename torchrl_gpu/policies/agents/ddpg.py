@@ -26,7 +26,7 @@ class DDPG(Agent):
     with probability epsilon, as the published navigation agents do, where the paper adds correlated noise; Huber loss.
 
     Args:
-        space: What it observes and does; its action is bounded.
+        space: Its action is bounded.
         actor: Makes the actor's network: `forward` takes the entries named by its `in_keys` and gives real numbers
             (…, D) float32, which are then squashed into the bounds.
         critic: Makes the critic: `forward` takes the entries named by its `in_keys` and then actions, and gives
@@ -35,10 +35,7 @@ class DDPG(Agent):
             hardly ever comes back.
         saturation_penalty: What the squares of the actor's numbers cost before they are squashed: it keeps them where
             the squashing still has a slope.
-        gamma: Discount of a step.
-        n_steps: Rewards summed before bootstrapping.
-        exploration: Epsilon-greedy; None for none.
-        targets: How the target networks follow, softly (`tau`) or every so many updates (`period`).
+        gamma, n_steps, exploration, targets: As in `Agent`.
     """
 
     discrete: ClassVar = False

@@ -25,14 +25,11 @@ class DQN(Agent):
     the Huber loss are chosen by the training module's configuration, targets may follow softly.
 
     Args:
-        space: What it observes and does; its action is one index.
+        space: Its action is one index.
         network: Makes the Q-network of a space: `forward` takes the entries named by its `in_keys` and gives Q-values
             (…, A) float32.
-        gamma: Discount of a step.
-        n_steps: Rewards summed before bootstrapping.
         double: Whether the online network chooses the bootstrapped action.
-        exploration: Epsilon-greedy; None for none.
-        targets: How the target network follows, softly (`tau`) or every so many updates (`period`).
+        gamma, n_steps, exploration, targets: As in `Agent`.
     """
 
     discrete: ClassVar = True

@@ -12,10 +12,9 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
-from torchrl_gpu.policies.agents.legal import greedy_module, legal_values
+from torchrl_gpu.policies.agents.legal import greedy_module, legal_values, of_action
 from torchrl_gpu.policies.exploration import EpsilonGreedy
-from torchrl_gpu.policies.losses import discounted, quantile_huber, weighted_mean
-from torchrl_gpu.policies.losses.quantile import quantile_error
+from torchrl_gpu.policies.losses import discounted, quantile_error, quantile_huber, weighted_mean
 from torchrl_gpu.policies.networks.quantile_embedding import in_parts
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.risk import Risk, RiskLevel, midpoints
@@ -37,7 +36,7 @@ class IQN(Agent):
     one action; the online network chooses the bootstrapped action unless `double` is False.
 
     Args:
-        space: What it observes and does; its action is one index.
+        space: Its action is one index.
         network: Makes the network of a space: `forward` takes the entries named by its `in_keys` and then τ,
             (…, U) or (U,), and gives quantiles (…, U, A) float32. A `mean`, where it has one, takes the same and gives
             the means over τ (…, A): faster, or in less memory.
@@ -47,11 +46,8 @@ class IQN(Agent):
         cvar: Level of the conditional value at risk that decisions are made by, when acting and when bootstrapping;
             "adaptive" takes it from `clearance`.
         cvar_distance: Clearance from which on the adaptive level is 1, metres.
-        gamma: Discount of a step.
-        n_steps: Rewards summed before bootstrapping.
         double: Whether the online network chooses the bootstrapped action.
-        exploration: Epsilon-greedy; None for none.
-        targets: How the target network follows, softly (`tau`) or every so many updates (`period`).
+        gamma, n_steps, exploration, targets: As in `Agent`.
     """
 
     discrete: ClassVar = True
@@ -104,7 +100,7 @@ class IQN(Agent):
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         taus = torch.rand(len(batch), self.num_taus, device=batch["action"].device, dtype=torch.float32)
-        values = _of_action(self.scores.network(*observed(self.target, batch), taus), batch["action"])
+        values = of_action(self.scores.network(*observed(self.target, batch), taus), batch["action"], 2)
         td_target = discounted(batch, self._next_values(batch["next"]), self.gamma)
         loss = quantile_huber(values, taus, td_target, self.kappa)
         return {"value": weighted_mean(loss, batch)}, quantile_error(values, td_target)
@@ -117,7 +113,7 @@ class IQN(Agent):
         values = self.target(*observations, taus)
         chooser = self.scores.network if self._double else self.target
         scores = _mean(chooser, observations, self.scores.risk(after) * self.even, len(after))
-        return _of_action(values, legal_values(scores, after, self.space).argmax(-1))
+        return of_action(values, legal_values(scores, after, self.space).argmax(-1), 2)
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         return weight_pairs((self.scores.network, self.target))
@@ -129,13 +125,7 @@ class IQN(Agent):
 
 @final
 class QuantileScores(TensorDictModuleBase):
-    """Scores of actions: the mean of their quantiles up to a level of risk.
-
-    Args:
-        network: Gives quantiles (…, U, A) of observations and τ.
-        risk: Gives the level.
-        num_taus: τ for each decision, evenly spaced.
-    """
+    """Scores of actions: the mean of their quantiles at evenly spaced τ up to a level of risk."""
 
     def __init__(self, network: nn.Module, risk: RiskLevel, num_taus: int) -> None:
         super().__init__()
@@ -157,8 +147,3 @@ def _mean(network: nn.Module, observations: list[Tensor], taus: Tensor, rows: in
     if (mean := getattr(network, "mean", None)) is not None:
         return mean(*observations, taus)
     return torch.stack([network(*observations, part).sum(-2) for part in in_parts(taus, rows)]).sum(0) / taus.shape[-1]
-
-
-def _of_action(values: Tensor, action: Tensor) -> Tensor:
-    """Quantiles (B, U) of actions (B,), of quantiles (B, U, A)."""
-    return values.gather(2, action[:, None, None].expand(-1, values.shape[1], 1)).squeeze(2)

@@ -21,12 +21,7 @@ def legal_values(values: Tensor, state: TensorDictBase, space: AgentSpace) -> Te
 
 
 def end_without_actions(rows: TensorDictBase, space: AgentSpace) -> TensorDictBase:
-    """Transitions (B,) that terminate where the next state has no legal action, so that its value is 0.
-
-    Args:
-        rows: The transitions; they stay as they are. Without `next` nothing is to be done.
-        space: Says whether there are masks.
-    """
+    """Transitions (B,), the same or copies, that terminate where the next state has no legal action: its value is 0."""
     if not space.masked or "next" not in rows.keys():  # noqa: SIM118  # of a tensordict
         return rows
     after = rows.get("next").copy()
@@ -35,3 +30,8 @@ def end_without_actions(rows: TensorDictBase, space: AgentSpace) -> TensorDictBa
         if (ended := after.get(key, None)) is not None:
             after.set(key, ended | stuck)
     return rows.copy().set("next", after)
+
+
+def of_action(values: Tensor, action: Tensor, axis: int) -> Tensor:
+    """Rows of values that belong to actions (B,), of those of all actions along an axis, (B, U, A) or (B, A, Z)."""
+    return values.take_along_dim(action[:, None, None], axis).squeeze(axis)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.agents.legal import end_without_actions
-from torchrl_gpu.policies.losses import clipped_surrogate, generalized_advantage, standardized, weighted_mean
-from torchrl_gpu.policies.losses.policy_gradient import Total
+from torchrl_gpu.policies.losses import Total, clipped_surrogate, generalized_advantage, standardized, weighted_mean
 from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
 from torchrl_gpu.policies.squashing import Squash, Squashing
 from torchrl_gpu.policies.stochastic import CategoricalActor, SquashedGaussianActor

@@ -12,7 +12,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import NoisyLinear
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
-from torchrl_gpu.policies.agents.legal import greedy_module, legal_values
+from torchrl_gpu.policies.agents.legal import greedy_module, legal_values, of_action
 from torchrl_gpu.policies.agents.shapes import checked_in_keys
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import cross_entropy, discounted, project, weighted_mean
@@ -35,17 +35,13 @@ class Rainbow(Agent):
     Departs from the paper: priorities belong to the replay; epsilon-greedy exploration can be added to the noise.
 
     Args:
-        space: What it observes and does; its action is one index.
+        space: Its action is one index.
         network: Makes the network of a space: `forward` takes the entries named by its `in_keys` and gives
             logits (…, A, `num_atoms`) float32; its noisy layers are TorchRL's. A `mean`, where it has one, takes the
             same and then the atoms, and gives the means (…, A): faster, or in less memory.
-        v_min: Smallest return that the atoms represent.
-        v_max: Largest return that the atoms represent.
-        gamma: Discount of a step.
-        n_steps: Rewards summed before bootstrapping.
+        v_min, v_max: Smallest and largest return that the atoms represent.
         double: Whether the online network chooses the bootstrapped action.
-        exploration: Epsilon-greedy beside the noise; None for none.
-        targets: How the target network follows, softly (`tau`) or every so many updates (`period`).
+        gamma, n_steps, exploration, targets: As in `Agent`.
     """
 
     discrete: ClassVar = True
@@ -86,7 +82,7 @@ class Rainbow(Agent):
 
     @set_exploration_type(ExplorationType.RANDOM)  # noise on
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
-        logits = _of_action(self.online.network(*observed(self.online, batch)), batch["action"])
+        logits = of_action(self.online.network(*observed(self.online, batch)), batch["action"], 1)
         error = cross_entropy(logits, self._td_target(batch))
         return {"value": weighted_mean(error, batch)}, error
 
@@ -99,7 +95,7 @@ class Rainbow(Agent):
         scores = self.online(*observations) if self._double else self.target.mean_of(probabilities)
         chosen = legal_values(scores, after, self.space).argmax(-1)
         values = discounted(batch, self.online.support.expand(len(batch), -1), self.gamma)
-        return project(_of_action(probabilities, chosen), values, self.online.support)
+        return project(of_action(probabilities, chosen, 1), values, self.online.support)
 
     def update_targets(self, update: int) -> None:
         super().update_targets(update)
@@ -118,12 +114,7 @@ class Rainbow(Agent):
 
 @final
 class ExpectedScores(nn.Module):
-    """The mean of each action's distribution.
-
-    Args:
-        network: Gives logits (…, A, Z); where it has a `mean` of observations and atoms, that gives the means.
-        support: The atoms, (Z,).
-    """
+    """The mean of each action's distribution: by the network's `mean`, where it has one, or of its logits (…, A, Z)."""
 
     def __init__(self, network: nn.Module, support: Tensor) -> None:
         super().__init__()
@@ -141,8 +132,3 @@ class ExpectedScores(nn.Module):
     def mean_of(self, probabilities: Tensor) -> Tensor:
         """Means (…) of distributions (…, Z)."""
         return (probabilities * self.support).sum(-1)
-
-
-def _of_action(distributions: Tensor, action: Tensor) -> Tensor:
-    """Rows (B, Z) of distributions (B, A, Z) that belong to actions (B,)."""
-    return distributions.gather(1, action[:, None, None].expand(-1, 1, distributions.shape[-1])).squeeze(1)

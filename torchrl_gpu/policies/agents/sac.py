@@ -30,7 +30,7 @@ class SAC(Agent):
     Departs from the papers: epsilon-greedy exploration can be added to sampling.
 
     Args:
-        space: What it observes and does; its action is bounded.
+        space: Its action is bounded.
         actor: Makes the actor's network: `forward` takes the entries named by its `in_keys` and gives mean and
             logarithm of the standard deviation, (…, D) float32, of what is then squashed into the bounds.
         critic: Makes a critic: `forward` takes the entries named by its `in_keys` and then actions, and gives values
@@ -38,10 +38,7 @@ class SAC(Agent):
         squash: How the actor is kept within the bounds.
         alpha: Weight of entropy; the value at the start where `target_entropy` is given.
         target_entropy: Entropy that alpha is learnt to keep, nats; None leaves alpha.
-        gamma: Discount of a step.
-        n_steps: Rewards summed before bootstrapping.
-        exploration: Epsilon-greedy beside sampling; None for none.
-        targets: How the target networks follow, softly (`tau`) or every so many updates (`period`).
+        gamma, n_steps, exploration, targets: As in `Agent`.
     """
 
     discrete: ClassVar = False

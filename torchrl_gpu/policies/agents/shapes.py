@@ -63,7 +63,6 @@ def checked_in_keys(agent: str, space: AgentSpace, network: nn.Module) -> list[s
 
 @torch.no_grad()
 def _outputs(network: nn.Module, inputs: Sequence[Tensor]) -> list[object]:
-    """Outputs of a network on its own device."""
     device = next((each.device for each in [*network.parameters(), *network.buffers()]), torch.device("cpu"))
     training = [module for module in network.modules() if module.training]
     try:

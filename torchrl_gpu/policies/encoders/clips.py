@@ -88,11 +88,7 @@ class Projection(nn.Module):
 
 
 def clip_shape_of(where: str, value: Sequence[int], least: ClipShape) -> ClipShape:
-    """A clip shape as plain integers.
-
-    Raises:
-        ValueError: It is not (T, 3, H, W) or smaller than the least.
-    """
+    """A clip shape (T, 3, H, W), not smaller than the least, as plain integers."""
     wanted = f"(T, 3, H, W), at least {least}"
     sides = arguments.listed(where, "clip_shape", wanted, value)
     if len(sides) != 4:

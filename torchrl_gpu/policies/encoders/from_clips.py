@@ -144,11 +144,8 @@ class FromClips(Agent):
 def random_shift(clips: Tensor, most: int) -> Tensor:
     """Clips (B, T, C, H, W), each shifted by whole pixels, all of its frames alike; uncovered pixels repeat the edge.
 
-    Yarats et al., "Mastering visual continuous control", ICLR 2022, without their interpolation: shifts are whole.
-
-    Args:
-        clips: Of any dtype.
-        most: Pixels of a shift in either direction at most; it is drawn uniformly for rows and for columns.
+    Yarats et al., "Mastering visual continuous control", ICLR 2022, without their interpolation: shifts are whole,
+    drawn uniformly for rows and for columns, of at most `most` pixels in either direction.
     """
     if most == 0:
         return clips
@@ -182,9 +179,7 @@ class ClipDecoder(nn.Module):
     def missing(self, features: Tensor, clips: Tensor) -> Tensor:
         """Reconstruction error, a scalar: squared differences, mean over clips and frames, sum over colours and places.
 
-        Args:
-            features: (B, F).
-            clips: (B, T, C, H, W) uint8; colours count from 0 to 1.
+        Clips (B, T, C, H, W) are uint8; their colours count from 0 to 1.
         """
         small = avg_pool2d(clips.flatten(0, 1).float(), 2) / 255  # (B·T, C, H/2, W/2)
         drawn = self.net(features).float().view(small.shape)
@@ -193,12 +188,7 @@ class ClipDecoder(nn.Module):
 
 @final
 class EncodedPolicy(TensorDictModuleBase):
-    """Policy over clips: an encoder followed by a policy over features.
-
-    Args:
-        encoder: Gives features (…, D) of clips.
-        policy: Reads `features`.
-    """
+    """Policy over clips: an encoder followed by a policy over `features` (…, D)."""
 
     def __init__(self, encoder: nn.Module, policy: TensorDictModuleBase) -> None:
         super().__init__()
@@ -207,7 +197,6 @@ class EncodedPolicy(TensorDictModuleBase):
         self.out_keys = list(policy.out_keys)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes the outputs of the policy."""
         features = self.encoder(tensordict.get(CLIP))
         decided = self.policy(tensordict.copy().set(FEATURES, features))
         return tensordict.update(decided.select(*self.out_keys))

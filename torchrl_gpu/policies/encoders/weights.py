@@ -17,12 +17,7 @@ from torchrl_gpu.system.archives import refused
 
 
 def read_weights(path: Path) -> dict[str, Any]:
-    """The dict that `torch.save` wrote, on the CPU.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It holds code or something else, or is cut off.
-    """
+    """The dict that `torch.save` wrote, on the CPU; ValueError where a file holds code or something else."""
     where = f"weights {path}"
     if not path.is_file():
         raise FileNotFoundError(f"{where}: want an existing file; got none there")
@@ -38,11 +33,7 @@ def read_weights(path: Path) -> dict[str, Any]:
 
 
 def kinetics_weights() -> dict[str, Tensor]:
-    """Weights of torchvision's `r3d_18` after Kinetics-400, from torch's cache or, the first time, the network.
-
-    Raises:
-        ValueError: They are not in the cache and cannot be fetched; it says where the file belongs.
-    """
+    """Weights of torchvision's `r3d_18` after Kinetics-400, from torch's cache or, the first time, the network."""
     from torchvision.models.video import R3D_18_Weights
 
     url = R3D_18_Weights.KINETICS400_V1.url

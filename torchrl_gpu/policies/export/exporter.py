@@ -16,7 +16,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from torchrl_gpu.policies.export.manifest import elements_of, sidecar
+from torchrl_gpu.policies.export.manifest import elements_of, manifest_of
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.loading import load_policy
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker
@@ -49,7 +49,7 @@ def export_policy(
 
     The graph takes the observations that `policy.in_keys` names and gives `action`. Before anything is written under
     the name that was asked for, the file is opened again, by ONNX Runtime or by torch, and must decide as the policy
-    does on batches of several sizes. Beside it come `NAME.json`, see `sidecar`, and `NAME.leapp.yaml`, the same for
+    does on batches of several sizes. Beside it come `NAME.json`, see `manifest_of`, and `NAME.leapp.yaml`, the same for
     NVIDIA's LEAPP runtimes, for a batch of one.
 
     The hierarchical packer is no graph: its decisions need the environment's kernels and item maps.
@@ -137,11 +137,7 @@ def _write_onnx(graph: nn.Module, example: list[Tensor], path: Path, names: list
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            _program(graph, example),
-            dynamo=True,
-            input_names=names,
-            output_names=["action"],
-            verbose=False,
+            _program(graph, example), dynamo=True, input_names=names, output_names=["action"], verbose=False
         )
         assert program is not None
         model = program.model_proto
@@ -227,19 +223,18 @@ def _difference(policy: InferencePolicy, run: Run, observations: list[Tensor]) -
 
 
 def _describe(policy: InferencePolicy, out: Path, format: str, worst: float) -> None:
-    """Writes the manifest, and the LEAPP file."""
     sha256 = hashlib.sha256(out.read_bytes()).hexdigest()
     checked = {"batches": list(_BATCHES), "largest_difference": worst, "tolerance": _TOLERANCE}
-    told = {"file": out.name, "file_format": format, "sha256": sha256, "parity": checked} | sidecar(policy)
-    out.with_suffix(".json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    manifest = {"file": out.name, "file_format": format, "sha256": sha256, "parity": checked} | manifest_of(policy)
+    out.with_suffix(".json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     import yaml
 
     out.with_suffix(".leapp.yaml").write_text(
-        yaml.safe_dump(leapp(policy, told), sort_keys=False, width=120), encoding="utf-8"
+        yaml.safe_dump(leapp(policy, manifest), sort_keys=False, width=120), encoding="utf-8"
     )
 
 
-def leapp(policy: InferencePolicy, told: dict[str, Any]) -> dict[str, Any]:
+def leapp(policy: InferencePolicy, manifest: dict[str, Any]) -> dict[str, Any]:
     """LEAPP 0.7 description of a graph of one node (github.com/nvidia-isaac/leapp, "generated configs").
 
     Shapes are those of a batch of one. `kind`, which is free there, is left out: none of its own words fits these
@@ -253,11 +248,11 @@ def leapp(policy: InferencePolicy, told: dict[str, Any]) -> dict[str, Any]:
         shape = [1, *entry["shape"][1:]]
         return {"name": entry["name"], "dtype": entry["dtype"], "shape": shape, "type": "tensor"} | named
 
-    backend = {"onnx": "onnx-dynamo", "pt2": "pt2"}[told["file_format"]]
+    backend = {"onnx": "onnx-dynamo", "pt2": "pt2"}[manifest["file_format"]]
     node = {
-        "inputs": [port(entry) for entry in told["inputs"]],
-        "outputs": [port(entry) for entry in told["outputs"]],
-        "parameters": {"backend": backend, "model_path": told["file"], "sha256sum": told["sha256"]},
+        "inputs": [port(entry) for entry in manifest["inputs"]],
+        "outputs": [port(entry) for entry in manifest["outputs"]],
+        "parameters": {"backend": backend, "model_path": manifest["file"], "sha256sum": manifest["sha256"]},
     }
     wiring = {"inputs": {"policy": list(policy.in_keys)}, "outputs": {"policy": ["action"]}}
     return {

@@ -28,7 +28,7 @@ _OF_OBSERVATIONS = (  # arguments of PackingEnv that decide what it shows and wh
 class Meaning(NamedTuple):
     """Description of an input or output: text, unit, reference frame, names of its elements."""
 
-    says: str
+    text: str
     unit: str | None = None
     frame: str | None = None
     elements: tuple[str, ...] | None = None
@@ -96,15 +96,14 @@ _MEANINGS: Mapping[str, Mapping[str, Meaning]] = {
     "DishwashingEnv": {
         "observation": Meaning("the shift, each number a share from 0 to 1", None, None, _SINK),
         "clip": Meaning(
-            "the last pictures of the sink, oldest first, RGB; the first repeats at first",
-            "levels of 0 to 255",
+            "the last pictures of the sink, oldest first, RGB; the first repeats at first", "levels of 0 to 255"
         ),
         "action": Meaning("how fast to wash, and how carefully", "share of the most", None, ("speed", "care")),
     },
 }
 
 
-def sidecar(policy: InferencePolicy) -> dict[str, Any]:
+def manifest_of(policy: InferencePolicy) -> dict[str, Any]:
     """Manifest of a policy: names, shapes, types, units and frames of inputs and outputs, mask rule, and origin.
 
     Everything is plain data; "batch" stands for the axis of any length.
@@ -199,7 +198,7 @@ def elements_of(policy: InferencePolicy, name: str) -> list[str] | None:
 
 def _entry(policy: InferencePolicy, name: str, shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
     known = _MEANINGS.get(policy.space.source, {}).get(name, Meaning("an entry of the environment's own"))
-    about = {"meaning": known.says, "unit": known.unit, "frame": known.frame, "elements": elements_of(policy, name)}
+    about = {"meaning": known.text, "unit": known.unit, "frame": known.frame, "elements": elements_of(policy, name)}
     return {"name": name, "shape": ["batch", *shape], "dtype": dtype} | about
 
 

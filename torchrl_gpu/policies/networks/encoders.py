@@ -19,8 +19,7 @@ _GOAL, _DISTANCE, _SPEED, _RADIUS, _TURN, _THRUST = 40.0, 20.0, 4.0, 4.0, 1.0, 1
 class UnicycleEncoder(nn.Module):
     """312 features of a unicycle's observation, 39 numbers: itself and its goal, five static and five moving objects.
 
-    Args:
-        normalised: Whether the numbers are divided by their usual size first.
+    Numbers are divided by their usual size first, where `normalised`.
     """
 
     in_keys: ClassVar = ["observation"]
@@ -45,8 +44,7 @@ class UnicycleEncoder(nn.Module):
 class VesselEncoder(nn.Module):
     """256 features of a vessel's observation, 32 numbers: itself, its goal, and up to five objects behind one encoder.
 
-    Args:
-        normalised: Whether the numbers are divided by their usual size first; forces are 1000 times the others.
+    Numbers are divided by their usual size first, where `normalised`: forces are 1000 times the others.
     """
 
     in_keys: ClassVar = ["observation", "object_mask"]
@@ -73,11 +71,7 @@ Encoder = UnicycleEncoder | VesselEncoder
 
 
 def encoder_of(space: AgentSpace, normalised: bool = True) -> Encoder:
-    """The encoder of a space, selected by the length of its `observation`.
-
-    Raises:
-        ValueError: There is none for it.
-    """
+    """The encoder of a space, selected by the length of its `observation`."""
     size = space.size_of("observation")
     for encoder in (UnicycleEncoder, VesselEncoder):
         if size == encoder.num_inputs:

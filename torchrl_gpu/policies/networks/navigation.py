@@ -26,12 +26,7 @@ _LOGITS_AT_ONCE = 1 << 17  # on a CPU, whose cache holds no more
 
 
 class _Network(nn.Module, ABC):
-    """Base class of navigation networks: an encoder, and the layers of a subclass.
-
-    Args:
-        space: Gives the version and the action.
-        normalised: Whether inputs are divided by their usual size.
-    """
+    """Base class of navigation networks: an encoder, and the layers of a subclass."""
 
     def __init__(self, space: AgentSpace, normalised: bool = True) -> None:
         super().__init__()
@@ -92,10 +87,8 @@ class NavigationAtoms(nn.Module):
     """Categorical distribution of the return over fixed values for each action: dueling, with noisy layers.
 
     Args:
-        space: Gives the version and the number of actions.
         num_atoms: Values.
         sigma: Initial size of the noise.
-        normalised: Whether inputs are divided by their usual size.
     """
 
     def __init__(self, space: AgentSpace, num_atoms: int = 51, sigma: float = 0.05, normalised: bool = True) -> None:

@@ -39,11 +39,7 @@ class Perceptron(nn.Module):
 
 
 def widths_of(state: Mapping[str, Any]) -> tuple[list[str], list[int]]:
-    """`Perceptron`'s names for the weights of a state dict, in its order, and the layer widths.
-
-    Raises:
-        ValueError: They are not a weight and a bias of each of some linear layers, which follow each other.
-    """
+    """`Perceptron`'s names for the weights of a state dict of linear layers, in its order, and the layer widths."""
     values = list(state.values())
     wanted = "weight and bias of linear layers that follow each other"
     if not 2 <= len(values) <= 2 * _MOST_LAYERS or len(values) % 2 or not all(isinstance(v, Tensor) for v in values):

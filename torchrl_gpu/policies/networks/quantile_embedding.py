@@ -18,13 +18,9 @@ _AT_ONCE_ELSEWHERE = 1 << 20
 
 @final
 class TauEmbedding(nn.Module):
-    """Features of quantile fractions τ: cosines cos(π·i·τ), i from 0, through one layer.
+    """Features of quantile fractions τ, which multiply those of the state: cosines cos(π·i·τ), i from 0, in one layer.
 
     Dabney, Ostrovski, Silver, Munos, ICML 2018, eq. 4.
-
-    Args:
-        num_features: Features of each share, which multiply those of the state.
-        num_cosines: Cosines.
     """
 
     def __init__(self, num_features: int, num_cosines: int = 64) -> None:

@@ -85,7 +85,6 @@ class VectorGaussian(_Vectors):
         return 2 * space.action_shape[0]
 
     def forward(self, *vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation, (…, D) float32 each, of vectors."""
         mean, log_std = super().forward(*vectors).chunk(2, -1)
         return mean, log_std.clamp(self.smallest, self.largest)
 

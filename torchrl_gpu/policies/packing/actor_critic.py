@@ -11,13 +11,7 @@ from torchrl_gpu.policies.spaces import AgentSpace
 
 
 class _HalfOfScores(nn.Module):
-    """One head of `PlacementScores` on a trunk of its own.
-
-    Args:
-        space: Gives the bin and the grid; the weights fit any other.
-        channels: Width of the trunk.
-        blocks: Residual blocks.
-    """
+    """One head of `PlacementScores` on a trunk of its own; arguments as there."""
 
     in_keys: ClassVar = PlacementScores.in_keys
     unused: ClassVar[str]  # the other head

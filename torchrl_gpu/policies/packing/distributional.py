@@ -19,9 +19,7 @@ class PlacementQuantiles(nn.Module):
     """Quantiles for every placement, for `IQN`: those of `PlacementScores`, whose maps are multiplied by features of τ.
 
     Args:
-        space: Gives the bin and the grid; the weights fit any other.
-        channels: Width of the trunk.
-        blocks: Residual blocks.
+        space, channels, blocks: As in `PlacementScores`.
     """
 
     in_keys: ClassVar = PlacementScores.in_keys
@@ -48,11 +46,9 @@ class PlacementAtoms(nn.Module):
     """Distributions over fixed values for every placement, for `Rainbow`: dueling, with noisy last layers.
 
     Args:
-        space: Gives the bin and the grid; the weights fit any other.
         num_atoms: Values.
-        channels: Width of the trunk.
-        blocks: Residual blocks.
         sigma: Initial size of the noise.
+        space, channels, blocks: As in `PlacementScores`.
     """
 
     in_keys: ClassVar = PlacementScores.in_keys

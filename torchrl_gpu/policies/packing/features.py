@@ -16,11 +16,7 @@ from torchrl_gpu.system.arguments import shown
 
 
 def bin_of(space: AgentSpace) -> Bin:
-    """The bin of a packing environment.
-
-    Raises:
-        ValueError: The space is of another environment, or no bin can be so.
-    """
+    """The bin of a packing environment; ValueError where the space is of another."""
     given = space.extras.get("bin")
     if not isinstance(given, dict) or set(given) != {each.name for each in fields(Bin)}:
         raise ValueError(f"AgentSpace: want a packing environment's, with its bin; {space.source} gives {shown(given)}")

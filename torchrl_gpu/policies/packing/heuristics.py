@@ -20,18 +20,13 @@ from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
 
 @final
 class RandomLegal(TensorDictModuleBase):
-    """Uniform over the legal actions, drawn on the device from torch's generator; 0 where nothing is legal.
-
-    Args:
-        env: Not looked at; every baseline is made from an environment.
-    """
+    """Uniform over the legal actions, drawn on the device from torch's generator; 0 where nothing is legal."""
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
         self.in_keys, self.out_keys = ["legal_mask"], ["action"]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action`, of the batch shape of `tensordict`."""
         legal = tensordict.get("legal_mask")
         return tensordict.set("action", random_legal(legal.flatten(-4)))
 
@@ -121,11 +116,6 @@ SHOWN = ("random", "dbl", "hm", "lsah", "macs")
 
 
 def baselines(env: PackingEnv, words: Sequence[str] = SHOWN) -> dict[str, TensorDictModuleBase]:
-    """Baselines by name; with several visible items, the largest that fits goes first.
-
-    Args:
-        env: They are made for it.
-        words: Keys of `BASELINES`; by default those of the evaluation table.
-    """
+    """Baselines by name, keys of `BASELINES`; with several visible items, the largest that fits goes first."""
     made = {BASELINES[word][0]: BASELINES[word][1](env) for word in words}
     return made if env.visible_items == 1 else {name: VolumeSorted(env, policy) for name, policy in made.items()}

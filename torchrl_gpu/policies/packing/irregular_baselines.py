@@ -24,9 +24,6 @@ class RandomItem(TensorDictModuleBase):
     """A visible item drawn from those that fit, at a placement drawn from its legal ones; 0 where nothing is legal.
 
     `RandomLegal` draws from the placements of all items at once, and so the small ones, which have more, more often.
-
-    Args:
-        env: Not looked at; as every other policy is made from an environment.
     """
 
     def __init__(self, env: PackingEnv) -> None:
@@ -34,7 +31,6 @@ class RandomItem(TensorDictModuleBase):
         self.in_keys, self.out_keys = ["legal_mask"], ["action"]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action`, of the batch shape of `tensordict`."""
         legal = tensordict.get("legal_mask").flatten(-3)  # (…, K, O·Gx·Gy)
         slot = random_legal(legal.any(-1))
         place = random_legal(legal.take_along_dim(slot[..., None, None], -2).squeeze(-2))

@@ -29,20 +29,12 @@ class Spaces(NamedTuple):
 
 
 def maximal_spaces(heights: Tensor, ceiling: float) -> Spaces:
-    """Empty maximal spaces that are open from above.
-
-    Args:
-        heights: (N, X, Y) of a pile, ≥ 0, equal where they count as equal.
-        ceiling: Height of the bin, in the same unit.
-    """
-    cells = (
-        torch.arange(heights.shape[1], device=heights.device, dtype=torch.int64),
-        torch.arange(heights.shape[2], device=heights.device, dtype=torch.int64),
-    )
+    """Empty maximal spaces, open from above, over heights (N, X, Y) ≥ 0 of a pile, equal where they count as equal."""
+    x, y = (torch.arange(cells, device=heights.device, dtype=torch.int64) for cells in heights.shape[1:])
     level = heights[:, None].expand(-1, heights.shape[1], -1, -1)  # (N, x0, x, Y)
-    level = torch.where((cells[0] >= cells[0][:, None])[..., None], level, -1.0).cummax(2).values  # (N, x0, x1, Y)
+    level = torch.where((x >= x[:, None])[..., None], level, -1.0).cummax(2).values  # (N, x0, x1, Y)
     level = level[..., None, :].expand(*level.shape[:3], heights.shape[2], -1)  # (N, x0, x1, y0, y)
-    rising = cells[1] >= cells[1][:, None]
+    rising = y >= y[:, None]
     level = torch.where(rising & (level >= 0), level, -1.0).cummax(4).values
     maximal = (level >= 0) & (level < ceiling) & rising
     for axis, step in ((1, -1), (2, 1), (3, -1), (4, 1)):  # a wall that moves outwards
@@ -68,7 +60,7 @@ class _Corners(PlacementHeuristic):
         self.ceiling = round(self.bin.size[2] / self.bin.tolerance)
 
     @abstractmethod
-    def worth(self, spaces: Spaces) -> Tensor:
+    def score(self, spaces: Spaces) -> Tensor:
         """Score of each space, least in the best one, from 0 on, float64, the shape of `spaces.level`."""
 
     def choose(self, placements: Placements) -> Tensor:
@@ -78,21 +70,16 @@ class _Corners(PlacementHeuristic):
         """Least score of the spaces in whose corner a placement is, (N, K, O, Gx, Gy); `NONE` where there is none."""
         p = placements
         width = max(1, _CHUNK // (self.bin.cells[0] * self.bin.cells[1]) ** 2)
-        parts = [self._worth(*each) for each in zip(p.heightmap.split(width), *self._items(p, width), strict=True)]
+        sizes = (each.reshape(p.legal.shape[:3]).split(width) for each in (p.extent_x, p.extent_y, p.height))
+        parts = [self._scores(*each) for each in zip(p.heightmap.split(width), *sizes, strict=True)]
         of_cell = torch.cat(parts)  # (N, K, O, X, Y)
         at = (p.x.clamp(0, self.bin.cells[0] - 1) * self.bin.cells[1] + p.y.clamp(0, self.bin.cells[1] - 1)).flatten(3)
         return of_cell.flatten(3).gather(3, at).view(p.legal.shape)
 
-    def _items(self, p: Placements, width: int) -> list[tuple[Tensor, ...]]:
-        """Extents and heights of the items, (n, K, O) each, by chunks of environments."""
-        shape = p.legal.shape[:3]
-        sizes = (p.extent_x, p.extent_y, p.height)
-        return [each.reshape(shape).split(width) for each in sizes]
-
-    def _worth(self, heightmap: Tensor, extent_x: Tensor, extent_y: Tensor, height: Tensor) -> Tensor:
+    def _scores(self, heightmap: Tensor, extent_x: Tensor, extent_y: Tensor, height: Tensor) -> Tensor:
         """Least score of the spaces that begin at each cell and hold the item, (N, K, O, X, Y); `NONE` for none."""
         spaces = maximal_spaces(self.levels(heightmap), self.ceiling)
-        worth = torch.where(spaces.maximal, self.worth(spaces), NONE)
+        score = torch.where(spaces.maximal, self.score(spaces), NONE)
         x, y = (torch.arange(cells, device=heightmap.device, dtype=torch.int64) for cells in self.bin.cells)
         length, breadth = x - x[:, None] + 1, y - y[:, None] + 1  # (x0, x1), (y0, y1)
         found = []
@@ -101,7 +88,7 @@ class _Corners(PlacementHeuristic):
                 p, q, h = (each[:, k, o, None, None] for each in (extent_x, extent_y, height))
                 holds = (length >= p)[..., None, None] & (breadth >= q)[:, None, None]
                 holds = holds & (spaces.level + h[..., None, None] <= self.ceiling)
-                found.append(torch.where(holds, worth, NONE).amin((2, 4)))
+                found.append(torch.where(holds, score, NONE).amin((2, 4)))
         return torch.stack(found, 1).unflatten(1, height.shape[1:])
 
 
@@ -113,7 +100,7 @@ class OnlineBinPacking(_Corners):
     problem in dynamic environments and the Physical Internet", EvoApplications 2017, doi 10.1007/978-3-319-55792-2_10.
     """
 
-    def worth(self, spaces: Spaces) -> Tensor:
+    def score(self, spaces: Spaces) -> Tensor:
         """Score of a space: base, y and x of its corner, as the digits of a number."""
         x, y = (torch.arange(cells, device=spaces.level.device, dtype=torch.int64) for cells in self.bin.cells)
         return (spaces.level * len(y) + y[:, None]) * len(x) + x[:, None, None, None]
@@ -139,7 +126,7 @@ class BoundaryRule(_Corners):
         ]
         self.fitting = (fits[0] & fits[1] & fits[2]).sum(3)  # (X + 1, Y + 1, U + 1), sizes that fit
 
-    def worth(self, spaces: Spaces) -> Tensor:
+    def score(self, spaces: Spaces) -> Tensor:
         """Score of a space: its shortfall from the largest score possible."""
         x, y = (torch.arange(cells, device=spaces.level.device, dtype=torch.int64) for cells in self.bin.cells)
         length = (x - x[:, None] + 1).clamp_min(0)[..., None, None]

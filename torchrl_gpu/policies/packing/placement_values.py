@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from torchrl_gpu.policies.packing.features import bin_of
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policies.weights import float32, register_settings
+from torchrl_gpu.policies.weights import named_weights, register_settings
 from torchrl_gpu.system import arguments
 
 NAMES = (
@@ -83,26 +83,16 @@ class LinearPlacementValues(nn.Module):
         where = "LinearPlacementValues"
         self.bin = bin_of(space)
         self.candidates = arguments.whole(where, "candidates", candidates, 1)
-        if len(weights) != len(NAMES):
-            raise ValueError(f"{where}: want {len(NAMES)} weights; got {len(weights)}")
-        each = [arguments.number(where, name, weight) for name, weight in zip(NAMES, weights, strict=True)]
         self.near = [max(1, round(share * max(self.bin.cells))) for share in NEAR]  # cells
         self.cell: Tensor
         self.weight: Tensor
         register_settings(self, cell=self.bin.cell)
-        self.register_buffer("weight", float32(each))
+        self.register_buffer("weight", named_weights(where, NAMES, weights))
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
-        """Values of all placements.
+        """Values (…, K·O·Gx·Gy) float32 of all placements, `NEVER` where one is not legal or not one of the candidates.
 
-        Args:
-            box_heightmap: (…, X, Y) float32, metres.
-            item_size: (…, K, O, 4) float32, metres.
-            z_map: (…, K, O, Gx, Gy) float32, metres.
-            legal_mask: (…, K, O, Gx, Gy) bool.
-
-        Returns:
-            (…, K·O·Gx·Gy) float32, `NEVER` where a placement is not legal or not one of the candidates.
+        Observations are of any batch shape, as in `PlacementFeatures`.
         """
         batch, maps = item_size.shape[:-3], legal_mask.shape[-4:]
         heights = box_heightmap.reshape(-1, *self.bin.cells) / self.bin.size[2]

@@ -67,7 +67,6 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         """Actions (N,) int64; 0 where nothing is legal."""
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action`, of the batch shape of `tensordict`."""
         legal = tensordict.get("legal_mask")
         return tensordict.set("action", self.choose(self._placements(tensordict)).view(legal.shape[:-4]))
 
@@ -127,12 +126,8 @@ def checked_entries(
 def first_best(scores: Sequence[Tensor], legal: Tensor) -> Tensor:
     """The legal element with the least scores, the first score before the second and so on; ties: the lowest index.
 
-    Args:
-        scores: Maps that broadcast to the shape of `legal`, no NaN, the most important first.
-        legal: (N, …) bool.
-
-    Returns:
-        (N,) int64, index into the flattened rest of the shape; 0 where nothing is legal.
+    Scores have no NaN and broadcast to the shape of `legal` (N, …). Returns indices (N,) int64 into the flattened rest
+    of the shape, 0 where nothing is legal.
     """
     tied = legal.flatten(1)
     for score in scores:

@@ -20,7 +20,7 @@ from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.ntuple.values import MOST_LEVELS
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policies.tensor_files import read_tensors
+from torchrl_gpu.policies.tensor_files import read_json, read_tensors
 from torchrl_gpu.policies.tensordict_module import Entry
 from torchrl_gpu.system.arguments import shown, tensor, whole
 
@@ -48,10 +48,7 @@ class PackingPolicy(TensorDictModuleBase):
     knows = "nothing"
 
     def __init__(
-        self,
-        space: AgentSpace,
-        tables: PatchTables | LinearPlacementValues,
-        about: Mapping[str, Any] | None = None,
+        self, space: AgentSpace, tables: PatchTables | LinearPlacementValues, about: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__()
         self.space, self.tables, self.about = space, tables, dict(about or {})
@@ -149,10 +146,7 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
         raise ValueError(f"{where}: want tables alone; got tables and a network, of an earlier version")
     if plain.get("format") != FORMAT or set(plain) != {*_FIELDS, *_LATER} or set(held) != set(_TABLES):
         raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held)}")
-    try:
-        levels, patches, trained_in, about, pool = (json.loads(plain[name]) for name in (*_FIELDS[1:], *_LATER))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: want JSON beside the tables; got {error}") from error
+    levels, patches, trained_in, about, pool = read_json(where, plain, *_FIELDS[1:], *_LATER)
     if not isinstance(patches, list) or not isinstance(about, dict):
         raise ValueError(f"{where}: want a list of patches and a dict about them; got {shown((patches, about))}")
     levels = whole(where, "levels", levels, 1, MOST_LEVELS)
@@ -174,13 +168,9 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
 def _weighted(
     where: str, plain: Mapping[str, str], held: Mapping[str, torch.Tensor], space: AgentSpace | None
 ) -> PackingPolicy:
-    """The policy of a file of weights of placements."""
     if set(plain) != {*_FIELDS_OF_WEIGHTS} or set(held) != {"weight"}:
         raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held)}")
-    try:
-        names, candidates, trained_in, about = (json.loads(plain[name]) for name in _FIELDS_OF_WEIGHTS[1:])
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: want JSON beside the weights; got {error}") from error
+    names, candidates, trained_in, about = read_json(where, plain, *_FIELDS_OF_WEIGHTS[1:])
     if names != list(NAMES) or not isinstance(about, dict):
         raise ValueError(f"{where}: want weights of {', '.join(NAMES)}; got those of {shown(names)}")
     weight = tensor(where, "weight", held["weight"], torch.float32, (len(NAMES),))

@@ -40,17 +40,7 @@ class PlacementScores(nn.Module):
         self.to(memory_format=torch.channels_last)
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
-        """Q-values.
-
-        Args:
-            box_heightmap: (…, X, Y) float32, metres.
-            item_size: (…, K, O, 4) float32, metres.
-            z_map: (…, K, O, Gx, Gy) float32, metres.
-            legal_mask: (…, K, O, Gx, Gy) bool.
-
-        Returns:
-            (…, K·O·Gx·Gy) float32.
-        """
+        """Q-values (…, K·O·Gx·Gy) float32 of observations of any batch shape, as in `PlacementFeatures`."""
         planes, legal, batch = placement_planes(self, box_heightmap, item_size, z_map, legal_mask)
         return self.dueling(self.maps(planes), legal).view(*batch, -1)
 

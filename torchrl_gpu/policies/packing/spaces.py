@@ -112,13 +112,7 @@ def accessible_space(heights: Tensor, ceiling: float) -> Tensor:
 
     A w×d rectangle is open from the least, over its positions, of the highest cell in it. With the sizes in falling
     order of area a and M the least such level so far, the sum is Σ (ceiling − M)·(a − next a): no loop over levels.
-
-    Args:
-        heights: (B, U, V) float32, heights of the pile.
-        ceiling: Height of the bin, in the same unit.
-
-    Returns:
-        (B,) float64, cells times that unit.
+    Heights are (B, U, V) float32, the result is (B,) float64, cells times their unit.
     """
     sizes, opens = [], []
     columns = heights.permute(1, 2, 0).contiguous()  # (U, V, B): windows are slices of leading axes

@@ -39,23 +39,18 @@ class VolumeSorted(TensorDictModuleBase):
         self.out_keys = ["action"]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action`, of the batch shape of `tensordict`."""
         batch = tensordict.shape
         forms: dict[str, Form] = {"legal_mask": (torch.bool, self._maps), "item_id": (torch.int64, self._maps[:1])}
         if tensordict.get("z_map", None) is not None:
             forms["z_map"] = torch.float32, self._maps
         legal, item_id, *_ = checked_entries("VolumeSorted", tensordict, forms, self.volume.device)
-        slot = self._largest(item_id, legal)  # (…)
+        volume = self.volume[item_id.clamp(0, len(self.volume) - 1)]  # (…, K)
+        slot = torch.where(legal.flatten(-3).any(-1), volume, -1.0).argmax(-1)
         entries = tensordict.select(*self.in_keys, strict=False).items()
         alone = {key: _take(value, slot) if key in _PER_ITEM else value for key, value in entries}
         alone["action_mask"] = alone["legal_mask"].flatten(len(batch))
         placed = self.inner(TensorDict(alone, batch_size=batch, device=tensordict.device)).get("action")
         return tensordict.set("action", slot * legal.shape[-3:].numel() + placed)
-
-    def _largest(self, item_id: Tensor, legal: Tensor) -> Tensor:
-        """Slot (…) of the item to pack."""
-        volume = self.volume[item_id.clamp(0, len(self.volume) - 1)]  # (…, K)
-        return torch.where(legal.flatten(-3).any(-1), volume, -1.0).argmax(-1)
 
 
 def _take(value: Tensor, slot: Tensor) -> Tensor:

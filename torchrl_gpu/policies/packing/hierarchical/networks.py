@@ -47,9 +47,7 @@ class PlacementUNet(nn.Module):
         for name in ("layer1", "layer2", "layer3", "layer4")[depth - 1 :]:
             setattr(net.encoder, name, nn.Identity())  # made, and never used
         self.net: nn.Module = _grouped(net)
-        last: Any = net.segmentation_head[0]
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
+        _zero(net.segmentation_head[0])
         self.multiple = 2**depth
         self.to(memory_format=torch.channels_last)
 
@@ -65,9 +63,6 @@ class ViewResNet(nn.Module):
     """A score for every stack of views, by torchvision's ResNet-18 with groups normalised; starts at zero.
 
     He et al. 2016.
-
-    Args:
-        num_views: Channels of the stack.
     """
 
     def __init__(self, num_views: int) -> None:
@@ -76,8 +71,7 @@ class ViewResNet(nn.Module):
 
         net = resnet18(num_classes=1, norm_layer=_group_norm)
         net.conv1 = nn.Conv2d(num_views, 64, 7, 2, 3, bias=False)
-        nn.init.zeros_(net.fc.weight)
-        nn.init.zeros_(net.fc.bias)
+        _zero(net.fc)
         self.net = net
         self.to(memory_format=torch.channels_last)
 
@@ -87,25 +81,26 @@ class ViewResNet(nn.Module):
 
 
 class StateValue(nn.Module):
-    """State value, whatever action follows, from features of the pile and of the visible items; starts at zero.
-
-    Args:
-        width: Of two hidden layers.
-    """
+    """State value, whatever action follows, from features of the pile and of the visible items; starts at zero."""
 
     num_features = 10
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        last = nn.Linear(width, 1)
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
+        last = _zero(nn.Linear(width, 1))
         hidden = [nn.Linear(self.num_features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
         self.net = nn.Sequential(*hidden, last)
 
     def forward(self, features: Tensor) -> Tensor:
         """Values (B,) float32 of features (B, 10) float32."""
         return self.net(features)[:, 0].float()
+
+
+def _zero(layer: Any) -> nn.Module:
+    """The layer, with zeros as weights and bias."""
+    for each in layer.parameters():
+        nn.init.zeros_(each)
+    return layer
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:

@@ -19,7 +19,7 @@ from torchrl_gpu.envs.packing.types import Placement
 from torchrl_gpu.policies.packing.hierarchical.packer import WASTE_WEIGHT, rows_of
 from torchrl_gpu.policies.packing.hierarchical.views import PlacementPlanes
 from torchrl_gpu.policies.packing.placements import checked_entries
-from torchrl_gpu.policies.weights import float32, register_settings
+from torchrl_gpu.policies.weights import named_weights, register_settings
 from torchrl_gpu.system import arguments
 
 WINDOWS = (0.06, 0.10, 0.18, 0.26, 0.38)  # sides of cubes, shares of the bin's longer side
@@ -61,11 +61,8 @@ class PileValues(nn.Module):
         super().__init__()
         if weights is None:
             weights = json.loads(_SHIPPED.read_text(encoding="utf-8"))["weights"]
-        if len(weights) != len(NAMES):
-            raise ValueError(f"PileValues: want {len(NAMES)} weights; got {len(weights)}")
-        each = [arguments.number("PileValues", name, weight) for name, weight in zip(NAMES, weights, strict=True)]
         self.weight: Tensor
-        self.register_buffer("weight", float32(each))
+        self.register_buffer("weight", named_weights("PileValues", NAMES, weights))
 
     def forward(self, heights: Tensor, growth: Tensor, base: Tensor) -> Tensor:
         """Values (B,) float32 of piles; comparable only between placements of one item on one pile.
@@ -148,7 +145,6 @@ class PileValuePacker(TensorDictModuleBase):
         register_settings(self, box=box.float(), volume=(env.catalogue.volume / env.bin.volume).float())
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action`, of the batch shape of `tensordict`; 0 where nothing is legal."""
         shape = tensordict.shape
         given = checked_entries("PileValuePacker", tensordict, self._forms, self.box.device)
         heightmap, item_id, z_map, legal = (each.reshape(-1, *each.shape[len(shape) :]) for each in given)
@@ -160,7 +156,7 @@ class PileValuePacker(TensorDictModuleBase):
         looked = self.look(heightmap, row.gather(1, slots), rows_of(z_map, slots), rows_of(legal, slots))
         best = self.pick(looked)[:, None]
         looked = Looked(*(rows_of(each, best) for each in looked))  # (B, 1, …)
-        value = torch.where(looked.growth.isfinite(), self.worth(heightmap, looked), -torch.inf)  # (B, 1, T)
+        value = torch.where(looked.growth.isfinite(), self.values_after(heightmap, looked), -torch.inf)  # (B, 1, T)
         chosen = value.argmax(2)
         per_turn = z_map[0, 0, 0].numel()
         local = looked.turn * per_turn + looked.place
@@ -185,7 +181,7 @@ class PileValuePacker(TensorDictModuleBase):
         score = self.box[looked.item] - (WASTE_WEIGHT * waste if self.num_items > 1 else 0.0)
         return torch.where(looked.growth[..., 0].isfinite(), score, -torch.inf).argmax(1)
 
-    def worth(self, heightmap: Tensor, looked: Looked) -> Tensor:
+    def values_after(self, heightmap: Tensor, looked: Looked) -> Tensor:
         """Values (B, J, T) of the piles that placements would leave on piles (B, X, Y)."""
         growth = torch.where(looked.growth.isfinite(), looked.growth, 0.0)
         heights = self.heights(self.after(heightmap, looked))

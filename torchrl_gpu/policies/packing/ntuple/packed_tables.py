@@ -83,7 +83,6 @@ def _packed(plan: PatchPlan, numbers: list[Any]) -> dict[str, Tensor] | None:
 
 
 def _unpacked(where: str, plan: PatchPlan, held: Mapping[str, Any]) -> list[Tensor]:
-    """Weight, drift and path (E,) of tables in sparse form."""
     learned = arguments.tensor(where, "learned", held["learned"], torch.int32, (None,))
     count, most = len(learned), plan.entries
     if 4 * count > most:  # as images are found, each takes many times its room in the file

@@ -72,22 +72,14 @@ class PatchTables(nn.Module):
         self.drift: Tensor
         self.path: Tensor
         register_settings(self, cell=self.bin.cell)
-        self.register_buffer("weight", float32_zeros(self.plan.entries).fill_(initial))
-        self.register_buffer("drift", float32_zeros(self.plan.entries))
-        self.register_buffer("path", float32_zeros(self.plan.entries))
+        for name, value in (("weight", initial), ("drift", 0.0), ("path", 0.0)):
+            self.register_buffer(name, float32_zeros(self.plan.entries).fill_(value))
         self._scratch: Tensor | None = None
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
-        """Values of all placements, in bin volumes.
+        """Values (…, K·O·Gx·Gy) float32 of all placements, in bin volumes, `NEVER` where one is not legal.
 
-        Args:
-            box_heightmap: (…, X, Y) float32, metres.
-            item_size: (…, K, O, 4) float32, metres.
-            z_map: (…, K, O, Gx, Gy) float32, metres.
-            legal_mask: (…, K, O, Gx, Gy) bool.
-
-        Returns:
-            (…, K·O·Gx·Gy) float32, `NEVER` where a placement is not legal.
+        Observations are of any batch shape, as in `PlacementFeatures`.
         """
         batch, (items, turns, *grid) = item_size.shape[:-3], legal_mask.shape[-4:]
         sizes = item_size.reshape(-1, items * turns, 4)
@@ -127,15 +119,9 @@ class PatchTables(nn.Module):
         part: Sequence[int] | None = None,
         changes: Changes | None = None,
     ) -> None:
-        """Moves the values of bins by about `rate` times their errors; see `learn_bins`.
+        """Moves the values of bins, levels (N, X / pool, Y / pool) uint8, by about `rate` times their errors.
 
-        Args:
-            levels: (N, X / pool, Y / pool) uint8.
-            error: (N,) float32.
-            counts: (N,) bool, whether a bin counts.
-            rate: From 0 to 1.
-            part: Numbers of the tables that move; None for all.
-            changes: Records which weights have moved.
+        Arguments are those of `learn_bins`.
         """
         if self._scratch is None or self._scratch.device != self.weight.device:
             self._scratch = self.weight.new_zeros(len(self.weight), 2, dtype=torch.int64)

@@ -138,12 +138,7 @@ class PatchPlan:
         return tuple({each.table: each for each in self.lying}.values())
 
     def images(self, table: int, numbers: Tensor) -> Tensor:
-        """Indices (J, M) int64 equivalent to some of a table, turned or mirrored in J ways.
-
-        Args:
-            table: Which one.
-            numbers: (M,) int64, of entries within it.
-        """
+        """Indices (J, M) int64 equivalent to entries (M,) of a table, turned or mirrored in J ways."""
         shape, digits = self.tables[table], []
         for size in reversed(_sizes(shape, self.levels)):
             digits.append(numbers % size)
@@ -281,18 +276,10 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
 
 
 def shape_values(heights: Tensor, weight: Tensor, plan: PatchPlan, part: Sequence[int]) -> Tensor:
-    """Contributions of some tables to the values of bins, by shape, so that several processes can share the work.
+    """Contributions of the tables `part` to the values of bins, (L, N) float64, so that processes can share the work.
 
-    In C++ the rows, added up one after another from the first, are to the last bit what `value_bins` gives.
-
-    Args:
-        heights: (N, X, Y) uint8, levels.
-        weight: (E,) float32.
-        plan: The patches.
-        part: Numbers of the tables.
-
-    Returns:
-        (L, N) float64 for the L ways that shapes lie, in the order of `plan.lying`; zeros for those of other tables.
+    L is the number of ways that shapes lie, in the order of `plan.lying`; zeros for those of other tables. In C++ the
+    rows, added up one after another from the first, are to the last bit what `value_bins` gives.
     """
     heights = _heights("shape_values", heights, plan)
     weight = _weight("shape_values", weight, plan, heights.device)
@@ -363,7 +350,7 @@ def learn_bins(
         rate: From 0 to 1.
         scratch: (E, 2) int64, zeros before and after.
         part: Numbers of the tables that move; None for all. In C++ alone, as is the next one.
-        changes: Told which entries have moved.
+        changes: Record of the entries that have moved.
 
     Raises:
         ValueError: Tensors of another type, shape or device; or a part of the tables where C++ does not run.
@@ -383,8 +370,8 @@ def learn_bins(
             raise ValueError(f"{where}: want a CPU and a compiler for a part of the tables; got {device}")
         return _learn_bins(heights, units, counts, tables, plan, rate)
     held = _Patches.of(plan, heights, tables.weight, None if part is None else tuple(part))
-    told = (None, None, None) if changes is None else [each.data_ptr() for each in changes]
-    to = _Learnt(*(each.data_ptr() for each in (*tables, scratch, units, counts)), *told, rate)
+    recorded = (None, None, None) if changes is None else [each.data_ptr() for each in changes]
+    to = _Learnt(*(each.data_ptr() for each in (*tables, scratch, units, counts)), *recorded, rate)
     native.library().learn_bins(byref(held), byref(to), c_int64(len(heights)), _at(heights))
     return None
 
@@ -454,14 +441,7 @@ def _value_bins(bins: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
 
 
 def by_torch(
-    heights: Tensor,
-    extent: Tensor,
-    top: Tensor,
-    legal: Tensor,
-    weight: Tensor,
-    plan: PatchPlan,
-    step: int,
-    pool: int,
+    heights: Tensor, extent: Tensor, top: Tensor, legal: Tensor, weight: Tensor, plan: PatchPlan, step: int, pool: int
 ) -> Tensor:
     """The definition of `value_placements`, of checked tensors: all placements together, each bin as it would be."""
     device = heights.device

@@ -33,27 +33,17 @@ class Afterstates:
         return torch.where(item >= 0, self.catalogue.volume[item.clamp_min(0)] / self.bin.volume, 0.0)
 
     def values(self, heightmap: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
-        """Values of the placements of items, gain plus bin afterwards; and the height at which each comes to rest.
+        """Values of the placements of items (B, J), each by itself, and the heights at which they come to rest.
 
-        Args:
-            heightmap: (B, X, Y).
-            item: (B, J) int64, each placed by itself; −1 for none.
-
-        Returns:
-            (B, J, A) float32 in bin volumes, `NEVER` where a placement is not legal; (B, J, A) float32, metres.
+        Values are gain plus bin afterwards, (B, J, A) float32 in bin volumes, `NEVER` where one is not legal or the
+        item is −1; heights are (B, J, A) float32, metres.
         """
         z_map, legal = self.kernels.drop_map(heightmap, item, self.catalogue, self.bin)
         values = self.tables(heightmap, self._sizes[item.clamp_min(0)], z_map, legal)
         return values.view(*item.shape, -1), z_map.flatten(2)
 
     def after(self, heightmap: Tensor, item: Tensor, action: Tensor, z: Tensor) -> Tensor:
-        """Bins (B, X, Y) after one placement in each.
-
-        Args:
-            heightmap: (B, X, Y).
-            item, action: (B,) int64; −1 places nothing.
-            z: (B,) float32, base of the item, metres.
-        """
+        """Bins (B, X, Y) after one placement in each, at base `z` (B,), metres; an item of −1 places nothing."""
         along_x, along_y = self.grid
         turn, x, y = action // (along_x * along_y) % self.turns, action // along_y % along_x, action % along_y
         sides = self.catalogue.extent[item.clamp_min(0), turn]  # (B, 2)

@@ -77,7 +77,6 @@ class ExpectedPlacement(TensorDictModuleBase):
             self.in_keys.append("utilization")
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action`, of the batch shape of `tensordict`."""
         shown = [tensordict.get(key) for key in self.in_keys]
         rows = shown[0].shape[:-2]
         flat = [each.reshape(-1, *each.shape[len(rows) :]) for each in shown]
@@ -94,7 +93,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         before = heightmap.repeat_interleave(self.candidates, 0)
         after = self.afterstates.after(before, item.flatten(), action.flatten(), z.flatten())  # (N·M, X, Y)
         shares = self._shares_after(item_id[:, 0], *known)[:, None]  # (N, 1, I)
-        ahead = (self._worth(after, shares.expand(*action.shape, -1)) * shares).sum(2)
+        ahead = (self._values_ahead(after, shares.expand(*action.shape, -1)) * shares).sum(2)
         gain = self.afterstates.gain(item_id[:, :1])
         score = torch.where(best > NEVER / 2, gain + ahead, NEVER)
         return action.gather(1, score.argmax(1, keepdim=True))[:, 0]
@@ -102,10 +101,8 @@ class ExpectedPlacement(TensorDictModuleBase):
     def _shares_after(self, item: Tensor, known: Tensor | None = None) -> Tensor:
         """Probabilities of each next item, (N, I) or (1, I), after `item` (N,).
 
-        Args:
-            item: (N,) int64.
-            known: (N, T), the items that came before, where a network tells what comes; of known boxes those to come;
-                of cut ones (N, 1), how full the bin is without `item`.
+        Known are the items that came before (N, T), where a network tells what comes; of known boxes those to come; of
+        cut ones how full the bin is without `item`, (N, 1).
         """
         number = self.num_items
         if known is None:
@@ -117,7 +114,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         item = item.clamp_min(0)
         return self._shares[fill_of(known[:, 0] + self.afterstates.gain(item)), item]
 
-    def _worth(self, heightmap: Tensor, shares: Tensor) -> Tensor:
+    def _values_ahead(self, heightmap: Tensor, shares: Tensor) -> Tensor:
         """Values (N, M, I) of the best placement of each next item with a share (N, M, I), in bins (N·M, X, Y)."""
         item = torch.arange(self.num_items, device=heightmap.device, dtype=torch.int64)
         item = torch.where(shares > 0, item, -1).flatten(0, 1)
@@ -145,14 +142,9 @@ def _check_known(where: str, env: PackingEnv, knows: str, next_items: NextItems 
 
 
 def shares_among(items: Tensor, number: int) -> Tensor:
-    """Relative frequency of each of `number` rows of a catalogue among items.
+    """Relative frequency (N, I) of each of I rows of a catalogue among items (N, T), −1 for none.
 
-    Args:
-        items: (N, T) int64, −1 for none.
-        number: I.
-
-    Returns:
-        (N, I) float32; rows sum to 1, or to 0 where there is no item.
+    Rows sum to 1, or to 0 where there is no item.
     """
     there = (items >= 0).float()
     counts = there.new_zeros(len(items), number).scatter_add_(1, items.clamp_min(0), there)
@@ -164,10 +156,6 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
 
     Sequences are cut as in the environment, by a seed of their own. A pair of items is rare in a twelfth of the bin's
     volume, so that what follows any item there stands in for `_PRIOR` of those that follow this one.
-
-    Args:
-        env: Of `CutBoxes` without a pool.
-        sequences: That are cut.
 
     Returns:
         (12, I, I) float32: twelfth of the volume that has come, item that came last, next item. Rows sum to 1.

@@ -16,7 +16,7 @@ from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.items.source import NUM_BITS
 from torchrl_gpu.envs.packing.protocols import SUITE_EPISODES, SUITE_SEED, protocol_of
 from torchrl_gpu.policies.size_limit import without_memory
-from torchrl_gpu.policies.tensor_files import read_tensors
+from torchrl_gpu.policies.tensor_files import read_json, read_tensors
 from torchrl_gpu.policies.weights import float32_zeros
 from torchrl_gpu.system import arguments
 
@@ -38,9 +38,6 @@ class NextItems(nn.Module):
         num_items: I, of the catalogue.
         ages: So many of the last items are known by their order.
         width: Units of each of the three hidden layers.
-
-    Raises:
-        ValueError: A number is out of range.
     """
 
     def __init__(self, num_items: int, ages: int = 20, width: int = 256) -> None:
@@ -64,11 +61,7 @@ class NextItems(nn.Module):
 
     @classmethod
     def of(cls, env: PackingEnv, ages: int = 20, width: int = 256) -> NextItems:
-        """An untrained network for the items of an environment.
-
-        Raises:
-            ValueError: They are not `CutBoxes` without a pool, or a number is out of range.
-        """
+        """An untrained network for the items of an environment, `CutBoxes` without a pool."""
         if cut_as(env) is None:
             came = type(env.items).__name__
             raise ValueError(f"NextItems: want an environment of CutBoxes without a pool; got one of {came}")
@@ -77,14 +70,11 @@ class NextItems(nn.Module):
         return made.to(env.device)
 
     def forward(self, packed_items: Tensor, item_id: Tensor) -> Tensor:
-        """Logarithms of probabilities, up to a constant for each row.
+        """Logarithms of probabilities (B, I) float32, up to a constant for each row.
 
         Args:
             packed_items: (B, T) int64, the items packed so far in their order, −1 behind the last.
             item_id: (B,) int64, the item at hand, −1 for none.
-
-        Returns:
-            (B, I) float32.
         """
         came = (packed_items + 1).clamp(0, self.num_items)  # (B, T), 0 for none
         number = (came > 0).sum(1, keepdim=True)
@@ -108,18 +98,11 @@ class NextItems(nn.Module):
 
     @classmethod
     def from_file(cls, path: str | Path) -> NextItems:
-        """The network of a file that `save` wrote.
-
-        Raises:
-            ValueError: The file is something else, is cut off, or its weights do not fit.
-        """
+        """The network of a file that `save` wrote; ValueError where it is something else, or cut off."""
         path = Path(path)
         where = f"next items {path}"
         plain, held = read_tensors(path, where, _MOST_BYTES)
-        try:
-            settings = json.loads(plain.get("settings", "null"))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where}: want JSON beside the weights; got {error}") from error
+        (settings,) = read_json(where, plain, "settings")
         if plain.get("format") != FORMAT or not isinstance(settings, dict):
             raise ValueError(f"{where}: want a file that NextItems.save wrote; got one with {sorted(held)}")
         sizes = [arguments.whole(where, name, settings.get(name), 1) for name in ("num_items", "ages", "width")]
@@ -162,12 +145,6 @@ def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor
     """Item ids (number, T) int64 of sequences that are cut as in an environment, −1 behind the last item of each.
 
     None is of a protocol's suite, unless it is the suite's seed: where a key is one of theirs, the next one is taken.
-
-    Args:
-        env: Of `CutBoxes` without a pool.
-        seed: Of the sequences; those of the environment have its own.
-        first: Number of the first sequence.
-        number: Of sequences.
     """
     cut = cut_as(env)
     assert cut is not None
@@ -187,7 +164,7 @@ def next_item_loss(network: NextItems, rows: Tensor, draws: Tensor) -> Tensor:
     Args:
         network: That is scored.
         rows: (B, T) int64, sequences of at least two items, −1 behind the last.
-        draws: (B,) float32 in [0, 1), which item of each.
+        draws: (B,) float32 in [0, 1): which item of each.
     """
     number = (rows >= 0).sum(1)
     last = ((number - 1) * draws).long().clamp_max(number - 2)  # place of the item at hand; the next is foretold
