@@ -18,7 +18,7 @@ from tests.policies import checkpoints
 from tests.policies.packing.packer_scenes import NARROW, trained
 from torchrl_gpu.cli import main, serve_policy
 from torchrl_gpu.policies import InferencePolicy
-from torchrl_gpu.policies.export.manifest import sidecar
+from torchrl_gpu.policies.export.manifest import manifest_of
 from torchrl_gpu.system.archives import ENTRY
 
 
@@ -147,7 +147,7 @@ def test_the_hierarchical_packer_is_served_with_the_config_of_its_run(
     words = [str(packer_checkpoint(tmp_path)), "--device", "cpu", "--config", str(tmp_path / "run.yaml")]
     with pytest.raises(ZeroDivisionError):
         serve_policy.main([*words, "--model.env.visible_items", "3"])
-    told = sidecar(served[0])
+    told = manifest_of(served[0])
     assert told["action_shape"] == {"visible_items": 3, "orientations": 4, "placements_x": 7, "placements_y": 7}
     assert told["environment_settings"]["init_args"]["visible_items"] == 3
     assert told["environment_settings"]["init_args"]["items"]["init_args"]["num_objects"] == 12

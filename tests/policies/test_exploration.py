@@ -33,7 +33,7 @@ def chi_square(counts: torch.Tensor) -> float:
 
 def rows(number: int, action: int = 2, batch: tuple[int, ...] | None = None) -> TensorDict:
     """States that share one mask and one greedy action."""
-    batch = batch or (number,)
+    batch = (number,) if batch is None else batch
     return TensorDict(
         {"action": torch.full(batch, action), "action_mask": MASK.expand(*batch, len(MASK)).clone()}, batch_size=batch
     )
@@ -131,19 +131,15 @@ def test_it_is_greedy_unless_told_to_explore(kind: ExplorationType) -> None:
     assert (action == 4).all()  # even where the greedy action is not legal: that is the policy's business
 
 
-@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
-def test_any_batch_shape(batch: tuple[int, ...]) -> None:
-    state = TensorDict({"action": torch.zeros(batch, dtype=torch.int64), "action_mask": MASK.expand(*batch, -1)}, batch)
-    with set_exploration_type(ExplorationType.RANDOM):
-        assert masked()(state)["action"].shape == batch
-
-
 @pytest.mark.parametrize("compiled_operators", [False, True])
-def test_nothing_is_read_back(compiled_operators: bool) -> None:
-    exploration, state = masked(), rows(16)
-    with set_exploration_type(ExplorationType.RANDOM), NoHostReads(compiled_operators):
-        exploration.anneal(10)
-        exploration(state)
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_nothing_is_read_back_in_any_batch(batch: tuple[int, ...], compiled_operators: bool) -> None:
+    continuous = TensorDict({"action": torch.full((*batch, 2), 9.0)}, batch)
+    assert (uniform()(continuous)["action"] == 9).all()  # where nothing is explored
+    for exploration, state in ((masked(), rows(0, batch=batch)), (uniform(), continuous)):
+        with set_exploration_type(ExplorationType.RANDOM), NoHostReads(compiled_operators):
+            exploration.anneal(10)
+            assert exploration(state).shape == batch
 
 
 @pytest.mark.parametrize("wrong", [{"start": 0.1, "end": 0.2}, {"start": 1.1}, {"end": -0.1}, {"frames": 0}])
@@ -188,17 +184,6 @@ def test_an_action_is_random_in_all_its_numbers_or_in_none() -> None:
     explored = action != 9.0
     assert torch.equal(explored[..., 0], explored[..., 1])
     assert explored.float().mean().item() == pytest.approx(0.3, abs=0.02)
-
-
-def test_continuous_actions_are_left_alone_without_exploring() -> None:
-    state = TensorDict({"action": torch.full((3, 2), 9.0)}, [3])
-    assert (uniform()(state)["action"] == 9).all()
-
-
-def test_no_continuous_action_is_read_back() -> None:
-    exploration, state = uniform(), TensorDict({"action": torch.zeros(3, 2)}, [3])
-    with set_exploration_type(ExplorationType.RANDOM), NoHostReads():
-        exploration(state)
 
 
 def test_bounds_are_set_and_not_loaded() -> None:

@@ -311,12 +311,6 @@ def test_the_packer_is_loaded_into_an_environment(tmp_path: Path) -> None:
     assert torch.equal(policy(shown)["action"], wanted)
 
 
-def test_an_environment_is_for_the_packer_alone(tmp_path: Path) -> None:
-    path, _ = checkpoints.saved(tmp_path, "SAC washes")
-    with pytest.raises(ValueError, match="want no env"):
-        load_policy(path, "cpu", env=solids_env(1))
-
-
 def test_weights_that_an_encoder_began_with_are_not_read_again(tmp_path: Path) -> None:
     agent, init_args = checkpoints.washer(video=True)
     init_args["encoder"] = init_args["encoder"] | {"pretrained": "/no/such/file.pt"}

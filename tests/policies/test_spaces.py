@@ -21,9 +21,7 @@ from torchrl_gpu.policies import AgentSpace, PolicyWrapper
 
 def test_robots_in_their_group() -> None:
     space = space_of("v3")
-    assert space.group == ("robots",)
-    assert space.num_actions == 25
-    assert space.masked
+    assert (space.group, space.num_actions, space.masked) == (("robots",), 25, True)
     assert space.observations["observation"] == ((32,), "float32")
     assert space.observations["object_mask"] == ((5,), "bool")
     assert space.size_of("clearance") == 1
@@ -48,16 +46,6 @@ def test_a_packing_environment_tells_its_bin() -> None:
     assert space.extras == {"bin": wanted, "action_shape": list(env.action_shape)}
 
 
-def test_an_observation_of_zeros() -> None:
-    zeros = AgentSpace.of(packing_env()).zeros("item_id", 2)
-    assert torch.equal(zeros, torch.zeros(2, 1, dtype=torch.int64))
-
-
-def test_an_environment_of_others() -> None:
-    space = AgentSpace.of(Corridor(2))
-    assert (space.source, space.extras, space.masked) == ("Corridor", {}, False)
-
-
 def test_what_is_not_observed() -> None:
     with pytest.raises(ValueError, match="AgentSpace: want pixels to observe; NavigationSpec gives only observation"):
         space_of().size_of("pixels")
@@ -71,11 +59,6 @@ def test_an_environment_of_another_kind() -> None:
     spec.action_keys = ["left", "right"]
     with pytest.raises(ValueError, match="AgentSpace: want an environment with one action; NavigationSpec has"):
         AgentSpace.of(spec)
-
-
-def test_bounds_are_of_the_action_alone() -> None:
-    low, high = space_of(num_actions=None, num_envs=1, num_robots=7).bounds
-    assert low.shape == high.shape == torch.Size([2])
 
 
 def test_a_mask_is_one_flag_for_each_action() -> None:
@@ -165,12 +148,8 @@ def test_a_bin_that_was_tampered_with(changes: dict[str, Any]) -> None:
     given["extras"]["bin"] |= changes
     with pytest.raises(ValueError, match=r"^(Bin: .* must |AgentSpace: want a packing environment's, with its bin; )"):
         dqn(AgentSpace.from_dict(given))
-
-
-def test_a_placement_network_without_a_bin() -> None:
-    space = space_of("v2")
     with pytest.raises(ValueError, match="want a packing environment's, with its bin; NavigationSpec gives None"):
-        dqn(space)
+        dqn(space_of("v2"))
 
 
 # -- an agent where there is no environment --

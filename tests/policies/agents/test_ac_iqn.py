@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.policies.navigation_spaces import NavigationSpec, make, transitions
+from tests.policies.navigation_spaces import make, transitions
 
 
 class TwoOutcomes(torch.nn.Module):
@@ -32,12 +32,3 @@ def test_a_careful_actor_learns_not_to_gamble(cvar: float, gambles: bool) -> Non
         optimizer.step()
     action = agent.policy(batch.exclude("action"))["action"]
     assert (action > 0.3).all() if gambles else (action < -0.3).all()
-
-
-def test_a_level_by_a_clearance_that_is_not_observed() -> None:
-    spec = NavigationSpec(num_actions=None, flat=True)
-    del spec.observation_spec["clearance"]
-    with pytest.raises(
-        ValueError, match="ACIQN: an adaptive cvar wants clearance to observe; NavigationSpec gives only"
-    ):
-        make("ACIQN", spec=spec, cvar="adaptive")

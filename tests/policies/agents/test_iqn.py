@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policies.navigation_spaces import NavigationSpec, make, states
+from tests.policies.navigation_spaces import make, spec_for, states
 from tests.tolerances import assert_near
 
 
@@ -32,13 +32,9 @@ def test_the_score_at_a_level_is_the_mean_of_the_quantiles_below_it() -> None:
     assert_near(agent.scores(seen)["action_value"], quantiles.mean(-2))
 
 
-def test_a_level_of_risk_that_is_none() -> None:
-    with pytest.raises(ValueError, match="RiskLevel: cvar must be above 0 and at most 1"):
-        make("IQN", cvar=0.0)
-
-
-def test_a_level_by_a_clearance_that_is_not_observed() -> None:
-    spec = NavigationSpec(flat=True)
+@pytest.mark.parametrize("name", ["IQN", "ACIQN"])
+def test_a_level_by_a_clearance_that_is_not_observed(name: str) -> None:
+    spec = spec_for(name, flat=True)
     del spec.observation_spec["clearance"]
-    with pytest.raises(ValueError, match="IQN: an adaptive cvar wants clearance to observe; NavigationSpec gives only"):
-        make("IQN", spec=spec, cvar="adaptive")
+    with pytest.raises(ValueError, match=f"^{name}: an adaptive cvar wants clearance to observe; NavigationSpec gives"):
+        make(name, spec=spec, cvar="adaptive")

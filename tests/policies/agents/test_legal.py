@@ -13,7 +13,7 @@ from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration
 from tests.policies.agents.corridor import ACTIONS, NETWORKS, PLACES, Corridor
 from torchrl_gpu import policies
 from torchrl_gpu.policies import Agent, AgentSpace, EpsilonGreedy, PolicyWrapper
-from torchrl_gpu.policies.agents.legal import end_without_actions
+from torchrl_gpu.policies.agents.legal import end_without_actions, legal_values
 
 each_agent = pytest.mark.parametrize("name", NETWORKS)
 BATCHES = [(), (6,), (2, 3)]
@@ -175,3 +175,11 @@ def test_a_next_state_without_a_legal_action_is_done_too() -> None:
     ended = end_without_actions(rows, space)["next"]
     assert ended["done"].flatten().tolist() == ended["terminated"].flatten().tolist() == [False, True]
     assert not rows["next", "done"].any()
+
+
+def test_of_bad_actions_a_legal_one_is_chosen() -> None:
+    state = TensorDict({"action_mask": torch.tensor([[False, True, True], [True, False, False]])}, [2])
+    space = AgentSpace("Somewhere", (), {"action_mask": ((3,), "bool")}, num_actions=3)
+    values = legal_values(torch.tensor([[5.0, -2.0, -1.0], [-9.0, -1.0, 0.0]]), state, space)
+    assert values.argmax(-1).tolist() == [2, 0]
+    assert values.isinf().tolist() == (~state["action_mask"]).tolist()

@@ -16,14 +16,7 @@ from torchrl.objectives import ClipPPOLoss
 from tests.no_host_reads import NoHostReads
 from tests.policies.navigation_spaces import NavigationSpec, gradients, states
 from tests.tolerances import assert_near
-from torchrl_gpu.policies import (
-    PPO,
-    AgentSpace,
-    NavigationGaussian,
-    NavigationScores,
-    NavigationValue,
-    PolicyWrapper,
-)
+from torchrl_gpu.policies import PPO, AgentSpace, NavigationGaussian, NavigationScores, NavigationValue, PolicyWrapper
 from torchrl_gpu.policies.losses import weighted_mean
 
 KINDS = ("discrete", "continuous")

@@ -10,7 +10,6 @@ from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.policies.navigation_spaces import make, transitions
-from tests.tolerances import assert_near
 from torchrl_gpu.policies import PeriodicTargets, PolicyWrapper, SoftTargets
 from torchrl_gpu.policies.targets import TargetUpdate
 
@@ -48,11 +47,6 @@ def test_noise_is_in_the_loss_and_its_size_is_learnt() -> None:
     sizes = [weight.grad for name, weight in agent.online.named_parameters() if "sigma" in name]
     assert len(sizes) == 12
     assert all(slope.any() for slope in sizes)
-
-
-def test_atoms() -> None:
-    agent: Any = make("Rainbow")
-    assert_near(agent.online.support, torch.linspace(-10, 45, 51))
 
 
 def test_scores_are_means_by_hand() -> None:

@@ -14,6 +14,8 @@ from torchvision.models.video import r3d_18
 
 from tests.policies.video.scenes import SHAPES, made, random_clips, scramble
 from torchrl_gpu.policies import R3D18, ClipEncoder, Simple2DCNN, Simple3DCNN, TimeSformer
+from torchrl_gpu.policies.encoders import clips, settings
+from torchrl_gpu.policies.encoders.clips import register_encoder
 from torchrl_gpu.policies.encoders.r3d import FrozenBatchNorm3d
 
 SHAPE = SHAPES["simple2dcnn"]
@@ -33,6 +35,22 @@ def test_the_settings_reach_the_encoder(arch: str) -> None:
     assert type(encoder) is CLASSES[arch]
     assert (encoder.num_features, encoder.checkpointing, encoder.clip_shape) == (7, True, SHAPES[arch])
     assert not isinstance(encoder, TimeSformer) or encoder.patch == 4
+
+
+def test_an_encoder_of_ones_own_is_another_arch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clips, "ENCODERS", dict(clips.ENCODERS))
+    monkeypatch.setattr(settings, "ENCODERS", clips.ENCODERS)
+    with pytest.raises(ValueError, match=r"arch must be one of .*; got 'wide'"):
+        ClipEncoder("wide")
+
+    @register_encoder
+    class Wide(Simple2DCNN):
+        def __init__(self, clip_shape: Any, num_features: int = 64, *, checkpointing: bool = False) -> None:
+            super().__init__(clip_shape, 2 * num_features, checkpointing=checkpointing)
+
+    encoder = ClipEncoder("wide", num_features=7).make(SHAPE)
+    assert type(encoder) is Wide
+    assert encoder(random_clips(2, SHAPE)).shape[-1] == 14
 
 
 def test_a_command_line_and_a_file_give_the_same() -> None:

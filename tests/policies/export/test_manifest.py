@@ -11,13 +11,13 @@ from tests.training.tiny import packing_env
 from tests.training.tiny_navigation import marine_env
 from torchrl_gpu.envs import DishwashingEnv
 from torchrl_gpu.policies import AgentSpace, InferencePolicy, load_policy
-from torchrl_gpu.policies.export.manifest import elements_of, sidecar
+from torchrl_gpu.policies.export.manifest import elements_of, manifest_of
 from torchrl_gpu.policies.networks.perceptron import Perceptron
 from torchrl_gpu.policies.tensordict_module import Entry
 
 
 def of(space: AgentSpace, *names: str) -> InferencePolicy:
-    """A policy that reads these entries, as far as a sidecar looks at it."""
+    """A policy that reads these entries, as far as a manifest describes it."""
     policy = Entry("action", Perceptron([1, 1]))
     policy.in_keys = list(names)
     return InferencePolicy(policy, space, "test")
@@ -31,7 +31,7 @@ def test_a_packer_says_what_its_actions_stand_for(tmp_path: Path) -> None:
         "init_args": {"items": items, "orientations": "yaw"},
     }
     torch.save(checkpoints.content_of(agent, init_args), tmp_path / "last.ckpt")
-    told = sidecar(load_policy(tmp_path / "last.ckpt", "cpu"))
+    told = manifest_of(load_policy(tmp_path / "last.ckpt", "cpu"))
     assert told["action_shape"] == {"visible_items": 1, "orientations": 2, "placements_x": 5, "placements_y": 5}
     assert told["bin"]["size_m"] == [5.0, 5.0, 5.0]
     assert told["bin"]["cells"] == [5, 5]
@@ -67,7 +67,7 @@ def test_every_entry_that_a_network_reads_is_explained(env: object) -> None:
     space = AgentSpace.of(env)  # type: ignore[arg-type]
     read = {"box_heightmap", "item_size", "z_map", "legal_mask", "action_mask", "observation", "object_mask", "clip"}
     policy = of(space, *(name for name in space.observations if name in read))
-    told = sidecar(policy)
+    told = manifest_of(policy)
     for entry in (*told["inputs"], *told["outputs"]):
         assert entry["meaning"] != "an entry of the environment's own"
         elements = elements_of(policy, entry["name"])
@@ -76,7 +76,7 @@ def test_every_entry_that_a_network_reads_is_explained(env: object) -> None:
 
 def test_an_environment_of_ones_own_is_described_by_its_shapes() -> None:
     space = AgentSpace("Mine", (), {"height": ((3,), "float32")}, low=(-1.0,), high=(float("inf"),))
-    told = sidecar(of(space, "height"))
+    told = manifest_of(of(space, "height"))
     assert told["inputs"][0]["shape"] == ["batch", 3]
     assert told["outputs"][0]["high"] == [None]
     assert "bin" not in told

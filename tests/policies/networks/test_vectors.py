@@ -1,4 +1,4 @@
-"""Values of actions from vectors."""
+"""Networks over vectors: shapes, names, limits, dtypes, and an agent that acts by them."""
 
 from __future__ import annotations
 
@@ -6,48 +6,87 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 
-from torchrl_gpu.policies import AgentSpace, VectorActor, VectorCritic, VectorGaussian, VectorScores, VectorValue
-
-SPACE = AgentSpace(
-    "Somewhere",
-    (),
-    {"place": ((2,), "float32"), "speed": ((3,), "float32"), "arrived": ((1,), "bool"), "map": ((4, 4), "float32")},
-    num_actions=5,
+from torchrl_gpu.policies import (
+    SAC,
+    AgentSpace,
+    PolicyWrapper,
+    VectorActor,
+    VectorCritic,
+    VectorGaussian,
+    VectorScores,
+    VectorValue,
 )
 
+VECTORS = {
+    "place": ((2,), "float32"),
+    "speed": ((3,), "float32"),
+    "arrived": ((1,), "bool"),
+    "map": ((4, 4), "float32"),
+}
+DISCRETE = AgentSpace("Somewhere", (), VECTORS, num_actions=5)
+CONTINUOUS = AgentSpace("Somewhere", (), VECTORS, low=(-1.0, 0.0), high=(1.0, 2.0))
+SHAPES: dict[Any, tuple[int, ...]] = {
+    VectorScores: (7, 5),
+    VectorActor: (7, 2),
+    VectorGaussian: (7, 2),
+    VectorValue: (7, 1),
+    VectorCritic: (7, 1),
+}
 
-def test_every_vector_of_real_numbers_is_seen_and_nothing_else() -> None:
-    network = VectorScores(SPACE, hidden=(8,))
+
+def space_of(make: Any) -> AgentSpace:
+    return DISCRETE if make is VectorScores else CONTINUOUS
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("make", SHAPES)
+def test_every_vector_of_real_numbers_is_read_and_outputs_are_float32(make: Any, layer_norm: bool) -> None:
+    network = make(space_of(make), hidden=(8,), layer_norm=layer_norm)
     assert network.in_keys == ["place", "speed"]
-    place, speed = torch.randn(7, 2), torch.randn(7, 3)
-    values = network(place, speed)
-    assert values.shape == (7, 5)
-    assert torch.allclose(values, network.net(torch.cat([place, speed], 1)))
+    assert any(isinstance(layer, torch.nn.LayerNorm) for layer in network.modules()) == layer_norm
+    given = [torch.randn(7, 2), torch.randn(7, 3), torch.randn(7, 2)][: 2 + (make is VectorCritic)]
+    joined = network.net(torch.cat(given, 1))
+    for lower in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=lower):
+            out = network(*given)
+        for each in out if isinstance(out, tuple) else (out,):
+            assert each.shape == SHAPES[make]
+            assert each.dtype is torch.float32
+        if not lower and not isinstance(out, tuple):
+            assert torch.equal(out, joined)
 
 
 def test_the_order_of_names_is_that_of_the_inputs() -> None:
-    assert VectorScores(SPACE, ["speed", "place"]).in_keys == ["speed", "place"]
+    assert VectorScores(DISCRETE, ["speed", "place"]).in_keys == ["speed", "place"]
 
 
 @pytest.mark.parametrize("names", [["map"], ["nothing"], []])
-def test_what_is_no_vector_is_refused(names: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"^VectorScores: want observations among .* Somewhere, place, speed; got"):
-        VectorScores(SPACE, names)
+@pytest.mark.parametrize("make", [VectorScores, VectorCritic])
+def test_what_is_no_vector_is_refused(make: Any, names: list[str]) -> None:
+    wanted = rf"^{make.__name__}: want observations among .* Somewhere, place, speed; got"
+    with pytest.raises(ValueError, match=wanted):
+        make(space_of(make), names)
 
 
 def test_a_continuous_action_is_refused() -> None:
-    space = AgentSpace("Somewhere", (), {"place": ((2,), "float32")}, low=(-1.0,), high=(1.0,))
     with pytest.raises(ValueError, match="want a discrete action"):
-        VectorScores(space)
+        VectorScores(CONTINUOUS)
 
 
-@pytest.mark.parametrize("make", [VectorScores, VectorActor, VectorGaussian, VectorValue, VectorCritic])
-def test_outputs_are_float32_under_autocast(make: Any) -> None:
-    bounds: Any = {"num_actions": 3} if make is VectorScores else {"low": (-1.0,), "high": (1.0,)}
-    network = make(AgentSpace("Test", (), {"place": ((4,), "float32")}, **bounds))
-    given = [torch.zeros(2, 4), torch.zeros(2, 1)][: 1 + (make is VectorCritic)]
-    with torch.autocast("cpu", torch.bfloat16):
-        out = network(*given)
-    for each in out if isinstance(out, tuple) else (out,):
-        assert each.dtype is torch.float32
+def test_the_spread_of_actions_is_kept_within_limits() -> None:
+    network = VectorGaussian(CONTINUOUS, hidden=(8,))
+    for weight in network.parameters():
+        weight.data.mul_(1e4)
+    _, log_std = network(torch.randn(99, 2), torch.randn(99, 3))
+    assert log_std.min() >= network.smallest
+    assert log_std.max() <= network.largest
+
+
+def test_an_agent_acts_by_them() -> None:
+    policy = PolicyWrapper(SAC(CONTINUOUS, actor=VectorGaussian, critic=VectorCritic)).eval()
+    action = policy(TensorDict({"place": torch.randn(5, 2), "speed": torch.randn(5, 3)}, [5]))["action"]
+    assert action.shape == (5, 2)
+    assert (action >= torch.tensor([-1.0, 0.0])).all()
+    assert (action <= torch.tensor([1.0, 2.0])).all()

@@ -44,8 +44,7 @@ def images(request: pytest.FixtureRequest, network: nn.Module) -> Tensor:
     return maps(5, *shape)
 
 
-@pytest.mark.parametrize("grid", [(1, 1), (5, 5), (8, 8), (9, 16), (13, 3)])
-@pytest.mark.parametrize("depth", [2, 3, 5])
+@pytest.mark.parametrize(("grid", "depth"), [((1, 1), 2), ((5, 5), 3), ((8, 8), 2), ((9, 16), 5), ((13, 3), 3)])
 def test_a_score_for_every_place_of_any_grid(grid: tuple[int, int], depth: int) -> None:
     scores = stirred(PlacementUNet(4, channels=[8] * depth))(maps(2, 4, *grid))
     assert scores.shape == (2, *grid)
@@ -77,8 +76,7 @@ def test_where_a_thing_is_decides_the_score() -> None:
     assert (second[34:43, 16:25] - around).abs().amax() < 1e-3 * around.abs().amax()
 
 
-@pytest.mark.parametrize("encoder", ["resnet18", "resnet50"])
-@pytest.mark.parametrize("depth", [2, 3, 4, 5])
+@pytest.mark.parametrize(("encoder", "depth"), [("resnet18", 2), ("resnet18", 5), ("resnet50", 3), ("resnet50", 4)])
 def test_every_weight_of_the_u_net_learns(depth: int, encoder: str) -> None:
     network = stirred(PlacementUNet(4, encoder, [8] * depth))
     network(maps(2, 4, 32, 32)).square().sum().backward()

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 
 from tests.no_host_reads import NoHostReads
 from tests.policies.packing import naive
-from tests.policies.packing.packer_scenes import ENVS, boxes_env, random_states, solids_env, variants_of
+from tests.policies.packing.packer_scenes import ENVS, random_states, solids_env, variants_of
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks, PileValuePacker, PileValues
 from torchrl_gpu.policies.packing.hierarchical.pile_values import _SHIPPED, NAMES, WINDOWS
@@ -179,25 +179,15 @@ def test_what_comes_with_the_package_are_weights_of_these_numbers() -> None:
     [
         ({"items": 0}, "PileValuePacker: items must be at least 1; got 0"),
         ({"placements": 0}, "PileValuePacker: placements must be at least 1; got 0"),
+        ({"include": ()}, "PileValuePacker: want an environment that includes z_map; got one of"),
+        ({"weights": [1.0] * 4}, "PileValues: want 15 weights; got 4"),
+        ({"weights": [float("nan")] * 15}, "PileValues: rest_6% must"),
     ],
 )
-def test_numbers_of_items_and_placements(changes: dict[str, Any], message: str) -> None:
+def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
+    env = solids_env(include=changes.pop("include", ("z_map",)))
     with pytest.raises(ValueError, match=message):
-        PileValuePacker(boxes_env(), **changes)
-
-
-def test_an_environment_without_z_maps() -> None:
-    with pytest.raises(ValueError, match="PileValuePacker: want an environment that includes z_map; got one of"):
-        PileValuePacker(solids_env(include=()))
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [([1.0] * 4, "PileValues: want 15 weights; got 4"), ([float("nan")] * 15, "PileValues: rest_6% must")],
-)
-def test_weights_that_are_none(weights: list[float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PileValues(weights)
+        PileValuePacker(env, PileValues(changes.pop("weights", None)), **changes)
 
 
 @pytest.mark.parametrize("size", [(1, 6), (6, 1), (1, 1)])
