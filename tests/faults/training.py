@@ -98,7 +98,7 @@ CLIPS: list[Mutant] = [
         "and key not in told",
         "",
         "policies/test_spaces.py",
-        "training/test_dishwashing_configs.py",
+        "training/test_configs.py",
     ),
 ]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import forks, test_end_to_end
-from tests.training import resuming, test_navigation_configs
+from tests.training import resuming, test_configs
 from torchrl_gpu import cli, configs
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.checkpoints.files import newest_checkpoint
@@ -25,7 +25,7 @@ NAMES = configs.names()
 def arguments(name: str, folder: Path, updates: int = UPDATES) -> list[str]:
     """Of a run of so many updates that saves whenever it can, and logs every training step as CSV."""
     by_worlds = name.startswith("navigation_") or name == "ppo_marine.yaml"
-    few = test_navigation_configs.shortened(name, folder) if by_worlds else test_end_to_end.small(name)
+    few = test_configs.shortened(name, folder) if by_worlds else test_end_to_end.small(name)
     few = [each for each in few if "max_steps" not in each or "model." in each or "data." in each]
     few = [each for each in few if "logger" not in each]
     logger = f"{{class_path: lightning.pytorch.loggers.CSVLogger, init_args: {{save_dir: {folder}/csv, name: null}}}}"

@@ -1,0 +1,128 @@
+"""The shipped runs of robots and dishes, shortened: what the commands of `lightning` do with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.deterministic import Deterministic
+from torchrl_gpu import configs
+from torchrl_gpu.cli.lightning_cli import run
+
+NAVIGATION = [f"navigation_{agent}.yaml" for agent in ("ac_iqn", "ddpg", "dqn", "iqn", "rainbow", "sac")]
+SHIFTS = ["dishwashing_feasible.yaml", "dishwashing_video.yaml"]
+ENCODERS: dict[str, tuple[int, int]] = {"simple2dcnn": (4, 16), "simple3dcnn": (4, 16), "timesformer": (2, 16)}
+FILM = ["--trainer.callbacks+=torchrl_gpu.callbacks.TrainingFilm", "--trainer.callbacks.first_after_s=0"]
+
+
+def shortened(name: str, folder: Path, **more: Any) -> list[str]:
+    """Arguments of a run of a few updates with few, short episodes; everything else is as shipped."""
+    options: dict[str, Any] = {
+        "model.env.num_envs": 4,
+        "data.steps_per_epoch": 2,
+        "trainer.default_root_dir": folder,
+        "trainer.logger.init_args.save_dir": folder,
+        "trainer.log_every_n_steps": 1,
+        "trainer.accelerator": "cpu",
+    }
+    if name in SHIFTS:
+        options |= {"model.env.max_steps": 8, "data.num_episodes": 3, "data.num_val_episodes": 2}
+        options |= {"model.replay.capacity": 100, "model.warmup_frames": 32}
+    else:
+        options |= {"model.env.pool": 16, "model.env.max_steps": 20, "data.max_steps": 10}
+        options |= {"data.val_worlds_per_level": 1, "data.worlds_per_level": 1}
+    if name == "dishwashing_video.yaml":
+        options |= {"model.env.frame_size": "[16,16]", "model.encoder.num_features": 8}
+    if name in NAVIGATION:
+        options |= {"model.replay.capacity": 1000, "model.warmup_frames": 64}
+    if name.startswith("ppo_"):
+        options |= {"model.rollout_steps": 8, "model.epochs": 1, "model.minibatches": 2}
+    else:
+        options |= {"model.batch_size": 8, "model.updates_per_step": 2}
+    return ["--config", configs.find(name), *(f"--{key}={value}" for key, value in {**options, **more}.items())]
+
+
+def test_every_config_is_tested() -> None:
+    others = ("packing", "ppo_packing", "bc")  # in `test_end_to_end`
+    tested = [*NAVIGATION, "ppo_marine.yaml", *SHIFTS]
+    assert sorted(tested) == sorted(name for name in configs.names() if not name.startswith(others))
+
+
+@pytest.mark.parametrize("name", [*NAVIGATION, "ppo_marine.yaml", *SHIFTS])
+def test_it_trains_and_shows(name: str, tmp_path: Path) -> None:
+    film = FILM if name in SHIFTS else []
+    with Deterministic():
+        run("fit", [*shortened(name, tmp_path), *film, "--trainer.max_steps=4", "--trainer.deterministic=true"])
+    (events,) = (tmp_path / "tensorboard").rglob("events*")
+    shown = EventAccumulator(str(events))
+    shown.Reload()
+    scalars, images = set(shown.Tags()["scalars"]), set(shown.Tags()["images"])
+    if name in SHIFTS:
+        assert {"train/loss", "train/profit", "train/broken", "val/profit", "val/clean"} <= scalars
+        assert "training: environment 0" in images
+        assert ("training: clip of environment 0" in images) is (name == "dishwashing_video.yaml")
+    else:
+        assert {"train/loss", "val/success", "val/collision_rate", "val/arrived"} <= scalars
+        assert name == "ppo_marine.yaml" or {"train/success", "train/collided"} <= scalars  # no episode has ended
+        assert "crossings" in images
+
+
+@pytest.mark.parametrize(
+    ("name", "score", "files"),
+    [
+        ("navigation_iqn.yaml", "success", ["crossings.json", "crossing.gif"]),
+        ("ppo_marine.yaml", "success", ["crossings.json", "crossing.gif"]),
+        ("dishwashing_video.yaml", "profit", ["plans.json", "episode.gif"]),
+    ],
+)
+def test_commands_that_go_on_from_a_checkpoint(
+    name: str, score: str, files: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = shortened(name, tmp_path)
+    run("fit", [*options, "--trainer.max_steps=2"])
+    checkpoint = f"--ckpt_path={tmp_path / 'checkpoints' / 'last.ckpt'}"
+    run("fit", [*options, "--trainer.max_steps=4", checkpoint])
+    capfd.readouterr()
+    for command in ("validate", "test", "predict"):
+        run(command, [*options, checkpoint])
+        assert score in capfd.readouterr().out or command == "predict"
+    assert json.loads((tmp_path / "evaluation.json").read_text())["policies"]
+    assert all((tmp_path / file).exists() for file in files)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    state = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    return state["state_dict"] | {"frames": torch.tensor(state["frames"])}
+
+
+def test_how_often_it_is_validated_changes_nothing(tmp_path: Path) -> None:
+    for steps in (1, 3):
+        options = {"data.steps_per_epoch": steps, "trainer.max_steps": 8}
+        run("fit", shortened("dishwashing_feasible.yaml", tmp_path / str(steps), **options))
+    often, seldom = weights(tmp_path / "1"), weights(tmp_path / "3")
+    assert all(torch.equal(often[key], seldom[key]) for key in often)
+
+
+def test_checkpoints_are_named_by_episodes(tmp_path: Path) -> None:
+    options = shortened("dishwashing_video.yaml", tmp_path, **{"model.rollout_steps": 8, "trainer.max_steps": 8})
+    config = Path(configs.find("dishwashing_video.yaml")).read_text(encoding="utf-8")
+    assert "every_n_episodes: 5000, every_n_minutes: 10, name: sac_video" in config
+    changed = tmp_path / "often.yaml"
+    changed.write_text(config.replace("every_n_episodes: 5000,", "every_n_episodes: 4,"))
+    run("fit", ["--config", str(changed), *options[2:]])
+    names = {path.stem for path in (tmp_path / "checkpoints").glob("sac_video_ep*.ckpt")}
+    assert names == {"sac_video_ep16", "sac_video_ep20"}
+
+
+@pytest.mark.parametrize("arch", ENCODERS)
+def test_another_encoder_by_one_option(arch: str, tmp_path: Path) -> None:
+    length, side = ENCODERS[arch]
+    more = {"model.encoder.arch": arch, "model.env.clip_length": length, "model.env.frame_size": f"[{side},{side}]"}
+    run("fit", [*shortened("dishwashing_video.yaml", tmp_path, **more), "--trainer.max_steps=2"])
+    hyper = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["torchrl_gpu"]["config"]
+    assert hyper["model"]["init_args"]["encoder"]["arch"] == arch
