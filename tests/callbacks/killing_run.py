@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
+from tests import forks
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import EnvWorkers, EpisodeCheckpoint
 
@@ -35,5 +37,7 @@ class Kills(Callback):
 def main(folder: Path, who: str) -> None:
     """A run of eight updates."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
+    if who == "worker":  # forked workers start at once, but are in the process group of their server
+        multiprocessing.get_context = lambda method: forks.CONTEXT  # type: ignore[assignment,misc]
     workers = EnvWorkers(num_workers=2)
     fit(module(), folder, 8, EpisodeCheckpoint(), workers, Kills(workers, who))
