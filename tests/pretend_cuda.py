@@ -35,6 +35,7 @@ mixed; factories are overridden under the dispatcher's CUDA key; `harness.device
 from __future__ import annotations
 
 import ctypes
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -90,12 +91,17 @@ def waits() -> AbstractContextManager[Waits]:
     return waits()
 
 
+def _compiler() -> list[str]:
+    """The C compiler of this machine, or that of the package `ziglang`."""
+    return ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
+
+
 def _load_driver() -> ctypes.CDLL:
     """Symbols that torch's own libraries find before those of CUDA, since they are global."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "driver.c"), Path(folder, "libcuda.so.1")
         source.write_text(_DRIVER, encoding="ascii")
-        subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True)
+        subprocess.run([*_compiler(), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True)
         return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from tests.native.compilers import need_compiler
+from tests.native.compilers import need_compiler, need_torch_compile
 from torchrl_gpu import cli, native
 from torchrl_gpu.cli import doctor
 from torchrl_gpu.cli import self_tests as tests_of_doctor
@@ -81,6 +81,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]) -> None:
+    need_torch_compile()
     assert cli.main(["doctor", "--full"], "torchrl-gpu") == 0
     said = capsys.readouterr()
     assert "cuda" in said.out
@@ -90,6 +91,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]) -> Non
 
 
 def test_doctor_as_json(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]) -> None:
+    need_torch_compile()
     assert cli.main(["doctor", "--json"], "torchrl-gpu") == 0
     findings = json.loads(capsys.readouterr().out)
     assert {"packing", "device", "software", "compile", "streaming"} == {finding["group"] for finding in findings}

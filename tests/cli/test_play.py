@@ -106,7 +106,7 @@ def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
     assert meta["policy"] == "pretrained"
     assert meta["action/0"] >= 0 < meta["inference_ms"]
     serving.send_signal(signal.SIGTERM)
-    _, errors = serving.communicate(timeout=30)
+    _, errors = serving.communicate(timeout=600)
     assert serving.returncode == 0
     assert "Traceback" not in errors
 
@@ -115,7 +115,7 @@ def test_told_to_end_while_the_policy_is_loaded(serving: subprocess.Popen[str]) 
     assert serving.stdout is not None
     assert "loading the policy" in next(serving.stdout)
     serving.send_signal(signal.SIGTERM)
-    said, errors = serving.communicate(timeout=60)
+    said, errors = serving.communicate(timeout=600)
     assert serving.returncode == 0
     assert "pretrained" not in said, "it was not waited for"
     assert errors == ""
@@ -134,7 +134,7 @@ def test_the_page_is_served_and_mistakes_are_found_before_anything_heavy_is_load
         "play._load = load\n"
         f"sys.exit(cli.main(['{word}', '--config', 'packing_dqn.yaml', '--port', '0'], 'torchrl-gpu'))\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
     assert (run.returncode, run.stderr) == (2, "error: []\n")
     assert run.stdout.splitlines()[1] == "Environment 0 (loading) {'policy': 'loading'} True"
 

@@ -99,7 +99,7 @@ def test_scripts_from_another_folder(program: str, tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=600,
         )
 
     assert script("--help").stdout.startswith(f"usage: {program} SUBCOMMAND")

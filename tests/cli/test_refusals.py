@@ -17,7 +17,7 @@ WRONG: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; what
         ("packing --seconds nan", "--seconds must be a finite number above 0; got nan"),
         ("packing --device abacus", "get_device"),
         ("packing --settings bpp9", "bpp9"),
-        ("unpacking", "environment must be one of 'packing'; got 'unpacking'"),
+        ("unpacking", "environment must be one of packing; got 'unpacking'"),
         ("", "want environment; got none"),
     ],
     "cost --config packing.yaml": [
@@ -44,8 +44,8 @@ WRONG: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; what
         ),
     ],
     " ".join(["evaluate packing_irregular", *QUICK, *SMALL]): [
-        ("--methods foo", "--methods must be one of 'random', 'dbl', "),
-        ("--sets hardest", "--sets must be one of 'easy', 'hard'; got 'hardest'"),
+        ("--methods foo", "--methods must be one of random, dbl, "),
+        ("--sets hardest", "--sets must be one of easy, hard; got 'hardest'"),
         ("--case=3", "want a known option, such as cases; got 'case'"),
         ("--cases=0", "--cases must be at least 1; got 0"),
         ("--visible 5 -1", "--visible must be at least 0; got -1"),
@@ -55,7 +55,7 @@ WRONG: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; what
         ("--model.env.visible=3", "Option 'visible' is not accepted"),
     ],
     "evaluate bpp10 --device=cpu": [
-        ("--protocol=cut3", "'discrete125', 'free125'; got 'cut3'"),
+        ("--protocol=cut3", "discrete125, free125; got 'cut3'"),
         ("", "want --protocol; got none"),
         ("--protocol=rs --policy nobody", "--policy must be baselines, random, first-fit, bph"),
         ("--protocol=rs --policy orders", "rs or the path of a checkpoint; got 'orders'"),
@@ -69,7 +69,7 @@ WRONG: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; what
         ("--protocol=rs --policy rs --knows stream --visible=2", "--knows want --visible=1; got 2"),
         ("--protocol=rs --policy dbl --knows stream", "--knows want a policy of afterstate values; got none"),
         ("--protocol=rs --policy rs --knows stream --beam=0", "--beam must be at least 1; got 0"),
-        ("--protocol=rs --policy rs --knows all", "'boxes', 'stream'; got 'all'"),
+        ("--protocol=rs --policy rs --knows all", "boxes, stream; got 'all'"),
         ("--protocol=rs --first=-1", "--first must be at least 0; got -1"),
         ("--protocol=rs --sequences none.pt", "none.pt: want a file of box sequences; there is none"),
     ],

@@ -53,7 +53,7 @@ def run(job: dict[str, Any], home: Path, found: int) -> tuple[int, str]:
         (programs / name).chmod(0o755)
     given = {key: value or "s3://bucket/run" for key, value in job["envs"].items() if key != "OPTIONS"}
     environment = os.environ | given | {"HOME": str(home), "OPTIONS": "--trainer.max_steps 8"}
-    made = subprocess.run(["bash", "-c", job["run"]], env=environment, check=False, timeout=60)
+    made = subprocess.run(["bash", "-c", job["run"]], env=environment, check=False, timeout=600)
     return made.returncode, calls.read_text()
 
 

@@ -44,5 +44,5 @@ def test_it_learns_writes_and_loads(tmp_path: Path) -> None:
 
 def test_the_device_stands_in_the_help() -> None:
     words = [sys.executable, str(EXAMPLE), "--help"]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=600, check=True).stdout
     assert re.search(r"--device DEVICE\s+auto, cpu, cuda or cuda:N \(default: auto\)", shown)

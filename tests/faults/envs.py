@@ -145,7 +145,7 @@ ADAPTERS: list[Mutant] = [
     mutant("time_limits_are_told", "bool(truncated[row])", "not bool(truncated[row])", _SB3, k=_QUICK),
     mutant(
         "terminal_observations",
-        'self._told["final_obs"][row]',
+        'self._infos["final_obs"][row]',
         "({n: v[row] for n, v in seen.items()} if isinstance(seen, dict) else seen[row])",
         _SB3,
         k=_QUICK,

@@ -95,7 +95,7 @@ CLIPS: list[Mutant] = [
     ),
     mutant(
         "outcomes_are_not_seen",
-        "and key not in told",
+        "and key not in outcomes",
         "",
         "policies/test_spaces.py",
         "training/test_configs.py",

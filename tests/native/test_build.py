@@ -44,7 +44,7 @@ def empty_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command = [*build.compiler(), "-shared", "-fPIC", str(folder / "empty.cpp"), "-o", str(folder / "empty.so")]
     except CompilerError as error:
         pytest.skip(f"needs a C++ compiler: {error}")
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=600)
     return folder / "empty.so"
 
 
@@ -215,7 +215,7 @@ def started() -> subprocess.Popen[str]:
 
 
 def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    said = [process.communicate(timeout=60) for process in processes]
+    said = [process.communicate(timeout=600) for process in processes]
     return [(p.returncode, out.strip(), err) for p, (out, err) in zip(processes, said, strict=True)]
 
 

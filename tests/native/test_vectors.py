@@ -40,7 +40,8 @@ def narrower(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     defined = subprocess.run(words, capture_output=True, text=True, check=False)
     if defined.returncode:
         pytest.skip("the compiler has no flags for it")
-    assert {name: f"{name} 1" in defined.stdout for name in macros} == macros
+    if {name: f"{name} 1" in defined.stdout for name in macros} != macros:
+        pytest.skip("the compiler takes the flags and keeps the instructions, as zig does")
     return compiled_with(flags, tmp_path_factory.mktemp("cache"))
 
 

@@ -330,7 +330,7 @@ with StreamServer(port=0) as server:
 server.start().publish(np.zeros((4, 6, 3), np.uint8))
 print(server.port, *(name for name in ("torch", "lightning", "multiprocessing") if name in sys.modules))
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(done.stdout))).close()
@@ -347,7 +347,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert "want aiohttp, which an extra brings, pip install 'torchrl_gpu[stream]'" in done.stdout
 
 

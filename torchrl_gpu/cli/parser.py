@@ -73,6 +73,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises a ValueError in three parts where argparse would print a usage text and exit."""
+        # Python 3.13 lists choices without quotes.
+        message = re.sub(r"\(choose from .*\)", lambda choices: choices[0].replace("'", ""), message)
         for pattern, wanted in _ERRORS.items():
             message = re.sub(pattern, wanted, message)
         raise ValueError(f"{self.prog}: {message}")
