@@ -101,7 +101,9 @@ def _load_driver() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "driver.c"), Path(folder, "libcuda.so.1")
         source.write_text(_DRIVER, encoding="ascii")
-        subprocess.run([*_compiler(), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True)
+        subprocess.run(
+            [*_compiler(), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True
+        )
         return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
