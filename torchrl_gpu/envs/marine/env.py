@@ -285,11 +285,14 @@ class MarineNavEnv(BatchedEnv):
         """Sensor readings of the robots, with the noise of a step of the streams `key` (N,)."""
         if self.version == "v2":
             return see_v2(motion, scene, there, self.craft)
-        noise = None
-        if self.sensor_noise:
-            streams = draw_bits(draw_bits(key, torch.full_like(key, _NOISE_STREAM)), self._robot_index)  # (R, 1, N)
-            noise = draw_noise(streams, step, self.sizes.obstacles + self.sizes.robots, self._radius_factors)
-        return see_v3(motion, scene, there, self.craft, noise)
+        return see_v3(motion, scene, there, self.craft, self._noise(key, step))
+
+    def _noise(self, key: Tensor, step: Tensor) -> Tensor | None:
+        """Errors of all sensors in a step, as `draw_noise` returns them; None where sensors have none."""
+        if not self.sensor_noise:
+            return None
+        streams = draw_bits(draw_bits(key, torch.full_like(key, _NOISE_STREAM)), self._robot_index)  # (R, 1, N)
+        return draw_noise(streams, step, self.sizes.obstacles + self.sizes.robots, self._radius_factors)
 
     def _outcome(self, motion: Tensor, scene: Scene, sight: Sight) -> Outcome:
         turn = None
