@@ -560,7 +560,7 @@ class Asks(Callback):
 
     def on_train_batch_start(self, trainer, pl_module, *args) -> None:  # type: ignore[no-untyped-def]
         if trainer.global_step in self.updates:
-            os.kill(os.getpid(), self.number)
+            signal.raise_signal(self.number)
 
 
 @pytest.fixture
@@ -607,7 +607,7 @@ def test_a_run_that_is_asked_to_end_while_it_saves_saves_to_the_end(
 
     def asking(*args: Any) -> None:
         if not asked:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         asked.append(args)
         write(*args)
 
@@ -643,7 +643,7 @@ def test_a_run_that_fills_its_replay_ends_when_it_is_asked(number: signal.Signal
     def asking() -> None:
         plays["made"] += 1
         if plays["made"] == 3:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         play()
 
     run._play = asking  # type: ignore[method-assign]

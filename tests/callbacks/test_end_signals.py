@@ -39,7 +39,7 @@ class TimeLimit(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         if "SLURM_JOB_ID" in os.environ and not is_restart() and trainer.global_step == self.updates:
-            os.kill(os.getpid(), signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
 
 
 @pytest.fixture

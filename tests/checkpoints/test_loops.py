@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ class Story(Callback):
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._tell("step", trainer, batch_idx, batch)
         if self.ends_at and trainer.global_step == self.ends_at - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         self._tell("validation", trainer, trainer.fit_loop.epoch_loop.batch_idx)

@@ -52,7 +52,7 @@ class Terminated(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if RANK == 1 and trainer.global_step == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
 
 
 def whole(name: str) -> None:
