@@ -149,7 +149,7 @@ for each in cases.GIVEN:
 for each in cases.AVERAGED:
     averaged(each, "average")
     averaged(each, "average rest", cases.half(FOLDER / "average" / each))
-by_episodes()
 terminated()
+by_episodes()
 failed()
 (FOLDER / f"told-{RANK}.json").write_text(json.dumps(TOLD))
