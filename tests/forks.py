@@ -54,7 +54,7 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], log: Path, fold
 def results(
     function: Callable[[Path], dict[str, Any]], paths: list[Path], prepare: Callable[[], None] = lambda: None
 ) -> list[dict[str, Any]]:
-    """What a function returns of each path, as JSON, in forks of this process: one that dies is followed by another.
+    """Results of a function for each path, as JSON, from forks of this process: one that dies is followed by another.
 
     Each fork calls `prepare` first. The result of a path at which a fork died, or for which it took longer than half a
     minute, is `{"end": "status N"}`, with N as `os.wait` gives it.

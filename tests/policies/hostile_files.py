@@ -456,7 +456,7 @@ def made(folder: Path, seed: int = 0) -> Iterator[Path]:
 
 
 def ended(path: Path) -> dict[str, Any]:
-    """How loading a file ends, what is said, and the most memory that the process had, in MiB."""
+    """Outcome of loading a file, its message, and the peak memory of the process, in MiB."""
     end, said = "loaded", ""
     try:
         load_policy(path, "cpu")

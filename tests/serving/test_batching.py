@@ -110,7 +110,7 @@ async def test_an_error_reaches_those_that_it_concerns_and_the_next_are_decided(
 
 
 async def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
-    """Whether the policy raises over it, or makes of it what is not finite."""
+    """True where the policy raises over it, or its result is not finite."""
     watched: list[list[list[float]]] = []
     poisoned = rows(1, 2), rows(3, -1), rows(4, 3e38), rows(5)
     policy, passes = batching()

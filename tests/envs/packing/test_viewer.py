@@ -25,7 +25,7 @@ SMALL = {"width": 96, "height": 72}
 
 @cache
 def bins_of(setting: str, *fewer: int) -> SimpleNamespace:
-    """What the viewer reads of bins with all items of one packing, and with the first few of them."""
+    """Packed bins as the viewer reads them: with all items of one packing, and with the first few of them."""
     env, generator = packing(setting, 1), torch.Generator().manual_seed(0)
     current = env.reset()
     while not current["done"].any():

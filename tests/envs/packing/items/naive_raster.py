@@ -1,4 +1,4 @@
-"""What the rasteriser must give, one triangle and one cell at a time."""
+"""Reference rasteriser: one triangle and one cell at a time."""
 
 from __future__ import annotations
 

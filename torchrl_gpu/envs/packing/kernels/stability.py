@@ -132,7 +132,7 @@ class _Hull:
                 side.add_row(furthest, self.per_cell * i + self.per_cell // 2 - self.x)
 
     def holds(self) -> Tensor:
-        """Whether it does, (N, J, Gx, Gy) bool: on the point's row the hull reaches it from both sides."""
+        """Mask (N, J, Gx, Gy) of hulls that contain the point: on its row they reach it from both sides."""
         return self.sides[0].held & self.sides[1].held
 
 

@@ -262,7 +262,7 @@ def standing(
     items, start, wanted, extent, item_height, num_items,
     ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Whether the first visible items of some empty bins fit LANES placements from `start` over (K, O, Gx, Gy) on.
+    """Mask of LANES placements, from `start` over (K, O, Gx, Gy) on, that the first items of some empty bins fit.
 
     Returns:
         True where the item fits, resting on the floor, and is `wanted`; and its height. (E, LANES) each.
