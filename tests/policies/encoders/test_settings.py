@@ -56,13 +56,14 @@ def test_an_encoder_of_ones_own_is_another_arch(monkeypatch: pytest.MonkeyPatch)
 def test_a_command_line_and_a_file_give_the_same() -> None:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--encoder", type=ClipEncoder, default=ClipEncoder())
-    assert parser.instantiate(parser.parse_args([])).encoder == ClipEncoder()
+    instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes  # its name in older versions
+    assert instantiate(parser.parse_args([])).encoder == ClipEncoder()
     given = ["--encoder.arch=r3d18", "--encoder.pretrained=true", "--encoder.norm=group"]
     wanted = ClipEncoder("r3d18", pretrained=True, norm="group")
-    assert parser.instantiate(parser.parse_args(given)).encoder == wanted
+    assert instantiate(parser.parse_args(given)).encoder == wanted
     text = "encoder: {arch: timesformer, pretrained: some/file.pt, size: small, num_features: 50}"
     wanted = ClipEncoder("timesformer", pretrained="some/file.pt", size="small", num_features=50)
-    assert parser.instantiate(parser.parse_string(text)).encoder == wanted
+    assert instantiate(parser.parse_string(text)).encoder == wanted
 
 
 @pytest.mark.parametrize(

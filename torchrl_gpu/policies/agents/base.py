@@ -131,7 +131,8 @@ class Agent(nn.Module, ABC):
             A scalar for each name of `parameter_groups`; `td_error` (…, 1), the size of the error, is written into
             `batch`, for priorities.
         """
-        torch.clear_autocast_cache()  # it may hold weights as they were before the last step
+        if not torch.compiler.is_compiling():  # what torch 2.11 cannot trace
+            torch.clear_autocast_cache()  # it may hold weights as they were before the last step
         rows = batch.exclude("td_error")  # TorchRL's losses write theirs into an old one, whatever its shape
         rows = rows if batch.ndim == 1 else rows.reshape(-1)
         losses, error = self._losses(end_without_actions(rows, self.space))
