@@ -9,6 +9,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchrl_gpu import native
@@ -27,6 +28,7 @@ _SYNCHRONISING = {
     "unique_dim",
     "unique_dim_consecutive",
 }
+_OLD = torch.__version__ < TorchVersion("2.15")
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 # These reach the data of a CPU tensor without passing the dispatcher.
 _HOST_METHODS = (Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__)
@@ -66,7 +68,9 @@ class NoHostReads(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.removeprefix("aten::")
-        if name in _SYNCHRONISING:
+        # Up to torch 2.11 `tensor[…] = number` passes here; it fills, and copies nothing.
+        assigned = name == "lift_fresh" and args[0].ndim == 0 and _OLD
+        if name in _SYNCHRONISING and not assigned:
             raise HostRead(f"{func} reads the device or copies host data to it")
         if name == "repeat_interleave" and kwargs.get("output_size") is None:
             raise HostRead(f"{func} reads the length of its output")

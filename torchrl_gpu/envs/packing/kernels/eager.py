@@ -106,7 +106,7 @@ def _window_max(values: Tensor, row: Tensor, extent: Tensor, stride: int, larges
     length = size + 2 * ((1 << num_levels - 1) - 1) * stride  # room for the shifts below, and for the second window
     tables = values.new_empty(num_levels, length)
     tables[0, :size] = values.flatten()
-    tables[0, size:].zero_()
+    tables[0, size:] = 0.0
     end = length
     for k in range(1, num_levels):
         shift = stride << (k - 1)
