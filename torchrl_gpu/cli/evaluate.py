@@ -77,6 +77,8 @@ def _config_parser() -> OneLineParser:
     add("--ckpt_path", help="checkpoint of a run of the config; without it the weights that a run begins with")
     _add_common(parser)
     add("--seed", type=int, help="decides the episodes; `data.seed`")
+    physics = "cases of each packing policy simulated in MuJoCo, for the share of placements that stand; 0 by default"
+    add("--physics", type=whole(0), metavar="CASES", help=physics)
     add = parser.add_argument_group("irregular packing").add_argument
     methods = ("random", "dbl", "hm", "waste", "values", "worker", "manager", "both")
     add("--sets", nargs="+", choices=("easy", "hard"), help="of objects; both, or neither with --meshes")
@@ -87,7 +89,6 @@ def _config_parser() -> OneLineParser:
     add("--steps", nargs="+", type=float, help="degrees between orientations; the config's by default")
     add("--resolutions", nargs="+", type=whole(1), help="cells along x and y; the config's by default")
     add("--methods", nargs="+", choices=methods, help="rows; all by default")
-    add("--physics", type=whole(0), metavar="CASES", help="cases of each method dropped in MuJoCo; 0 by default")
     add("--timed", type=whole(0), metavar="CASES", help="so many cases are packed alone for the latency; 3 by default")
     return parser
 

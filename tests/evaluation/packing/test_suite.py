@@ -18,11 +18,12 @@ from tests.evaluation.packing.test_episodes import packed
 from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
+from torchrl_gpu.envs.packing.physics import plan_of, settle_cases
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation import batch_size as side_by_side
 from torchrl_gpu.evaluation import suite as suite_module
 from torchrl_gpu.evaluation.episodes import score_names
-from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
+from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite, packing_table
 from torchrl_gpu.evaluation.packing.suite import _file_name as suite_file_name
 from torchrl_gpu.policies.packing import DeepestBottomLeft, baselines
@@ -314,3 +315,22 @@ def test_the_pallet_of_orders_shows_the_policy_that_comes_with_the_package() -> 
     assert set(pallet.baselines()) - set(baselines(pallet.env)) == {"pretrained"}
     cubes = PackingSuite(make_protocol("rs", 2, device="cpu", seed=0), pictures=False)
     assert set(cubes.baselines()) == set(baselines(cubes.env))
+
+
+def test_a_table_tells_what_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mujoco")
+    env = packing_env(3, bin_size=(1.0, 1.0, 1.0), resolution=10, stability="support", walls=False)
+    suite = PackingSuite(env, False)
+    suite.simulated = 2
+    results = {name: suite.play(policy) for name, policy in baselines(env, ["dbl"]).items()}
+    shown, report = suite.table(results, "none")
+    (row,) = report["policies"]
+    plans = [plan_of(PackedBins(env, results[row["policy"]]), index) for index in range(2)]
+    assert not any(plan.walls for plan in plans)
+    cases = settle_cases(plans, sequential=False)
+    assert row["stands"] == pytest.approx(np.mean([case.share for case in cases]))
+    assert (row["simulated"], row["faultless"]) == (2, sum(case.stable.all() for case in cases))
+    Console(width=200).print(shown)
+    printed = capsys.readouterr().out
+    assert "stands" in printed
+    assert f"{row['faultless']} of 2" in printed

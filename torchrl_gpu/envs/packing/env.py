@@ -63,6 +63,7 @@ class PackingEnv(BatchedEnv):
             "com" (by that rule, whatever is legal) or "physics" (simulated in MuJoCo; needs the extra `physics`). The
             last one reads the device back and simulates on the host in every step, see `physics.PhysicsJudge`: no CUDA
             graph can capture it, and `torch.compile` breaks the graph at it.
+        walls: Whether the bin has walls, as a container, or none, as a pallet: what simulated items can fall off.
         objective_weights: α, β and γ of J: of compactness, pyramidality and stability.
         skip_unplaceable: Continue an episode where no visible item fits: the next step, whatever its action, skips the
             first of them for the reward 0, and the episode ends when no item is left. Until then such states have no
@@ -100,6 +101,7 @@ class PackingEnv(BatchedEnv):
         stability: str = "none",
         reward: str = "utilization",
         stability_judge: str = "rule",
+        walls: bool = True,
         objective_weights: Weights = WEIGHTS,
         skip_unplaceable: bool = False,
         order: str = "sequence",
@@ -127,6 +129,7 @@ class PackingEnv(BatchedEnv):
         self.include, self.backend = arguments.choices(where, "include", include, INCLUDED_KEYS), backend
         self.incremental, self.stability_judge = arguments.flag(where, "incremental", incremental), stability_judge
         self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
+        self.walls = arguments.flag(where, "walls", walls)
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
         self.objective_weights = _weights(objective_weights)
         self._physics = PhysicsJudge() if stability_judge == "physics" else None

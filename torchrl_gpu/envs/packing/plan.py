@@ -20,6 +20,7 @@ class PackedBins(Protocol):
     catalogue: Catalogue
     items: ItemSource
     orientations: str | float
+    walls: bool
 
     @property
     def num_packed(self) -> Tensor: ...  # (N,) int64
@@ -53,13 +54,15 @@ class PackingPlan(NamedTuple):
     solids: tuple[Solid, ...]  # shape of each item, in a frame of its own
     poses: tuple[Pose, ...]  # planned pose of each item
     bin_size: tuple[float, float, float]  # length, width and height, metres
+    walls: bool = True  # around the bin; a pallet has none
+    masses: tuple[float, ...] | None = None  # of each item, kilograms; None for one density of all
 
 
 def plan_of(env: PackedBins, index: int) -> PackingPlan:
     """Plan of the items now in bin `index` of an environment; reads the device back."""
     planned = poses(env, index)
     shapes = {row: solid_of(env, row) for row in {pose.item for pose in planned}}
-    return PackingPlan(tuple(shapes[pose.item] for pose in planned), tuple(planned), env.bin.size)
+    return PackingPlan(tuple(shapes[pose.item] for pose in planned), tuple(planned), env.bin.size, env.walls)
 
 
 def solid_of(env: PackedBins, item: int) -> Solid:

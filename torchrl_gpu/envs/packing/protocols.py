@@ -39,6 +39,7 @@ REFERENCE_SETTINGS: dict[str, dict[str, Any]] = {
         "num_items": 150,
         "orientations": "yaw",
         "stability": "support",
+        "walls": False,
         "include": ("z_map",),
     },
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
 from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.episodes import suite_for
-from torchrl_gpu.evaluation.estimates import plus_minus
+from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
 from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.reports import without_noise
@@ -39,6 +40,8 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
     """
 
     headline, pictures_tag = "utilization", "packed bins"
+    simulated = 0
+    """First bins of each policy that `table` simulates."""
 
     def evaluate(self, env: PackingEnv, policy: Policy, num_episodes: int) -> PackingResults:
         return evaluate(env, policy, num_episodes)
@@ -69,13 +72,38 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         rows, title = [each.score(policy) for policy, each in results.items()], f"{self.num_episodes} episodes"
         report: dict[str, Any] = {"policies": [asdict(row) for row in rows]}
         if RULE not in results:
-            return packing_table(rows, title, self.published()), report
+            settled = self._settled(results)
+            for row in report["policies"]:
+                row |= settled.get(row["policy"], {})
+            return packing_table(rows, title, self.published(), settled), report
         methods = {
             policy: each.columns()
             | {"ms/decision": torch.tensor([each.decision_ms], dtype=torch.float32, device="cpu")}
             for policy, each in results.items()
         }
         return comparison_table(methods, title, RULE), report | {"comparison": comparison_data(methods, RULE)}
+
+    def _settled(self, results: dict[str, PackingResults]) -> dict[str, dict[str, Any]]:
+        """What stands of the first bins of each policy, all boxes released at once; empty where none is simulated."""
+        if not self.simulated:
+            return {}
+        from torchrl_gpu.envs.packing.physics import plan_of, settle_cases
+
+        found = {}
+        for name, each in results.items():
+            self.say(f"{name}, physics")
+            bins, started = PackedBins(self.env, each), time.perf_counter()
+            plans = [plan_of(bins, index) for index in range(min(self.simulated, self.num_episodes))]
+            cases = settle_cases(plans, sequential=False)
+            shares = torch.tensor([case.share for case in cases], dtype=torch.float64, device="cpu")
+            found[name] = {
+                "stands": shares.mean().item(),
+                "stands_error": standard_error(shares),
+                "simulated": len(cases),
+                "faultless": sum(bool(case.stable.all()) for case in cases),
+                "simulation_s": (time.perf_counter() - started) / len(cases),
+            }
+        return found
 
     def published(self) -> dict[str, float]:
         """Results of published policies by the same rules, on sequences of their own; per cent by name."""
@@ -165,7 +193,8 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
     def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
         """For irregular objects those of Huang et al., RA-L 2023."""
         if self.env.catalogue.flat:
-            return super().tables(run, options)
+            self.simulated = options.physics or 0
+            return super().tables(run, replace(options, physics=None))
         from torchrl_gpu.evaluation.packing.irregular import irregular_tables
 
         return irregular_tables(self, run, options)
@@ -217,10 +246,18 @@ def _file_name(order: str, number: int) -> str:
     return f"order-{plain}" if plain == order else f"order-{plain}-{number}"
 
 
-def packing_table(rows: list[Score], title: str, published: Mapping[str, float] | None = None) -> Table:
-    """The comparison as a table for the terminal, best utilization last; ms are of one decision for one bin."""
+def packing_table(
+    rows: list[Score],
+    title: str,
+    published: Mapping[str, float] | None = None,
+    settled: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Table:
+    """The comparison as a table for the terminal, best utilization last; ms are of one decision for one bin.
+
+    With `settled`, the share of placements that stand in simulation, and the bins in which all do.
+    """
     shown = Table(title=title, title_justify="left")
-    for column in ("policy", "utilization", "items", "C", "P", "ms"):
+    for column in ("policy", "utilization", "items", "C", "P", "ms", *(("stands", "faultless") if settled else ())):
         shown.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
     best = max(row.utilization for row in rows)
     for row in sorted(rows, key=lambda row: row.utilization):
@@ -231,8 +268,16 @@ def packing_table(rows: list[Score], title: str, published: Mapping[str, float] 
             f"{row.compactness:.3f}",
             f"{row.pyramidality:.3f}",
             f"{row.decision_ms:.3f}",
+            *_verdict(settled[row.policy] if settled else None),
             style="bold" if row.utilization == best else "",
         )
     for name, share in (published or {}).items():
-        shown.add_row(f"{name} (published)", f"{share:.1f}%", *["–"] * 4, style="dim")
+        shown.add_row(f"{name} (published)", f"{share:.1f}%", *["–"] * (6 if settled else 4), style="dim")
     return shown
+
+
+def _verdict(settled: Mapping[str, Any] | None) -> list[str]:
+    if settled is None:
+        return []
+    share = f"{settled['stands']:.1%}{plus_minus(settled['stands_error'], '.1%')}"
+    return [share, f"{settled['faultless']} of {settled['simulated']}"]

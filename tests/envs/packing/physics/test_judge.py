@@ -11,7 +11,7 @@ import torch
 from tests.envs.packing.settings import assert_same, legal_action, packing, play
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.envs.packing.physics import PhysicsJudge, stands_in_physics
+from torchrl_gpu.envs.packing.physics import PhysicsJudge, plan_of, stands_in_physics
 
 pytest.importorskip("mujoco")
 
@@ -49,6 +49,10 @@ def test_only_bins_that_were_given_an_item_are_judged() -> None:
     assert stands.dtype == torch.bool
     assert stands.tolist() == [True, False, False, False]
     assert not PhysicsJudge()(env, torch.zeros(4, dtype=torch.bool)).any()
+
+
+def test_a_pallet_has_no_walls() -> None:
+    assert [plan_of(empty_bins(1, walls=walls), 0).walls for walls in (True, False)] == [True, False]
 
 
 # -- in the environment ------------------------------------------------------------------------------------------------

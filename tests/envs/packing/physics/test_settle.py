@@ -79,6 +79,23 @@ def test_what_only_a_later_item_would_hold_is_unstable_one_by_one() -> None:
     assert settle(*plan, sequential=True).stable[:2].tolist() == [True, False]
 
 
+@pytest.mark.parametrize(("mass", "stable"), [(0.2, False), (5.0, True)])
+def test_a_counterweight_holds_a_board_if_it_is_heavy(mass: float, stable: bool) -> None:
+    # The board of 1 kg has its centre 1 cm past the edge of the cube; the block's is 5 cm behind it.
+    board, block = ((0.1, 0.1, 0.1), (0.22, 0.1, 0.02)), ((0.1, 0.1, 0.12), (0.1, 0.1, 0.15))
+    plan = plan_of_boxes(((0.1, 0.1, 0), CUBE), board, block)._replace(masses=(1.0, 1.0, mass))
+    assert settle(*plan, sequential=False).stable[1] == stable
+
+
+@MODES
+@pytest.mark.parametrize(("overhang", "stable"), [(0.04, True), (0.06, False)])
+def test_a_box_falls_off_a_pallet_when_its_centre_is_past_the_edge(
+    overhang: float, stable: bool, sequential: bool
+) -> None:
+    plan = plan_of_boxes(((BIN[0] - 0.1 + overhang, 0.1, 0), CUBE))._replace(walls=False)
+    assert settle(*plan, sequential=sequential).stable.tolist() == [stable]
+
+
 @MODES
 def test_convex_parts_that_are_no_boxes(sequential: bool) -> None:
     can = prism(24, 0.04, 0.1)
@@ -192,6 +209,8 @@ def test_angles_between_rotations() -> None:
     [
         ({"solids": ()}, "want a solid for each of 1 poses; got 0"),
         ({"bin_size": (0.4, 0.0, 0.3)}, "bin_size must be three positive lengths"),
+        ({"masses": (1.0, 2.0)}, r"want a positive mass in kilograms for each of 1 poses; got \(1.0, 2.0\)"),
+        ({"masses": (0.0,)}, "want a positive mass in kilograms"),
         ({"seconds": 0.0}, "seconds must be positive and friction not negative; got 0.0"),
         ({"friction": math.nan}, "seconds must be positive and friction not negative; got 1.0 and nan"),
     ],

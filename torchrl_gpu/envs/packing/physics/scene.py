@@ -1,4 +1,4 @@
-"""MuJoCo model of a planned packing: a floor, four walls, and a body of convex parts for each item."""
+"""MuJoCo model of a planned packing: a bin or a pallet, and a body of convex parts for each item."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ MISSING = "physics: want MuJoCo, which an extra brings, pip install 'torchrl_gpu
 
 TIMESTEP_S = 0.004
 FRICTION = 0.5
-DENSITY = 500.0  # kg/m³; any value will do, as long as all items have the same
+DENSITY = 500.0  # kg/m³, of items whose mass is not known
 WALL_M = 0.2
+PALLET_M = 0.15  # height of a pallet above the floor: what falls off it is displaced
 # A contact gives way by hundredths of a millimetre under the weight of a bin, and comes to rest in a few steps.
 CONTACT_TIME_S, CONTACT_DAMPING = 0.01, 1.0
 CONTACT_IMPEDANCE = (0.95, 0.99, 0.001, 0.5, 2.0)
@@ -42,7 +43,7 @@ def model_of(plan: PackingPlan, *, friction: float = FRICTION, num_fixed: int = 
     mj = load_mujoco()
     spec = mj.MjSpec()
     _set_options(mj, spec, friction, parked)
-    _add_bin(mj, spec.worldbody, plan.bin_size)
+    (_add_bin if plan.walls else _add_pallet)(mj, spec.worldbody, plan.bin_size)
     meshes: dict[int, list[str]] = {}  # of each solid, by its id
     for i, (solid, pose) in enumerate(zip(plan.solids, plan.poses, strict=True)):
         where = centre_of(solid, pose) - (_parking(plan, i) if parked else 0.0)
@@ -98,6 +99,14 @@ def _add_bin(mj: Any, world: Any, size: tuple[float, float, float]) -> None:
         world.add_geom(type=mj.mjtGeom.mjGEOM_BOX, pos=(length / 2, y, height / 2), size=wall)
 
 
+def _add_pallet(mj: Any, world: Any, size: tuple[float, float, float]) -> None:
+    """Adds a slab of the bin's length and width with its top at height 0, and an infinite floor below it."""
+    length, width, _ = size
+    world.add_geom(type=mj.mjtGeom.mjGEOM_PLANE, pos=(0, 0, -PALLET_M), size=(length, width, 0.1))
+    half = PALLET_M / 2
+    world.add_geom(type=mj.mjtGeom.mjGEOM_BOX, pos=(length / 2, width / 2, -half), size=(length / 2, width / 2, half))
+
+
 def _add_parts(mj: Any, spec: Any, body: Any, solid: Solid, meshes: dict[int, list[str]]) -> None:
     """Adds the parts of a solid: boxes, and the others as meshes, which equal items share."""
     parts = [part for part in solid.parts if has_volume(part)]
@@ -143,7 +152,8 @@ def box_sides(part: np.ndarray) -> np.ndarray | None:
 def _with_true_mass(mj: Any, model: Any, plan: PackingPlan, num_fixed: int) -> Any:
     """Sets masses and centres to those of the solids: MuJoCo adds up the parts, and counts overlaps twice."""
     for i in range(num_fixed, len(plan.solids)):
-        body, mass = i + 1, DENSITY * plan.solids[i].volume
+        body = i + 1
+        mass = DENSITY * plan.solids[i].volume if plan.masses is None else plan.masses[i]
         model.body_inertia[body] *= mass / model.body_mass[body]
         model.body_mass[body] = mass
         model.body_ipos[body] = 0.0

@@ -41,6 +41,8 @@ def settle(
     solids: Sequence[Solid],
     poses: Sequence[Pose],
     bin_size: Sequence[float],
+    walls: bool = True,
+    masses: Sequence[float] | None = None,
     *,
     sequential: bool = True,
     seconds: float = 1.0,
@@ -52,6 +54,8 @@ def settle(
         solids: Shape of each item.
         poses: Planned pose of each item, in the order of packing.
         bin_size: Length, width and height, metres.
+        walls: Whether walls as high as the bin stand around it, or it is a pallet, off which items can fall.
+        masses: Of each item, kilograms; None for one density of all.
         sequential: Each placement is tested by itself, in order: all before it start again from their plans, free to
             move, and it ends where it comes to rest. Else all items are released at once, and tested when all are at
             rest: faster, but blind to what falls until later items hold it.
@@ -63,10 +67,11 @@ def settle(
 
     Raises:
         ModuleNotFoundError: MuJoCo is not installed.
-        ValueError: There are not as many solids as poses, or a number is out of range.
+        ValueError: There are not as many solids or masses as poses, or a number is out of range.
     """
     length, width, height = bin_size
-    plan = PackingPlan(tuple(solids), tuple(poses), (length, width, height))
+    weighed = None if masses is None else tuple(masses)
+    plan = PackingPlan(tuple(solids), tuple(poses), (length, width, height), walls, weighed)
     _check(plan, seconds, friction)
     model = model_of(plan, friction=friction, parked=sequential)
     data = load_mujoco().MjData(model)
@@ -117,6 +122,9 @@ def verdict(moved: np.ndarray, turned: np.ndarray, seconds: float) -> Settled:
 def _check(plan: PackingPlan, seconds: float, friction: float) -> None:
     if len(plan.solids) != len(plan.poses):
         raise ValueError(f"settle: want a solid for each of {len(plan.poses)} poses; got {len(plan.solids)}")
+    masses = plan.masses
+    if masses is not None and not (len(masses) == len(plan.poses) and all(0 < mass < math.inf for mass in masses)):
+        raise ValueError(f"settle: want a positive mass in kilograms for each of {len(plan.poses)} poses; got {masses}")
     if not min(plan.bin_size) > 0:
         raise ValueError(f"settle: bin_size must be three positive lengths in metres; got {plan.bin_size}")
     if not seconds > 0 or not friction >= 0:
