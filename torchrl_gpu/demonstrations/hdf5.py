@@ -17,15 +17,7 @@ import numpy as np
 
 from torchrl_gpu.demonstrations.recordings import BadParts
 from torchrl_gpu.demonstrations.transitions import Demonstrations, from_episodes
-from torchrl_gpu.demonstrations.untrusted import (
-    MOST_FRAMES,
-    Arrays,
-    check_file,
-    checked,
-    reading,
-    refuse,
-    room_of,
-)
+from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, Arrays, check_file, checked, reading, refuse, room_of
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.system.arguments import shown
 

@@ -40,11 +40,7 @@ INDICES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Columns that every dataset has, one number a row."""
 _NEAR = 1.01  # frames by which the time that an episode takes may differ from its length
 _SURE = 0.25  # of a frame, by which a time may be off where the frame is found by its time alone
-_KEYS: dict[str, NestedKey] = {
-    "episode_index": "episode",
-    "frame_index": "frame",
-    "task": "language_instruction",
-}
+_KEYS: dict[str, NestedKey] = {"episode_index": "episode", "frame_index": "frame", "task": "language_instruction"}
 
 
 def entry_key(name: str) -> NestedKey:

@@ -10,13 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.streaming.pictures import scene
-from torchrl_gpu.streaming.broadcast.frames import (
-    MAX_FRAME_SIDE,
-    FrameLayout,
-    check_state,
-    clean_meta,
-    depth_meta,
-)
+from torchrl_gpu.streaming.broadcast.frames import MAX_FRAME_SIDE, FrameLayout, check_state, clean_meta, depth_meta
 from torchrl_gpu.streaming.codecs.pixels import UNMEASURED, color_map, grid, picture_of
 
 
@@ -175,8 +169,7 @@ def test_large_frames_are_worked_on_in_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    "depth_range",
-    [(1, 1), (2, 1), (0, np.inf), (np.nan, 1), (1,), (1, 2, 3), "12", 5, (True, 2), (1, "2"), ([1], [2])],
+    "depth_range", [(1, 1), (2, 1), (0, np.inf), (np.nan, 1), (1,), (1, 2, 3), "12", 5, (True, 2), (1, "2"), ([1], [2])]
 )
 def test_ranges_that_are_none(depth_range: Any) -> None:
     with pytest.raises(ValueError, match=r"^StreamServer.publish: want depth_range .*; got .+$"):

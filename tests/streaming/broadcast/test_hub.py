@@ -133,11 +133,7 @@ async def test_a_tick_tells_of_new_streams_and_viewers_once(hub: Hub) -> None:
     hub.publish(scene(4, 6), "main", None, bgr=False)
     hub.tick()
     facts = [message["streams"][0] for message in heard if message["type"] == "streams"]
-    assert [(each["width"], each["watchers"], each["published"]) for each in facts] == [
-        (0, 0, 0),
-        (6, 0, 1),
-        (6, 1, 1),
-    ]
+    assert [(each["width"], each["watchers"], each["published"]) for each in facts] == [(0, 0, 0), (6, 0, 1), (6, 1, 1)]
     assert facts[0]["title"] == "The main one"
 
 

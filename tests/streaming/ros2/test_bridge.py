@@ -420,10 +420,7 @@ def test_rendered_frames_go_out() -> None:
     stamp = MESSAGES.store.deserialize_cdr(pictures[0], COMPRESSED).header.stamp
     assert (len(pictures), stamp.sec) == (1, 5)
     assert MESSAGES.image(pictures[0], COMPRESSED).pixels.shape == (8, 12, 3)
-    with (
-        pytest.raises(ValueError, match="with a camera_topic or a server"),
-        bridge(Told(), Robot()) as without,
-    ):
+    with pytest.raises(ValueError, match="with a camera_topic or a server"), bridge(Told(), Robot()) as without:
         without.publish_frame(frame)
 
 

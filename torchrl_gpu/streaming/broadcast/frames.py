@@ -118,10 +118,7 @@ def depth_meta(depth: Depth) -> dict[str, Scalar]:
     if depth is None:
         return {}
     near, far = depth if isinstance(depth, tuple) else depth.tolist()
-    return {
-        "depth_near_m": near if math.isfinite(near) else None,
-        "depth_far_m": far if math.isfinite(far) else None,
-    }
+    return {"depth_near_m": near if math.isfinite(near) else None, "depth_far_m": far if math.isfinite(far) else None}
 
 
 def record_event(pixels: Frame) -> torch.cuda.Event | None:

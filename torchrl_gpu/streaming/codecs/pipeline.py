@@ -59,11 +59,7 @@ class GpuFramePipeline:
         check_codec(h264, "GpuFramePipeline")
         self.device, self.h264, self.fps = get_device(device), h264, fps
         self._nvjpeg, nvjpeg_problem = _nvjpeg(self.device)
-        found = {
-            "cuda": probes.cuda_problem(self.device),
-            "nvjpeg": nvjpeg_problem,
-            "nvenc": probes.nvenc_problem(),
-        }
+        found = {"cuda": probes.cuda_problem(self.device), "nvjpeg": nvjpeg_problem, "nvenc": probes.nvenc_problem()}
         self.problems = {name: problem for name, problem in found.items() if problem}
         self.has_cuda, self.has_nvjpeg, self.has_nvenc = (not problem for problem in found.values())
         if h264 == "nvenc" and not self.has_nvenc:

@@ -17,11 +17,7 @@ from torchrl_gpu.streaming.web.security import Role
 
 STATE: web.AppKey[AppState] = web.AppKey("state", AppState)
 _PUBLIC = ("/healthz", "/login", "/", "/static/{name}")  # the page itself holds no secret; it asks for the token
-_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 _PREFLIGHT = {
     hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST",
     hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Authorization, Content-Type",

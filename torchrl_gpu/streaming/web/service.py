@@ -49,10 +49,7 @@ class Service:
     """
 
     def __init__(
-        self,
-        settings: ServerSettings,
-        pipeline: GpuFramePipeline | None = None,
-        add_routes: AddRoutes | None = None,
+        self, settings: ServerSettings, pipeline: GpuFramePipeline | None = None, add_routes: AddRoutes | None = None
     ) -> None:
         self.settings, self._add_routes = settings, add_routes
         self.hub = Hub(settings.fps, settings.instant_replay_s)
