@@ -26,12 +26,10 @@ H, W = 48, 64
 
 
 def color(episode: int, frame: int) -> tuple[int, int, int]:
-    """Of a frame; no two are nearer than what H.264 loses."""
     return 40 * episode + 20, 20 * frame + 30, 200 - 15 * frame
 
 
 def picture(episode: int, frame: int, size: tuple[int, int] = (H, W)) -> np.ndarray:
-    """(H, W, 3) uint8."""
     return np.full((*size, 3), color(episode, frame), np.uint8)
 
 
@@ -67,17 +65,14 @@ def write_plain(
 
 
 def actions(episode: int, length: int) -> np.ndarray:
-    """(L, 2) float32."""
     return np.stack([np.arange(length) / 8 + episode, -np.arange(length) / 4], 1).astype(np.float32)
 
 
 def states(episode: int, length: int) -> np.ndarray:
-    """(L, 3) float32."""
     return (np.arange(3 * length).reshape(length, 3) + 100 * episode).astype(np.float32)
 
 
 def info(**changes: Any) -> dict[str, Any]:
-    """`meta/info.json`."""
     single = {"shape": [1], "names": None}
     features = {
         "observation.state": {"dtype": "float32", "shape": [3], "names": None},
@@ -111,7 +106,6 @@ def info(**changes: Any) -> dict[str, Any]:
 
 
 def data_columns(number: int) -> dict[str, Any]:
-    """The columns of an episode's rows."""
     length = LENGTHS[number]
     begin = sum(LENGTHS[:number])
     return {
@@ -128,7 +122,6 @@ def data_columns(number: int) -> dict[str, Any]:
 
 
 def episode_row(number: int) -> dict[str, Any]:
-    """What `meta/episodes` says of an episode."""
     length, begin = LENGTHS[number], sum(LENGTHS[:number])
     before = sum(LENGTHS[i] for i in range(number) if PLACES[i] == PLACES[number])
     chunk, file = PLACES[number]
@@ -159,7 +152,6 @@ STATS = {
 def write_data(
     root: Path, place: tuple[int, int], columns: dict[str, Any], types: dict[str, Any] | None = None
 ) -> None:
-    """A file of rows."""
     kinds = {
         "observation.state": pa.list_(pa.float32(), 3),
         "action": pa.list_(pa.float32()),
@@ -172,14 +164,12 @@ def write_data(
 
 
 def write_episodes(root: Path, rows: list[dict[str, Any]]) -> None:
-    """`meta/episodes`."""
     path = root / "meta/episodes/chunk-000/file-000.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), path)
 
 
 def write_dataset(root: Path) -> Path:
-    """The whole dataset."""
     for place in dict.fromkeys(PLACES):
         numbers = [i for i, each in enumerate(PLACES) if each == place]
         parts = [data_columns(i) for i in numbers]
@@ -195,6 +185,5 @@ def write_dataset(root: Path) -> Path:
 
 
 def write_info(root: Path, **changes: Any) -> None:
-    """`meta/info.json` with changes."""
     (root / "meta").mkdir(parents=True, exist_ok=True)
     (root / "meta/info.json").write_text(json.dumps(info(**changes)))

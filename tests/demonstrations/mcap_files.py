@@ -36,7 +36,6 @@ def read(path: Path) -> Recording:
 
 
 def stamp(message: Any) -> int:
-    """The time inside a message, nanoseconds."""
     time: int = message.timestamp.seconds * 1_000_000_000 + message.timestamp.nanos
     return time
 

@@ -25,7 +25,6 @@ def arrays(seed: int = 0) -> list[dict[str, np.ndarray]]:
 
 
 def joined(name: str) -> torch.Tensor:
-    """What must be read of an entry, (15, …) float32."""
     return torch.from_numpy(np.concatenate([each[name][:-1] for each in arrays()]).astype(np.float32))
 
 
@@ -87,7 +86,6 @@ def _lists(values: np.ndarray) -> pa.Array:
 
 
 def write_arrow(path: Path, *batches: pa.RecordBatch, compression: str | None = None) -> None:
-    """A file of Arrow."""
     path.parent.mkdir(exist_ok=True)
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batches[0].schema, options=options) as writer:

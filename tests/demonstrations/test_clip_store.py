@@ -40,13 +40,6 @@ def test_clips_are_those_of_a_loop(lengths: list[int], length: int, data: st.Dat
     assert clips[:, :, 0, 0, 0].tolist() == [naive_clip(lengths, number, length) for number in index]
 
 
-def test_a_clip_never_shows_another_episode() -> None:
-    store = store_of([3, 4, 1])
-    clips = store.clips(torch.arange(8), 5)[:, :, 0, 0, 0].long()
-    assert (store.episode[clips] == store.episode[:, None]).all()
-    assert clips[3].tolist() == [3] * 5, "the first frame of the second episode"
-
-
 def test_nothing_is_read_back() -> None:
     store, index = store_of([3, 4]), torch.tensor([0, 6, 3])
     with NoHostReads():

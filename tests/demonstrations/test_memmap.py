@@ -1,16 +1,25 @@
-"""Demonstrations on disk: what was saved is read, by tensordict too."""
+"""Demonstrations and clip stores on disk: bit for bit, read by tensordict too; what is refused of strangers' ones."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
 
 from tests.demonstrations import row_files
-from torchrl_gpu.demonstrations import read_demonstrations
+from torchrl_gpu.demonstrations import (
+    ClipStore,
+    load_demonstrations,
+    loading,
+    open_store,
+    read_demonstrations,
+    save_store,
+)
 from torchrl_gpu.demonstrations.memmap import save
 from torchrl_gpu.envs import memory
 
@@ -70,3 +79,100 @@ def test_an_index_is_small(tmp_path: Path) -> None:
     index.write_text(index.read_text() + " " * 2**18)
     with pytest.raises(ValueError, match=r"meta.json: want JSON of at most 262,144 bytes; got"):
         read_demonstrations(folder)
+
+
+# -- clip stores --
+
+
+@pytest.fixture(scope="module")
+def store(dataset: Path) -> ClipStore:
+    return load_demonstrations(dataset, device="cpu", size=(12, 16))
+
+
+@pytest.fixture
+def clips(store: ClipStore, tmp_path: Path) -> Path:
+    return save_store(store, tmp_path / "clips")
+
+
+def test_what_is_opened_is_what_was_saved(store: ClipStore, clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "decode", None)
+    opened = load_demonstrations(clips, device="cpu")
+    assert torch.equal(opened.frames, store.frames)
+    assert set(opened.rows.keys(True, True)) == set(store.rows.keys(True, True))
+    assert (opened.rows == store.rows).all()
+    assert all(opened.rows[key].dtype == store.rows[key].dtype for key in store.rows.keys(True, True))
+    for name in ("lengths", "fps", "image_key", "tasks", "videos"):
+        assert getattr(opened, name) == getattr(store, name)
+    assert {key: set(each) for key, each in opened.stats.items()} == {
+        key: set(each) for key, each in store.stats.items()
+    }
+    assert torch.equal(opened.stats["action"]["mean"], store.stats["action"]["mean"])
+    index = torch.tensor([0, 6, 21])
+    assert torch.equal(opened.clips(index, 4), store.clips(index, 4))
+
+
+def test_what_is_written_into_an_open_store_is_not_in_the_file(clips: Path) -> None:
+    before = (clips / "rows" / "_frames.memmap").read_bytes()
+    open_store(clips).frames.zero_()
+    assert (clips / "rows" / "_frames.memmap").read_bytes() == before
+
+
+def test_the_numbers_of_a_store_are_demonstrations(store: ClipStore, clips: Path) -> None:
+    shown = read_demonstrations(clips)
+    assert set(shown.rows.keys()) == set(store.rows.flatten_keys(".").keys())
+    assert torch.equal(shown.rows["action"], store.rows["action"])
+    assert shown.lengths.tolist() == store.lengths
+
+
+def test_a_store_that_breaks_off_has_no_name(store: ClipStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(TensorDict, "memmap", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_store(store, tmp_path / "clips")
+    assert not (tmp_path / "clips").exists()
+    monkeypatch.undo()
+    assert len(open_store(save_store(store, tmp_path / "clips"))) == len(store), "what was left is written over"
+
+
+def changed(part: str, **changes: Any) -> Callable[[Path], Any]:
+    """Other facts about the clips, or about the entry of frames."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / "demonstrations.json"
+        found = json.loads(path.read_text())
+        (found["clips"] if part == "clips" else found["entries"]["_frames"]).update(changes)
+        path.write_text(json.dumps(found))
+
+    return spoil
+
+
+def cut(folder: Path) -> None:
+    path = folder / "rows" / "_frames.memmap"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no rate": (changed("clips", fps=None), "fps must be a finite number"),
+    "no key": (changed("clips", image_key=["a"]), "want an image_key"),
+    "an empty key": (changed("clips", image_key="a//b"), "want names of entries"),
+    "no tasks": (changed("clips", tasks=[1]), "want tasks by their numbers"),
+    "no stats": (changed("clips", stats=[1]), "stats: want an object"),
+    "no videos": (changed("clips", videos=[{"name": 1}]), "want videos of name, frames"),
+    "frames of floats": (changed("frames", stored="float32"), r"want frames \(3, H, W\) uint8"),
+    "frames of one channel": (changed("frames", shape=[1, 12, 16]), r"want frames \(3, H, W\) uint8"),
+    "frames of another size": (changed("frames", shape=[3, 12, 17]), r"_frames: want uint8 of shape \(22, 3, 12, 17\)"),
+    "frames as numbers": (changed("frames", dtype="float32"), "want dtype to be one of uint8"),
+    "frames cut off": (cut, r"_frames\.memmap: want 12,672 bytes, \(22, 3, 12, 16\) of uint8; got 12,671 bytes"),
+}
+"""Beside those of demonstrations of rows alone, which `test_reading.py` has."""
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_strangers_store_is_checked(clips: Path, name: str) -> None:
+    spoil, says = BAD[name]
+    spoil(clips)
+    with pytest.raises(ValueError, match=says) as error:
+        load_demonstrations(clips, device="cpu")
+    assert "\n" not in str(error.value)

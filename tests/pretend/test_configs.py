@@ -7,58 +7,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.test_end_to_end import SMALL, write_demonstrations, write_orders
+from tests.pretend.small import command_line, is_navigation
+from tests.test_end_to_end import write_demonstrations, write_orders
 from torchrl_gpu import cli, configs
 
-REPLAY = {"model.batch_size": 8, "model.replay.capacity": 200, "model.warmup_frames": 16, "model.updates_per_step": 2}
-ROLLOUTS = {"model.rollout_steps": 4, "model.epochs": 1, "model.minibatches": 2}
-UPDATES = {
-    "data.steps_per_epoch": 2,
-    "data.pictures": "false",
-    "trainer.log_every_n_steps": 1,
-    "trainer.max_steps": 4,
-    "trainer.accelerator": "gpu",
-    "trainer.devices": 1,
-}
-PACKING = {"data.num_episodes": 1, "data.num_val_episodes": 1}
-COARSE = {  # an operator takes as long as on a CPU and its wrapping as long again, so fewer cells and fewer pieces
-    "packing.yaml": {"model.env.bin_size": "[6.0,6.0,6.0]", "model.env.resolution": 6, "model.env.items.max_side": 4},
-    "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3},
-    "packing_irregular.yaml": {
-        "model.env.num_items": 3,
-        "model.env.visible_items": 2,
-        "model.env.items.num_objects": 4,
-        "model.env.orientations": "fixed",
-        "model.n_steps": 3,
-    },
-}
+PACKING = {"data__num_episodes": 1, "data__num_val_episodes": 1}
 NAVIGATION = {
-    "model.env.num_envs": 2,
-    "model.env.pool": 8,
-    "model.env.max_steps": 10,
-    "data.worlds_per_level": 1,
-    "data.val_worlds_per_level": 1,
-    "data.test_levels": "own",
-    "data.max_steps": 6,
+    "data__worlds_per_level": 1,
+    "data__val_worlds_per_level": 1,
+    "data__test_levels": "own",
+    "data__max_steps": 6,
 }
-
-
+SIX_CELLS = {"model__env__bin_size": "[6.0,6.0,6.0]", "model__env__resolution": 6, "model__env__items__max_side": 4}
 ALL_WORDS = ("packing_dqn.yaml", "packing_irregular.yaml", "navigation_sac.yaml")  # of each kind of suite
 
 
 def small(name: str) -> list[str]:
-    """Command line of a shipped config in small."""
-    options = (
-        UPDATES
-        | (ROLLOUTS if name.startswith("ppo_") else {} if name == "packing.yaml" else REPLAY)
-        | COARSE.get(name, {})
-    )
-    options |= NAVIGATION if name.startswith(("navigation", "ppo_marine")) else PACKING
-    if name == "bc.yaml":  # which plays nothing
-        options = {
-            key: value for key, value in options.items() if key not in ("model.replay.capacity", "model.warmup_frames")
-        }
-    return ["--config", name, *SMALL.get(name, []), *(f"--{key}={value}" for key, value in options.items())]
+    more = NAVIGATION if is_navigation(name) else PACKING
+    more = more | (SIX_CELLS if name == "packing.yaml" else {})
+    return command_line(name, data__steps_per_epoch=2, trainer__max_steps=4, **more)
 
 
 @pytest.mark.parametrize("name", configs.names())

@@ -50,44 +50,34 @@ def assert_alike(cuda: list[TensorDictBase], cpu: list[TensorDictBase]) -> None:
         assert all(value.is_cuda for value in there.values(True, True))
 
 
-@pytest.mark.parametrize("setting", packing.SETTINGS)
-def test_packing_waits_for_nothing(setting: str) -> None:
-    env = packed(setting, "cuda")
+PACKED = [{"incremental": False, "visible_items": 2}, {"copy_observations": True}, {"orientations": 90.0}]
+ROBOTS = [{"end_on_collision": True}, {"in_order": True}, {"dtype": "float64"}, {"copy_observations": True}]
+
+
+@pytest.mark.parametrize(
+    ("setting", "changes"),
+    [*((setting, {}) for setting in packing.SETTINGS), *(("bpp10", changes) for changes in PACKED)],
+    ids=str,
+)
+def test_packing_waits_for_nothing(setting: str, changes: dict) -> None:
+    env = packed(setting, "cuda", **changes)
     with waits() as counted:
         seen = steps_of_packing(env)
     assert counted.total == 0, counted.report()
-    assert_alike(seen, steps_of_packing(packed(setting, "cpu")))
+    assert_alike(seen, steps_of_packing(packed(setting, "cpu", **changes)))
 
 
-@pytest.mark.parametrize("setting", marine.SETTINGS)
-def test_robots_wait_for_nothing(setting: str) -> None:
-    env = marine.marine(setting, device="cuda", max_steps=5)
+@pytest.mark.parametrize(
+    ("setting", "changes"),
+    [*((setting, {}) for setting in marine.SETTINGS), *(("v2", changes) for changes in ROBOTS)],
+    ids=str,
+)
+def test_robots_wait_for_nothing(setting: str, changes: dict) -> None:
+    env = marine.marine(setting, device="cuda", max_steps=5, **changes)
     with waits() as counted:
         seen = steps_of_robots(env)
     assert counted.total == 0, counted.report()
-    assert_alike(seen, steps_of_robots(marine.marine(setting, max_steps=5)))
-
-
-MORE_MARINE = [{"end_on_collision": True}, {"in_order": True}, {"dtype": "float64"}, {"copy_observations": True}]
-MORE_PACKING = [{"incremental": False, "visible_items": 2}, {"copy_observations": True}, {"orientations": 90.0}]
-
-
-@pytest.mark.parametrize("changes", MORE_MARINE, ids=str)
-def test_so_do_other_options_of_robots(changes: dict) -> None:
-    env = marine.marine("v2", device="cuda", max_steps=5, **changes)
-    with waits() as counted:
-        seen = steps_of_robots(env)
-    assert counted.total == 0, counted.report()
-    assert_alike(seen, steps_of_robots(marine.marine("v2", max_steps=5, **changes)))
-
-
-@pytest.mark.parametrize("changes", MORE_PACKING, ids=str)
-def test_so_do_other_options_of_packing(changes: dict) -> None:
-    env = packed("bpp10", "cuda", **changes)
-    with waits() as counted:
-        seen = steps_of_packing(env)
-    assert counted.total == 0, counted.report()
-    assert_alike(seen, steps_of_packing(packed("bpp10", "cpu", **changes)))
+    assert_alike(seen, steps_of_robots(marine.marine(setting, max_steps=5, **changes)))
 
 
 ENVS = {

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from tests.envs.packing.kernels.test_self_tests import BROKEN
-from tests.test_end_to_end import SMALL, write_demonstrations, write_orders
+from tests.pretend.small import command_line
+from tests.test_end_to_end import write_demonstrations, write_orders
 from torchrl_gpu import cli
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.kernels import self_tests as tests_of_kernels
@@ -24,34 +25,6 @@ from torchrl_gpu.system.self_tests import SelfTest
 
 STEPS = 3  # the third update is the first that a graph would make
 PPO_STEPS = 8  # four rollouts: a graph of all learning would be made at the second, then of an update at the third
-SHORT = {
-    "model.batch_size": 8,
-    "model.replay.capacity": 200,
-    "model.warmup_frames": 16,
-    "model.updates_per_step": 1,
-    "data.steps_per_epoch": STEPS,
-    "data.pictures": "false",
-    "trainer.limit_val_batches": 0,
-    "trainer.log_every_n_steps": 1,
-    "trainer.max_steps": STEPS,
-    "trainer.accelerator": "gpu",
-    "trainer.devices": 1,
-}
-ROLLOUTS = {"model.rollout_steps": 4, "model.epochs": 1, "model.minibatches": 2}
-NO_REPLAY = ("model.batch_size", "model.replay.capacity", "model.warmup_frames", "model.updates_per_step")
-ABSENT = {"ppo_": NO_REPLAY, "bc.yaml": ("model.replay.capacity", "model.warmup_frames"), "packing.yaml": NO_REPLAY}
-FEW_WORLDS = {"model.env.num_envs": 2, "model.env.pool": 8, "model.env.max_steps": 10}
-FEWER_CELLS = {
-    "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3},
-    "packing_irregular.yaml": {
-        "model.env.num_items": 3,
-        "model.env.visible_items": 2,
-        "model.env.items.num_objects": 4,
-        "model.env.orientations": "fixed",
-        "model.n_steps": 3,
-        "model.updates_per_step": 3,
-    },
-}
 NO_GRAPHS = ("packing.yaml", "packing_irregular.yaml", "bc.yaml")  # have none to ask for
 BREAKS_OFF = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
 # Of each kind of run the one whose graphs are others.
@@ -68,13 +41,15 @@ PACKING = [name for name in KINDS if "packing" in name or name == "bc.yaml"]
 
 def words(name: str) -> list[str]:
     """Command line of a shipped config in small, by graphs where it has them."""
-    options: dict[str, Any] = SHORT | (ROLLOUTS if name.startswith("ppo_") else {}) | FEWER_CELLS.get(name, {})
-    absent = ABSENT["ppo_"] if name.startswith("ppo_") else ABSENT.get(name, ())
-    options = {key: value for key, value in options.items() if key not in absent}
-    options |= {"trainer.max_steps": PPO_STEPS} if name.startswith("ppo_") else {}
-    options |= {} if name in NO_GRAPHS else {"model.cuda_graphs": "true", "model.graph_updates": "true"}
-    options |= FEW_WORLDS if name.startswith(("navigation", "ppo_marine")) else {}
-    return ["--config", name, *SMALL.get(name, []), *(f"--{key}={value}" for key, value in options.items())]
+    more: dict[str, Any] = {} if name in NO_GRAPHS else {"model__cuda_graphs": "true", "model__graph_updates": "true"}
+    return command_line(
+        name,
+        model__updates_per_step=3 if name == "packing_irregular.yaml" else 1,
+        data__steps_per_epoch=STEPS,
+        trainer__limit_val_batches=0,
+        trainer__max_steps=PPO_STEPS if name.startswith("ppo_") else STEPS,
+        **more,
+    )
 
 
 @pytest.fixture(autouse=True)

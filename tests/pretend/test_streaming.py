@@ -16,7 +16,7 @@ from tests.streaming.broadcast.test_encoder_thread import encoding_hub, shown
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
 from tests.streaming.viewers import run
 from torchrl_gpu.streaming.broadcast.hub import Hub
-from torchrl_gpu.streaming.codecs import h264, jpeg, pipeline, pixels
+from torchrl_gpu.streaming.codecs import h264, images, pipeline, pixels
 from torchrl_gpu.streaming.codecs.images import to_array
 from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 from torchrl_gpu.system import self_tests
@@ -103,7 +103,7 @@ def test_the_encoder_copies_through_pinned_memory_on_a_stream_of_its_own(
         streams.append(torch.cuda.current_stream() is torch.cuda.default_stream())
         return to_array(frame)
 
-    for module in (pipeline, jpeg, h264):
+    for module in (pipeline, images, h264):
         monkeypatch.setattr(module, "to_array", noted)
 
     async def inner() -> None:

@@ -101,14 +101,6 @@ async def test_a_request_waits_for_others_that_are_expected_and_no_longer() -> N
         assert asyncio.get_running_loop().time() - begun < 0.19, "one alone waits for nothing"
 
 
-async def test_an_error_reaches_those_that_it_concerns_and_the_next_are_decided() -> None:
-    _, passes = batching()
-    async with passes.running():
-        with pytest.raises(RuntimeError, match="below 0"):
-            await passes.act(rows(-1))
-        assert (await passes.act(rows(3))).tolist() == [[6]]
-
-
 async def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
     """True where the policy raises over it, or its result is not finite."""
     watched: list[list[list[float]]] = []
@@ -135,19 +127,6 @@ async def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
         await passes.act(rows(6))
         await asyncio.sleep(0)
     assert watched == [[[6]]], "what was not decided is not shown"
-
-
-def test_actions_are_held_to_their_bounds() -> None:
-    policy, _ = batching()
-    space = AgentSpace("test", (), {"x": ((1,), "float32")}, low=(-1.5,), high=(1.5,))
-    passes = Batching(InferencePolicy(policy, space, "test"), 8, 0.0, 64)
-
-    async def work() -> np.ndarray:
-        async with passes.running():
-            return await passes.act(rows(0.5, 7))
-
-    found = ran(work())
-    assert (found.dtype, found.tolist()) == (np.float32, [[1], [1.5]])
 
 
 async def test_who_leaves_is_not_decided_and_too_many_are_sent_away() -> None:

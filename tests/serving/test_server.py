@@ -23,7 +23,7 @@ from tests.policies import checkpoints
 from torchrl_gpu.policies import AgentSpace, InferencePolicy, load_policy
 from torchrl_gpu.serving.server import _LARGE, policy_server
 from torchrl_gpu.streaming import StreamServer
-from torchrl_gpu.streaming.web import app_state
+from torchrl_gpu.streaming.web import access
 
 TOKEN = "a-long-enough-token"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
@@ -68,12 +68,6 @@ def ask(server: StreamServer, body: bytes | None, kind: str = "application/octet
     found = answer.status, answer.read()
     connection.close()
     return found
-
-
-def test_tensors_are_answered_with_tensors(server: StreamServer, policy: InferencePolicy) -> None:
-    status, body = ask(server, save(given(policy, 5)))
-    assert status == 200
-    assert load(body)["action"].tolist() == wanted(policy, 5)
 
 
 def test_json_is_answered_with_json(server: StreamServer, policy: InferencePolicy) -> None:
@@ -237,7 +231,7 @@ class Waits(TensorDictModuleBase):
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Waits, StreamServer]]:
-    monkeypatch.setattr(app_state, "_IDLE_TIMEOUT", 0.1)
+    monkeypatch.setattr(access, "_IDLE_TIMEOUT", 0.1)
     module = Waits()
     space = AgentSpace("test", (), {"x": ((1,), "float32")}, low=(-9.0,), high=(9.0,))
     with policy_server(InferencePolicy(module, space, "Waits"), port=0, heartbeat_s=0.1) as running:

@@ -21,7 +21,6 @@ def scene(height: int = 120, width: int = 160, *, shift: int = 0) -> np.ndarray:
 
 
 def decode_jpeg(file: bytes) -> np.ndarray:
-    """RGB."""
     decoded = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
     assert decoded is not None, "no JPEG file"
     return decoded[..., ::-1]

@@ -41,7 +41,6 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def until(condition: Callable[[], object], what: str = "") -> None:
-    """Waits for a condition."""
     deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, f"never came: {what or condition}"
@@ -51,7 +50,6 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
 def encoded(
     seq: int, size: int = 8, *, key: bool = True, codec: Codec = "jpeg", captured: float = 0.0
 ) -> EncodedPicture:
-    """A picture of so many bytes."""
     return EncodedPicture("main", codec, bytes(size), key, seq, captured, 4, 2)
 
 
@@ -111,11 +109,9 @@ class Viewer:
         self.closed_with: int | None = None
 
     async def say(self, kind: str, **fields: Any) -> None:
-        """Sends a message."""
         await self.socket.send_json({"type": kind, **fields})
 
     async def watch(self, stream: str = "main", codec: Codec = "jpeg", fps: float | None = None) -> None:
-        """Asks for a stream."""
         await self.say("watch", stream=stream, codec=codec, fps=fps)
 
     async def picture(self, *, ack: bool = True) -> tuple[dict[str, Any], bytes]:
@@ -142,7 +138,6 @@ class Viewer:
             pass
 
     async def end(self) -> int:
-        """The code with which the server closes."""
         with contextlib.suppress(EOFError):
             await self._next(lambda message: False)
         assert self.closed_with is not None

@@ -110,13 +110,10 @@ class EnvStreams:
         return [name for name in self._watchers if name in self._chosen]
 
     def publish(self, version: int | None = None, only: Collection[str] | None = None, **extra: Any) -> int:
-        """Publishes every stream of which a picture is due, and gives their number.
+        """Publishes every stream, or of `only` those, of which a picture is due, and gives their number.
 
-        Args:
-            only: Streams to look at; None for all.
-            version: Changes whenever the environments do: what has been drawn at this version already is left out.
-                None always draws.
-            extra: More metrics for the meta data of each picture, besides those of the environment.
+        `version` changes whenever the environments do: what has been drawn at this version already is left out; None
+        always draws. `extra` joins the metrics of the environment as metadata of each picture.
         """
         due = [
             name

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from torchrl_gpu.demonstrations.clip_store import ClipStore, Video
     from torchrl_gpu.demonstrations.loading import load_demonstrations
     from torchrl_gpu.demonstrations.mcap import EpisodeRecorder, McapWriter
+    from torchrl_gpu.demonstrations.memmap import open_store, save_store
     from torchrl_gpu.demonstrations.reading import read_demonstrations
-    from torchrl_gpu.demonstrations.saved import open_store, save_store
     from torchrl_gpu.demonstrations.transitions import Demonstrations
     from torchrl_gpu.demonstrations.writer import LeRobotWriter
 
@@ -28,9 +28,9 @@ _HOMES = {
     "McapWriter": "mcap",
     "Video": "clip_store",
     "load_demonstrations": "loading",
-    "open_store": "saved",
+    "open_store": "memmap",
     "read_demonstrations": "reading",
-    "save_store": "saved",
+    "save_store": "memmap",
 }
 __all__ = [
     "ClipStore",

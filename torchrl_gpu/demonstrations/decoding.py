@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torchrl_gpu.demonstrations.mp4_boxes import check_samples
 from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, check_file, reading, refuse
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.libavcodec import error_text, file_stream
@@ -32,6 +31,9 @@ SMALL = 0x20 | 0x2000
 """SWS_AREA and SWS_FULL_CHR_H_INT of libswscale: without the second, colour has half the columns of the small frame."""
 _OPENED: dict[str, Any] = {"format": "mp4", "buffer_size": 2**20, "options": {"max_pixels": str(MOST_PIXELS)}}
 _VIDEO = "an MP4 file with a video that decodes"
+_CONTAINERS = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf")
+_MOST_BOXES = 10**6
+_OWN_FIELDS = 0xF00  # flags of a trun whose samples have fields of their own
 
 Decoder = Literal["auto", "pyav", "torchcodec"]
 
@@ -52,7 +54,7 @@ class Batch(NamedTuple):
 
 
 def read_header(path: Path, name: str) -> VideoHeader:
-    """The header of an MP4 file; ValueError for another file, one without video, or with frames that are too large."""
+    """The header of an MP4 file; ValueError for another file, or one without video or with too large frames."""
     with _opened(path, name) as container:
         return _header(container, name)
 
@@ -73,25 +75,56 @@ def decode(
     device: torch.device | None = None,
     decoder: Decoder = "auto",
 ) -> Iterator[Batch]:
-    """All frames of an MP4 file in order, resized by area means.
+    """All frames of an MP4 file in order, resized by area means to a height and width.
 
-    Args:
-        path: Of the file.
-        name: In messages.
-        size: Height and width of the frames; None for those of the file.
-        device: Where the frames are wanted; None for the CPU.
-        decoder: "pyav", "torchcodec", or "auto": torchcodec where it works on a CUDA device, else PyAV, which is faster
-            on a CPU as it resizes frames before they are RGB.
-
-    Raises:
-        ValueError: The file cannot be decoded, or frames change their size.
-        ModuleNotFoundError: PyAV is not installed.
+    "auto" is torchcodec where that works on a CUDA device, else PyAV, which is faster on a CPU as it resizes frames
+    before they are RGB. ValueError where the file cannot be decoded, or frames change their size.
     """
     device = device or torch.device("cpu")
     if _takes_torchcodec(decoder, device):
         yield from _by_torchcodec(path, name, size, device)
     else:
         yield from _by_pyav(path, name, size)
+
+
+# -- boxes -----------------------------------------------------------------------------------------------------------
+
+
+def check_samples(file: BinaryIO) -> None:
+    """ValueError where an MP4 file counts more samples than it has bytes for; rewinds the file.
+
+    libavformat makes an index entry for every sample that a header counts, and samples of one size need no table: a
+    file of two kilobytes can count a hundred million.
+    """
+    size = file.seek(0, 2)
+    ends, at, samples, boxes = [size], 0, 0, 0
+    while ends and boxes < _MOST_BOXES:
+        if at + 8 > ends[-1]:
+            at = ends.pop()
+            continue
+        boxes += 1
+        file.seek(at)
+        head = file.read(32)
+        length, name, begin = int.from_bytes(head[:4], "big"), head[4:8], 8
+        if length == 1:
+            length, begin = int.from_bytes(head[8:16], "big"), 16
+        end = min(ends[-1], at + length) if length >= begin else ends[-1]  # 0: to the end; others are broken
+        flags = int.from_bytes(head[begin + 1 : begin + 4], "big")
+        first, second = (int.from_bytes(head[begin + i : begin + i + 4], "big") for i in (4, 8))
+        if name == b"stsz":
+            samples += first * second  # bytes of samples of one size
+        elif name == b"trun" and not flags & _OWN_FIELDS:
+            samples += first
+        if samples > size:
+            raise ValueError(f"at least {samples:,} bytes of samples in a file of {size:,}")
+        if name in _CONTAINERS:
+            ends.append(end)
+            at += begin
+        else:
+            at = end
+    if boxes == _MOST_BOXES:
+        raise ValueError(f"more than {_MOST_BOXES:,} boxes")
+    file.seek(0)
 
 
 # -- PyAV --------------------------------------------------------------------------------------------------------------

@@ -30,33 +30,17 @@ _PACKERS = {1, 32000}
 _DEMO, _EPISODE = re.compile(r"demo_(\d{1,9})"), re.compile(r"episode_(\d{1,9})")
 
 
-def is_hdf5(path: Path) -> bool:
-    """True for a file that begins as HDF5 does."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(8) == _SIGNATURE
-
-
 def read_hdf5(path: Path, entries: Collection[str] | None, bad: BadParts) -> Demonstrations:
     """Demonstrations of a file of robomimic or Minari; observations by their own names, or `observation` for one.
 
     Only plain arrays in the file itself are read: no links to other files, nothing that needs a plug-in. Shapes are
     validated before anything is read. Pictures stay uint8. `about["masks"]` has the indices of the episodes of
-    robomimic's groups `mask/NAME`, such as `train` and `valid`.
-
-    Args:
-        path: Of the file.
-        entries: Names of observations that are wanted, and `action`; None for all.
-        bad: Collects episodes that cannot be used.
-
-    Raises:
-        ValueError: The file is of another kind, broken or invalid; the message names file, entry and row.
-        ModuleNotFoundError: h5py is not installed.
+    robomimic's groups `mask/NAME`, such as `train` and `valid`. `entries` are the wanted observations, and `action`.
     """
     check_file(path, path)
-    if not is_hdf5(path):
-        refuse(path, "an HDF5 file", "one that begins otherwise")
+    with path.open("rb") as file:
+        if file.read(8) != _SIGNATURE:
+            refuse(path, "an HDF5 file", "one that begins otherwise")
     h5py = load("h5py", "hdf5", "demonstrations")
     with reading(path, "an HDF5 file that can be read to its end"), h5py.File(path, "r") as file:
         reader = _Reader(h5py, path, entries, bad)
@@ -149,11 +133,9 @@ class _Reader:
         if not isinstance(found, self.h5py.Group) or deep >= _MOST_DEEP or len(found) > _MOST_ENTRIES:
             refuse(f"{self.path}: {place}", f"at most {_MOST_DEEP} groups in each other, of {_MOST_ENTRIES:,}", "more")
         for inner in sorted(found):
-            if self._leads_to_wanted(".".join((*key, inner))):
+            prefix = ".".join((*key, inner, ""))
+            if self.entries is None or any(f"{each}.".startswith(prefix) for each in self.entries):
                 self._collect(self.child(found, inner, place), f"{place}/{inner}", (*key, inner), arrays, deep + 1)
-
-    def _leads_to_wanted(self, name: str) -> bool:
-        return self.entries is None or any(f"{each}.".startswith(f"{name}.") for each in self.entries)
 
     def child(self, group: Any, name: str, place: str) -> Any:
         """The member `name` of a group, which must be in this file; None without one."""

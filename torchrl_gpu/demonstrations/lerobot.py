@@ -53,21 +53,11 @@ def entry_key(name: str) -> NestedKey:
 
 
 def is_dataset(folder: Path) -> bool:
-    """True for the folder of a LeRobotDataset."""
     return (folder / INFO).is_file()
 
 
 def read_dataset(root: Path, camera: str | None, bad: BadParts) -> Source:
-    """The videos of one camera of a dataset and the rows beside their frames.
-
-    Args:
-        root: Folder of the dataset.
-        camera: Feature with the pictures; None where there is only one of them.
-        bad: Collects videos whose rows cannot be used.
-
-    Raises:
-        ValueError: The metadata are not as the format has them, or lead out of the folder.
-    """
+    """The videos of one camera of a dataset, None for the only one, and the rows beside their frames."""
     info = _Info(root)
     camera = info.camera(camera)
     table = _read_episodes(root, info, camera)

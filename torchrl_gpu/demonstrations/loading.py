@@ -17,9 +17,8 @@ from torch import Tensor
 from torchrl_gpu.demonstrations import lerobot, mp4_actions
 from torchrl_gpu.demonstrations.clip_store import ClipStore, Video
 from torchrl_gpu.demonstrations.decoding import MOST_PIXELS, Decoder, VideoHeader, decode, read_header
-from torchrl_gpu.demonstrations.memmap import has_frames
+from torchrl_gpu.demonstrations.memmap import has_frames, open_store
 from torchrl_gpu.demonstrations.recordings import BadParts, Episode, OnBad, Recording, Source
-from torchrl_gpu.demonstrations.saved import open_store
 from torchrl_gpu.demonstrations.untrusted import refuse
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import memory
@@ -224,9 +223,7 @@ def _decode_into(
 ) -> None:
     """Fills `out` (L, 3, H, W) with the frames of a video's episodes in order.
 
-    Raises:
-        ValueError: The video does not decode, its frames are not at the times of its rate, or their number is off by
-            more than one.
+    ValueError where frames are not at the times of the video's rate, or their number is off by more than one.
     """
     fps = recording.fps if recording.fps is not None and not recording.complete else float(header.fps)
     begin = [each.first_frame for each in recording.episodes]

@@ -1,4 +1,4 @@
-"""Demonstrations on disk: a TensorDict memmap of rows, frames of video among them, and JSON that describes them."""
+"""Demonstrations and clip stores on disk: a TensorDict memmap of rows and frames of video, described by JSON."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import json
 import math
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
+from tensordict import NestedKey, TensorDict
 
+from torchrl_gpu.demonstrations.clip_store import ClipStore, Video
+from torchrl_gpu.demonstrations.lerobot import read_stats
 from torchrl_gpu.demonstrations.transitions import Demonstrations
 from torchrl_gpu.demonstrations.untrusted import (
     MOST_FRAMES,
@@ -36,10 +39,10 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MOST_ENTRIES = 256
 _MOST_INDEX_BYTES = 2**18  # of tensordict's own index of these
 _MOST_VALUES = 2**20  # of a row
+_CHUNK = 4096  # frames that are copied at a time
 
 
 def is_saved(path: Path) -> bool:
-    """True for a folder that holds demonstrations of this format."""
     return (path / ABOUT).is_file()
 
 
@@ -49,12 +52,9 @@ def has_frames(path: Path) -> bool:
 
 
 def save(demonstrations: Demonstrations, folder: str | os.PathLike[str]) -> Path:
-    """Writes demonstrations into a new folder, which has its name once all of it is written.
+    """Writes demonstrations into a new folder; see `new_folder`.
 
     Its `rows` is what `TensorDict.memmap` writes and `TensorDict.load_memmap` reads.
-
-    Raises:
-        FileExistsError: There is such a folder.
     """
     folder, entries = Path(folder), {}
     for name, value in demonstrations.rows.items():
@@ -75,13 +75,10 @@ def save(demonstrations: Demonstrations, folder: str | os.PathLike[str]) -> Path
 
 
 def open_saved(folder: str | os.PathLike[str], *, frames: bool = False) -> Demonstrations:
-    """Demonstrations that `save` wrote, in memory.
+    """Demonstrations that `save` wrote, in memory; the size of each file is validated before it is read.
 
-    The size of each file is validated before it is read. Only frames of video are mapped, if `frames` asks for them,
-    copy on write; a file that shrinks later cannot affect the rest.
-
-    Raises:
-        ValueError: The folder holds something else; the message names file, entry and row.
+    Only frames of video are mapped, if `frames` asks for them, copy on write: a file that shrinks later cannot affect
+    the rest.
     """
     folder = Path(folder)
     path = folder / ABOUT
@@ -175,3 +172,83 @@ def _check_size(path: Path, where: object, shape: tuple[int, ...], stored: str) 
 
 def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+# -- clip stores -------------------------------------------------------------------------------------------------------
+
+
+def save_store(store: ClipStore, folder: str | os.PathLike[str]) -> Path:
+    """Writes a store as demonstrations into a new folder, as `save` does."""
+    clips = {
+        "fps": store.fps,
+        "image_key": store.image_key if isinstance(store.image_key, str) else "/".join(store.image_key),
+        "tasks": {str(number): task for number, task in store.tasks.items()},
+        "stats": {key: {word: value.tolist() for word, value in each.items()} for key, each in store.stats.items()},
+        "videos": [video._asdict() for video in store.videos],
+    }
+    rows = store.rows.cpu().flatten_keys(".").set(FRAMES, store.frames.cpu())
+    lengths = torch.tensor(store.lengths, dtype=torch.int64, device="cpu")
+    return save(Demonstrations(rows, lengths, about={"clips": clips}), folder)
+
+
+def open_store(
+    folder: str | os.PathLike[str],
+    device: torch.device | None = None,
+    place: Callable[[int], torch.device] | None = None,
+) -> ClipStore:
+    """A saved store. On the CPU its frames are read from disk on access.
+
+    Args:
+        folder: Of the store.
+        device: Where clips are wanted; None for the CPU.
+        place: Gives the device of frames of so many bytes; None for `device`.
+
+    Raises:
+        ValueError: The folder holds no store.
+    """
+    folder, device = Path(folder), device or torch.device("cpu")
+    found = open_saved(folder, frames=True)
+    about = _validated(found.about.get("clips"), folder / ABOUT)
+    frames = found.rows.pop(FRAMES, None)
+    if frames is None:
+        refuse(folder, "frames of video", "rows alone")
+    home = device if place is None or device.type == "cpu" else place(frames.numel())
+    if home.type != "cpu":
+        there = torch.empty(frames.shape, dtype=torch.uint8, device=home)
+        for first in range(0, len(frames), _CHUNK):
+            there[first : first + _CHUNK] = frames[first : first + _CHUNK].to(home)
+        frames = there
+    return ClipStore(frames, found.lengths.tolist(), found.rows.unflatten_keys("."), device=device, **about)
+
+
+def _validated(found: Any, path: Path) -> dict[str, Any]:
+    """The record of a store in the JSON file, as arguments of `ClipStore`."""
+    found = found if isinstance(found, dict) else {}
+    tasks, videos, image_key = (found.get(name) for name in ("tasks", "videos", "image_key"))
+    if not isinstance(tasks, dict) or not all(k.isdecimal() and isinstance(v, str) for k, v in tasks.items()):
+        refuse(path, "tasks by their numbers", shown(tasks))
+    if not isinstance(videos, list):
+        refuse(path, "a list of videos", shown(videos))
+    if not isinstance(image_key, str):
+        refuse(path, "an image_key", shown(image_key))
+    return {
+        "fps": arguments.number(f"demonstrations: {path}", "fps", found.get("fps"), 0.1, 1000.0),
+        "image_key": _key(image_key, path),
+        "tasks": {int(number): task for number, task in tasks.items()},
+        "stats": read_stats(found.get("stats"), path),
+        "videos": [_video(each, path) for each in videos],
+    }
+
+
+def _video(found: Any, path: Path) -> Video:
+    kinds = {"name": str, "frames": int, "height": int, "width": int, "fps": float, "problem": str}
+    if not isinstance(found, dict) or {name: type(value) for name, value in found.items()} != kinds:
+        refuse(path, f"videos of {', '.join(kinds)}", shown(found))
+    return Video(**found)
+
+
+def _key(name: str, folder: Path) -> NestedKey:
+    parts = tuple(name.split("/"))
+    if not all(parts) or len(parts) > 8:
+        refuse(folder, "names of entries", shown(name))
+    return parts if len(parts) > 1 else name

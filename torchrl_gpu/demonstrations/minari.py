@@ -33,7 +33,6 @@ _COMPRESSION = 3  # number of that field in the message of a batch
 
 
 def is_minari(folder: Path) -> bool:
-    """True for a folder that is a dataset of Minari."""
     return (folder / DATA_FILE).is_file() or (folder / _ABOUT).is_file()
 
 

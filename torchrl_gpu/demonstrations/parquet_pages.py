@@ -36,8 +36,7 @@ def footer_bytes(path: Path) -> int:
 def column_sizes(path: Path, metadata: Any, columns: Iterable[int]) -> tuple[int, int, bool]:
     """Values of some columns of a file, the bytes of their unpacked pages, and whether any of these are dictionaries.
 
-    Raises:
-        ValueError: Pages and footer disagree, or pages are packed in a way without a bound.
+    ValueError where pages and footer disagree, or pages are packed in a way without a bound.
     """
     values = size = 0
     repeats, columns = False, list(columns)

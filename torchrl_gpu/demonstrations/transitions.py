@@ -121,8 +121,7 @@ def from_episodes(
 ) -> tuple[Demonstrations, list[str]]:
     """Demonstrations of the validated columns of episodes, and the names of those that are in them.
 
-    Raises:
-        ValueError: There is none, or an episode has columns of other names or forms than most.
+    ValueError where there is none, or an episode has columns of other names or forms than most.
     """
     forms = [frozenset((key, each.dtype, each.shape[1:]) for key, each in arrays.items()) for _, arrays in episodes]
     usual = Counter(forms).most_common(1)[0][0] if forms and bad.on_bad == "skip" else frozenset(*forms[:1])

@@ -116,12 +116,9 @@ def _not_finite(word: str) -> NoReturn:
 
 
 def fill_pattern(pattern: Any, name: object, **values: int | str) -> PurePosixPath:
-    """Fills in a pattern such as `data/chunk-{chunk_index:03d}.parquet`: a path inside the dataset.
+    """Fills in a pattern such as `data/chunk-{chunk_index:03d}.parquet`: a path inside the dataset, or a ValueError.
 
     Patterns are not trusted, and `str.format` would read attributes.
-
-    Raises:
-        ValueError: It has other fields, or leads out of the dataset.
     """
     wanted = f"a relative path inside the dataset with the fields {', '.join(values)}"
     if not isinstance(pattern, str) or len(pattern) > 512:
@@ -145,14 +142,9 @@ def fill_pattern(pattern: Any, name: object, **values: int | str) -> PurePosixPa
 
 
 def read_parquet(path: Path, columns: Collection[str] | None = None) -> Arrays:
-    """Columns of numbers or flags of a parquet file, lists of one length as further axes.
+    """Columns of numbers or flags of a parquet file, those of some names or all; lists of one length are further axes.
 
-    Args:
-        path: Of the file.
-        columns: Those that are read, where there are such; None for all of numbers.
-
-    Raises:
-        ValueError: The file is none, or a column holds nulls, lists of several lengths, or other values.
+    ValueError where a column holds nulls, lists of several lengths, or other values.
     """
     with reading(path, "a parquet file"):
         file = _opened(path)

@@ -39,20 +39,12 @@ class _Request(NamedTuple):
 
 
 class Batching:
-    """Dynamic batching: each pass decides as many waiting requests as it may.
+    """Dynamic batching: each pass decides as many waiting requests as it may, at most `max_rows` rows.
 
     A pass begins when as many requests wait as there were in the last one, or `wait_s` after the first of them came, so
     that one client alone waits for nothing. Short passes are made on the loop: so all that came meanwhile is in the
-    next one. Longer ones have a thread, and the loop goes on beside them.
-
-    Args:
-        policy: Decides.
-        max_rows: Rows of a pass.
-        wait_s: Seconds, at most.
-        max_waiting: Rows that may wait.
-
-    Attributes:
-        watch: Is called on the loop after each pass, for the last request that has its actions, once all are answered.
+    next one. Longer ones have a thread, and the loop goes on beside them. `watch` is called after each pass, for the
+    last request that has its actions, once all are answered.
     """
 
     def __init__(self, policy: InferencePolicy, max_rows: int, wait_s: float, max_waiting: int) -> None:
@@ -65,12 +57,7 @@ class Batching:
         self._arrived = asyncio.Event()
 
     async def act(self, observations: Observations) -> np.ndarray:
-        """Actions (B, …) of observations (B, …).
-
-        Raises:
-            Busy: Too much waits already.
-            BadAction: The policy gives one of the rows no usable action.
-        """
+        """Actions (B, …) of observations (B, …); Busy, or BadAction where the policy gives no usable one."""
         rows = len(next(iter(observations.values())))
         if self._rows + rows > self._max_waiting:
             raise Busy

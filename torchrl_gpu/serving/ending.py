@@ -43,11 +43,7 @@ class _Ended(BaseException):
 
 
 class Ending:
-    """Handler of an interrupt or SIGTERM: the program ends as if it had come to its end.
-
-    Attributes:
-        event: Set by either.
-    """
+    """Handler of an interrupt or SIGTERM, which sets `event`: the program ends as if it had come to its end."""
 
     def __init__(self) -> None:
         self.event = Flag()

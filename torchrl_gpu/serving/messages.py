@@ -22,14 +22,10 @@ _MORE_QUOTES = 16  # pairs, for entries that are none
 
 
 class Messages:
-    """Observations and actions of a policy, in bytes.
+    """Observations and actions of a policy, in bytes; at most `max_rows` observations in a message.
 
     A message takes no longer to read than the largest that the policy has a use for: brackets, commas and quotes are
     counted before anything is parsed.
-
-    Args:
-        policy: Says names, shapes and types.
-        max_rows: Observations of one message.
     """
 
     def __init__(self, policy: InferencePolicy, max_rows: int) -> None:
@@ -45,10 +41,9 @@ class Messages:
         }  # so that a few rows too many get their own message
 
     def parse(self, body: bytes | str, is_json: bool) -> Observations:
-        """Observations of a message; no call holds the interpreter for long, so that a thread may read large ones.
+        """Observations of a message, or BadMessage where a key, type, shape, number of rows or value is another.
 
-        Raises:
-            BadMessage: A key is missing, or its value has another type, shape or number of rows, or is not finite.
+        No call holds the interpreter for long, so that a thread may read large ones.
         """
         raw = body.encode("utf-8", "replace") if isinstance(body, str) else body
         try:

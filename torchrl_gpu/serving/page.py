@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -25,12 +25,8 @@ _WIDTH, _HEIGHT = 480, 320  # of what is drawn
 _LINE, _LABEL, _MARGIN = 14, 96, 6  # pixels of a number
 
 
-class _Draws(Protocol):
-    """Draws the frame of a `PolicyView` from a row of observations and its action; where `has_seen`, its `seen`."""
-
-    has_seen: bool
-
-    def __call__(self, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray: ...
+Draw = Callable[[Mapping[str, np.ndarray], np.ndarray], np.ndarray]
+"""Draws the frame of a `PolicyView` from a row of observations and its action."""
 
 
 class PolicyPage:
@@ -41,7 +37,8 @@ class PolicyPage:
     """
 
     def __init__(self, server: StreamServer, policy: InferencePolicy) -> None:
-        self._server, self._policy, self._draw = server, policy.name, _drawing(policy)
+        self._server, self._policy = server, policy.name
+        self._draw, self._has_seen = _drawing(policy)
         self._is_choice = policy.space.num_actions is not None
         self._names = elements_of(policy, "action")
         self._next_at = 0.0
@@ -55,12 +52,11 @@ class PolicyPage:
         view = PolicyView(
             action=self._named(action[-1]), inference_ms=inference_ms, message_age_s=age_s, policy=self._policy
         )
-        draw = self._draw
-        if self._server.wanted(STREAM) or (draw.has_seen and self._server.wanted(f"{STREAM}:seen")):
-            picture = draw({name: value[-1] for name, value in observations.items()}, action[-1])
+        if self._server.wanted(STREAM) or (self._has_seen and self._server.wanted(f"{STREAM}:seen")):
+            picture = self._draw({name: value[-1] for name, value in observations.items()}, action[-1])
             frame = picture if picture.ndim == 3 else picture[-1]
-            self._server.show_policy(view._replace(frame=frame, seen=picture if draw.has_seen else None), STREAM)
-        elif not draw.has_seen:
+            self._server.show_policy(view._replace(frame=frame, seen=picture if self._has_seen else None), STREAM)
+        elif not self._has_seen:
             self._server.show_policy(view)
 
     def _named(self, action: np.ndarray) -> np.ndarray | dict[str, float]:
@@ -72,18 +68,19 @@ class PolicyPage:
         return dict(zip(self._names, values.tolist(), strict=True))
 
 
-def _drawing(policy: InferencePolicy) -> _Draws:
+def _drawing(policy: InferencePolicy) -> tuple[Draw, bool]:
+    """How the observations of a policy are drawn, and whether that is all that it saw of them."""
     space = policy.space
     if {"bin", "action_shape"} <= set(space.extras) and "box_heightmap" in policy.in_keys:
-        return _Packing(space)
+        return partial(_packing, space), False
     forms = {name: space.observations[name] for name in policy.in_keys}
     images = [name for name, (shape, dtype) in forms.items() if _channels_axis(tuple(shape), dtype) is not None]
     maps = [name for name, (shape, dtype) in forms.items() if len(shape) == 2 and _is_plane(shape, dtype)]
     found = sorted(images, key=lambda name: forms[name][1] != "uint8") or maps
     if not found:
-        return _Numbers(policy)
+        return partial(_numbers, {name: elements_of(policy, name) for name in policy.in_keys}), False
     shape, dtype = forms[found[0]]
-    return _Image(found[0], _channels_axis(tuple(shape), dtype))
+    return partial(_image, found[0], _channels_axis(tuple(shape), dtype)), True
 
 
 def _channels_axis(shape: tuple[int, ...], dtype: str) -> int | None:
@@ -99,79 +96,60 @@ def _is_plane(shape: tuple[int, ...], dtype: str) -> bool:
     return min(shape) >= _LEAST_SIDE and dtype in ("uint8", "float32", "float16")
 
 
-class _Image:
-    """Draws the image or clip of a name, whose channels are on an axis, if it has any."""
-
-    has_seen = True
-
-    def __init__(self, name: str, axis: int | None) -> None:
-        self._name, self._axis = name, axis
-
-    def __call__(self, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
-        seen = row[self._name]
-        return observation_picture(seen[None] if self._axis is None else np.moveaxis(seen, self._axis, -3))
+def _image(name: str, axis: int | None, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
+    """The image or clip of a name, whose channels are on an axis, if it has any."""
+    seen = row[name]
+    return observation_picture(seen[None] if axis is None else np.moveaxis(seen, axis, -3))
 
 
-class _Numbers:
-    """Draws a bar from zero for each number of an observation, the largest as long as its column allows."""
-
-    has_seen = False
-
-    def __init__(self, policy: InferencePolicy) -> None:
-        self._names = {name: elements_of(policy, name) for name in policy.in_keys}
-
-    def __call__(self, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
-        named = [name for name in row if row[name].dtype != np.bool_] or list(row)  # masks tell little here
-        numbers = [(label, value) for name in named for label, value in self._labelled(name, np.ravel(row[name]))]
-        image = Image.new("RGB", (_WIDTH, _HEIGHT), BACKGROUND)
-        pen, font = ImageDraw.Draw(image), ImageFont.load_default(11)
-        rows = _HEIGHT // _LINE - 1
-        columns = max(1, -(-min(len(numbers), 3 * rows) // rows))
-        width = _WIDTH // columns
-        most = max((abs(value) for _, value in numbers), default=0) or 1
-        for i, (label, value) in enumerate(numbers[: columns * rows]):
-            left, top = (i // rows) * width + _MARGIN, (i % rows) * _LINE + _MARGIN
-            room = width - _LABEL - _MARGIN
-            middle = left + _LABEL + room // 2
-            end = middle + round(0.3 * room * value / most)
-            pen.text((left, top), label[:16], fill="#5a6068", font=font)
-            pen.rectangle((min(middle, end), top + 3, max(middle, end), top + 9), fill=ITEM)
-            pen.text((middle + 2 if value < 0 else end + 4, top), f"{value:.3g}", fill="#1c1e20", font=font)
-        return np.asarray(image)
-
-    def _labelled(self, name: str, values: np.ndarray) -> Iterator[tuple[str, float]]:
-        names = self._names.get(name)
-        for i, value in enumerate(values.tolist()):
-            yield (names[i] if names is not None and len(names) == len(values) else f"{name} {i}"), float(value)
+def _numbers(
+    names: Mapping[str, Sequence[str] | None], row: Mapping[str, np.ndarray], action: np.ndarray
+) -> np.ndarray:
+    """A bar from zero for each number of an observation, the largest as long as its column allows."""
+    numbers: list[tuple[str, float]] = []
+    for name in [name for name in row if row[name].dtype != np.bool_] or list(row):  # masks tell little here
+        values, known = np.ravel(row[name]).tolist(), names.get(name)
+        if known is None or len(known) != len(values):
+            known = [f"{name} {i}" for i in range(len(values))]
+        numbers += [(label, float(value)) for label, value in zip(known, values, strict=True)]
+    image = Image.new("RGB", (_WIDTH, _HEIGHT), BACKGROUND)
+    pen, font = ImageDraw.Draw(image), ImageFont.load_default(11)
+    rows = _HEIGHT // _LINE - 1
+    columns = max(1, -(-min(len(numbers), 3 * rows) // rows))
+    width = _WIDTH // columns
+    most = max((abs(value) for _, value in numbers), default=0) or 1
+    for i, (label, value) in enumerate(numbers[: columns * rows]):
+        left, top = (i // rows) * width + _MARGIN, (i % rows) * _LINE + _MARGIN
+        room = width - _LABEL - _MARGIN
+        middle = left + _LABEL + room // 2
+        end = middle + round(0.3 * room * value / most)
+        pen.text((left, top), label[:16], fill="#5a6068", font=font)
+        pen.rectangle((min(middle, end), top + 3, max(middle, end), top + 9), fill=ITEM)
+        pen.text((middle + 2 if value < 0 else end + 4, top), f"{value:.3g}", fill="#1c1e20", font=font)
+    return np.asarray(image)
 
 
-class _Packing:
-    """Draws a bin from above, and the placement of the item."""
+def _packing(space: AgentSpace, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
+    """A bin from above, and the placement of the item."""
+    about = space.extras["bin"]
+    pile = Pile(row["box_heightmap"], tuple(map(float, about["size"])), int(about["step"]))
+    return draw_action(pile, _placing(space, row, int(action)), _WIDTH, _HEIGHT, "this placement")
 
-    has_seen = False
 
-    def __init__(self, space: AgentSpace) -> None:
-        about = space.extras["bin"]
-        self._size = float(about["size"][0]), float(about["size"][1]), float(about["size"][2])
-        self._cells, self._step = tuple(about["cells"]), int(about["step"])
-        self._shape = tuple(space.extras["action_shape"])
-
-    def __call__(self, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
-        pile = Pile(row["box_heightmap"], self._size, self._step)
-        return draw_action(pile, self._placing(row, int(action)), _WIDTH, _HEIGHT, "this placement")
-
-    def _placing(self, row: Mapping[str, np.ndarray], action: int) -> Placing | None:
-        """The chosen placement; None where it is illegal, as all are where nothing fits, or the item has no size."""
-        if "item_size" not in row or ("action_mask" in row and not row["action_mask"].flat[action]):
-            return None
-        slot, orientation, *place = (int(each) for each in np.unravel_index(action, self._shape))
-        size = row["item_size"][slot, orientation]
-        extent, corner = [], []
-        for axis in (0, 1):
-            cell = self._size[axis] / self._cells[axis]
-            extent.append(min(max(1, math.ceil(float(size[axis]) / cell - 1e-4)), self._cells[axis]))
-            corner.append(max(0, min(place[axis] * self._step, self._cells[axis] - extent[axis])))
-        (x, y), (p, q) = corner, extent
-        base = float(row["box_heightmap"][x : x + p, y : y + q].max())  # of boxes; solids may sink in
-        z = float(row["z_map"][slot, orientation, place[0], place[1]]) if "z_map" in row else base
-        return Placing(None, orientation, (x, y), (p, q), z, float(size[2]))
+def _placing(space: AgentSpace, row: Mapping[str, np.ndarray], action: int) -> Placing | None:
+    """The chosen placement; None where it is illegal, as all are where nothing fits, or the item has no size."""
+    if "item_size" not in row or ("action_mask" in row and not row["action_mask"].flat[action]):
+        return None
+    about = space.extras["bin"]
+    slot, orientation, *place = (int(each) for each in np.unravel_index(action, tuple(space.extras["action_shape"])))
+    size = row["item_size"][slot, orientation]
+    extent, corner = [], []
+    for axis in (0, 1):
+        cells = int(about["cells"][axis])
+        cell = float(about["size"][axis]) / cells
+        extent.append(min(max(1, math.ceil(float(size[axis]) / cell - 1e-4)), cells))
+        corner.append(max(0, min(place[axis] * int(about["step"]), cells - extent[axis])))
+    (x, y), (p, q) = corner, extent
+    base = float(row["box_heightmap"][x : x + p, y : y + q].max())  # of boxes; solids may sink in
+    z = float(row["z_map"][slot, orientation, place[0], place[1]]) if "z_map" in row else base
+    return Placing(None, orientation, (x, y), (p, q), z, float(size[2]))

@@ -30,7 +30,6 @@ class Generator(torch.Generator):
 
     @property
     def device(self) -> torch.device:
-        """Where it says that it is."""
         return self._device
 
 
@@ -42,21 +41,16 @@ class Stream:
         self.device_type, self.stream_id = 1, id(self)
 
     def synchronize(self) -> None:
-        """A wait."""
         waits.note("Stream.synchronize")
 
-    def wait_stream(self, stream: Any) -> None:
-        """The device waits, not the host."""
+    def wait_stream(self, stream: Any) -> None: ...
 
-    def wait_event(self, event: Any) -> None:
-        """The device waits, not the host."""
+    def wait_event(self, event: Any) -> None: ...
 
     def record_event(self, event: Any = None) -> Any:
-        """An event."""
         return Event() if event is None else event
 
     def query(self) -> bool:
-        """All is done."""
         return True
 
     def __enter__(self) -> Stream:
@@ -73,22 +67,17 @@ class Event:
         self.recorded_on: Any = None
 
     def record(self, stream: Any = None) -> None:
-        """Behind what the stream was given."""
         self.recorded_on = torch.cuda.current_stream() if stream is None else stream
 
-    def wait(self, stream: Any = None) -> None:
-        """The device waits, not the host."""
+    def wait(self, stream: Any = None) -> None: ...
 
     def query(self) -> bool:
-        """It has."""
         return True
 
     def synchronize(self) -> None:
-        """A wait."""
         waits.note("Event.synchronize")
 
     def elapsed_time(self, other: Any) -> float:
-        """Milliseconds, of no meaning."""
         return 0.0
 
 

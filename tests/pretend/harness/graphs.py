@@ -40,7 +40,6 @@ class CudaGraph:
         self.operators: list[str] = []
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-        """Records from here on."""
         global recording
         if recording is not None:
             raise RuntimeError("CUDA error: a graph is being captured already")
@@ -109,18 +108,14 @@ class CudaGraph:
                     memory.copy_(results[place])
 
     def reset(self) -> None:
-        """Forgets all."""
         self.__init__()  # type: ignore[misc]
 
     def pool(self) -> tuple[int, int]:
-        """Of no meaning here."""
         return (0, 0)
 
-    def register_generator_state(self, generator: Any) -> None:
-        """Replays move every generator on."""
+    def register_generator_state(self, generator: Any) -> None: ...
 
-    def instantiate(self) -> None:
-        """Nothing is left to do."""
+    def instantiate(self) -> None: ...
 
 
 class capture:  # its name is `torch.cuda.graph`

@@ -71,7 +71,6 @@ class CudaTensor(Tensor):
         return Tensor.to(self, *args, **kwargs)
 
     def cuda(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Itself."""
         return self
 
     def tolist(self) -> Any:
@@ -83,7 +82,6 @@ class CudaTensor(Tensor):
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy it first.")
 
     def data_ptr(self) -> int:
-        """Where the numbers are."""
         return self.inside.data_ptr()
 
     def untyped_storage(self) -> torch.UntypedStorage:
@@ -91,11 +89,9 @@ class CudaTensor(Tensor):
         return self.inside.untyped_storage()
 
     def is_pinned(self, device: Any = None) -> bool:
-        """Never."""
         return False
 
-    def record_stream(self, stream: Any) -> None:
-        """Nothing: there is one stream."""
+    def record_stream(self, stream: Any) -> None: ...
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         """What tensordict counts the bytes of."""
@@ -196,7 +192,6 @@ generators: set[int] = set()
 
 
 def default_generator() -> torch.Generator:
-    """The global generator of the device."""
     return torch.cuda.default_generators[0]
 
 
@@ -285,12 +280,10 @@ def _follow(tensor: CudaTensor) -> None:
 
 
 def with_index(device: Any) -> Any:
-    """`cuda` as `cuda:0`."""
     return CUDA if device is not None and torch.device(device) == torch.device("cuda") else device
 
 
 def check_index(device: torch.device) -> None:
-    """There is one device."""
     if device.type == "cuda" and device.index not in (None, 0):
         raise RuntimeError("CUDA error: invalid device ordinal")
 

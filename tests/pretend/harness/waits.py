@@ -21,7 +21,6 @@ class Waits:
 
     @property
     def total(self) -> int:
-        """All of them."""
         return self.found.total()
 
     def by_place(self) -> dict[str, int]:
@@ -29,14 +28,12 @@ class Waits:
         return {f"{place}: {kind}": number for (place, kind), number in self.found.most_common()}
 
     def by_kind(self) -> dict[str, int]:
-        """How many by what was done."""
         kinds: Counter[str] = Counter()
         for (_, kind), number in self.found.items():
             kinds[kind] += number
         return dict(kinds)
 
     def report(self) -> str:
-        """A line for each place."""
         return "\n".join(
             [f"{self.total} waits", *(f"{number:5} × {place}" for place, number in self.by_place().items())]
         )

@@ -20,9 +20,9 @@ from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.codecs import encoder as registry
-from torchrl_gpu.streaming.codecs import h264, stills
+from torchrl_gpu.streaming.codecs import h264
 from torchrl_gpu.streaming.codecs.encoder import Codec, EncoderSettings, StreamCodec
-from torchrl_gpu.streaming.codecs.packet import Packet
+from torchrl_gpu.streaming.codecs.images import Packet
 
 
 @contextlib.asynccontextmanager
@@ -200,7 +200,7 @@ async def test_a_jpeg_that_fails_is_an_error_and_the_next_one_comes(monkeypatch:
             raise RuntimeError("out of luck")
         return b"jpeg"
 
-    monkeypatch.setattr(stills, "encode_jpeg", sometimes)
+    monkeypatch.setattr(registry, "encode_jpeg", sometimes)
     async with encoding_hub() as (hub, encoding):
         subscription = hub.subscribe(hub.declare("main").name, "jpeg")
         task = asyncio.create_task(subscription.get())

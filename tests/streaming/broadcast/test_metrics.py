@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from torchrl_gpu.streaming.broadcast.hub import Hub
-from torchrl_gpu.streaming.broadcast.metrics import PREFIX, Metrics
+from torchrl_gpu.streaming.broadcast.metrics import PREFIX
 
 # The names and labels that dashboards rely on.
 NAMES = {
@@ -53,26 +51,6 @@ def test_names_and_labels_are_those_that_dashboards_know() -> None:
     by_name = {family.name.removeprefix(PREFIX): family for family in families}
     assert by_name["frames_encoded"].samples[0].labels["codec"] == 'a "b" \\ c\nd'
     assert by_name["frames_published"].samples[0].labels["stream"] == 'odd "name" \\ of a stream'
-
-
-def test_a_histogram_by_hand() -> None:
-    metrics = Metrics()
-    for seconds in (0.004, 0.03, 0.04, 9.0):
-        metrics.ack_seconds.observe(seconds)
-    value = metrics.registry.get_sample_value
-    buckets = [value(f"{PREFIX}ack_seconds_bucket", {"le": each}) for each in ("0.005", "0.02", "0.05", "+Inf")]
-    assert buckets == [1, 1, 3, 4]
-    assert (value(f"{PREFIX}ack_seconds_count"), value(f"{PREFIX}ack_seconds_sum")) == (4, 9.074)
-
-
-def test_threads_lose_nothing() -> None:
-    metrics = Metrics()
-    threads = [threading.Thread(target=lambda: [metrics.commands.inc() for _ in range(2000)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert metrics.registry.get_sample_value(f"{PREFIX}commands_total") == 8000
 
 
 def test_each_server_counts_for_itself_and_none_in_the_registry_of_the_program() -> None:

@@ -1,14 +1,17 @@
-"""Rates: what a grid with half a slot of grace lets through."""
+"""The clock of pictures, and rates: what a grid with half a slot of grace lets through."""
 
 from __future__ import annotations
 
 import random
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule, TokenBucket
+import torchrl_gpu.streaming
+from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule, TokenBucket, stream_time
 
 
 def taken(schedule: FrameSchedule, moments: list[float]) -> list[float]:
@@ -61,3 +64,16 @@ def test_a_token_bucket_by_hand() -> None:
     assert [bucket.take(10.0) for _ in range(4)] == [True, True, True, False]
     assert [bucket.take(10.6), bucket.take(10.7)] == [True, False]  # 1.2 have come, and one is spent
     assert [bucket.take(99.0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_it_is_the_time_of_day_until_somebody_sets_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stream_time()
+    assert abs(before - time.time()) < 60
+    monkeypatch.setattr(time, "time", lambda: before - 3600)
+    assert before <= stream_time() < before + 60
+
+
+@pytest.mark.parametrize(("folder", "asking"), [("broadcast", ["rate_limits.py"]), ("web", [])])
+def test_nothing_else_of_the_stream_asks_for_the_time_of_day(folder: str, asking: list[str]) -> None:
+    package = Path(torchrl_gpu.streaming.__file__).parent / folder
+    assert [path.name for path in package.rglob("*.py") if "time.time" in path.read_text()] == asking

@@ -6,9 +6,7 @@ import sys
 
 import pytest
 
-from tests.streaming.pictures import scene
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.jpeg import encode_jpeg
 
 
 @pytest.mark.parametrize(("module", "package"), [("cv2", "OpenCV"), ("av", "PyAV"), ("aiohttp", "aiohttp")])
@@ -24,9 +22,3 @@ def test_a_missing_package_names_the_extra(module: str, package: str, monkeypatc
 def test_another_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"want no_such_package, .*'torchrl_gpu\[webrtc\]'"):
         load("no_such_package", "webrtc")
-
-
-def test_the_one_who_encodes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(ModuleNotFoundError, match=r"torchrl_gpu\[stream\]"):
-        encode_jpeg(scene())

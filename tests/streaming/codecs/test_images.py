@@ -1,16 +1,25 @@
-"""What passes as a frame, and that nothing is copied on the way to NumPy."""
+"""What passes as a frame; nothing is copied on the way to NumPy; JPEGs by OpenCV, decoded again."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from torchrl_gpu.streaming.codecs.images import check_frame, format_of, plain_frame, to_array
+from tests.streaming.pictures import decode_jpeg, psnr, scene
+from torchrl_gpu.streaming.codecs.images import (
+    check_frame,
+    check_quality,
+    encode_jpeg,
+    format_of,
+    plain_frame,
+    to_array,
+)
 
 WRONG = {
     "channels first": np.zeros((3, 4, 5), np.uint8),
@@ -134,10 +143,54 @@ def test_memory_on_the_cpu_is_shared(strided: bool) -> None:
 def test_encoding_needs_no_torch() -> None:
     code = """
 import sys, numpy
-from torchrl_gpu.streaming.codecs import h264, jpeg, mp4
+from torchrl_gpu.streaming.codecs import h264, images, mp4
 frame = numpy.zeros((16, 16, 3), numpy.uint8)
-assert jpeg.encode_jpeg(frame) and h264.H264Encoder(16, 16, codec="x264").encode(frame).key
+assert images.encode_jpeg(frame) and h264.H264Encoder(16, 16, codec="x264").encode(frame).key
 print("torch" in sys.modules)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert run.stdout.strip() == "False"
+
+
+FORMS: dict[str, Callable[[np.ndarray], Any]] = {
+    "array": lambda frame: frame,
+    "tensor": torch.from_numpy,
+    "read-only": lambda frame: np.broadcast_to(frame, frame.shape),
+    "upside down": lambda frame: frame[::-1].copy()[::-1],
+    "reversed channels": lambda frame: frame[..., ::-1].copy()[..., ::-1],
+    "without alpha": lambda frame: np.concatenate([frame, frame[..., :1]], -1)[..., :3],
+    "tensor without alpha": lambda frame: torch.from_numpy(np.concatenate([frame, frame[..., :1]], -1))[..., :3],
+    "channels first": lambda frame: torch.from_numpy(frame.transpose(2, 0, 1).copy()).permute(1, 2, 0),
+    "columns first": lambda frame: np.asfortranarray(frame),
+    "of a batch": lambda frame: torch.from_numpy(np.stack([frame[::-1], frame]))[1],
+}
+
+
+@pytest.mark.parametrize("shape", [(120, 160), (121, 161), (1, 1), (3, 400)])
+def test_a_frame_comes_back(shape: tuple[int, int]) -> None:
+    assert psnr(decode_jpeg(encode_jpeg(scene(*shape))), scene(*shape)) > 30
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_frame_gives_the_same_file(form: str) -> None:
+    assert encode_jpeg(FORMS[form](scene())) == encode_jpeg(scene())
+
+
+def test_red_stays_red_and_blue_first_is_said() -> None:
+    red = np.full((16, 16, 3), (255, 0, 0), np.uint8)
+    assert np.abs(decode_jpeg(encode_jpeg(red)).astype(int) - red).max() <= 3
+    assert encode_jpeg(red[..., ::-1], bgr=True) == encode_jpeg(red)
+
+
+def test_more_quality_more_bytes_and_nearer() -> None:
+    files = [encode_jpeg(scene(), quality) for quality in (1, 50, np.int64(100))]
+    nearness = [psnr(decode_jpeg(file), scene()) for file in files]
+    assert sorted(files, key=len) == files
+    assert sorted(nearness) == nearness
+    assert nearness[0] < nearness[2]
+
+
+@pytest.mark.parametrize("quality", [0, 101, -1, 80.0, True, "80", None])
+def test_a_quality_that_is_none(quality: object) -> None:
+    with pytest.raises(ValueError, match=r"^camera: want a quality of 1 to 100; got "):
+        check_quality(quality, "camera")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.streaming.pictures import scene, unit_types
 from torchrl_gpu.streaming.codecs import libavcodec
-from torchrl_gpu.streaming.codecs.yuv import LIMITED, MATRIX, PRIMARIES, TRANSFER, to_i420
+from torchrl_gpu.streaming.codecs.libavcodec import LIMITED, MATRIX, PRIMARIES, TRANSFER, even, to_i420
 
 
 def opened(width: int = 160, height: int = 120, fps: float = 30.0, bitrate: int = 8_000_000):  # type: ignore[no-untyped-def]
@@ -73,15 +73,6 @@ def test_a_codec_that_opens_and_gives_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert libavcodec.codec_problem("x264") == "libx264 opens, but gives no packet"
 
 
-def test_listed_does_not_mean_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("h264_nvenc does not open at 640×480: no\nengine")
-
-    assert "h264_nvenc" in av.codecs_available
-    monkeypatch.setattr(libavcodec, "open_codec", refuse)
-    assert libavcodec.codec_problem("nvenc") == "h264_nvenc does not open at 640×480: no engine"
-
-
 def test_reasons_are_what_libavcodec_says() -> None:
     number = av.error.MemoryError(12, "Cannot allocate memory", 'avcodec_open2("h264_nvenc", {})')
     worded = av.error.ExternalError(1, "Generic error", None, (16, "h264_nvenc", "No capable devices found\n"))
@@ -95,3 +86,36 @@ def test_a_codec_that_fails_amid_a_stream() -> None:
     libavcodec.encode(context, None)  # after which libavcodec takes no more
     with pytest.raises(RuntimeError, match=r"^libx264 fails: .+"):
         libavcodec.encode(context, libavcodec.video_frame(to_i420(scene()), 0))
+
+
+# -- colours and even sides --
+
+
+@pytest.mark.parametrize(
+    ("rgb", "yuv"),
+    [  # ITU-R BT.601: Y = 16 + 65.481 R + 128.553 G + 24.966 B of R, G, B from 0 to 1; U and V end at 16 and 240
+        ((0, 0, 0), (16, 128, 128)),
+        ((255, 255, 255), (235, 128, 128)),
+        ((255, 0, 0), (81, 90, 240)),
+        ((0, 255, 0), (145, 54, 34)),
+        ((0, 0, 255), (41, 240, 110)),
+    ],
+)
+def test_by_hand(rgb: tuple[int, int, int], yuv: tuple[int, int, int]) -> None:
+    planes = to_i420(np.full((4, 6, 3), rgb, np.uint8)).ravel()
+    y, u, v = np.split(planes.astype(int), [24, 30])
+    assert [np.abs(plane - wanted).max() <= 1 for plane, wanted in zip((y, u, v), yuv, strict=True)] == [True] * 3
+
+
+def test_blue_first() -> None:
+    assert np.array_equal(to_i420(scene()[..., ::-1], bgr=True), to_i420(scene()))
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (3, 6), (4, 5), (1, 1), (121, 161)])
+def test_odd_sides_grow_by_a_copy(shape: tuple[int, int]) -> None:
+    frame = scene(*shape)
+    planes = to_i420(frame)
+    height, width = even(shape[0]), even(shape[1])
+    assert planes.shape == (height * 3 // 2, width)
+    grown = np.pad(frame, ((0, height - shape[0]), (0, width - shape[1]), (0, 0)), mode="edge")
+    assert np.array_equal(planes, to_i420(grown))

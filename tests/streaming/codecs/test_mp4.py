@@ -13,8 +13,8 @@ import torch
 
 from tests.streaming.pictures import psnr, scene
 from torchrl_gpu.streaming.codecs import mp4
+from torchrl_gpu.streaming.codecs.libavcodec import MATRIX
 from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer, letterboxed
-from torchrl_gpu.streaming.codecs.yuv import MATRIX
 
 
 def play(path: Path) -> list[np.ndarray]:
@@ -32,19 +32,14 @@ def test_what_is_written_is_played(tmp_path: Path, fps: float) -> None:
     assert writer.num_frames == 50
     played = play(writer.path)
     assert all(psnr(picture, frame) > 28 for picture, frame in zip(played, frames, strict=True))
+    content = writer.path.read_bytes()
+    assert 0 < content.index(b"moov") < content.index(b"mdat"), "the index lies in front"
     with av.open(writer.path) as file:
         stream = file.streams.video[0]
         stamps = [frame.pts * stream.time_base for frame in file.decode(stream)]
         told = stream.codec_context.name, stream.pix_fmt, stream.codec_context.colorspace
     assert told == ("h264", "yuv420p", MATRIX)
     assert {b - a for a, b in itertools.pairwise(stamps)} == {1 / Fraction(fps).limit_denominator(1001)}
-
-
-def test_the_index_lies_in_front(tmp_path: Path) -> None:
-    with Mp4Writer(tmp_path / "run.mp4", 30) as writer:
-        writer.write(scene())
-    content = writer.path.read_bytes()
-    assert 0 < content.index(b"moov") < content.index(b"mdat")
 
 
 def test_channels_are_not_swapped(tmp_path: Path) -> None:
@@ -83,11 +78,8 @@ def test_fitted_by_hand(shape: tuple[int, int], box: tuple[int, int, int, int]) 
     top, bottom, left, right = box
     expected[top:bottom, left:right] = 200
     assert np.array_equal(canvas, expected)
-
-
-def test_fitted_leaves_alone_what_fits() -> None:
-    frame = scene(99, 100)
-    assert letterboxed(frame, 100, 100) is frame
+    fits = scene(99, 100)
+    assert letterboxed(fits, 100, 100) is fits
 
 
 def test_the_name_comes_last(tmp_path: Path) -> None:

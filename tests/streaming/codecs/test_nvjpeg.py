@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import cv2
@@ -195,8 +195,9 @@ def test_nothing_is_read_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_torchvision_copies_on_the_default_stream_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(monkeypatch)
-    nvjpeg._wait_for_default_stream([torch.device("cuda", 1)] * 3 + [CPU])
+    told, file = Told(monkeypatch), SimpleNamespace(device=torch.device("cuda", 1))
+    monkeypatch.setattr("torchvision.io.encode_jpeg", lambda planes, quality: [file, file])
+    assert nvjpeg.torchvision([], 80) == [file, file]
     assert told.lines == ["event on the default", "event waited for"]
 
 

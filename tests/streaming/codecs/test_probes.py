@@ -46,10 +46,6 @@ def test_nvjpeg_is_tried(backend: nvjpeg.Backend, problem: str, monkeypatch: pyt
     assert probes.nvjpeg_problem(CPU) == problem
 
 
-def test_x264_works_here() -> None:
-    assert probes.x264_problem() == ""
-
-
 def test_nvenc_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 

@@ -21,7 +21,6 @@ ACTIONS: list[bytes] = []
 
 
 def say(**fields: Any) -> None:
-    """Writes one line."""
     print(json.dumps(fields), flush=True)
 
 
@@ -62,19 +61,16 @@ def last_action(dds: CycloneDds, number: int) -> None:
 
 
 def declare(dds: CycloneDds, action: str) -> None:
-    """Lets others find its writer."""
     dds.is_matched(action, JOINTS)
 
 
 def send_one(dds: CycloneDds, action: str) -> None:
-    """Sends one message to whoever receives it."""
     while not dds.is_matched(action, JOINTS):
         time.sleep(0.01)
     dds.publish(action, JOINTS, MESSAGES.joints(["a"], [1.0], 5))
 
 
 def leave(dds: CycloneDds, action: str) -> None:
-    """Ends its writer."""
     del dds._writers[action, JOINTS]
 
 
@@ -92,7 +88,6 @@ def stock_reader(dds: CycloneDds, topic: str) -> None:
 
 
 def main() -> None:
-    """Runs functions of this module."""
     dds = CycloneDds(int(sys.argv[1]), loopback=True)
     for line in sys.stdin:
         name, *arguments = json.loads(line)

@@ -38,7 +38,6 @@ class InProcess:
             self._subscribed[topic, type_name].append(callback)
 
     def publish(self, topic: str, type_name: str, data: bytes) -> None:
-        """Calls whoever subscribed to the topic with this type."""
         with self._lock:
             for callback in self._subscribed[topic, type_name]:
                 callback(data)
@@ -110,7 +109,6 @@ class Robot:
         self.transport.publish(CAMERA, IMAGE, MESSAGES.pixels(pixels, encoding, stamp_ns, "cam"))
 
     def feel(self, *values: float) -> None:
-        """Sends a vector."""
         self.transport.publish(VECTOR, FLOATS, MESSAGES.floats(values))
 
     def wait(self, fits: Callable[[dict[str, float]], bool], begin: int = 0) -> dict[str, float]:
@@ -120,12 +118,10 @@ class Robot:
             return next(filter(fits, self.actions[begin:]))
 
     def next(self) -> dict[str, float]:
-        """The next action that comes."""
         return self.wait(lambda _: True, len(self.actions))
 
 
 def decided(action: dict[str, float]) -> bool:
-    """Whether the policy made it."""
     return action["safe"] == 0
 
 
@@ -136,7 +132,6 @@ def is_safe(action: dict[str, float]) -> bool:
 
 
 def until(fits: Callable[[], bool]) -> None:
-    """Waits for something that another thread does."""
     ends = time.monotonic() + SOON
     while not fits():
         assert time.monotonic() < ends

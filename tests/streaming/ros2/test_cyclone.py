@@ -35,7 +35,6 @@ BYTES = {
 
 @pytest.fixture
 def dds() -> Iterator[CycloneDds]:
-    """A participant on loopback."""
     made = CycloneDds(DOMAIN, loopback=True)
     yield made
     made.close()
@@ -51,13 +50,11 @@ class Elsewhere:
         self.process = subprocess.Popen(command, text=True, **pipes)
 
     def ask(self, function: str, *arguments: object) -> None:
-        """Lets it run a function of `tests.streaming.ros2.elsewhere`."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([function, *arguments]) + "\n")
         self.process.stdin.flush()
 
     def says(self) -> dict[str, Any]:
-        """The next line that it says."""
         assert self.process.stdout is not None
         found: dict[str, Any] = json.loads(self.process.stdout.readline())
         return found

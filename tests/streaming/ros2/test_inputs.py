@@ -32,16 +32,6 @@ def test_after_a_burst_nothing_stays_held_up() -> None:
     assert max(times[35:]) == 0
 
 
-def test_what_comes_faster_is_taken_at_the_rate() -> None:
-    pace, now, taken = pace_of(20), 0.0, 0
-    while now < 10:
-        if now >= pace.next_at:
-            pace.advance(now)
-            taken += 1
-        now += 0.001
-    assert 200 <= taken <= 222
-
-
 def test_the_newest_of_each_once_the_first_is_there() -> None:
     inputs, pace = NewestMessages(["image", "vector"]), FrameSchedule()
     for data in (b"1", b"2"):
@@ -60,15 +50,6 @@ def test_the_newest_of_each_once_the_first_is_there() -> None:
     only = inputs.next(pace)
     assert only is not None
     assert set(only) == {"image"}
-
-
-def test_closing_ends_who_waits() -> None:
-    inputs = NewestMessages(["image"])
-    waiting = threading.Thread(target=lambda: inputs.next(pace_of(1.0)))
-    waiting.start()
-    inputs.close()
-    waiting.join(20)
-    assert not waiting.is_alive()
 
 
 @pytest.mark.parametrize(

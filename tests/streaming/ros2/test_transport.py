@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.streaming.ros2.robots import MESSAGES, InProcess, until
-from torchrl_gpu.streaming.ros2.messages import COMPRESSED, FLOATS, IMAGE, JOINTS
+from tests.streaming.ros2.robots import MESSAGES, until
+from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGE, JOINTS
 from torchrl_gpu.streaming.ros2.transport import open_transport
 
 PIXEL = np.zeros((1, 1, 3), np.uint8)
@@ -36,16 +36,6 @@ def test_what_an_extra_brings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ModuleNotFoundError, match=rf"torchrl_gpu\[{extra}\]"):
             open_transport(name, 7, "node")
-
-
-def test_in_process_only_the_same_type_is_heard() -> None:
-    transport, came = InProcess(), []
-    transport.subscribe("/a", FLOATS, came.append)
-    transport.publish("/a", JOINTS, b"1")
-    transport.publish("/a", FLOATS, b"2")
-    transport.close()
-    transport.publish("/a", FLOATS, b"3")
-    assert came == [b"2"]
 
 
 class FakeRclpy:

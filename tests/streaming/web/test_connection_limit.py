@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 import subprocess
 import sys
@@ -15,14 +16,14 @@ import pytest
 
 from tests.streaming.viewers import address, run, server, session, until, viewer
 from torchrl_gpu.streaming.server import StreamServer
-from torchrl_gpu.streaming.web import app_state, connection_limit, routes
+from torchrl_gpu.streaming.web import access, connection_limit, routes
 from torchrl_gpu.streaming.web.connection_limit import Connection, ConnectionLimit, DescriptorLimit
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamServer]:
     """A server that waits for a tenth of a second."""
-    monkeypatch.setattr(app_state, "_IDLE_TIMEOUT", 0.1)
+    monkeypatch.setattr(access, "_IDLE_TIMEOUT", 0.1)
     with server() as stream_server:
         yield stream_server
 
@@ -61,8 +62,8 @@ async def test_a_viewer_is_no_connection_without_a_request(impatient: StreamServ
 
 
 @pytest.mark.server(max_clients=2)
-@pytest.mark.patch(app_state, "_SPARE_CONNECTIONS", -1)
-@pytest.mark.patch(app_state, "_IDLE_TIMEOUT", 3600.0)
+@pytest.mark.patch(access, "_SPARE_CONNECTIONS", -1)
+@pytest.mark.patch(access, "_IDLE_TIMEOUT", 3600.0)
 async def test_the_oldest_silent_connection_makes_room_and_no_viewer_does(stream_server: StreamServer) -> None:
     async with viewer(stream_server) as guest:
         reader, oldest = await asyncio.open_connection("127.0.0.1", stream_server.port)
@@ -84,8 +85,8 @@ async def is_healthy(stream_server: StreamServer) -> bool:
 
 
 @pytest.mark.server(max_clients=3)
-@pytest.mark.patch(app_state, "_SPARE_CONNECTIONS", 0)
-@pytest.mark.patch(app_state, "_IDLE_TIMEOUT", 3600.0)
+@pytest.mark.patch(access, "_SPARE_CONNECTIONS", 0)
+@pytest.mark.patch(access, "_IDLE_TIMEOUT", 3600.0)
 async def test_no_address_has_all_places(stream_server: StreamServer) -> None:
     """However many silent connections one address opens, and even viewers: others come in."""
     silent = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(20)]
@@ -130,9 +131,9 @@ def test_who_watches_nothing_is_dropped_however_slowly_it_reads_or_writes(
         made.append(ConnectionLimit(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(app_state, "ConnectionLimit", make)
+    monkeypatch.setattr(access, "ConnectionLimit", make)
     monkeypatch.setattr(routes, "_BODY_TIMEOUT", 3600.0)
-    monkeypatch.setattr(app_state, "_IDLE_TIMEOUT", 0.1)
+    monkeypatch.setattr(access, "_IDLE_TIMEOUT", 0.1)
     with server() as stream_server:
         run(inner(stream_server))
 
@@ -244,8 +245,8 @@ def test_places_for_other_sockets_are_counted() -> None:
 
 def test_what_the_limit_of_open_files_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit, opened, room in ((1024, 24, 744), (64, 20, 12), (64, 60, 4), (40_000, 100, 29_900)):
-        monkeypatch.setattr(connection_limit, "_limit_of_open_files", lambda limit=limit: limit)
-        monkeypatch.setattr(connection_limit, "_num_open_files", lambda opened=opened: opened)
+        monkeypatch.setattr("resource.getrlimit", lambda _, limit=limit: (limit, 65_536))
+        monkeypatch.setattr("os.listdir", lambda _, opened=opened: range(opened + 1))
         assert connection_limit.descriptors_left().room == room
-    monkeypatch.setattr(connection_limit, "_limit_of_open_files", lambda: None)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     assert connection_limit.descriptors_left() == DescriptorLimit()

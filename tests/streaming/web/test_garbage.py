@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -79,53 +80,38 @@ async def goes_on(stream_server: StreamServer, guest: Viewer, step: int) -> None
     assert header["meta"]["step"] == step
 
 
-def test_garbage_instead_of_requests(caplog: pytest.LogCaptureFixture) -> None:
-    draw = random.Random(20261121)
-
-    def garbage() -> bytes:
-        pieces = draw.choices(PIECES, k=draw.randint(1, 8))
-        data = bytearray(b"".join(pieces))
-        for _ in range(draw.randint(0, 3)):
-            data[draw.randrange(len(data))] = draw.randrange(256)
-        return bytes(data)
-
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with viewer(stream_server) as guest:
-            await guest.watch()
-            for step in range(15):
-                thrown = [garbage() for _ in range(10)]
-                await asyncio.gather(*(throw(stream_server, data, draw.randint(0, len(data))) for data in thrown))
-                await goes_on(stream_server, guest, step)
-        async with session() as client, client.get(address(stream_server, "healthz")) as answer:
-            assert answer.status == 200
-
-    with server(max_clients=500) as stream_server:
-        run(inner(stream_server))
-    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+DRAW = random.Random(20261121)
+HANDSHAKE = b"GET /ws HTTP/1.1\r\n" + HEAD + "".join(f"{k}: {v}\r\n" for k, v in upgrade().items()).encode() + b"\r\n"
 
 
-def test_garbage_instead_of_messages(caplog: pytest.LogCaptureFixture) -> None:
-    draw = random.Random(20261122)
-    fields = "".join(f"{name}: {value}\r\n" for name, value in upgrade().items()).encode()
-    handshake = b"GET /ws HTTP/1.1\r\n" + HEAD + fields + b"\r\n"
+def requests() -> tuple[bytes, int]:
+    data = bytearray(b"".join(DRAW.choices(PIECES, k=DRAW.randint(1, 8))))
+    for _ in range(DRAW.randint(0, 3)):
+        data[DRAW.randrange(len(data))] = DRAW.randrange(256)
+    return bytes(data), DRAW.randint(0, len(data))
+
+
+def messages() -> tuple[bytes, int]:
+    data = HANDSHAKE + b"".join(DRAW.choices(FRAMES, k=3)) + DRAW.randbytes(DRAW.randint(0, 40))
+    return data, DRAW.randint(len(HANDSHAKE), len(data))
+
+
+@pytest.mark.parametrize("garbage", [requests, messages])
+def test_garbage_is_survived(garbage: Callable[[], tuple[bytes, int]], caplog: pytest.LogCaptureFixture) -> None:
+    """In place of requests, or of messages behind a handshake, cut in two somewhere."""
 
     async def inner(stream_server: StreamServer) -> None:
         stream_server.declare("main")
         async with viewer(stream_server) as guest:
             await guest.watch()
-            for step in range(12):
-                thrown = [
-                    handshake + b"".join(draw.choices(FRAMES, k=3)) + draw.randbytes(draw.randint(0, 40))
-                    for _ in range(8)
-                ]
-                await asyncio.gather(
-                    *(throw(stream_server, data, draw.randint(len(handshake), len(data))) for data in thrown)
-                )
+            for step in range(14):
+                await asyncio.gather(*(throw(stream_server, *garbage()) for _ in range(9)))
                 await goes_on(stream_server, guest, step)
             await until(
                 lambda: counted(hub_of(stream_server), "clients", transport="websocket") == 1, "seats are given back"
             )
+        async with session() as client, client.get(address(stream_server, "healthz")) as answer:
+            assert answer.status == 200
 
     with server(max_clients=500) as stream_server:
         run(inner(stream_server))

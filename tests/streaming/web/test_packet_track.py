@@ -16,7 +16,7 @@ from aiortc.mediastreams import MediaStreamError
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
-from torchrl_gpu.streaming.web.packet_track import PacketTrack
+from torchrl_gpu.streaming.web.webrtc import PacketTrack
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from tests.streaming.pictures import scene
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import webrtc
-from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.access import AppState
 from torchrl_gpu.streaming.web.connection_limit import ConnectionLimit, DescriptorLimit
 from torchrl_gpu.streaming.web.settings import ServerSettings
 

@@ -22,9 +22,7 @@ POINTS_PER_MESSAGE = 5_000
 def check_scalars(step: object, scalars: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, float]:
     """The finite ones of logged scalars, numbers of Python or NumPy, as floats.
 
-    Raises:
-        ValueError: The step is no integer from 0 to 2⁵³, a name or a value is none, or there would be more than
-            `MAX_CURVES` beside the known ones.
+    ValueError for a step that is no integer from 0 to 2⁵³, a bad name or value, or too many beside the known ones.
     """
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or not 0 <= step < MAX_STEP:
         raise ValueError(f"StreamServer.log: want the step to be an integer from 0 to 2**53; got {step!r}")

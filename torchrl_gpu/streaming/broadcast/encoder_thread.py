@@ -12,7 +12,7 @@ from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Stream
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec, Encoder, EncoderSettings
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.packet import Packet
+from torchrl_gpu.streaming.codecs.images import Packet
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
@@ -72,7 +72,7 @@ class EncoderThread:
             capture.copied.synchronize()
         if capture.depth is not None:
             capture.meta, capture.depth = capture.meta | depth_meta(capture.depth), None
-        self._let_go(stream, *(codec for codec in CODECS if not stream.has_viewers_of(codec)))
+        self._let_go(stream, *(CODECS.keys() - {each.codec for each in stream.subscriptions}))
         with beside(capture.pixels):
             for codec in self._codecs(stream, capture):
                 picture = self._picture(stream, capture, codec)

@@ -33,48 +33,31 @@ _WHERE = "StreamServer.publish"
 
 @dataclass
 class CapturedFrame:
-    """Pixels that the producer has handed over, owned by the server.
+    """Pixels that the producer has handed over, owned by the server."""
 
-    Args:
-        pixels: (H, W, 3) uint8: a NumPy array, or a CUDA tensor.
-        bgr: Whether the channels are blue, green, red.
-        captured: When it was published, seconds by `clock.stream_time`.
-        seq: Number of the frame, unique on the server, rising within a stream.
-        meta: JSON scalars that travel with the picture.
-        copied: CUDA event behind the copy of the pixels; None for those on the host.
-        depth: Metres of the first and the last colour, on the host, to be read behind `copied`; None once `meta` has
-            them, or where the frame had no depth.
-    """
-
-    pixels: Frame
+    pixels: Frame  # (H, W, 3) uint8: a NumPy array, or a CUDA tensor
     bgr: bool
-    captured: float
-    seq: int
-    meta: dict[str, Scalar]
-    copied: torch.cuda.Event | None = None
-    depth: Depth = None
+    captured: float  # when it was published, seconds by `stream_time`
+    seq: int  # unique on the server, rising within a stream
+    meta: dict[str, Scalar]  # travels with the picture
+    copied: torch.cuda.Event | None = None  # behind the copy of the pixels; None for those on the host
+    depth: Depth = None  # of the frame, to be read behind `copied`; None once `meta` has it
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedPicture:
-    """One picture as every viewer of a stream and codec gets it.
-
-    Args:
-        data: JPEG file, or H.264 access unit in Annex B.
-        key: Whether it can be shown without the pictures before it.
-        replay: Whether it is shown again.
-    """
+    """One picture as every viewer of a stream and codec gets it."""
 
     stream: str
     codec: Codec
-    data: bytes
-    key: bool
+    data: bytes  # JPEG file, or H.264 access unit in Annex B
+    key: bool  # whether it can be shown without the pictures before it
     seq: int
     captured: float
     width: int
     height: int
     meta: Mapping[str, Scalar] = field(default_factory=dict)
-    replay: bool = False
+    replay: bool = False  # whether it is shown again
 
     @cached_property
     def head(self) -> str:
@@ -84,24 +67,15 @@ class EncodedPicture:
 
 
 class FrameLayout:
-    """Format of a stream's frames and shape of their pictures, found again where the frames change.
-
-    Attributes:
-        shape: (H, W, 3) of the picture that a frame makes.
-        format: Of the frame.
-    """
+    """Format of a stream's frames and shape of their pictures, found again where the frames change."""
 
     def __init__(self) -> None:
-        self.shape = (0, 0, 3)
+        self.shape = (0, 0, 3)  # of the picture that a frame makes
         self.format = FrameFormat("rgb", None, 0, 0)
         self._found_for: Any = None
 
     def update(self, frame: Frame, depth_range: object = None) -> Frame:
-        """Updates the layout from a frame; returns the frame as `images.plain_frame` does.
-
-        Raises:
-            ValueError: It is no picture, or too large a one, or the range is none of depth.
-        """
+        """Updates the layout from a frame, or raises ValueError; returns it as `images.plain_frame` does."""
         frame = plain_frame(frame, _WHERE)
         if self._found_for != (frame.shape, frame.dtype):
             found = format_of(frame, _WHERE)
@@ -143,11 +117,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def clean_meta(meta: Mapping[str, Any] | None) -> dict[str, Scalar]:
-    """Metadata as JSON can hold it: NumPy scalars become Python's, what is not finite becomes None.
-
-    Raises:
-        ValueError: A name is not a string, a value is no scalar or a string that is too long, or there are too many.
-    """
+    """Metadata as JSON can hold it: NumPy scalars become Python's, what is not finite None; ValueError for all else."""
     if not meta:
         return {}
     if len(meta) > MAX_META:
@@ -169,11 +139,7 @@ def check_title(where: str, title: object) -> str | None:
 
 
 def check_state(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as JSON can hold them: scalars, as `clean_meta` makes them, and lists of them.
-
-    Raises:
-        ValueError: They are something else, or too many.
-    """
+    """Values as JSON can hold them: scalars, as `clean_meta` makes them, and lists of them; ValueError for all else."""
     lists = {name: value for name, value in values.items() if isinstance(value, list | tuple)}
     scalars = clean_meta({name: value for name, value in values.items() if name not in lists})
     if sum(map(len, lists.values())) + len(values) > MAX_META:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from torchrl_gpu.streaming.broadcast import protocol
-from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.curves import Curves
 from torchrl_gpu.streaming.broadcast.frames import (
     CapturedFrame,
@@ -26,12 +25,19 @@ from torchrl_gpu.streaming.broadcast.frames import (
     clean_meta,
     record_event,
 )
-from torchrl_gpu.streaming.broadcast.instant_replay import InstantReplay
 from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue
 from torchrl_gpu.streaming.broadcast.metrics import PREFIX, Metrics
 from torchrl_gpu.streaming.broadcast.protocol import Command, UnknownStream
+from torchrl_gpu.streaming.broadcast.rate_limits import stream_time
 from torchrl_gpu.streaming.broadcast.stream_names import Families, split_name
-from torchrl_gpu.streaming.broadcast.streams import MAX_STREAMS, STILL, Stream, Subscription, check_name
+from torchrl_gpu.streaming.broadcast.streams import (
+    MAX_STREAMS,
+    STILL,
+    InstantReplay,
+    Stream,
+    Subscription,
+    check_name,
+)
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec
 from torchrl_gpu.streaming.codecs.pixels import picture_of
 
@@ -122,7 +128,7 @@ class Hub:
         bgr: bool,
         depth_range: tuple[float, float] | None = None,
     ) -> None:
-        """Counts a frame, and takes a copy of it if one is due, in place of one that the encoder has not come to."""
+        """Counts a frame, and copies it if one is due, in place of one that the encoder has not come to."""
         stream = self.find(name)
         if stream is None:
             return
@@ -163,7 +169,6 @@ class Hub:
     # What the encoder calls, in its thread.
 
     def next_seq(self) -> int:
-        """A number for a frame, or for one that is shown again."""
         return next(self._seq)
 
     def call_in_loop(self, function: Callable[..., object], *arguments: Any) -> None:
@@ -186,11 +191,7 @@ class Hub:
                     subscription.close("the server stops")
 
     def subscribe(self, name: str, codec: Codec = STILLS, fps: float | None = None) -> Subscription:
-        """The pictures of a stream for one viewer, at most at a rate, or at the server's own.
-
-        Raises:
-            UnknownStream: There is no such stream, no room for it, or the server stops.
-        """
+        """Pictures for one viewer, at most at a rate; UnknownStream for no stream, no room, or a server that stops."""
         if self._loop is None:
             raise UnknownStream("watch: the server stops")
         stream = self.streams.get(name) or self._open(name)
@@ -268,7 +269,10 @@ class Hub:
             if stream.is_on_demand and not stream.subscriptions and now - stream.idle_since >= MEMBER_LINGER_S:
                 self._drop(stream)
         self._announce_state()
-        self._announce_points()
+        if self.curves.serial != self._announced_point:
+            self._announced_point = self.curves.serial
+            for listener in list(self.curve_listeners):
+                listener()
         listed = [{**facts, "published": 0} for facts in self.describe_streams()]
         if listed != self._announced:
             self._announced = listed
@@ -280,12 +284,6 @@ class Hub:
         if self.state is not self._announced_state and now - self._state_at >= _STATE_SPACING:
             self._announced_state, self._state_at = self.state, now
             self.broadcast(protocol.text_message("state", state=self.state))
-
-    def _announce_points(self) -> None:
-        if self.curves.serial != self._announced_point:
-            self._announced_point = self.curves.serial
-            for listener in list(self.curve_listeners):
-                listener()
 
     def _new_stream(self, name: str, title: str) -> Stream:
         return Stream(name, title, self.fps, InstantReplay(self._instant_replay_s), self.pending)

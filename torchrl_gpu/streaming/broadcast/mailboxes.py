@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -77,21 +77,8 @@ class EncoderQueue:
             self._changed.notify()
 
 
-class PictureQueue(Protocol):
-    """Encoded pictures that wait for one viewer."""
-
-    dropped: int
-    needs_key: bool
-
-    def offer(self, encoded: EncodedPicture) -> None:
-        """Queues a picture."""
-
-    def take(self) -> EncodedPicture | None:
-        """The next picture to send, if there is one."""
-
-
 class NewestPicture:
-    """One picture: the newest. For codecs whose pictures stand alone."""
+    """The newest picture for one viewer. For codecs whose pictures stand alone."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -108,10 +95,9 @@ class NewestPicture:
 
 
 class GopQueue:
-    """A few pictures, each of which builds on the one before: none is ever left out but up to the next key picture.
+    """A few pictures for one viewer, each of which builds on the one before.
 
-    Args:
-        limit: Pictures that may wait; at one more all are dropped, and those that follow up to the next key picture.
+    `limit` of them may wait; at one more all are dropped, and those that follow up to the next key picture.
     """
 
     def __init__(self, limit: int = 6) -> None:

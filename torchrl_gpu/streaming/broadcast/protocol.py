@@ -87,11 +87,7 @@ Message = Ack | Watch | Pause | Replay | Ping | Command
 
 
 def parse(text: str, stream: str = "main") -> Message:
-    """The message in a text of a viewer that watches a stream, which a command is about.
-
-    Raises:
-        ProtocolError: The message is none of this protocol's.
-    """
+    """The message in a text of a viewer that watches a stream, which a command is about; or ProtocolError."""
     if len(text.encode("utf-8", "replace")) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"want at most {MAX_MESSAGE_BYTES} bytes a message")
     try:

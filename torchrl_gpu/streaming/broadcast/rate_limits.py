@@ -1,8 +1,16 @@
-"""Schedules of frames at a rate, and rate limits."""
+"""Clock of the pictures, schedules of frames at a rate, and rate limits."""
 
 from __future__ import annotations
 
 import math
+import time
+
+_OFFSET = time.time() - time.monotonic()
+
+
+def stream_time() -> float:
+    """Seconds since 1970 by a clock that never steps: setting the machine's clock changes no age, order or rate."""
+    return time.monotonic() + _OFFSET
 
 
 class FrameSchedule:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from torchrl_gpu.streaming.broadcast.frames import check_title
 
@@ -15,30 +14,17 @@ _MEMBER = re.compile(r"([A-Za-z][A-Za-z_]{0,31})(0|[1-9][0-9]{0,8})(:[a-z][a-z_]
 _OVERLAY = re.compile(r"(.+):([a-z][a-z_]{0,15})")
 
 
-class StreamName(NamedTuple):
-    """A name in its parts: `base`, or `base:overlay`."""
-
-    base: str
-    overlay: str | None
-
-
 @dataclass(frozen=True)
 class Family:
-    """Streams `env0`, `env1`, …, or with an overlay `env0:q`, `env1:q`, …, made when a viewer asks for one.
+    """Streams `env0`, `env1`, …, or with an overlay `env0:q`, `env1:q`, …, made when a viewer asks for one."""
 
-    Attributes:
-        name: "env", or "env:q".
-        title: What viewers read.
-        count: How many members there are.
-    """
-
-    name: str
-    title: str
+    name: str  # "env", or "env:q"
+    title: str  # what viewers read
     count: int
 
     @property
     def label(self) -> str:
-        """The label of all members in metrics, which a name for each would fill."""
+        """Of all members in metrics, which a name for each would fill."""
         base, overlay = split_name(self.name)
         return f"{base}*" if overlay is None else f"{base}*:{overlay}"
 
@@ -73,10 +59,13 @@ class Families:
     def find(self, name: object) -> Family | None:
         """The family that a stream of this name would belong to; None if there is none, or it has too few members."""
         member = _MEMBER.fullmatch(name) if isinstance(name, str) and self.by_name else None
-        family = None if member is None else self.by_name.get(member[1] + (member[3] or ""))
-        return family if family is not None and member is not None and int(member[2]) < family.count else None
+        if member is None:
+            return None
+        family = self.by_name.get(member[1] + (member[3] or ""))
+        return family if family is not None and int(member[2]) < family.count else None
 
 
-def split_name(name: str) -> StreamName:
+def split_name(name: str) -> tuple[str, str | None]:
+    """The parts of `base`, or of `base:overlay`."""
     found = _OVERLAY.fullmatch(name)
-    return StreamName(name, None) if found is None else StreamName(found[1], found[2])
+    return (name, None) if found is None else (found[1], found[2])

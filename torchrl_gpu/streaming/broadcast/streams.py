@@ -1,14 +1,16 @@
-"""One named stream: what its producer, the encoder and its viewers know of each other."""
+"""One named stream: what its producer, the encoder and its viewers know of each other; its instant replay."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import time
+from collections import deque
+from collections.abc import Mapping
 
-from torchrl_gpu.streaming.broadcast.frames import EncodedPicture, FrameLayout
-from torchrl_gpu.streaming.broadcast.instant_replay import InstantReplay
-from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue, FrameMailbox, GopQueue, NewestPicture, PictureQueue
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture, FrameLayout, Scalar
+from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue, FrameMailbox, GopQueue, NewestPicture
 from torchrl_gpu.streaming.broadcast.protocol import MAX_NAME
 from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
 from torchrl_gpu.streaming.codecs.encoder import CODECS, Codec
@@ -29,21 +31,61 @@ def check_name(name: object, number: int) -> None:
         raise ValueError(f"StreamServer: want at most {MAX_STREAMS} streams; got {name!r} beside them")
 
 
+class InstantReplay:
+    """The newest JPEGs of a stream, of so many seconds, and those that came before the last mark.
+
+    `max_bytes` bounds the running part; the part before the mark shares its pictures, or is no larger.
+    """
+
+    def __init__(self, seconds: float = 10.0, max_bytes: int = 15_000_000) -> None:
+        self._seconds = seconds
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._ring: deque[EncodedPicture] = deque()
+        self._clip: list[EncodedPicture] = []
+        self._mark = -math.inf
+        self._meta: Mapping[str, Scalar] = {}
+
+    @property
+    def is_on(self) -> bool:
+        return self._seconds > 0
+
+    @property
+    def newest(self) -> float:
+        """Time of capture of the newest picture, seconds by `stream_time`; −inf where there is none."""
+        return self._ring[-1].captured if self._ring else -math.inf
+
+    def add(self, encoded: EncodedPicture) -> None:
+        if not self.is_on or encoded.captured <= self.newest:  # the latter is the last frame, encoded for a newcomer
+            return
+        self._ring.append(encoded)
+        self._bytes += len(encoded.data)
+        if encoded.captured <= self._mark:  # it was still being encoded when the episode ended
+            self._clip.append(encoded)
+        while self._ring and (self._bytes > self._max_bytes or self._ring[0].captured < self.newest - self._seconds):
+            self._bytes -= len(self._ring.popleft().data)
+
+    def mark(self, captured: float, meta: Mapping[str, Scalar]) -> None:
+        """Marks the end of an episode, whose last pictures `clip` gives; `meta` joins that of the last one."""
+        self._mark, self._meta = captured, meta
+        self._clip = [encoded for encoded in self._ring if encoded.captured <= captured]
+
+    def clip(self) -> list[EncodedPicture]:
+        """Pictures before the last mark, or else the newest ones, oldest first, marked as replay."""
+        pictures = [dataclasses.replace(encoded, replay=True) for encoded in self._clip or self._ring]
+        if self._clip and self._meta:
+            pictures[-1] = dataclasses.replace(pictures[-1], meta={**pictures[-1].meta, **self._meta})
+        return pictures
+
+
 class SubscriptionClosed(Exception):
     """There are no more pictures; the message says why."""
 
 
 class Stream:
-    """A stream of pictures.
+    """A stream of pictures, at most `fps` a second.
 
     The producer's thread, the encoder's and the event loop share it. Each attribute has one writer, named below.
-
-    Args:
-        name: What viewers ask for.
-        title: What they read.
-        fps: The largest rate.
-        replay: Keeps the last seconds.
-        pending: Streams that the encoder has to look at.
     """
 
     def __init__(self, name: str, title: str, fps: float, replay: InstantReplay, pending: EncoderQueue) -> None:
@@ -75,11 +117,7 @@ class Stream:
         return self.label != self.name
 
     def is_due(self, now: float) -> bool:
-        """True if a frame is wanted at a time of the monotonic clock.
-
-        A viewer waits for one, or the one that is kept for newcomers has grown old. None is kept of a stream that is
-        there because a viewer asked for it.
-        """
+        """True if a viewer waits for a frame, or the one that is kept for newcomers, of no family member, is old."""
         kept_is_old = not self.is_on_demand and now >= self.schedule.taken_at + KEEP_SPACING
         return now >= self.schedule.next_at and (now >= self.demand_at or kept_is_old)
 
@@ -97,9 +135,6 @@ class Stream:
             (each.schedule.next_at for each in self.subscriptions if each.is_waiting), default=math.inf
         )
 
-    def ask_from(self, moment: float) -> None:
-        self.demand_at = min(self.demand_at, moment)
-
     def ask_key(self, spacing: float, now: float) -> None:
         """Asks for a key frame, unless there was one a moment ago."""
         if now - self.key_at >= spacing:
@@ -109,13 +144,10 @@ class Stream:
         return {each.codec for each in self.subscriptions if each.is_waiting and now >= each.schedule.next_at}
 
     def show_newest(self) -> None:
-        """Requests that the newest frame is encoded again, for a viewer that has just come."""
+        """Has the newest frame encoded again, for a viewer that has just come."""
         if self.mailbox.current is not None:
             self.again_asked = True
             self._pending.add(self)
-
-    def has_viewers_of(self, codec: Codec) -> bool:
-        return any(each.codec == codec for each in self.subscriptions)
 
     def is_still(self, now: float) -> bool:
         """True if a viewer has waited in vain while there is a frame that it has not seen."""
@@ -142,7 +174,7 @@ class Subscription:
         self.codec = codec
         self.schedule = FrameSchedule(1 / fps)
         self._has_deltas = CODECS[codec].has_deltas
-        self.queue: PictureQueue = GopQueue() if self._has_deltas else NewestPicture()
+        self.queue: GopQueue | NewestPicture = GopQueue() if self._has_deltas else NewestPicture()
         self._seen = -1
         self._waits_since = math.inf
         self._waiter: asyncio.Future[None] | None = None
@@ -161,11 +193,7 @@ class Subscription:
         return waiter is not None and not waiter.done()
 
     async def get(self) -> EncodedPicture:
-        """The next picture, as soon as there is one. One call at a time.
-
-        Raises:
-            SubscriptionClosed: There will be none.
-        """
+        """The next picture, as soon as there is one; SubscriptionClosed if there will be none. One call at a time."""
         while True:
             if self._why_closed is not None:
                 raise SubscriptionClosed(self._why_closed)
@@ -177,7 +205,6 @@ class Subscription:
             await self._wait()
 
     def offer(self, encoded: EncodedPicture, now: float) -> None:
-        """Queues a picture for the viewer, if it is due."""
         if not self._has_deltas and now < self.schedule.next_at:
             return
         self.queue.offer(encoded)
@@ -194,7 +221,6 @@ class Subscription:
         return self.is_waiting and self._seen < seq and now - max(self._waits_since, self.schedule.next_at) >= STILL
 
     def close(self, why: str = "closed") -> None:
-        """Ends it; `get` raises with the reason. Closing again does nothing."""
         if self._why_closed is None:
             self._why_closed = why
             self.stream.remove(self)
@@ -203,7 +229,7 @@ class Subscription:
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
         self._waits_since = time.monotonic()
-        self.stream.ask_from(self.schedule.next_at)
+        self.stream.demand_at = min(self.stream.demand_at, self.schedule.next_at)
         if self._seen < 0 and (not self._has_deltas or self.stream.key_asked):
             self.stream.show_newest()
         try:

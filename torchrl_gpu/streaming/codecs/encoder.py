@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from torchrl_gpu.streaming.codecs.packet import Packet
+import numpy as np
+
+from torchrl_gpu.streaming.codecs.images import Packet, encode_jpeg
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -23,36 +24,37 @@ class Encoder(Protocol):
     def encode(self, rgb: Frame, key_frame: bool = False, *, bgr: bool = False) -> Packet:
         """One frame, encoded; with `key_frame` a decoder must be able to start at it."""
 
-    def close(self) -> None:
-        """Frees the codec."""
+    def close(self) -> None: ...
 
 
 class EncoderSettings(NamedTuple):
-    """Settings of a server that its encoders need.
+    """Settings of a server that its encoders need."""
 
-    Attributes:
-        fps: Frames per second that a rate control counts on.
-        jpeg_quality: 1 to 100.
-        pipeline: Makes the JPEGs; None for OpenCV, and a pipeline of the encoder's own for frames on a GPU.
-    """
-
-    fps: float
-    jpeg_quality: int
-    pipeline: GpuFramePipeline | None
+    fps: float  # that a rate control counts on
+    jpeg_quality: int  # 1 to 100
+    pipeline: GpuFramePipeline | None  # makes the JPEGs; None for OpenCV, and one of the encoder's own for GPU frames
 
 
-@dataclass(frozen=True)
-class StreamCodec:
-    """A codec.
+class JpegEncoder:
+    """An `Encoder` of JPEGs."""
 
-    Attributes:
-        make: Makes an encoder for frames of a width and height.
-        has_deltas: Whether pictures build on those before them: each stream has an encoder of its own then, and viewers
-            miss none between key frames. Otherwise one encoder serves all streams.
-    """
+    def __init__(self, settings: EncoderSettings) -> None:
+        self._quality, self._pipeline = settings.jpeg_quality, settings.pipeline
+        self._own_pipeline: GpuFramePipeline | None = None
 
-    make: Callable[[int, int, EncoderSettings], Encoder]
-    has_deltas: bool
+    def encode(self, rgb: Frame, key_frame: bool = False, *, bgr: bool = False) -> Packet:
+        if self._pipeline is None and isinstance(rgb, np.ndarray):
+            return Packet(encode_jpeg(rgb, self._quality, bgr=bgr), True)
+        pipeline = self._pipeline or self._own_pipeline
+        if pipeline is None:
+            from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+
+            pipeline = self._own_pipeline = GpuFramePipeline(rgb.device)
+        return Packet(pipeline.encode_jpeg(rgb, self._quality, bgr=bgr), True)
+
+    def close(self) -> None:
+        if self._own_pipeline is not None:
+            self._own_pipeline.close()
 
 
 def _h264(width: int, height: int, settings: EncoderSettings) -> Encoder:
@@ -61,11 +63,19 @@ def _h264(width: int, height: int, settings: EncoderSettings) -> Encoder:
     return H264Encoder(width, height, settings.fps)
 
 
-def _jpeg(width: int, height: int, settings: EncoderSettings) -> Encoder:
-    from torchrl_gpu.streaming.codecs.stills import JpegEncoder
+class StreamCodec(NamedTuple):
+    """A codec.
 
-    return JpegEncoder(settings.jpeg_quality, settings.pipeline)
+    Where pictures build on those before them, each stream has an encoder of its own, and viewers miss none between key
+    frames. Otherwise one encoder serves all streams.
+    """
+
+    make: Callable[[int, int, EncoderSettings], Encoder]  # for frames of a width and height
+    has_deltas: bool
 
 
-CODECS = {"h264": StreamCodec(_h264, has_deltas=True), STILLS: StreamCodec(_jpeg, has_deltas=False)}
+CODECS = {
+    "h264": StreamCodec(_h264, has_deltas=True),
+    STILLS: StreamCodec(lambda width, height, settings: JpegEncoder(settings), has_deltas=False),
+}
 """The first is the one that needs the fewest bytes."""

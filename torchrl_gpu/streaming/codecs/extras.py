@@ -15,11 +15,7 @@ _PACKAGES = {
 
 
 def load(module: str, extra: str = "stream", where: str = "streaming") -> Any:
-    """A module of an optional package.
-
-    Raises:
-        ModuleNotFoundError: It is not installed; the message names the extra.
-    """
+    """A module of an optional package; where it is not installed, a ModuleNotFoundError that names the extra."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

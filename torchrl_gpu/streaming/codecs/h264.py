@@ -10,9 +10,8 @@ import numpy as np
 
 from torchrl_gpu.streaming.codecs import libavcodec, probes
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.images import MAX_SIDE, to_array
-from torchrl_gpu.streaming.codecs.packet import Packet
-from torchrl_gpu.streaming.codecs.yuv import even, to_i420
+from torchrl_gpu.streaming.codecs.images import MAX_SIDE, Packet, to_array
+from torchrl_gpu.streaming.codecs.libavcodec import even, to_i420
 
 if TYPE_CHECKING:
     import av
@@ -32,19 +31,14 @@ class H264Encoder:
     by a copy of the last row or column. Threads take turns: libavcodec crashes where two enter one codec.
 
     Args:
-        width, height: Of the frames to come, pixels.
+        width, height: Of the frames to come, pixels; as attributes those of the coded pictures, even.
         fps: Frames per second that the rate control counts on.
         bitrate: Bits per second, at most.
-        codec: "nvenc"; "x264"; or "auto": NVENC where it works, x264 once NVENC refuses this stream.
-
-    Attributes:
-        codec: What encodes now: "nvenc" or "x264".
-        width, height: Of the coded pictures, even, pixels.
+        codec: "nvenc"; "x264"; or "auto": NVENC where it works, x264 once NVENC refuses this stream. The attribute is
+            what encodes now.
 
     Raises:
-        ValueError: An argument is something else.
         RuntimeError: No codec that may be used opens here; the message says why.
-        ModuleNotFoundError: PyAV or OpenCV is not installed.
     """
 
     def __init__(self, width: int, height: int, fps: float = 30, bitrate: int = 8_000_000, codec: str = "auto") -> None:
@@ -61,11 +55,7 @@ class H264Encoder:
         self._open(even(width), even(height))
 
     def encode(self, rgb: Frame, key_frame: bool = False, *, bgr: bool = False) -> Packet:
-        """One frame, H×W×3 uint8 on any device, encoded; with `key_frame` a decoder can start at it.
-
-        Raises:
-            RuntimeError: The encoder is closed, or no codec that may be used takes the frame.
-        """
+        """One frame, H×W×3 uint8 on any device, encoded; with `key_frame` a decoder can start at it."""
         planes = to_i420(to_array(rgb), bgr=bgr)
         with self._lock:
             self._refuse_if_closed()

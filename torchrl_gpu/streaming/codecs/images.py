@@ -1,7 +1,4 @@
-"""Formats of frames: arrays of NumPy or tensors of torch, on any device, in any strides.
-
-Nothing here imports torch: a program that has tensors has imported it.
-"""
+"""Frames, arrays of NumPy or tensors of torch on any device, and their JPEGs by OpenCV. Does not import torch."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
+
+from torchrl_gpu.streaming.codecs.extras import load
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,18 +33,19 @@ _KINDS: dict[tuple[str, int], Kind] = {
 
 
 class FrameFormat(NamedTuple):
-    """Meaning and number of the values of a frame.
+    """Meaning and number of the values of a frame."""
 
-    Attributes:
-        kind: "rgb", "rgba", "gray" or "depth" (metres).
-        number: N of a batch N×H×W×C; None for a single frame.
-        height, width: Of one frame, pixels.
-    """
-
-    kind: Kind
-    number: int | None
-    height: int
+    kind: Kind  # depth is in metres
+    number: int | None  # N of a batch N×H×W×C; None for a single frame
+    height: int  # of one frame, pixels
     width: int
+
+
+class Packet(NamedTuple):
+    """One encoded frame."""
+
+    data: bytes  # empty where the codec keeps the frame for later
+    key: bool  # whether a decoder can start here
 
 
 def is_tensor(value: object) -> TypeIs[Tensor]:
@@ -57,8 +57,7 @@ def is_tensor(value: object) -> TypeIs[Tensor]:
 def plain_frame(frame: object, where: str, wanted: str = FORMATS) -> Frame:
     """A frame as an array or tensor whose shape and dtype are those of its memory, whatever a subclass says.
 
-    Raises:
-        ValueError: It is neither, or a tensor that holds no strided numbers.
+    ValueError where it is neither, or a tensor that holds no strided numbers.
     """
     if isinstance(frame, np.ndarray):
         return np.asarray(frame)
@@ -75,13 +74,9 @@ def plain_frame(frame: object, where: str, wanted: str = FORMATS) -> Frame:
 
 
 def format_of(frame: Frame, where: str, wanted: str = FORMATS) -> FrameFormat:
-    """The format of what `plain_frame` gave, by the number of its axes, the last of them and the dtype.
+    """The format of what `plain_frame` gave, H×W, H×W×C or N×H×W×C, by its last axis and dtype; ValueError for others.
 
-    Two axes are H×W; three are H×W×C; four are N×H×W×C. So a batch of gray or depth frames is N×H×W×1, and N×H×W is
-    refused.
-
-    Raises:
-        ValueError: It has no such format, or a side is not 1 to 65500 pixels.
+    So a batch of gray or depth frames is N×H×W×1, and N×H×W is refused.
     """
     shape = tuple(frame.shape)
     channels = {2: 1, 3: shape[-1], 4: shape[-1]}.get(len(shape), 0) if shape else 0
@@ -120,10 +115,7 @@ def to_array(frame: Frame) -> np.ndarray:
 
 
 def _fetched(tensor: Tensor) -> np.ndarray:
-    """A copy of a CUDA tensor in pinned host memory, made on the current stream: what other streams do goes on.
-
-    A copy to pageable memory takes longer, and none of it runs beside kernels.
-    """
+    # Pinned, on the current stream: a copy to pageable memory takes longer, and none of it runs beside kernels.
     torch = sys.modules["torch"]
     try:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
@@ -134,3 +126,17 @@ def _fetched(tensor: Tensor) -> np.ndarray:
     event.record(torch.cuda.current_stream(tensor.device))
     event.synchronize()
     return host.numpy()
+
+
+def encode_jpeg(frame: Frame, quality: int = 80, *, bgr: bool = False) -> bytes:
+    """The JPEG, 4:2:0, of a frame H×W×3 uint8 and a quality that were checked before; from any number of threads."""
+    cv2, array = load("cv2"), to_array(frame)
+    blue_first = array if bgr else cv2.cvtColor(array, cv2.COLOR_RGB2BGR)
+    done, data = cv2.imencode(".jpg", blue_first, [cv2.IMWRITE_JPEG_QUALITY, int(quality)])
+    assert done, "OpenCV refused a frame that was checked"
+    return data.tobytes()
+
+
+def check_quality(quality: int, where: str) -> None:
+    if isinstance(quality, bool) or not isinstance(quality, int | np.integer) or not 1 <= quality <= 100:
+        raise ValueError(f"{where}: want a quality of 1 to 100; got {quality!r}")

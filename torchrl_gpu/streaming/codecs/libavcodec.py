@@ -1,4 +1,4 @@
-"""H.264 encoders of libavcodec, opened for the lowest latency: NVENC and x264.
+"""H.264 encoders of libavcodec, opened for the lowest latency: NVENC and x264; and frames in the colours they take.
 
 A codec that is listed may still fail to open: NVENC without a driver, on a chip without the engine (A100, H100, H200),
 below its smallest size, or beyond the number of sessions that a consumer card allows.
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.yuv import set_color_properties
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -25,19 +24,33 @@ NAMES = {"nvenc": "h264_nvenc", "x264": "libx264"}
 KEY_FRAME_PERIOD_S = 4.0  # at most; a viewer that joins asks for one at once
 _CRF = 23  # x264's own default: what looks right costs no more bits, however many are allowed
 _PIXELS_PER_THREAD = 1 << 21
+# ITU-T H.273 numbers of what `to_i420` makes of sRGB: without them a player guesses BT.709 from the size of the picture
+PRIMARIES, TRANSFER, MATRIX, LIMITED = 1, 13, 6, 1
+
+
+def even(side: int) -> int:
+    """The side of the smallest picture with even sides around one, pixels."""
+    return side + side % 2
+
+
+def to_i420(frame: np.ndarray, *, bgr: bool = False) -> np.ndarray:
+    """A frame H×W×3 as I420, BT.601, limited range: the planes Y, U, V below each other, (3/2 H, W) uint8.
+
+    Odd sides repeat the last line.
+    """
+    cv2 = load("cv2")
+    height, width = frame.shape[:2]
+    if height % 2 or width % 2:
+        frame = cv2.copyMakeBorder(frame, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
+    planes: np.ndarray = cv2.cvtColor(frame, cv2.COLOR_BGR2YUV_I420 if bgr else cv2.COLOR_RGB2YUV_I420)
+    return planes
 
 
 def open_codec(codec: str, width: int, height: int, *, fps: float, bitrate: int) -> VideoCodecContext:
     """An open encoder of I420 pictures: Annex B, Baseline, no B-frames, one packet per picture in the same call.
 
-    Args:
-        codec: "nvenc" or "x264".
-        width, height: Even, pixels.
-        fps: Frames per second that the rate control counts on.
-        bitrate: Bits per second: NVENC spends them, x264 at most them.
-
-    Raises:
-        RuntimeError: It does not open here; the message says why.
+    Sides are even, pixels. Of `bitrate`, bits per second, NVENC spends all, x264 at most that. RuntimeError where the
+    codec, "nvenc" or "x264", does not open here.
     """
     av = load("av")
     rate = Fraction(fps).limit_denominator(1001)
@@ -86,11 +99,7 @@ def video_frame(planes: np.ndarray, number: int, *, key_frame: bool = False) -> 
 
 
 def encode(context: VideoCodecContext, frame: VideoFrame | None) -> list[Packet]:
-    """The packets that a picture makes ready; with None, those that were still inside, after which it takes no more.
-
-    Raises:
-        RuntimeError: The codec fails; the message says how.
-    """
+    """The packets that a picture makes ready, or with None, at the end, those still inside; or RuntimeError."""
     av = load("av")
     try:
         packets: list[Packet] = context.encode(frame)
@@ -120,6 +129,12 @@ def _in_its_own_words() -> Iterator[None]:
             yield
     finally:
         logging.set_level(level)
+
+
+def set_color_properties(context: VideoCodecContext) -> None:
+    """Writes into the stream which colours its numbers mean."""
+    context.color_primaries, context.color_trc, context.colorspace = PRIMARIES, TRANSFER, MATRIX
+    context.color_range = LIMITED
 
 
 def _set_options(codec: str, context: VideoCodecContext, bitrate: int) -> None:

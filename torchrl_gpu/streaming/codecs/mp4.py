@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,7 @@ import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.images import check_frame, to_array
-from torchrl_gpu.streaming.codecs.libavcodec import error_text, file_stream, video_frame
-from torchrl_gpu.streaming.codecs.yuv import even, to_i420
+from torchrl_gpu.streaming.codecs.libavcodec import error_text, even, file_stream, to_i420, video_frame
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -77,7 +77,8 @@ class Mp4Writer:
         if file is None:
             return
         try:
-            _finish(file, self._stream)
+            with closing(file):
+                file.mux(self._stream.encode(None))
             os.replace(self._part, self.path)
         finally:
             self._stream = None
@@ -103,19 +104,8 @@ class Mp4Writer:
         self._file = file
 
 
-def _finish(file: Any, stream: Any) -> None:
-    try:
-        file.mux(stream.encode(None))
-    finally:
-        file.close()
-
-
 def letterboxed(frame: np.ndarray, width: int, height: int) -> np.ndarray:
-    """A frame scaled as large as fits, in the middle, on black.
-
-    Returns:
-        (height, width, 3) uint8, or the frame itself where it has this size but for odd sides.
-    """
+    """A frame scaled as large as fits, in the middle, on black; itself where it has this size but for odd sides."""
     if (even(frame.shape[1]), even(frame.shape[0])) == (width, height):
         return frame
     cv2 = load("cv2")

@@ -7,7 +7,7 @@ import functools
 import importlib
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -30,17 +30,8 @@ class NvJpeg:
 
     NVJPEG gave torn pictures where several threads or streams used it at once, so one thread of the process encodes, on
     a stream beside the caller's; it begins when what the caller had queued on its stream is done, and holds the frames
-    until their files are on the host.
-
-    Args:
-        device: Of the frames.
-        backends: By name, of which the first that works is used; those of this module by default.
-
-    Attributes:
-        backend: The name of the one that encodes.
-
-    Raises:
-        RuntimeError: None has encoded a picture here; the message says why.
+    until their files are on the host. Of `backends`, by name, the first that encodes a picture here is used; a
+    RuntimeError says why none does.
     """
 
     def __init__(self, device: torch.device, backends: dict[str, Backend] | None = None) -> None:
@@ -56,13 +47,7 @@ class NvJpeg:
         raise RuntimeError("; ".join(problems) or f"want a CUDA device; got {device}")
 
     def encode(self, frames: Tensor | Sequence[Tensor], quality: int, *, bgr: bool = False) -> list[bytes]:
-        """The files of frames, in their order, made in one call.
-
-        Args:
-            frames: B×H×W×3 uint8 in any strides, or a sequence of H×W×3 whose sizes may differ.
-            quality: 1 to 100.
-            bgr: Whether the channels are blue, green, red.
-        """
+        """The files, in order, of frames B×H×W×3 uint8 or of a sequence whose sizes may differ, made in one call."""
         if not len(frames):
             return []
         ready = None
@@ -148,14 +133,9 @@ def torchvision(planes: list[Tensor], quality: int) -> list[Tensor]:
     if not any(getattr(text, "pattern", text) == _DEPRECATED for _, text, *_ in warnings.filters):
         warnings.filterwarnings("ignore", _DEPRECATED, DeprecationWarning, r"torchvision\.io\.image")
     files: list[Tensor] = io.encode_jpeg(planes, quality)
-    _wait_for_default_stream(file.device for file in files)
+    if (device := files[0].device).type == "cuda":
+        # It copies the files on the device's default stream, for which the caller's stream does not wait.
+        event = torch.cuda.Event(blocking=True)
+        event.record(torch.cuda.default_stream(device))
+        event.synchronize()
     return files
-
-
-def _wait_for_default_stream(devices: Iterable[torch.device]) -> None:
-    """torchvision copies the files on the device's default stream, for which the caller's stream does not wait."""
-    for device in set(devices):
-        if device.type == "cuda":
-            event = torch.cuda.Event(blocking=True)
-            event.record(torch.cuda.default_stream(device))
-            event.synchronize()

@@ -13,8 +13,15 @@ import numpy as np
 from torchrl_gpu.device import get_device
 from torchrl_gpu.streaming.codecs import probes
 from torchrl_gpu.streaming.codecs.h264 import H264Encoder, check_codec
-from torchrl_gpu.streaming.codecs.images import format_of, is_tensor, plain_frame, refuse, to_array
-from torchrl_gpu.streaming.codecs.jpeg import check_quality, encode_jpeg
+from torchrl_gpu.streaming.codecs.images import (
+    check_quality,
+    encode_jpeg,
+    format_of,
+    is_tensor,
+    plain_frame,
+    refuse,
+    to_array,
+)
 from torchrl_gpu.streaming.codecs.nvjpeg import NvJpeg
 from torchrl_gpu.streaming.codecs.pixels import as_rgb
 
@@ -58,7 +65,12 @@ class GpuFramePipeline:
     def __init__(self, device: str | torch.device = "auto", h264: str = "auto", *, fps: float = 30.0) -> None:
         check_codec(h264, "GpuFramePipeline")
         self.device, self.h264, self.fps = get_device(device), h264, fps
-        self._nvjpeg, nvjpeg_problem = _nvjpeg(self.device)
+        self._nvjpeg: NvJpeg | None = None
+        nvjpeg_problem = ""
+        try:
+            self._nvjpeg = NvJpeg(self.device)
+        except RuntimeError as error:
+            nvjpeg_problem = str(error)
         found = {"cuda": probes.cuda_problem(self.device), "nvjpeg": nvjpeg_problem, "nvenc": probes.nvenc_problem()}
         self.problems = {name: problem for name, problem in found.items() if problem}
         self.has_cuda, self.has_nvjpeg, self.has_nvenc = (not problem for problem in found.values())
@@ -178,14 +190,6 @@ class GpuFramePipeline:
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise RuntimeError("GpuFramePipeline: want an open pipeline; got one that was closed")
-
-
-def _nvjpeg(device: torch.device) -> tuple[NvJpeg | None, str]:
-    """NVJPEG on a device, or why there is none."""
-    try:
-        return NvJpeg(device), ""
-    except RuntimeError as error:
-        return None, str(error)
 
 
 def _by_nvjpeg(nvjpeg: NvJpeg, frames: Any, quality: int, bgr: bool) -> list[bytes]:

@@ -47,9 +47,7 @@ def check_depth_range(depth_range: object, found: FrameFormat, where: str) -> No
 def measured_range(frame: Frame, depth_range: tuple[float, float] | None = None) -> Depth:
     """Nearest and farthest metres of a frame of depth, given or measured; (inf, −inf) where nothing was measured.
 
-    Returns:
-        Two floats; for a tensor on a GPU whose range is not given, a tensor (2,) float64 beside it, made without
-        waiting.
+    Two floats; of a tensor on a GPU whose range is not given a tensor (2,) float64 beside it, made without waiting.
     """
     if depth_range is not None:
         return float(depth_range[0]), float(depth_range[1])
@@ -64,14 +62,7 @@ def measured_range(frame: Frame, depth_range: tuple[float, float] | None = None)
 
 
 def paint(canvas: Frame, frame: Frame, found: FrameFormat, depth: Depth = None) -> None:
-    """Writes the picture of a frame.
-
-    Args:
-        canvas: uint8, of `canvas_shape`: an array, or a CUDA tensor on the device of the frame.
-        frame: What `plain_frame` gave, on the same side.
-        found: Its format.
-        depth: For depth, what `measured_range` gave.
-    """
+    """Writes the picture of a frame onto a canvas of `canvas_shape`, on the same side; see `picture_of`."""
     if found.number is None:
         _write(canvas, frame if frame.ndim == 3 else frame[..., None], found, depth)
         return
@@ -90,17 +81,11 @@ def paint(canvas: Frame, frame: Frame, found: FrameFormat, depth: Depth = None) 
 def picture_of(
     frame: Frame, found: FrameFormat, depth_range: tuple[float, float] | None = None, into: np.ndarray | None = None
 ) -> tuple[Frame, Depth]:
-    """The picture of a frame, (H, W, 3) uint8 in memory of its own, and the range of its depth.
+    """The picture of a frame that `plain_frame` gave, (H, W, 3) uint8 in memory of its own, and the range of its depth.
 
-    Args:
-        frame: What `plain_frame` gave.
-        found: Its format.
-        depth_range: Metres that the first and the last colour of depth stand for; None takes those of the frame.
-        into: A buffer on the host to use again; another is made if its shape does not fit.
-
-    Returns:
-        A NumPy array for what lies on the host; for CUDA tensors one of the same device, made on the current stream
-        without waiting for it. The range is what `measured_range` gives; None for other formats.
+    `depth_range` is the metres of the first and the last colour; None takes those of the frame. On the host the picture
+    is written `into` a buffer if its shape fits; of CUDA tensors it is made on their device, on the current stream
+    without waiting for it. The range is what `measured_range` gives; None for other formats.
     """
     depth = measured_range(frame, depth_range) if found.kind == "depth" else None
     shape, canvas = canvas_shape(found), into
@@ -117,11 +102,8 @@ def picture_of(
 def as_rgb(frame: Frame, where: str, *, depth_range: tuple[float, float] | None = None) -> tuple[Frame, bool]:
     """A frame of any of `images.FORMATS` as H×W×3 uint8 where it lies: itself where it is that, a picture otherwise.
 
-    Returns:
-        The picture, and whether its channels are red, green, blue whatever the caller's `bgr`, as those of depth are.
-
-    Raises:
-        ValueError: The frame or the range is something else.
+    With it, whether its channels are red, green, blue whatever the caller's `bgr`, as those of depth are. ValueError
+    where the frame or the range is something else.
     """
     frame = plain_frame(frame, where)
     found = format_of(frame, where)

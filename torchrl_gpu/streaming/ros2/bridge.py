@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
-from torchrl_gpu.streaming.codecs.jpeg import check_quality
+from torchrl_gpu.streaming.codecs.images import check_quality
 from torchrl_gpu.streaming.ros2.camera import CAMERA, SEEN, CameraOut
-from torchrl_gpu.streaming.ros2.control import Action, Control
+from torchrl_gpu.streaming.ros2.control import Action, Control, Read
 from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, checked_action
 from torchrl_gpu.streaming.ros2.inputs import NewestMessages
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGES, JOINTS, VECTORS, Messages
@@ -114,6 +114,7 @@ class RosBridge:
         self._camera_rate, self._jpeg_quality = camera_rate, jpeg_quality
         self._statistics = Statistics()
         self._messages = Messages()
+        self._read_image = partial(self._messages.image, type_name=self._image_type)
         self._inputs = NewestMessages([])
         self._vectors: dict[str, str] = {}  # topics by name
         self._names: list[str] = []
@@ -124,13 +125,15 @@ class RosBridge:
             self._vectors = self._topics(decider)
             safe = checked_action(policy.space, "safe_action", safe_action)
             self._names = _action_names(action_names, decider.width)
-            image = [] if decider.image is None else [decider.image.name]
-            self._inputs = NewestMessages([*image, *self._vectors])
+            readers: dict[str, Read] = {} if decider.image is None else {decider.image.name: self._read_image}
+            for name, width in decider.vectors.items():
+                readers[name] = partial(self._messages.vector, type_name=self._vector_type, width=width)
+            self._inputs = NewestMessages(list(readers))
             decider.warm_up()
             self._control = Control(
                 decider,
                 self._inputs,
-                read=self._read,
+                readers=readers,
                 send=self._send_action,
                 safe_action=safe,
                 max_age=self.max_age,
@@ -182,12 +185,9 @@ class RosBridge:
             self._camera = CameraOut(
                 read=self._read_image,
                 send=None if self._camera_topic is None else self._send_picture,
-                messages=self._messages,
-                pipeline=self._pipeline,
                 server=self._server,
                 facts=self._facts,
                 rate=self._camera_rate,
-                quality=self._jpeg_quality,
                 statistics=self._statistics,
             )
             self._resources.callback(self._camera.close)
@@ -292,23 +292,17 @@ class RosBridge:
         if self._camera is not None:
             self._camera.put(data)
 
-    def _read(self, name: str, data: bytes) -> Any:
-        assert self._control is not None
-        if name in self._vectors:
-            return self._messages.vector(data, self._vector_type, self._control.decider.vectors[name])
-        return self._read_image(data)
-
-    def _read_image(self, data: bytes) -> Any:
-        return self._messages.image(data, self._image_type)
-
     def _send_action(self, action: Action) -> None:
         values = [*action.values, action.confidence, float(action.is_safe), action.age]
         data = self._messages.joints(self._names, values, time.time_ns())
         self._transport.publish(self._action_topic, JOINTS, data)
 
-    def _send_picture(self, data: bytes) -> None:
+    def _send_picture(self, frame: Frame, stamp_ns: int, frame_id: str, bgr: bool) -> None:
         assert self._camera_topic is not None
-        self._transport.publish(self._camera_topic, COMPRESSED, data)
+        assert self._pipeline is not None
+        jpeg = self._pipeline.encode_jpeg(frame, self._jpeg_quality, bgr=bgr)
+        self._transport.publish(self._camera_topic, COMPRESSED, self._messages.jpeg(jpeg, stamp_ns, frame_id))
+        self._statistics.count("camera_frames")
 
     def _facts(self) -> tuple[PolicyView, dict[str, Any]]:
         found = self.metrics()

@@ -12,12 +12,10 @@ from torchrl_gpu.streaming.broadcast.frames import MAX_META
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
 from torchrl_gpu.streaming.ros2.inputs import NewestMessages, pace_of
-from torchrl_gpu.streaming.ros2.messages import Messages
 from torchrl_gpu.streaming.ros2.statistics import Statistics
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
-    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
     from torchrl_gpu.streaming.server import StreamServer
 
 CAMERA = "camera"
@@ -26,35 +24,24 @@ NAME = "image"
 
 
 class CameraOut:
-    """A thread that shows the newest image, at most so often.
+    """A thread that shows the newest image, at most `rate` times a second.
 
-    Args:
-        read: Gives the `RosImage` of a message's bytes.
-        send: Sends the bytes of a `CompressedImage`; None for none.
-        messages: Writes them.
-        pipeline: Encodes JPEGs; None where `send` is.
-        server: Shows the stream "camera" and, where the policy takes images, "camera:seen"; may be None.
-        facts: Gives the view of the policy, without the camera's frame, and the state of the page.
-        rate: Pictures a second.
-        quality: Of JPEGs.
-        statistics: Gets counts and errors.
+    A server shows the stream "camera" and, where the policy takes images, "camera:seen"; `facts` gives the view of the
+    policy, without the camera's frame, and the state of the page. `send` publishes a frame with its stamp, `frame_id`
+    and whether blue comes first. Either may be None.
     """
 
     def __init__(
         self,
         *,
         read: Callable[[bytes], Any],
-        send: Callable[[bytes], None] | None,
-        messages: Messages,
-        pipeline: GpuFramePipeline | None,
+        send: Callable[[Frame, int, str, bool], None] | None,
         server: StreamServer | None,
         facts: Callable[[], tuple[PolicyView, dict[str, Any]]],
         rate: float,
-        quality: int,
         statistics: Statistics,
     ) -> None:
-        self._read, self._send, self._messages, self._pipeline = read, send, messages, pipeline
-        self._server, self._facts, self._quality = server, facts, quality
+        self._read, self._send, self._server, self._facts = read, send, server, facts
         self._statistics = statistics
         self._pace, self._rendered = pace_of(rate), FrameSchedule(1 / rate)
         self._images = NewestMessages([NAME])
@@ -83,10 +70,7 @@ class CameraOut:
             if view.seen is not None:  # whose blue comes last, whatever the camera's
                 self._server.show_policy(view, CAMERA)
         if self._send is not None:
-            assert self._pipeline is not None
-            jpeg = self._pipeline.encode_jpeg(frame, self._quality, bgr=bgr)
-            self._send(self._messages.jpeg(jpeg, stamp_ns, frame_id))
-            self._statistics.count("camera_frames")
+            self._send(frame, stamp_ns, frame_id, bgr)
 
     def show_rendered(self, frame: Frame, stamp_ns: int, *, bgr: bool = False) -> bool:
         """Shows a frame of a simulator, unless one was shown just before; whether it did."""

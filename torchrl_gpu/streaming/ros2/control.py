@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,43 +15,26 @@ from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, pace_of
 from torchrl_gpu.streaming.ros2.statistics import Statistics
 from torchrl_gpu.system.policy_messages import BadMessage
 
-Read = Callable[[str, bytes], Any]
-"""Value of a message of an input: `RosImage` or `RosVector`."""
+Read = Callable[[bytes], Any]
+"""Gives the value of a message: `RosImage` or `RosVector`."""
 END_S = 5.0  # that a policy may take to come to an end
 
 
 class Action(NamedTuple):
-    """An action sent to the robot.
+    """An action sent to the robot."""
 
-    Attributes:
-        values: (D,) float64.
-        confidence: From 0 to 1, NaN where it is not known.
-        is_safe: Whether it is the safe action, not the policy's.
-        age: Of the oldest input that was decided on, seconds; NaN for the safe action.
-    """
-
-    values: np.ndarray
-    confidence: float
-    is_safe: bool
-    age: float
+    values: np.ndarray  # (D,) float64
+    confidence: float  # from 0 to 1, NaN where it is not known
+    is_safe: bool  # whether it is the safe action, not the policy's
+    age: float  # of the oldest input that was decided on, seconds; NaN for the safe action
 
 
 class Control:
     """A thread that decides, and one that watches it.
 
     An action is sent if every input is younger than `max_age` at that moment. Once an input of the last action is
-    older, the safe action is sent at the rate, whatever the policy is doing: so `max_age` bounds its time, too.
-
-    Args:
-        decider: Warm.
-        inputs: Newest messages.
-        read: Reads them.
-        send: Sends an action; is called by one thread at a time.
-        safe_action: (D,).
-        max_age: Seconds.
-        rate: Actions a second, see `pace_of`.
-        same_clock: As of `Arrival.taken_at`.
-        statistics: Gets counts, times and errors.
+    older, the safe action is sent at the rate, whatever the policy is doing: so `max_age` bounds its time, too. One
+    thread at a time calls `send`.
     """
 
     def __init__(
@@ -59,7 +42,7 @@ class Control:
         decider: Decider,
         inputs: NewestMessages,
         *,
-        read: Read,
+        readers: Mapping[str, Read],
         send: Callable[[Action], None],
         safe_action: np.ndarray,
         max_age: float,
@@ -67,7 +50,7 @@ class Control:
         same_clock: bool,
         statistics: Statistics,
     ) -> None:
-        self.decider, self._inputs, self._read, self._send = decider, inputs, read, send
+        self.decider, self._inputs, self._readers, self._send = decider, inputs, readers, send
         self._max_age, self._period, self._same_clock = max_age, 1 / rate, same_clock
         self.safe_action = safe_action
         self._safe = Action(safe_action, 0.0, True, math.nan)
@@ -83,16 +66,11 @@ class Control:
         ]
 
     def start(self) -> None:
-        """Starts both threads; the safe action is sent until the policy has decided."""
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """Ends both, and sends the safe action as the last one.
-
-        Raises:
-            RuntimeError: The policy has not come to an end.
-        """
+        """Ends both, and sends the safe action as the last one; RuntimeError if the policy does not come to an end."""
         with self._turn:
             if self._closing:
                 return
@@ -127,7 +105,7 @@ class Control:
         decider = self.decider
         for name, arrival in arrivals.items():
             self._values.pop(name, None)
-            value = self._read(name, arrival.data)
+            value = self._readers[name](arrival.data)
             self._values[name] = value, arrival.taken_at(value.stamp_ns, self._same_clock, self._max_age)
         if len(self._values) < len(self._inputs.received):
             return  # some input has not come yet; the watchdog answers

@@ -33,20 +33,14 @@ LOOPBACK = {
 
 
 class CycloneDds:
-    """A participant of a DDS domain; see `Transport`.
+    """A participant of a DDS domain; see `Transport`. A process has one of them for each domain.
 
     Images are sent and received as ROS 2's sensor data are, best effort, the newest alone; what else is sent is
     reliable, so that every kind of reader gets it, and received best effort, which every kind of writer allows.
 
-    Args:
-        domain: None for ROS_DOMAIN_ID, or 0.
-        loopback: Whether to stay on this machine, without multicast; ROS_LOCALHOST_ONLY=1 says so by default.
-
-    The variable CYCLONEDDS_URI replaces the settings of the network. A process has one of them for each domain.
-
-    Raises:
-        ModuleNotFoundError: The extra `ros2` is not installed.
-        ValueError: The domain is none, or is in use in this process, or the network cannot be used.
+    `loopback` stays on this machine, without multicast; ROS_LOCALHOST_ONLY=1 says so by default. The variable
+    CYCLONEDDS_URI replaces the settings of the network. ValueError where the domain is in use, or the network cannot be
+    used.
     """
 
     def __init__(self, domain: int | None = None, *, loopback: bool | None = None) -> None:

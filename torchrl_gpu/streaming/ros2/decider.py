@@ -20,52 +20,34 @@ _MAX_WIDTH = 1 << 20
 
 
 class Decision(NamedTuple):
-    """A decision of a policy.
+    """A decision of a policy."""
 
-    Attributes:
-        action: (D,) float64, finite and within bounds; of a discrete policy its index alone.
-        confidence: From 0 to 1; NaN where the policy does not say.
-        seconds: That the policy took.
-    """
-
-    action: np.ndarray
-    confidence: float
-    seconds: float
+    action: np.ndarray  # (D,) float64, finite and within bounds; of a discrete policy its index alone
+    confidence: float  # from 0 to 1; NaN where the policy does not say
+    seconds: float  # that the policy took
 
 
 class ImageEntry(NamedTuple):
-    """An input of a policy that is made of images.
+    """An input of a policy that is made of images."""
 
-    Attributes:
-        name: Key of the input.
-        length: Frames of a clip; None for one frame.
-        height, width: Pixels.
-        depth: Whether it is (1, H, W) float32 metres, not uint8 colours.
-        channels_last: Whether it is (H, W, 3), not (3, H, W).
-    """
-
-    name: str
-    length: int | None
+    name: str  # its key
+    length: int | None  # frames of a clip; None for one frame
     height: int
     width: int
-    depth: bool = False
-    channels_last: bool = False
+    depth: bool = False  # (1, H, W) float32 metres, not uint8 colours
+    channels_last: bool = False  # (H, W, 3), not (3, H, W)
 
 
 class Decider:
     """A policy with its inputs, not yet warm.
 
-    Args:
-        policy: Takes at most one entry of images: `(T, 3, H, W)`, `(3, H, W)` or `(H, W, 3)` uint8, or `(1, H, W)`
-            float32 of depth, metres. All others are vectors, float32 or, such as masks, bool.
+    It takes at most one entry of images: `(T, 3, H, W)`, `(3, H, W)` or `(H, W, 3)` uint8, or `(1, H, W)` float32 of
+    depth, metres. All others are vectors, float32 or, such as masks, bool; ValueError for something else.
 
     Attributes:
         image: The entry of images; None where it takes none.
         vectors: Width of each vector by its name.
         seen: The picture that was decided on last, (3, H, W) uint8 or (1, H, W) float32, on the policy's device.
-
-    Raises:
-        ValueError: It takes something else.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -88,11 +70,7 @@ class Decider:
         self.width = 1 if self.space.num_actions is not None else len(self.space.low or ())
 
     def warm_up(self) -> None:
-        """Decides on zeros, and true flags, and forgets it.
-
-        Raises:
-            ValueError: What it gives is no action, or not finite.
-        """
+        """Decides on zeros, and true flags; ValueError where the policy gives no action, or none that is finite."""
         observations: dict[str, Tensor] = {}
         for name, width in self.vectors.items():
             dtype = self._dtypes[name]
@@ -104,12 +82,7 @@ class Decider:
             self._run({name: value[None].to(self.device) for name, value in observations.items()})
 
     def decide(self, image: RosImage | None, vectors: Mapping[str, np.ndarray]) -> Decision:
-        """The policy's decision; the image becomes the last frame of the clip.
-
-        Raises:
-            BadAction: The policy gave something else than a finite action.
-            BadMessage: The image is depth where colours are wanted, or vice versa.
-        """
+        """The policy's decision, or BadAction or BadMessage; the image becomes the last frame of the clip."""
         observations: dict[str, Tensor] = {}
         if self.image is not None:
             assert image is not None
@@ -147,11 +120,7 @@ class Decider:
 
 
 def checked_action(space: Space, name: str, value: Any) -> np.ndarray:
-    """An action from outside, (D,) float64.
-
-    Raises:
-        ValueError: It is not one number for each that the policy gives, finite and within its bounds.
-    """
+    """An action from outside, (D,) float64; ValueError unless it is as the policy's are, finite and within bounds."""
     if (number := space.num_actions) is not None:
         return np.array([arguments.whole(WHERE, name, value, 0, number - 1)], np.float64)
     low, high = space.low or (), space.high or ()

@@ -27,29 +27,19 @@ ENCODINGS = {
 
 
 class RosImage(NamedTuple):
-    """One image, without a copy of its pixels.
+    """One image, a read-only view of its message."""
 
-    Attributes:
-        pixels: (H, W, C) uint8, or of depth (H, W) uint16 millimetres or float32 metres, in the byte order of the
-            message; a read-only view of it.
-        encoding: One of `ENCODINGS`.
-        stamp_ns: When it was taken, nanoseconds of the sender's clock; 0 where it does not say.
-        frame_id: Of the camera.
-    """
-
-    pixels: np.ndarray
-    encoding: str
-    stamp_ns: int = 0
-    frame_id: str = ""
+    pixels: np.ndarray  # (H, W, C) uint8, or depth (H, W): uint16 millimetres or float32 metres, in any byte order
+    encoding: str  # one of `ENCODINGS`
+    stamp_ns: int = 0  # when it was taken, nanoseconds of the sender's clock; 0 where it does not say
+    frame_id: str = ""  # of the camera
 
     @property
     def is_depth(self) -> bool:
-        """True if it holds distances."""
         return ENCODINGS[self.encoding][0] != "u1"
 
     @property
     def is_bgr(self) -> bool:
-        """True if blue comes first."""
         return self.encoding.startswith("bgr")
 
     def metres(self) -> Tensor:
@@ -119,11 +109,7 @@ def area_means(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
 def view_pixels(
     *, height: int, width: int, encoding: str, step: int, is_bigendian: int, data: np.ndarray
 ) -> np.ndarray:
-    """The pixels of an image message, as `RosImage.pixels`; nothing is copied and no memory is taken.
-
-    Raises:
-        BadMessage: The encoding is none of `ENCODINGS`, or the sizes are not those of the data.
-    """
+    """The pixels of an image message, as `RosImage.pixels`, or BadMessage; nothing is copied and no memory is taken."""
     if encoding not in ENCODINGS:
         raise BadMessage(f"image: want an encoding of {', '.join(ENCODINGS)}; got {encoding[:40]!r}")
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE and height * width <= MAX_PIXELS):

@@ -12,28 +12,16 @@ from torchrl_gpu.system.policy_messages import BadMessage
 
 
 class Arrival(NamedTuple):
-    """A message that came.
-
-    Attributes:
-        data: Its bytes.
-        at: Seconds of the monotonic clock.
-        wall_ns: Nanoseconds of the system's clock, which its stamp is compared with.
-    """
+    """A message that came."""
 
     data: bytes
-    at: float
-    wall_ns: int
+    at: float  # seconds of the monotonic clock
+    wall_ns: int  # nanoseconds of the system's clock, which its stamp is compared with
 
     def taken_at(self, stamp_ns: int, same_clock: bool, max_age: float) -> float:
-        """Time of capture, seconds of the monotonic clock: by its stamp, or else by its arrival.
+        """Time of capture, seconds of the monotonic clock: by its stamp, or by its arrival if the clock is another.
 
-        Args:
-            stamp_ns: Of its header; 0 for none.
-            same_clock: Whether stamps are of this machine's clock, or of one in step with it.
-            max_age: Seconds that a stamp may be ahead.
-
-        Raises:
-            BadMessage: The stamp is further ahead.
+        A stamp of 0 is none. BadMessage for one that is more than `max_age` seconds ahead.
         """
         if not same_clock or stamp_ns == 0:
             return self.at
@@ -53,11 +41,9 @@ def pace_of(rate: float) -> FrameSchedule:
 
 
 class NewestMessages:
-    """Holds one message of each input. The policy's thread waits here for the next one of the first input.
+    """Holds one message of each input, and counts those received and those that newer ones replaced.
 
-    Attributes:
-        received: Messages that came, of each input.
-        dropped: Those of them that newer ones replaced.
+    The policy's thread waits here for the next one of the first input.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -68,7 +54,6 @@ class NewestMessages:
         self._closed = False
 
     def put(self, name: str, data: bytes) -> None:
-        """Takes a message; any thread may call it."""
         arrival = Arrival(data, time.monotonic(), time.time_ns())
         with self._changed:
             self.received[name] += 1

@@ -22,23 +22,14 @@ _SECOND = 1_000_000_000
 
 
 class RosVector(NamedTuple):
-    """Numbers of an observation.
+    """Numbers of an observation."""
 
-    Attributes:
-        values: (F,) float32, finite.
-        stamp_ns: As of `RosImage`; an array without a header has none.
-    """
-
-    values: np.ndarray
-    stamp_ns: int = 0
+    values: np.ndarray  # (F,) float32, finite
+    stamp_ns: int = 0  # as of `RosImage`; an array without a header has none
 
 
 class Messages:
-    """Reads and writes messages of ROS 2: CDR, with the types of Humble.
-
-    Raises:
-        ModuleNotFoundError: The extra `ros2` is not installed.
-    """
+    """Reads and writes messages of ROS 2: CDR, with the types of Humble."""
 
     def __init__(self) -> None:
         self.store = type_store()
@@ -56,8 +47,7 @@ class Messages:
     def vector(self, data: bytes | memoryview, type_name: str, width: int) -> RosVector:
         """Numbers of an array, or of joints: their positions, then velocities, then efforts, those that there are.
 
-        Raises:
-            BadMessage: It is none, of another width, or holds a number that is not finite.
+        BadMessage for another width and for numbers that are not finite.
         """
         message = self._read(data, type_name)
         if type_name == JOINTS:

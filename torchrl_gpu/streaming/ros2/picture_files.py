@@ -24,8 +24,7 @@ _MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])", re.DOTALL)  # behind coded
 def checked_picture(data: bytes) -> bytes:
     """A PNG or JPEG file of eight bits a channel that may be decoded: of PNG, only the chunks of the picture itself.
 
-    Raises:
-        BadMessage: It is something else, is cut off, or takes too much memory or time.
+    BadMessage for another file, one that is cut off, and one that takes too much memory or time.
     """
     if data.startswith(_PNG):
         return _checked_png(data)

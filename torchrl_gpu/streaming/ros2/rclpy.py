@@ -17,15 +17,7 @@ _WHERE = "RosBridge"
 
 
 class Rclpy:
-    """A node of a context of its own; see `Transport`. Quality of service is that of `CycloneDds`.
-
-    Args:
-        domain: None for that of the environment.
-        node: Its name.
-
-    Raises:
-        ModuleNotFoundError: There is no rclpy.
-    """
+    """A node of a context of its own; see `Transport`. Quality of service is that of `CycloneDds`."""
 
     def __init__(self, domain: int | None = None, node: str = "torchrl_gpu") -> None:
         try:

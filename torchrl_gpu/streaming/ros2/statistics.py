@@ -12,10 +12,7 @@ _RECENT = 256
 
 
 class Statistics:
-    """Counts, times and the last error; any thread may call any method.
-
-    Each kind of error is logged once.
-    """
+    """Counts, times and errors, each kind of which is logged once; any thread may call any method."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -31,19 +31,10 @@ class Transport(Protocol):
 
 
 def open_transport(name: str, domain: int | None, node: str) -> Transport:
-    """The transport of a name of `TRANSPORTS`; "auto" is rclpy where that can be imported, and cyclonedds elsewhere.
+    """The transport of a name of `TRANSPORTS`, checked before, in a domain of ROS 2; None for that of the environment.
 
-    Args:
-        name: One of `TRANSPORTS`.
-        domain: Of ROS 2; None for that of ROS_DOMAIN_ID, or 0.
-        node: Name of this program, where the middleware asks for one.
-
-    Raises:
-        ValueError: There is none of that name.
-        ModuleNotFoundError: Its package is not installed.
+    "auto" is rclpy where that can be imported, and cyclonedds elsewhere. `node` names this program.
     """
-    where = "RosBridge"
-    arguments.choice(where, "transport", name, TRANSPORTS)
     if name == "auto":
         name = "rclpy" if importlib.util.find_spec("rclpy") else "cyclonedds"
     homes: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -52,8 +43,7 @@ def open_transport(name: str, domain: int | None, node: str) -> Transport:
         "zenoh": ("zenoh", "Zenoh", {"domain": domain}),
     }
     module, made, given = homes[name]
-    found: Any = getattr(importlib.import_module(f"torchrl_gpu.streaming.ros2.{module}"), made)
-    transport: Transport = found(**given)
+    transport: Transport = getattr(importlib.import_module(f"torchrl_gpu.streaming.ros2.{module}"), made)(**given)
     return transport
 
 

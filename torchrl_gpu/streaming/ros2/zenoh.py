@@ -26,15 +26,9 @@ _NO_HASH = "TypeHashNotSupported"
 
 
 class Zenoh:
-    """A session of a zenoh network; see `Transport`.
+    """A session of a zenoh network; see `Transport`. ValueError where no router and no peer answers.
 
-    Args:
-        domain: None for ROS_DOMAIN_ID, or 0.
-        config: Of zenoh, JSON5; None for the file that ZENOH_SESSION_CONFIG_URI names, or the router of this machine.
-
-    Raises:
-        ModuleNotFoundError: The extra `zenoh` is not installed.
-        ValueError: The domain is none, or no router and no peer answers.
+    Without a `config`, JSON5 of zenoh, that of the file ZENOH_SESSION_CONFIG_URI, or the router of this machine.
     """
 
     def __init__(self, domain: int | None = None, *, config: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Middleware of every request: time limit, host, token, origin, and the headers of every response."""
+"""State that requests share, and the middleware of each: time limit, host, token, origin, headers of the response."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import json
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any
 
-from aiohttp import hdrs, web
+from aiohttp import WSCloseCode, hdrs, web
 
-from torchrl_gpu.streaming.web.app_state import AppState
-from torchrl_gpu.streaming.web.connection_limit import Connection, connection_of
-from torchrl_gpu.streaming.web.security import Role
+from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.broadcast.metrics import Metrics
+from torchrl_gpu.streaming.web.connection_limit import Connection, ConnectionLimit, connection_of, descriptors_left
+from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit, Role
+from torchrl_gpu.streaming.web.settings import ServerSettings
 
-STATE: web.AppKey[AppState] = web.AppKey("state", AppState)
+_IDLE_TIMEOUT = 10.0
+_SPARE_CONNECTIONS = 64
 _PUBLIC = ("/healthz", "/login", "/", "/static/{name}")  # the page itself holds no secret; it asks for the token
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 _PREFLIGHT = {
@@ -24,6 +29,46 @@ _PREFLIGHT = {
     hdrs.ACCESS_CONTROL_MAX_AGE: "600",
 }
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class AppState:
+    """State that all requests of a server share.
+
+    Attributes:
+        sockets: Open WebSockets.
+        closers: Awaited when the server stops, such as the closing of peer connections.
+        num_viewers: Of all transports.
+        idle_timeout: Seconds that a connection may be silent, and a request that is no viewer's may take.
+        page: Files of the page by name: `index.html`, and those that it loads.
+    """
+
+    settings: ServerSettings
+    hub: Hub
+    port: int = 0
+    sockets: set[web.WebSocketResponse] = field(default_factory=set)
+    closers: set[Callable[[], Awaitable[object]]] = field(default_factory=set)
+    num_viewers: int = 0
+
+    def __post_init__(self) -> None:
+        self.rules = AccessRules(self.settings.token, self.settings.view_token, self.settings.allowed_origins)
+        self.failures = FailureLimit()
+        self.idle_timeout = _IDLE_TIMEOUT
+        wanted = 2 * self.settings.max_clients + _SPARE_CONNECTIONS
+        self.connections = ConnectionLimit(wanted, descriptors_left())
+        files = resources.files(__package__).joinpath("static").iterdir()
+        self.page = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
+
+    async def close(self) -> None:
+        sockets = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server stops") for socket in self.sockets]
+        await asyncio.gather(*sockets, *(close() for close in self.closers), return_exceptions=True)
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.hub.metrics
+
+
+STATE: web.AppKey[AppState] = web.AppKey("state", AppState)
 
 
 @web.middleware
@@ -67,11 +112,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def let_last(request: web.Request) -> Connection:
-    """Lifts the time limit of a request; from now on its connection makes no room for others.
-
-    Raises:
-        ConnectionError: The peer has left.
-    """
+    """Lifts the time limit of a request; its connection makes no room for others. ConnectionError if it is lost."""
     connection = connection_of(request.transport)
     connection.last()
     return connection
@@ -209,10 +250,19 @@ def _unauthorized(message: str) -> web.HTTPUnauthorized:
 
 
 def admit_viewer(request: web.Request, transport: str) -> ExitStack:
-    """Counts a viewer until the stack is closed; raises 503 at the limit of viewers."""
-    seat = request.app[STATE].viewers.admit(transport)
-    if seat is None:
+    """Counts a viewer, in metrics by its transport, until the stack is closed; raises 503 at the limit of viewers."""
+    state = request.app[STATE]
+    if state.num_viewers >= state.settings.max_clients:
+        state.metrics.refused.labels("full").inc()
         raise web.HTTPServiceUnavailable(**error_body("all seats are taken"), headers={hdrs.RETRY_AFTER: "5"})
+    seat = ExitStack()
+    seat.enter_context(state.metrics.clients.labels(transport).track_inprogress())
+    state.num_viewers += 1
+
+    @seat.callback
+    def leave() -> None:
+        state.num_viewers -= 1
+
     return seat
 
 

@@ -20,14 +20,11 @@ class _Flight(NamedTuple):
 
 
 class AckWindow:
-    """Pictures that a viewer has been sent and has not acknowledged: two at most.
+    """Pictures that a viewer has been sent and has not acknowledged: two at most, `interval` seconds apart.
 
     Two at a time hide the way there and back, which lets a far viewer see twice as many. At a viewer that is slow to
     paint or to receive the second only waits, and is one period older when it is shown. So where acknowledgements are
     late, one at a time is tried, and kept unless two are clearly faster.
-
-    Args:
-        interval: Seconds between two pictures, if the viewer keeps up.
     """
 
     def __init__(self, interval: float) -> None:
@@ -47,10 +44,7 @@ class AckWindow:
         self._flights.append(_Flight(seq, now, not self._flights))
 
     def acknowledge(self, seq: int, now: float) -> float | None:
-        """Seconds that the picture was under way; None, and nothing changes, for one that is not.
-
-        Pictures sent before it count as acknowledged too.
-        """
+        """Seconds that the picture was under way, which acknowledges those before it; None for one that is not."""
         if all(flight.seq != seq for flight in self._flights):
             return None
         was_full = not self.is_open

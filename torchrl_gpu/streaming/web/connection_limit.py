@@ -22,10 +22,10 @@ _MIN_CONNECTIONS = 4  # connections that a server has room for under any limit o
 
 
 class DescriptorLimit(NamedTuple):
-    """Number of sockets that the limit of open files allows, and an explanation for the log."""
+    """The limit of open files."""
 
-    room: float = math.inf
-    why: str = ""
+    room: float = math.inf  # sockets that it allows
+    why: str = ""  # in words, for the log
 
 
 class ConnectionLimit:
@@ -175,11 +175,7 @@ class Connection(asyncio.Protocol):
 
 
 def connection_of(transport: asyncio.BaseTransport | None) -> Connection:
-    """The connection that a request came by.
-
-    Raises:
-        ConnectionError: It has been lost.
-    """
+    """The connection that a request came by; ConnectionError where it has been lost."""
     if transport is None:
         raise ConnectionResetError("the peer has left")
     return cast(Connection, transport.get_protocol())
@@ -190,24 +186,15 @@ def descriptors_left() -> DescriptorLimit:
 
     A quarter of the limit, at least 32 files, is left to the program, so that its own `open` does not fail.
     """
-    limit = _limit_of_open_files()
-    if limit is None:
-        return DescriptorLimit()
-    reserve, opened = max(32, limit // 4), _num_open_files()
-    why = f"{limit} files may be open (ulimit -n), {opened} of them are, and {reserve} are left to the program"
-    return DescriptorLimit(max(_MIN_CONNECTIONS, limit - reserve - opened), why)
-
-
-def _limit_of_open_files() -> int | None:
     try:
         import resource
     except ImportError:  # not on Windows
-        return None
+        return DescriptorLimit()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
-
-
-def _num_open_files() -> int:
-    for folder in filter(os.path.isdir, ("/proc/self/fd", "/dev/fd")):
-        return len(os.listdir(folder)) - 1  # but for the one that lists them
-    return 16
+    if limit == resource.RLIM_INFINITY:
+        return DescriptorLimit()
+    folder = next(filter(os.path.isdir, ("/proc/self/fd", "/dev/fd")), None)
+    opened = 16 if folder is None else len(os.listdir(folder)) - 1  # but for the one that lists them
+    reserve = max(32, limit // 4)
+    why = f"{limit} files may be open (ulimit -n), {opened} of them are, and {reserve} are left to the program"
+    return DescriptorLimit(max(_MIN_CONNECTIONS, limit - reserve - opened), why)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from aiohttp import hdrs, web
 
-from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, picture_header, read_fps
+from torchrl_gpu.streaming.broadcast.rate_limits import stream_time
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.codecs.encoder import STILLS
 from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body, let_last

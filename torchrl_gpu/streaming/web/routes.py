@@ -11,12 +11,13 @@ from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from torchrl_gpu.streaming.broadcast import protocol
-from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
+from torchrl_gpu.streaming.broadcast.rate_limits import stream_time
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.web import mjpeg, sockets
 from torchrl_gpu.streaming.web.access import (
     STATE,
+    AppState,
     add_headers,
     admit_viewer,
     error_body,
@@ -24,7 +25,6 @@ from torchrl_gpu.streaming.web.access import (
     role_of_token,
     set_session,
 )
-from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.security import content_security_policy
 from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES
 

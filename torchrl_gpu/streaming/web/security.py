@@ -159,19 +159,10 @@ def content_security_policy(host: str, allowed_origins: Iterable[str] = ()) -> s
     `host` is host and port as the browser knows them, for the WebSocket.
     """
     frames = " ".join(["'self'", *allowed_origins])
-    return "; ".join(
-        (
-            "default-src 'none'",
-            "script-src 'self'",
-            "style-src 'self'",
-            "img-src 'self' blob: data:",
-            "media-src 'self' blob:",
-            f"connect-src 'self' ws://{host} wss://{host}",
-            "worker-src 'self' blob:",
-            "base-uri 'none'",
-            "form-action 'self'",
-            f"frame-ancestors {frames}",
-        )
+    return (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; "
+        f"connect-src 'self' ws://{host} wss://{host}; worker-src 'self' blob:; base-uri 'none'; form-action 'self'; "
+        f"frame-ancestors {frames}"
     )
 
 

@@ -20,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 
 from torchrl_gpu.streaming.broadcast.encoder_thread import EncoderThread
 from torchrl_gpu.streaming.broadcast.hub import Hub
-from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.access import AppState
 from torchrl_gpu.streaming.web.connection_limit import Connection
 from torchrl_gpu.streaming.web.routes import make_app
 from torchrl_gpu.streaming.web.settings import ServerSettings
@@ -41,12 +41,7 @@ _PARSERS = ("aiohttp", "aioice", "aiortc", "pylibsrtp", "OpenSSL")  # packages t
 
 
 class Service:
-    """A web server in a thread of its own, from construction to `stop`; the arguments are those of `StreamServer`.
-
-    Raises:
-        ValueError: No port that may be tried is free, or the host or the certificate cannot be used.
-        RuntimeError: It does not start.
-    """
+    """A web server in a thread of its own, from construction to `stop`; the arguments are those of `StreamServer`."""
 
     def __init__(
         self, settings: ServerSettings, pipeline: GpuFramePipeline | None = None, add_routes: AddRoutes | None = None
@@ -161,11 +156,7 @@ def _request_log() -> logging.Logger:
 
 
 def listen(host: str, port: int, tries: int) -> socket.socket:
-    """A socket that listens at the first free port from `port` on.
-
-    Raises:
-        ValueError: None is free, or the host is none of this machine's.
-    """
+    """A socket that listens at the first free port from `port` on; ValueError where there is none, or for the host."""
     ports = [port] if port == 0 else range(port, min(port + tries, 65_536))
     for each in ports:
         try:
@@ -177,11 +168,7 @@ def listen(host: str, port: int, tries: int) -> socket.socket:
 
 
 def tls_context(files: tuple[str, str] | None) -> ssl.SSLContext | None:
-    """The TLS context of a server, from the files of its certificate and key.
-
-    Raises:
-        ValueError: They cannot be read as such.
-    """
+    """The TLS context of a server, from the files of its certificate and key; ValueError where they are none."""
     if files is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

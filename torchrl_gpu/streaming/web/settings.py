@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchrl_gpu.streaming.codecs.jpeg import check_quality
+from torchrl_gpu.streaming.codecs.images import check_quality
 from torchrl_gpu.streaming.web.security import MIN_REMOTE_TOKEN, check_origin, is_loopback
 
 _WHERE = "StreamServer"
@@ -15,11 +15,7 @@ MAX_BODY_BYTES = 65_536  # of a request that strangers may send, and of others b
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The arguments of `StreamServer`, which says what they mean.
-
-    Raises:
-        ValueError: One of them is something else, or the server would stand open to other machines.
-    """
+    """The validated arguments of `StreamServer`, which says what they mean; none leaves it open to other machines."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -36,7 +32,10 @@ class ServerSettings:
     max_body_bytes: int = MAX_BODY_BYTES
 
     def __post_init__(self) -> None:
-        self._check_address()
+        if not isinstance(self.host, str) or not self.host:
+            raise ValueError(f"{_WHERE}: want a host to listen at, such as 127.0.0.1; got {self.host!r}")
+        if not _is_integer(self.port) or not 0 <= self.port <= 65535:
+            raise ValueError(f"{_WHERE}: want a port of 0 (any that is free) to 65535; got {self.port!r}")
         self._check_tokens()
         if self.tls is not None and (isinstance(self.tls, str) or len(tuple(self.tls)) != 2):
             raise ValueError(f"{_WHERE}: want tls to be the files (certificate, key); got {self.tls!r}")
@@ -52,12 +51,6 @@ class ServerSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
                 raise ValueError(f"{_WHERE}: want {name} of {least:g} to {most:g}; got {value!r}")
-
-    def _check_address(self) -> None:
-        if not isinstance(self.host, str) or not self.host:
-            raise ValueError(f"{_WHERE}: want a host to listen at, such as 127.0.0.1; got {self.host!r}")
-        if not _is_integer(self.port) or not 0 <= self.port <= 65535:
-            raise ValueError(f"{_WHERE}: want a port of 0 (any that is free) to 65535; got {self.port!r}")
 
     def _check_tokens(self) -> None:
         """None of these errors shows a token."""

@@ -13,14 +13,13 @@ from typing import Any
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from torchrl_gpu.streaming.broadcast import protocol
-from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import Ack, Command, ProtocolError, Replay, UnknownStream, Watch
+from torchrl_gpu.streaming.broadcast.rate_limits import stream_time
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS
-from torchrl_gpu.streaming.web.access import STATE, admit_viewer, let_last, role_of
+from torchrl_gpu.streaming.web.access import STATE, AppState, admit_viewer, let_last, role_of
 from torchrl_gpu.streaming.web.ack_window import AckWindow
-from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.connection_limit import Connection
 from torchrl_gpu.streaming.web.security import Role
 from torchrl_gpu.streaming.web.viewer import Viewer

@@ -7,10 +7,9 @@ import time
 from abc import ABC, abstractmethod
 
 from torchrl_gpu.streaming.broadcast import protocol
-from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.protocol import Pause, Ping, ProtocolError, UnknownStream, Watch
-from torchrl_gpu.streaming.broadcast.rate_limits import TokenBucket
-from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.broadcast.rate_limits import TokenBucket, stream_time
+from torchrl_gpu.streaming.web.access import AppState
 
 MAX_MISTAKES = 3  # at the third a viewer is sent away
 MESSAGES_PER_SECOND, BURST = 300.0, 600.0  # pings and pongs of a WebSocket included

@@ -13,22 +13,28 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from fractions import Fraction
 from typing import Any
 
+import av
 from aiohttp import web
 from aioice.ice import get_host_addresses
-from aiortc import RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessionDescription
+from aiortc import MediaStreamTrack, RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessionDescription
+from aiortc.mediastreams import MediaStreamError
 from aiortc.rtcrtpsender import RTCRtpSender
 
 from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
+from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, Watch
-from torchrl_gpu.streaming.web.access import error_body
-from torchrl_gpu.streaming.web.app_state import AppState
-from torchrl_gpu.streaming.web.packet_track import CODEC, PacketTrack
+from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
+from torchrl_gpu.streaming.web.access import AppState, error_body
 from torchrl_gpu.streaming.web.viewer import Viewer
 
 _LOG = logging.getLogger(__name__)
+CODEC = "h264"  # the one of `encoder.CODECS` that aiortc packs and browsers take
+CLOCK_RATE = 90_000  # RTP ticks a second, for video
+_WRAP = 2**32
 MAX_OFFER = 32_768  # characters
 _CONNECT_TIMEOUT = 10.0
 _HEADER_PERIOD = 0.2  # seconds between two headers on the data channel
@@ -40,19 +46,10 @@ _MAX_BUFFERED = 65_536  # bytes on the data channel that a viewer has not taken
 
 
 async def answer(state: AppState, fields: Mapping[str, Any], seat: ExitStack) -> dict[str, str]:
-    """Connects a viewer.
+    """Connects a viewer by its offer, {"sdp", "type", "stream"}; gives {"sdp", "type", "id"} of the answer.
 
-    Args:
-        state: The server.
-        fields: {"sdp", "type", "stream"} of the offer, which asks for one video and may open a data channel.
-        seat: Closed once the viewer has gone; by the caller if this raises.
-
-    Returns:
-        {"sdp", "type", "id"} of the answer.
-
-    Raises:
-        ValueError: The offer is none that can be answered, or there is no such stream.
-        HTTPServiceUnavailable: There is no room for its sockets.
+    The seat is closed once the viewer has gone; by the caller if this raises: ValueError for an offer that cannot be
+    answered, HTTPServiceUnavailable where there is no room for its sockets.
     """
     sdp = read_offer(fields)
     stream = fields["stream"] if "stream" in fields else state.hub.stream_for(None)
@@ -72,13 +69,10 @@ async def answer(state: AppState, fields: Mapping[str, Any], seat: ExitStack) ->
 
 
 def read_offer(fields: Mapping[str, Any]) -> str:
-    """The session description of an offer, without candidates that carry a name in place of an address.
+    """The session description of an offer of one video and at most a data channel; ValueError for another.
 
-    Browsers hide addresses behind names under .local, and looking one up takes a second; they connect without, for a
-    viewer's first packet shows where it comes from.
-
-    Raises:
-        ValueError: It is none, too long, or asks for something else than one video and a data channel.
+    Candidates that carry a name in place of an address are left out: browsers hide addresses behind names under .local,
+    and looking one up takes a second. They connect without, for a viewer's first packet shows where it comes from.
     """
     sdp = fields.get("sdp")
     if fields.get("type") != "offer" or not isinstance(sdp, str) or not 0 < len(sdp) <= MAX_OFFER:
@@ -102,6 +96,82 @@ def _has_address(candidate: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class PacketTrack(MediaStreamTrack):
+    """The packets of a stream of a hub, as a track that needs no encoder; `UnknownStream` where there is none.
+
+    `last` is the picture of the newest packet, `sender` aiortc's, `origin` the offset that it adds to RTP timestamps.
+    """
+
+    kind = "video"
+
+    def __init__(self, hub: Hub, stream: str) -> None:
+        super().__init__()
+        self.last: EncodedPicture | None = None
+        self.sender: Any = None
+        self.origin: int | None = None
+        self._hub = hub
+        self._ticks = -1
+        self._dropped = 0
+        self._changed = asyncio.Event()
+        self._subscription: Subscription | None = hub.subscribe(stream, CODEC)
+
+    @property
+    def dropped(self) -> int:
+        return self._dropped + (self._subscription.dropped if self._subscription else 0)
+
+    async def recv(self) -> av.Packet:
+        """The next packet. Its time is that of the capture, so that a viewer can tell how old the picture is."""
+        sent = getattr(self.sender, "_RTCRtpSender__rtp_timestamp", None)  # the last time and a random offset
+        if sent is not None and self._ticks >= 0:
+            self.origin = (sent - self._ticks) % _WRAP
+        encoded = await self._next()
+        packet = av.Packet(encoded.data)
+        # Two pictures must not share a time: a source that stands still has its last one encoded again.
+        self._ticks = max(self._ticks + 1, round(encoded.captured * CLOCK_RATE))
+        packet.pts, packet.time_base = self._ticks, Fraction(1, CLOCK_RATE)
+        self.last = encoded
+        self._hub.metrics.count_sent(CODEC, "webrtc", len(encoded.data))
+        return packet
+
+    def watch(self, stream: str) -> None:
+        """Goes on with another stream, from a key frame."""
+        subscription = self._hub.subscribe(stream, CODEC)
+        self.leave()
+        self._subscription = subscription
+        self._changed.set()
+
+    def request_key(self) -> None:
+        """Asks for a key frame: the viewer has lost one, or has just come."""
+        if self._subscription is not None:
+            self._subscription.request_key()
+
+    def stop(self) -> None:
+        self.leave()
+        super().stop()
+
+    async def _next(self) -> EncodedPicture:
+        while self.readyState == "live":
+            subscription = self._subscription
+            if subscription is None:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            try:
+                return await subscription.get()
+            except SubscriptionClosed:
+                if subscription is self._subscription:
+                    self.stop()
+        raise MediaStreamError
+
+    def leave(self) -> None:
+        """Takes no more pictures until it watches again."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            self._dropped += subscription.dropped
+            subscription.close()
+        self._changed.set()
 
 
 class Peer(Viewer):
@@ -132,11 +202,7 @@ class Peer(Viewer):
         state.hub.listeners.add(self._on_broadcast)
 
     async def answer(self, sdp: str) -> dict[str, str]:
-        """The answer to an offer.
-
-        Raises:
-            ValueError: aiortc finds no sense in it, or no H.264.
-        """
+        """The answer to an offer; ValueError where aiortc finds no sense in it, or no H.264."""
         sender = self._connection.addTrack(self._track)
         # Before the offer is looked at: afterwards aiortc has settled on a codec, and would send H.264 under its name.
         codecs = [each for each in RTCRtpSender.getCapabilities("video").codecs if each.mimeType in _CODECS]

@@ -34,7 +34,6 @@ class Page:
         self._scripts: list[str] = []
 
     def open(self, url: str) -> None:
-        """Loads an address."""
         self.driver.get(url)
 
     def before_scripts(self, script: str) -> None:
@@ -43,12 +42,10 @@ class Page:
         self._scripts.append(added["identifier"])
 
     def resize(self, width: int, height: int) -> None:
-        """Makes the window as small as a phone's."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": True}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def leave(self) -> None:
-        """Forgets everything."""
         for identifier in self._scripts:
             self.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": identifier})
         self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -57,7 +54,6 @@ class Page:
         self.driver.get_log("browser")
 
     def run(self, script: str) -> Any:
-        """What a script returns."""
         return self.driver.execute_script(script)
 
     def text(self, name: str) -> str:
@@ -65,19 +61,15 @@ class Page:
         return self.run(f"return document.getElementById('{name}').innerText.trim()")
 
     def is_shown(self, name: str) -> bool:
-        """Whether the element of an id takes up room."""
         return self.run(f"return document.getElementById('{name}').offsetWidth > 0")
 
     def click(self, selector: str) -> None:
-        """Presses a button."""
         self.run(f"document.querySelector('{selector}').click()")
 
     def transport(self) -> str:
-        """The chosen transport, as the page names it."""
         return self.run("return document.getElementById('transport').selectedOptions[0].text")
 
     def color(self) -> str:
-        """Which stream's colour the picture has: red, blue, or something else."""
         red, green, blue = self.run(_COLOR)
         return "red" if red > 120 > max(green, blue) else "blue" if blue > 120 > max(red, green) else "other"
 
@@ -99,11 +91,9 @@ class Page:
         raise AssertionError(f"never happened: {what}; the page says {self.text('state')!r}, {self.text('said')!r}")
 
     def wait_for_picture(self, color: str = "red") -> None:
-        """Until the page is live and shows a stream."""
         self.wait(lambda: self.text("state") == "Live" and self.color() == color, f"a live picture, {color}")
 
     def step(self) -> int:
-        """The step that the page says the picture is of."""
         return int(self.run("return document.querySelector('#step b').innerText.replace(/,|·.*/g, '')"))
 
     def wait_for_history(self, pictures: int) -> None:
@@ -111,7 +101,6 @@ class Page:
         self.wait(lambda: self.text("state") == "Live" and self.pictures() >= pictures, f"{pictures} pictures")
 
     def pictures(self) -> int:
-        """How many pictures the page keeps."""
         return int(self.run("return document.getElementById('past').dataset.pictures ?? 0"))
 
     def slide(self, script: str) -> None:
@@ -120,6 +109,5 @@ class Page:
         self.run(move.format(script) + "at.dispatchEvent(new Event('input', {bubbles: true}));")
 
     def wait_for_change(self) -> None:
-        """Until the picture is another than now."""
         before = self.bar()
         self.wait(lambda: self.bar() != before, "another picture")
