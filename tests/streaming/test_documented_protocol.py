@@ -150,38 +150,35 @@ async def test_a_client_that_acknowledges_nothing_gets_two_pictures(stream_serve
 
 
 @pytest.mark.skipif(only_loopback(), reason="needs a network: ICE has no candidate for 127.0.0.1")
-def test_a_webrtc_client_written_from_the_page_sees() -> None:
+@pytest.mark.server(token=TOKEN, fps=30.0)
+async def test_a_webrtc_client_written_from_the_page_sees(stream_server: StreamServer) -> None:
     pytest.importorskip("aiortc", reason="needs the extra webrtc")
 
-    async def inner(stream_server: StreamServer) -> None:
-        for name in ("main", "other"):
-            stream_server.declare(name)
-        client = PeerClient(address(stream_server).rstrip("/"), TOKEN)
-        with producing(stream_server), producing(stream_server, "other"):
-            answer = await client.connect("main")
-            assert answer.keys() == {"sdp", "type", "id"}
-            await until(lambda: client.track is not None)
-            frame = await client.track.recv()
-            assert psnr(frame.to_ndarray(format="rgb24"), scene()) > 25
-            await until_told(client, lambda: client.pongs and client.headers and client.headers[-1]["origin"])
-            assert client.pongs[0]["t"] == 1.5
-            header = client.headers[-1]
-            assert header["stream"] == "main"
-            assert {"sent", "type"}.isdisjoint(header)
-            ticks = round(header["origin"] + 90_000 * header["captured"])
-            near = {(ticks + each) % 2**32 for each in range(-20, 21)}  # captured is rounded to 0.1 ms
-            await until_told(client, lambda: near & client.timestamps)
-            client.say("watch", stream="other")
-            await until_told(client, lambda: client.headers[-1]["stream"] == "other")
-            client.say("pause", on=True)
-            await until_told(client, lambda: stream_server.watchers() == 0)
-            client.say("replay")
-            await until_told(client, lambda: client.errors)
-        await client.connection.close()
-        await until(lambda: stream_server.watchers() == 0)
-
-    with server(token=TOKEN, fps=30.0) as stream_server:
-        run(inner(stream_server))
+    for name in ("main", "other"):
+        stream_server.declare(name)
+    client = PeerClient(address(stream_server).rstrip("/"), TOKEN)
+    with producing(stream_server), producing(stream_server, "other"):
+        answer = await client.connect("main")
+        assert answer.keys() == {"sdp", "type", "id"}
+        await until(lambda: client.track is not None)
+        frame = await client.track.recv()
+        assert psnr(frame.to_ndarray(format="rgb24"), scene()) > 25
+        await until_told(client, lambda: client.pongs and client.headers and client.headers[-1]["origin"])
+        assert client.pongs[0]["t"] == 1.5
+        header = client.headers[-1]
+        assert header["stream"] == "main"
+        assert {"sent", "type"}.isdisjoint(header)
+        ticks = round(header["origin"] + 90_000 * header["captured"])
+        near = {(ticks + each) % 2**32 for each in range(-20, 21)}  # captured is rounded to 0.1 ms
+        await until_told(client, lambda: near & client.timestamps)
+        client.say("watch", stream="other")
+        await until_told(client, lambda: client.headers[-1]["stream"] == "other")
+        client.say("pause", on=True)
+        await until_told(client, lambda: stream_server.watchers() == 0)
+        client.say("replay")
+        await until_told(client, lambda: client.errors)
+    await client.connection.close()
+    await until(lambda: stream_server.watchers() == 0)
 
 
 async def until_told(client: PeerClient, condition) -> None:  # type: ignore[no-untyped-def]

@@ -207,15 +207,11 @@ def test_a_port_in_use_is_passed_over() -> None:
             assert second.url == f"http://127.0.0.1:{second.port}/"
 
 
-def test_a_port_may_be_taken_again_at_once() -> None:
-    with server() as first:
-        port = first.port
-
-        async def inner() -> None:
-            async with viewer(first) as guest:
-                await guest.quiet()
-
-        run(inner())
+async def test_a_port_may_be_taken_again_at_once(started: StreamServer) -> None:
+    port = started.port
+    async with viewer(started) as guest:
+        await guest.quiet()
+    started.stop()
     with server(port=port) as again:
         assert again.port == port
 
@@ -335,25 +331,25 @@ def tokens_in(text: str) -> list[str]:
     return [token for token in ("drive-secret", "look-secret", "wrong-secret") if token in text]
 
 
-def test_tokens_are_nowhere_in_the_log(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        async with session() as client:
-            for token in ("drive-secret", "look-secret", "wrong-secret"):
-                async with client.get(address(stream_server, "", f"?token={token}"), allow_redirects=False):
-                    pass
-                async with client.get(address(stream_server, "streams"), headers={"Authorization": f"Bearer {token}"}):
-                    pass
-                async with client.post(address(stream_server, "login"), json={"token": token}):
-                    pass
-                async with client.get(address(stream_server, f"%00{token}")):
-                    pass
-                with socket.create_connection(("127.0.0.1", stream_server.port), 10) as connection:
-                    connection.sendall(f"GET /?token={token}\xff\x00 HTTP/1.1\r\n\r\n".encode("latin-1"))
-                    await asyncio.to_thread(connection.recv, 100)
-
+@pytest.mark.server(token="drive-secret", view_token="look-secret")
+async def test_tokens_are_nowhere_in_the_log(
+    stream_server: StreamServer, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("DEBUG")
-    with server(token="drive-secret", view_token="look-secret") as stream_server:
-        run(inner(stream_server))
+    async with session() as client:
+        for token in ("drive-secret", "look-secret", "wrong-secret"):
+            async with client.get(address(stream_server, "", f"?token={token}"), allow_redirects=False):
+                pass
+            async with client.get(address(stream_server, "streams"), headers={"Authorization": f"Bearer {token}"}):
+                pass
+            async with client.post(address(stream_server, "login"), json={"token": token}):
+                pass
+            async with client.get(address(stream_server, f"%00{token}")):
+                pass
+            with socket.create_connection(("127.0.0.1", stream_server.port), 10) as connection:
+                connection.sendall(f"GET /?token={token}\xff\x00 HTTP/1.1\r\n\r\n".encode("latin-1"))
+                await asyncio.to_thread(connection.recv, 100)
+    stream_server.stop()
     out, error = capfd.readouterr()
     assert tokens_in(out + error + caplog.text) == []
     assert tokens_in(repr(stream_server)) == []

@@ -97,22 +97,21 @@ def messages() -> tuple[bytes, int]:
 
 
 @pytest.mark.parametrize("garbage", [requests, messages])
-def test_garbage_is_survived(garbage: Callable[[], tuple[bytes, int]], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.server(max_clients=500)
+async def test_garbage_is_survived(
+    stream_server: StreamServer, garbage: Callable[[], tuple[bytes, int]], caplog: pytest.LogCaptureFixture
+) -> None:
     """In place of requests, or of messages behind a handshake, cut in two somewhere."""
 
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with viewer(stream_server) as guest:
-            await guest.watch()
-            for step in range(14):
-                await asyncio.gather(*(throw(stream_server, *garbage()) for _ in range(9)))
-                await goes_on(stream_server, guest, step)
-            await until(
-                lambda: counted(hub_of(stream_server), "clients", transport="websocket") == 1, "seats are given back"
-            )
-        async with session() as client, client.get(address(stream_server, "healthz")) as answer:
-            assert answer.status == 200
-
-    with server(max_clients=500) as stream_server:
-        run(inner(stream_server))
+    stream_server.declare("main")
+    async with viewer(stream_server) as guest:
+        await guest.watch()
+        for step in range(14):
+            await asyncio.gather(*(throw(stream_server, *garbage()) for _ in range(9)))
+            await goes_on(stream_server, guest, step)
+        await until(
+            lambda: counted(hub_of(stream_server), "clients", transport="websocket") == 1, "seats are given back"
+        )
+    async with session() as client, client.get(address(stream_server, "healthz")) as answer:
+        assert answer.status == 200
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

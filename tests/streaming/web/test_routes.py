@@ -212,40 +212,34 @@ async def test_wrong_ones_are_counted_whatever_carries_them(stream_server: Strea
     assert await by_bearer(stream_server, "4711") == 429, "nor is the right one told from them"
 
 
-def test_a_page_that_was_left_open_shuts_nobody_out() -> None:
+@pytest.mark.server(token="4711")
+async def test_a_page_that_was_left_open_shuts_nobody_out(stream_server: StreamServer) -> None:
     """The session ended with the server; the page tries again until its reader gives it the token."""
-
-    async def inner(before: StreamServer, stream_server: StreamServer) -> None:
-        name = session_cookie(stream_server)
+    name = session_cookie(stream_server)
+    with server(token="4711") as before:
         _, headers, _ = await get(before, "?token=4711")
         cookie = SimpleCookie(headers["Set-Cookie"])[session_cookie(before)].value
-        for _ in range(20):
-            status, headers, _ = await get(stream_server, "streams", Cookie=f"{name}={cookie}")
-            assert status == 401
-            assert SimpleCookie(headers["Set-Cookie"])[name].value == "", "the browser forgets it"
-        assert await by_login(stream_server, "4711") == 200
-
-    with server(token="4711") as before, server(token="4711") as stream_server:
-        run(inner(before, stream_server))
+    for _ in range(20):
+        status, headers, _ = await get(stream_server, "streams", Cookie=f"{name}={cookie}")
+        assert status == 401
+        assert SimpleCookie(headers["Set-Cookie"])[name].value == "", "the browser forgets it"
+    assert await by_login(stream_server, "4711") == 200
 
 
-def test_servers_behind_one_host_have_sessions_of_their_own() -> None:
+@pytest.mark.server(token="4711")
+async def test_servers_behind_one_host_have_sessions_of_their_own(stream_server: StreamServer) -> None:
     """Through tunnels to several ports of localhost as behind one name: cookies know neither ports nor servers."""
-
-    async def inner(*servers: StreamServer) -> None:
-        jar: dict[str, str] = {}
-        places = [(server, host) for server in servers for host in ("localhost:9090", "localhost")]
-        for stream_server, host in places:
-            _, headers, _ = await get(stream_server, "?token=4711", Host=host)
+    jar: dict[str, str] = {}
+    with server(token="4711") as other:
+        places = [(each, host) for each in (stream_server, other) for host in ("localhost:9090", "localhost")]
+        for each, host in places:
+            _, headers, _ = await get(each, "?token=4711", Host=host)
             assert "path" not in headers["Set-Cookie"].lower(), "it would hold for what else a proxy has at this host"
             jar |= {name: morsel.value for name, morsel in SimpleCookie(headers["Set-Cookie"]).items()}
         cookies = "; ".join(f"{name}={value}" for name, value in jar.items())
-        for stream_server, host in places:
-            status, headers, _ = await get(stream_server, "streams", Host=host, Cookie=cookies)
+        for each, host in places:
+            status, headers, _ = await get(each, "streams", Host=host, Cookie=cookies)
             assert (status, headers.get("Set-Cookie")) == (200, None)
-
-    with server(token="4711") as one, server(token="4711") as other:
-        run(inner(one, other))
 
 
 @pytest.mark.server(token="4711", allowed_origins=["https://lab.example"])
@@ -263,30 +257,20 @@ async def test_pages_of_allowed_origins_may_ask_before_they_send_a_token(stream_
             assert answer.status == 401, "no page asks"
 
 
-def test_a_connection_that_was_to_become_a_socket_still_takes_requests() -> None:
+@pytest.mark.server(max_body_bytes=1 << 20)
+async def test_a_connection_that_was_to_become_a_socket_still_takes_requests(stream_server: StreamServer) -> None:
     """More than a viewer may send: its limits began with the handshake that was none."""
-
-    async def inner(stream_server: StreamServer) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
-        writer.write(b"GET /ws HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1] == b"400"
-        size, piece = 600_000, bytes(60_000)
-        writer.write(f"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode())
-        for _ in range(size // len(piece)):
-            writer.write(piece)
-            await writer.drain()
-        said = await reader.readuntil(b"want JSON")
-        assert b" 400 " in said.rpartition(b"HTTP/1.1")[2]
-        writer.close()
-
-    from torchrl_gpu.streaming.web.service import Service
-    from torchrl_gpu.streaming.web.settings import ServerSettings
-
-    service = Service(ServerSettings(port=0, max_body_bytes=1 << 20))
-    try:
-        run(inner(service))  # type: ignore[arg-type]
-    finally:
-        assert service.stop() is None
+    reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+    writer.write(b"GET /ws HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1] == b"400"
+    size, piece = 600_000, bytes(60_000)
+    writer.write(f"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode())
+    for _ in range(size // len(piece)):
+        writer.write(piece)
+        await writer.drain()
+    said = await reader.readuntil(b"want JSON")
+    assert b" 400 " in said.rpartition(b"HTTP/1.1")[2]
+    writer.close()
 
 
 @pytest.mark.server(token="drive")
@@ -385,31 +369,25 @@ async def raw(stream_server: StreamServer, data: bytes) -> bytes:
         ("GET /", "Host: localhost\r\n" + "".join(f"A{i}: b\r\n" for i in range(500)), b"400"),
     ],
 )
-def test_odd_requests(request_line: str, fields: str, status: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        said = await raw(stream_server, f"{request_line} HTTP/1.1\r\n{fields}Connection: close\r\n\r\n".encode())
-        assert said.split(b" ", 2)[1].startswith(status), said[:200]
-        assert b"Location" not in said
-
-    with server(token="drive") as stream_server:
-        run(inner(stream_server))
+@pytest.mark.server(token="drive")
+async def test_odd_requests(
+    stream_server: StreamServer, request_line: str, fields: str, status: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = await raw(stream_server, f"{request_line} HTTP/1.1\r\n{fields}Connection: close\r\n\r\n".encode())
+    assert said.split(b" ", 2)[1].startswith(status), said[:200]
+    assert b"Location" not in said
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_body_of_few_bytes_does_not_become_many() -> None:
+@pytest.mark.server(token="drive")
+async def test_a_body_of_few_bytes_does_not_become_many(stream_server: StreamServer) -> None:
     """A request is not decompressed: 64 KiB would make 64 MiB."""
-    bomb = gzip.compress(bytes(8 << 20))
-    small = gzip.compress(json.dumps({"token": "drive"}).encode())
-
-    async def inner(stream_server: StreamServer) -> None:
-        for body in (bomb, small):
-            fields = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
-            status, _, said = await post(stream_server, "login", body, **fields)
-            assert (status, json.loads(said)["message"]) == (400, "want JSON")
-
+    bomb, small = gzip.compress(bytes(8 << 20)), gzip.compress(json.dumps({"token": "drive"}).encode())
     assert len(bomb) < 65_536
-    with server(token="drive") as stream_server:
-        run(inner(stream_server))
+    for body in (bomb, small):
+        fields = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+        status, _, said = await post(stream_server, "login", body, **fields)
+        assert (status, json.loads(said)["message"]) == (400, "want JSON")
 
 
 async def test_a_name_that_was_turned_to_this_machine_is_refused(stream_server: StreamServer) -> None:
@@ -458,19 +436,18 @@ async def test_metrics_count_what_happens(stream_server: StreamServer) -> None:
     assert value["ack_seconds_count"] >= 4
 
 
-def test_an_offer_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        status, _, body = await post(stream_server, "webrtc/offer", b'{"sdp": "", "type": "offer"}')
-        assert (status, "torchrl_gpu[webrtc]" in json.loads(body)["message"]) == (501, True)
-
+async def test_an_offer_without_the_extra(stream_server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiortc", None)
     monkeypatch.delitem(sys.modules, "torchrl_gpu.streaming.web.webrtc", raising=False)
     monkeypatch.delattr(torchrl_gpu.streaming.web, "webrtc", raising=False)
-    with server() as stream_server:
-        run(inner(stream_server))
+    status, _, body = await post(stream_server, "webrtc/offer", b'{"sdp": "", "type": "offer"}')
+    assert (status, "torchrl_gpu[webrtc]" in json.loads(body)["message"]) == (501, True)
 
 
-def test_an_offer_is_answered_within_the_limit_of_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.server(max_clients=2)
+async def test_an_offer_is_answered_within_the_limit_of_viewers(
+    stream_server: StreamServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given_back = []
 
     class Webrtc:
@@ -481,21 +458,17 @@ def test_an_offer_is_answered_within_the_limit_of_viewers(monkeypatch: pytest.Mo
             given_back.append(seat)
             return {"sdp": fields["sdp"], "type": "answer", "id": "1"}
 
-    async def inner(stream_server: StreamServer) -> None:
-        for _ in range(3):
-            status, _, body = await post(stream_server, "webrtc/offer", b"{}")
-            assert (status, json.loads(body)["message"]) == (400, "webrtc: want an sdp; got none")
-        for status in (200, 200, 503):
-            assert (await post(stream_server, "webrtc/offer", b'{"sdp": "v=0"}'))[0] == status
-        given_back[0].close()
-        given_back[0].close()
-        for status in (200, 503):
-            assert (await post(stream_server, "webrtc/offer", b'{"sdp": "v=0"}'))[0] == status
-
     monkeypatch.setitem(sys.modules, "torchrl_gpu.streaming.web.webrtc", Webrtc)
     monkeypatch.setattr(torchrl_gpu.streaming.web, "webrtc", Webrtc, raising=False)
-    with server(max_clients=2) as stream_server:
-        run(inner(stream_server))
+    for _ in range(3):
+        status, _, body = await post(stream_server, "webrtc/offer", b"{}")
+        assert (status, json.loads(body)["message"]) == (400, "webrtc: want an sdp; got none")
+    for status in (200, 200, 503):
+        assert (await post(stream_server, "webrtc/offer", b'{"sdp": "v=0"}'))[0] == status
+    given_back[0].close()
+    given_back[0].close()
+    for status in (200, 503):
+        assert (await post(stream_server, "webrtc/offer", b'{"sdp": "v=0"}'))[0] == status
 
 
 @pytest.mark.patch(routes, "_BODY_TIMEOUT", 0.05)
@@ -531,13 +504,12 @@ def certificate(folder: Path) -> tuple[str, str]:
     return str(files[0]), str(files[1])
 
 
-def test_tls(tmp_path: Path) -> None:
+async def test_tls(tmp_path: Path) -> None:
     import ssl
 
     files = certificate(tmp_path)
     trusting = ssl.create_default_context(cafile=files[0])
-
-    async def inner(stream_server: StreamServer) -> None:
+    with server(tls=files, token="drive") as stream_server:
         assert stream_server.url.startswith("https://")
         async with session(connector=aiohttp.TCPConnector(ssl=trusting)) as client:
             async with client.get(address(stream_server, "?token=drive"), allow_redirects=False) as answer:
@@ -549,9 +521,6 @@ def test_tls(tmp_path: Path) -> None:
             plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             plain.settimeout(10)
             assert not plain.recv(4096).startswith(b"HTTP/1.1 200")
-
-    with server(tls=files, token="drive") as stream_server:
-        run(inner(stream_server))
 
 
 def test_a_key_that_is_encrypted_is_refused_without_a_question(tmp_path: Path) -> None:
@@ -583,10 +552,10 @@ def test_a_key_that_others_can_read_is_told(
     assert len(lines) == warned
 
 
-def test_connections_without_a_handshake_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_without_a_handshake_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They cost a descriptor each, though no request ever comes of them."""
-
-    async def inner(stream_server: StreamServer) -> None:
+    monkeypatch.setattr(access, "_SPARE_CONNECTIONS", 0)
+    with server(tls=certificate(tmp_path), max_clients=3) as stream_server:
         silent = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(12)]
         ended = [asyncio.create_task(reader.read(1)) for reader, _ in silent]
         await until(lambda: sum(each.done() for each in ended) >= 8)
@@ -595,10 +564,6 @@ def test_connections_without_a_handshake_are_counted(tmp_path: Path, monkeypatch
         for _, writer in silent:
             writer.transport.abort()
         await asyncio.gather(*ended, return_exceptions=True)
-
-    monkeypatch.setattr(access, "_SPARE_CONNECTIONS", 0)
-    with server(tls=certificate(tmp_path), max_clients=3) as stream_server:
-        run(inner(stream_server))
 
 
 async def test_head_asks_for_no_stream(stream_server: StreamServer) -> None:
@@ -625,7 +590,7 @@ async def test_without_a_name_the_first_stream_is_meant(stream_server: StreamSer
     assert json.loads(headers["X-Frame"])["stream"] == "main"
 
 
-def test_requests_one_behind_the_other_leave_others_their_turn() -> None:
+async def test_requests_one_behind_the_other_leave_others_their_turn() -> None:
     """A connection with thousands of them in it was answered to the last one before anybody else."""
     order: list[str] = []
 
@@ -645,7 +610,7 @@ def test_requests_one_behind_the_other_leave_others_their_turn() -> None:
     def asked(who: str, number: int) -> bytes:
         return number * f"GET /note/{who} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
-    async def inner(stream_server: StreamServer) -> None:
+    with server(add_routes=add) as stream_server:
         links = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(2)]
         links[0][1].write(asked("first", 1) + asked("a", 50))
         await asyncio.sleep(0)
@@ -654,9 +619,6 @@ def test_requests_one_behind_the_other_leave_others_their_turn() -> None:
         for _, writer in links:
             writer.close()
             await writer.wait_closed()
-
-    with server(add_routes=add) as stream_server:
-        run(inner(stream_server))
     assert max(order.index("a"), order.index("b")) < 40, "they take turns"
 
 

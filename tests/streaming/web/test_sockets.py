@@ -297,7 +297,8 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(flood: str) -> None:
+@pytest.mark.server(heartbeat_s=600.0, fps=60.0)
+async def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(stream_server: StreamServer, flood: str) -> None:
     """Such as aiohttp would answer or put together below the messages, where nobody counted them."""
 
     async def pour(stream_server: StreamServer) -> None:
@@ -320,24 +321,20 @@ def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(flood: str) -> None:
         await asyncio.gather(heard, return_exceptions=True)
         writer.close()
 
-    async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        async with viewer(stream_server) as guest:
-            await guest.watch()
-            with producing(stream_server):
-                floods = [asyncio.create_task(pour(stream_server)) for _ in range(2)]
-                seen = 0
-                while not all(each.done() for each in floods):
-                    await guest.picture()
-                    seen += 1
-                for _ in range(5):
-                    await guest.picture()
-                assert seen > 0
-                await asyncio.gather(*floods)
-        await until(lambda: counted(hub_of(stream_server), "clients", transport="websocket") == 0)
-
-    with server(heartbeat_s=600.0, fps=60.0) as stream_server:
-        run(inner(stream_server))
+    stream_server.declare("main")
+    async with viewer(stream_server) as guest:
+        await guest.watch()
+        with producing(stream_server):
+            floods = [asyncio.create_task(pour(stream_server)) for _ in range(2)]
+            seen = 0
+            while not all(each.done() for each in floods):
+                await guest.picture()
+                seen += 1
+            for _ in range(5):
+                await guest.picture()
+            assert seen > 0
+            await asyncio.gather(*floods)
+    await until(lambda: counted(hub_of(stream_server), "clients", transport="websocket") == 0)
 
 
 async def test_pings_within_the_limit_are_answered(stream_server: StreamServer) -> None:
