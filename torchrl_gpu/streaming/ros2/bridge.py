@@ -14,9 +14,8 @@ from torchrl_gpu.streaming.codecs.images import check_quality
 from torchrl_gpu.streaming.ros2.camera import CAMERA, SEEN, CameraOut
 from torchrl_gpu.streaming.ros2.control import Action, Control, Read
 from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, checked_action
-from torchrl_gpu.streaming.ros2.inputs import NewestMessages
+from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Statistics
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGES, JOINTS, VECTORS, Messages
-from torchrl_gpu.streaming.ros2.statistics import Statistics
 from torchrl_gpu.streaming.ros2.transport import TRANSPORTS, Transport, open_transport
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.policy_messages import Policy

@@ -11,8 +11,7 @@ from torchrl_gpu.streaming.broadcast import policy_view
 from torchrl_gpu.streaming.broadcast.frames import MAX_META
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
-from torchrl_gpu.streaming.ros2.inputs import NewestMessages, pace_of
-from torchrl_gpu.streaming.ros2.statistics import Statistics
+from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Statistics, pace_of
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame

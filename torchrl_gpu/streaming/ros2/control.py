@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchrl_gpu.streaming.ros2.decider import Decider
-from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, pace_of
-from torchrl_gpu.streaming.ros2.statistics import Statistics
+from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, Statistics, pace_of
 from torchrl_gpu.system.policy_messages import BadMessage
 
 Read = Callable[[bytes], Any]

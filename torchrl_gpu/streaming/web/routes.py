@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+import socket
+from collections.abc import Iterator
 from typing import Any
 
 from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
+from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, picture_header, read_fps
 from torchrl_gpu.streaming.broadcast.rate_limits import stream_time
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
-from torchrl_gpu.streaming.web import mjpeg, sockets
+from torchrl_gpu.streaming.codecs.encoder import STILLS
+from torchrl_gpu.streaming.web import sockets
 from torchrl_gpu.streaming.web.access import (
     STATE,
     AppState,
@@ -22,6 +26,7 @@ from torchrl_gpu.streaming.web.access import (
     admit_viewer,
     error_body,
     guard,
+    let_last,
     role_of_token,
     set_session,
 )
@@ -32,6 +37,9 @@ _KINDS = {"js": "text/javascript", "css": "text/css"}
 _BODY_TIMEOUT = 5.0
 _SNAPSHOT_TIMEOUT = 1.0
 _FRESH = 0.25  # seconds: a snapshot may be this much older than its request, and waits so long for a younger frame
+_BOUNDARY = b"--frame\r\n"
+_PART = b"Content-Type: image/jpeg\r\n\r\n"
+_SEND_BUFFER = 65_536  # there are no acknowledgements here, so what lies in buffers is what a slow viewer is late by
 
 
 def make_app(state: AppState) -> web.Application:
@@ -44,7 +52,7 @@ def make_app(state: AppState) -> web.Application:
             web.get("/static/{name}", page_file),
             web.post("/login", login),
             web.get("/ws", sockets.serve, allow_head=False),
-            web.get("/stream.mjpg", mjpeg.serve, allow_head=False),
+            web.get("/stream.mjpg", mjpeg, allow_head=False),
             web.get("/snapshot.jpg", snapshot, allow_head=False),
             web.post("/webrtc/offer", offer),
             web.get("/streams", streams),
@@ -92,12 +100,23 @@ async def login(request: web.Request) -> web.StreamResponse:
 
 async def snapshot(request: web.Request) -> web.StreamResponse:
     """A JPEG of this moment, or else the newest frame, which is at most a second older; 503 where there is none yet."""
-    with admit_viewer(request, "snapshot"), mjpeg.subscribed(request) as subscription:
+    with admit_viewer(request, "snapshot"), _subscribed(request) as subscription:
         encoded = await _newest(subscription, stream_time() - _FRESH)
     if encoded is None:
         raise web.HTTPServiceUnavailable(**error_body("no frame yet"), headers={hdrs.RETRY_AFTER: "1"})
-    about = {"X-Frame": protocol.picture_header(encoded, stream_time())}
+    about = {"X-Frame": picture_header(encoded, stream_time())}
     return web.Response(body=encoded.data, content_type="image/jpeg", headers=about)
+
+
+async def mjpeg(request: web.Request) -> web.StreamResponse:
+    """`/stream.mjpg?stream=…&fps=…&compat=1`: a picture after the other, for `<img>` and simple readers."""
+    with admit_viewer(request, "mjpeg"):
+        try:
+            fps = read_fps(request.query["fps"]) if "fps" in request.query else None
+        except ProtocolError as error:
+            raise web.HTTPBadRequest(**error_body(str(error))) from None
+        with _subscribed(request, fps) as subscription:
+            return await _stream(request, subscription)
 
 
 async def offer(request: web.Request) -> web.StreamResponse:
@@ -180,3 +199,62 @@ async def _newest(subscription: Subscription, since: float) -> EncodedPicture | 
     except (TimeoutError, SubscriptionClosed):
         pass
     return encoded
+
+
+@contextlib.contextmanager
+def _subscribed(request: web.Request, fps: float | None = None) -> Iterator[Subscription]:
+    """JPEGs of the stream that a request names, or else of the first; raises 404 where there is none."""
+    hub = request.app[STATE].hub
+    try:
+        subscription = hub.subscribe(hub.stream_for(request.query.get("stream")), fps=fps)
+    except ProtocolError as error:
+        raise web.HTTPNotFound(**error_body(str(error))) from None
+    with contextlib.closing(subscription):
+        yield subscription
+
+
+async def _stream(request: web.Request, subscription: Subscription) -> web.StreamResponse:
+    """Sends pictures until the viewer goes, or takes none for two heartbeats."""
+    state = request.app[STATE]
+    heartbeat = state.settings.heartbeat_s
+    response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "multipart/x-mixed-replace; boundary=frame"})
+    writer = await response.prepare(request)
+    assert writer is not None
+    let_last(request)
+    if request.transport is not None:
+        request.transport.set_write_buffer_limits(high=0)
+        connection = request.transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+    compat = "compat" in request.query
+    chunk = b"" if compat else _BOUNDARY + _PART
+    encoded: EncodedPicture | None = None
+    counted: EncodedPicture | None = None
+    with contextlib.suppress(TimeoutError, SubscriptionClosed, ConnectionError):
+        while True:
+            if chunk:
+                async with asyncio.timeout(2 * heartbeat):
+                    await writer.write(chunk)
+                    await writer.drain()
+            with contextlib.suppress(TimeoutError):  # a still source: the same again, which finds dead viewers
+                async with asyncio.timeout(heartbeat):
+                    encoded = await subscription.get()
+            chunk = b"" if encoded is None else _part(encoded, compat)
+            if encoded is not counted:
+                counted = encoded
+                state.metrics.count_sent(STILLS, "mjpeg", len(chunk))
+    if request.transport is not None:
+        request.transport.abort()
+    return response
+
+
+def _part(encoded: EncodedPicture, compat: bool) -> bytes:
+    """A picture and the head of the next part, without which browsers show it one frame late.
+
+    In the usual framing, which some readers insist on, the head stands first and gives the length, and all that a
+    WebSocket's header holds.
+    """
+    if not compat:
+        return encoded.data + b"\r\n" + _BOUNDARY + _PART
+    about = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {picture_header(encoded, stream_time())}\r\n".encode()
+    return _BOUNDARY + about + _PART + encoded.data + b"\r\n"
