@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
-from tests.streaming.viewers import address, hub_of, producing, run, server, session, until, viewer
+from tests.streaming.viewers import address, hub_of, producing, server, session, until, viewer
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.broadcast.protocol import Command
 from torchrl_gpu.streaming.codecs.pixels import color_map

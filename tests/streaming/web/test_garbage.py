@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.streaming.pictures import scene
-from tests.streaming.viewers import Viewer, address, counted, hub_of, run, server, session, until, viewer
+from tests.streaming.viewers import Viewer, address, counted, hub_of, session, until, viewer
 from tests.streaming.web.test_sockets import upgrade
 from torchrl_gpu.streaming.server import StreamServer
 

@@ -23,7 +23,7 @@ from aiohttp import WSServerHandshakeError
 
 import torchrl_gpu.streaming.web
 from tests.streaming.pictures import decode_jpeg, psnr, scene
-from tests.streaming.viewers import address, producing, run, server, session, until, viewer
+from tests.streaming.viewers import address, producing, server, session, until, viewer
 from tests.streaming.web.test_sockets import upgrade
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import access, routes
