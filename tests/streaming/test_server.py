@@ -187,6 +187,7 @@ async def test_stop_ends_viewers_and_may_come_again(started: StreamServer) -> No
     started.end_episode()
     started.declare("main")
     started.state(a=1)
+    started.log(1, loss=1.0)
 
 
 async def test_a_server_starts_again(started: StreamServer) -> None:

@@ -98,15 +98,10 @@ def test_the_same_while_it_is_thinned(logged: list[tuple[int, bool]]) -> None:
         assert late["a"][logged[-1][0]] == len(logged) - 1
 
 
-def test_nothing_new_is_nothing_to_send() -> None:
+def test_nothing_new_is_nothing_to_send_and_a_viewer_of_an_earlier_server_gets_everything() -> None:
     curves = Curves()
     curves.log(1, {"a": 1.0})
     assert list(curves.since(curves.serial)) == []
-
-
-def test_a_viewer_of_an_earlier_server_gets_everything() -> None:
-    curves = Curves()
-    curves.log(1, {"a": 1.0})
     assert [[curve["whole"] for curve in portion] for portion in curves.since(999)] == [[True]]
 
 
@@ -184,13 +179,3 @@ async def test_by_http(stream_server: StreamServer) -> None:
     assert (await fetched(stream_server, "?since=2"))["curves"] == []
     for bad in ("-1", "x", "1" * 17, "1.5", "٣"):
         assert await fetched(stream_server, f"?since={bad}") == 400
-
-
-@pytest.mark.server(token="the control token")
-async def test_curves_are_for_whoever_may_watch(stream_server: StreamServer) -> None:
-    stream_server.log(1, secret=1.0)
-    assert await fetched(stream_server) == 401
-
-
-def test_a_server_that_does_not_run_takes_no_notice() -> None:
-    server().log(1, loss=1.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene, unit_types
-from tests.streaming.viewers import counted, run, until
+from tests.streaming.viewers import counted, until
 from torchrl_gpu.streaming.broadcast.encoder_thread import EncoderThread
 from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
@@ -49,6 +48,10 @@ async def shown(hub: Hub, frame: Any, *subscriptions: Subscription, bgr: bool = 
     return [await asyncio.wait_for(task, 10) for task in tasks]
 
 
+def decoded(picture: EncodedPicture) -> np.ndarray:
+    return decode_jpeg(picture.data) if picture.codec == "jpeg" else decode_h264([picture.data])[0]
+
+
 @pytest.mark.parametrize("codec", ["jpeg", "h264"])
 @pytest.mark.parametrize("bgr", [False, True])
 async def test_what_is_shown_is_what_was_published(codec: Codec, bgr: bool) -> None:
@@ -56,8 +59,7 @@ async def test_what_is_shown_is_what_was_published(codec: Codec, bgr: bool) -> N
         hub.declare("main")
         frame = scene()
         (picture,) = await shown(hub, frame[..., ::-1] if bgr else frame, hub.subscribe("main", codec), bgr=bgr)
-        decoded = decode_jpeg(picture.data) if codec == "jpeg" else decode_h264([picture.data])[0]
-        assert psnr(decoded, frame) > 28
+        assert psnr(decoded(picture), frame) > 28
         assert (picture.codec, picture.width, picture.height, picture.key) == (codec, 160, 120, True)
         assert dict(picture.meta) == {"step": 1}
 
@@ -101,8 +103,8 @@ async def test_who_joins_late_can_decode_from_the_first_picture() -> None:
         both = [joined, await shown(hub, scene(shift=3), early, late)]
         assert [picture.key for picture, _ in both] == [True, False]
         assert {7, 8, 5} <= set(unit_types(both[0][0].data))
-        decoded = decode_h264([picture.data for _, picture in both])
-        assert [psnr(decoded[i], scene(shift=2 + i)) > 28 for i in range(2)] == [True, True]
+        frames = decode_h264([picture.data for _, picture in both])
+        assert [psnr(frames[i], scene(shift=2 + i)) > 28 for i in range(2)] == [True, True]
         whole = decode_h264([*(picture.data for picture in first), *(picture.data for picture, _ in both)])
         assert len(whole) == 5
 
@@ -118,8 +120,7 @@ async def test_who_comes_between_two_frames_sees_the_newest_at_once(codec: Codec
             stream.key_at = 0.0  # a while ago
             viewer = hub.subscribe("main", codec)
             picture = await asyncio.wait_for(viewer.get(), 10)
-            decoded = decode_jpeg(picture.data) if codec == "jpeg" else decode_h264([picture.data])[0]
-            assert psnr(decoded, scene()) > 28
+            assert psnr(decoded(picture), scene()) > 28
             assert dict(picture.meta) == {"step": 7}
             viewer.close()
         assert len(stream.replay.clip()) == 1, "shown twice, and once in the replay"
@@ -164,30 +165,25 @@ async def test_sizes_may_change() -> None:
             assert video.key
 
 
-def test_h264_that_fails_ends_its_viewers_and_not_those_of_jpeg(
+async def test_h264_that_fails_ends_its_viewers_and_not_those_of_jpeg(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("no codec\nopens here")
 
     monkeypatch.setattr(h264, "H264Encoder", refuse)
-
-    async def inner() -> None:
-        async with encoding_hub() as (hub, encoding):
-            stream, still = hub.declare("main"), hub.subscribe("main", "jpeg")
-            for _ in range(2):
-                video = hub.subscribe("main", "h264")
-                task = asyncio.create_task(video.get())
-                await until(lambda video=video, task=task: video.is_waiting or task.done())
-                (picture,) = await shown(hub, scene(), still)
-                assert picture.codec == "jpeg"
-                with pytest.raises(SubscriptionClosed, match="h264: no codec opens here"):
-                    await task
-            assert stream.subscriptions == (still,)
-            assert encoding.error is None, "the viewers went on with JPEG"
-
-    with caplog.at_level(logging.WARNING):
-        run(inner())
+    async with encoding_hub() as (hub, encoding):
+        stream, still = hub.declare("main"), hub.subscribe("main", "jpeg")
+        for _ in range(2):
+            video = hub.subscribe("main", "h264")
+            task = asyncio.create_task(video.get())
+            await until(lambda video=video, task=task: video.is_waiting or task.done())
+            (picture,) = await shown(hub, scene(), still)
+            assert picture.codec == "jpeg"
+            with pytest.raises(SubscriptionClosed, match="h264: no codec opens here"):
+                await task
+        assert stream.subscriptions == (still,)
+        assert encoding.error is None, "the viewers went on with JPEG"
     assert len(caplog.records) == 1
 
 

@@ -60,6 +60,15 @@ STRANGE: dict[str, tuple[Callable[[], bytes], str]] = {
         )
         for name in (b"IDAT", b"tEXt", b"iCCP", b"eXIf", b"fdAT", b"PLTE")
     },
+    **{
+        f"a PNG of {width}×{height}": (
+            lambda width=width, height=height: png(width=width, height=height, body=chunk(b"IDAT", bytes(60))),  # type: ignore[misc]
+            f"got {width}×{height}",
+        )
+        for width, height in ((20_000, 100), (8000, 8000), (60_000, 60_000))
+    },
+    "nothing": (lambda: b"", "got 0 bytes of something else"),
+    "words": (lambda: b"no picture", "something else"),
     "a length that wraps around": (lambda: png(chunk(b"tEXt", b"", 0xFFFFFFF4)), "cut off"),
     "a long header": (lambda: png()[:8] + chunk(b"IHDR", bytes(26)), "cut off"),
     "no header": (lambda: png()[:8] + chunk(b"IDAT", b""), "cut off"),

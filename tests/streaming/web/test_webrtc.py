@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -13,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,11 +25,14 @@ pytest.importorskip("aiortc", reason="needs the extra webrtc")
 import numpy as np
 from aiohttp import web
 from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc.mediastreams import MediaStreamError
 from aiortc.rtcrtpsender import RTCRtpSender
 
 from tests.streaming.network import only_loopback
 from tests.streaming.pictures import scene
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import webrtc
 from torchrl_gpu.streaming.web.access import AppState
@@ -48,6 +53,7 @@ OFFER = "v=0\r\nm=video 9 UDP/TLS/RTP/SAVPF 96\r\n"
         ({"type": "offer", "sdp": "v=0\r\n"}, "want one video .* got nothing"),
         ({"type": "offer", "sdp": OFFER + OFFER}, "want one video"),
         ({"type": "offer", "sdp": OFFER + "m=audio 9 UDP/TLS/RTP/SAVPF 0\r\n"}, "got m=audio, m=video"),
+        ({"type": "offer", "sdp": OFFER + 2000 * "a=rtpmap:96\r\n"}, "at most 400 lines; got 2002"),
     ],
 )
 def test_what_is_no_offer_of_one_video_is_refused(fields: dict[str, Any], wanted: str) -> None:
@@ -55,7 +61,7 @@ def test_what_is_no_offer_of_one_video_is_refused(fields: dict[str, Any], wanted
         webrtc.read_offer(fields)
 
 
-def test_candidates_with_names_are_left_out() -> None:
+def test_candidates_with_names_are_left_out_and_others_beyond_sixteen() -> None:
     candidates = [
         "a=candidate:1 1 udp 2113937151 0b6d6f0a-52a5.local 51472 typ host",
         "a=candidate:2 1 udp 2113937151 192.0.2.7 51473 typ host",
@@ -64,18 +70,10 @@ def test_candidates_with_names_are_left_out() -> None:
     ]
     read = webrtc.read_offer({"type": "offer", "sdp": OFFER + "\n".join(candidates)})
     assert read == OFFER + "\r\n".join(candidates[1:3]) + "\r\n"
-
-
-def test_only_so_many_addresses_of_a_viewer_are_tried() -> None:
-    """The server sends packets there, wherever that is."""
+    # only so many are tried: the server sends packets there, wherever that is
     candidates = [f"a=candidate:{i} 1 udp 2113937151 192.0.2.{i} 51473 typ host" for i in range(1, 60)]
     read = webrtc.read_offer({"type": "offer", "sdp": OFFER + "\n".join(candidates)})
     assert read == OFFER + "\r\n".join(candidates[:16]) + "\r\n"
-
-
-def test_an_offer_of_many_lines_is_refused() -> None:
-    with pytest.raises(ValueError, match="at most 400 lines; got 2002"):
-        webrtc.read_offer({"type": "offer", "sdp": OFFER + 2000 * "a=rtpmap:96\r\n"})
 
 
 class Seat(ExitStack):
@@ -129,14 +127,6 @@ async def test_an_offer_without_h264_leaves_nothing_behind() -> None:
     await viewer.close()
 
 
-async def test_a_stream_that_does_not_exist_is_refused() -> None:
-    viewer = receiver()
-    offer = await offer_of(viewer, "video/H264") | {"stream": "none"}
-    with pytest.raises(ValueError, match="want one of the streams main"):
-        await webrtc.answer(state(), offer, Seat())
-    await viewer.close()
-
-
 async def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no more files may be opened there is no room, and what a viewer took it gives back."""
     server = state()
@@ -152,9 +142,12 @@ async def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> 
     assert server.connections.reserve(3)
 
 
-@pytest.mark.parametrize("stream", [7, None, ["main"]])
-async def test_the_name_of_a_stream_is_text(stream: Any) -> None:
-    with pytest.raises(ValueError, match="want the name of a stream"):
+@pytest.mark.parametrize(
+    ("stream", "wanted"),
+    [*((each, "the name of a stream") for each in (7, None, ["main"])), ("none", "one of the streams main")],
+)
+async def test_a_stream_that_is_none_is_refused(stream: Any, wanted: str) -> None:
+    with pytest.raises(ValueError, match=f"want {wanted}"):
         await webrtc.answer(state(), {"type": "offer", "sdp": OFFER, "stream": stream}, Seat())
 
 
@@ -350,10 +343,111 @@ async def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
 
 
 async def drain(track: Any) -> None:
-    from aiortc.mediastreams import MediaStreamError
-
-    try:
+    with contextlib.suppress(MediaStreamError):
         while True:
             await track.recv()
-    except MediaStreamError:
-        pass
+
+
+# -- packets of a stream as a track ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub() -> Hub:
+    made = Hub()
+    made.declare("main"), made.declare("other")
+    return made
+
+
+def give(hub: Hub, seq: int, *, captured: float = 100.0, key: bool = True, stream: str = "main") -> None:
+    encoded = EncodedPicture(stream, "h264", b"\0\0\1" + bytes([seq]), key, seq, captured, 64, 48)
+    hub.deliver(hub.streams[stream], encoded)
+
+
+async def waits(track: webrtc.PacketTrack) -> asyncio.Task[Any]:
+    """A `recv` that has gone as far as it can without a picture."""
+    task = asyncio.ensure_future(track.recv())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not task.done()
+    return task
+
+
+async def test_a_packet_carries_the_picture_and_the_time_of_its_capture(hub: Hub) -> None:
+    track = webrtc.PacketTrack(hub, "main")
+    give(hub, 1, captured=100.5)
+    packet = await track.recv()
+    assert bytes(packet) == b"\0\0\1\1"
+    assert packet.time_base == Fraction(1, 90_000)
+    assert packet.pts == 100.5 * 90_000
+    assert track.last is not None
+    assert track.last.seq == 1
+    track.stop()
+
+
+async def test_times_rise_even_for_one_picture_sent_again_and_clocks_turned_back(hub: Hub) -> None:
+    track, times = webrtc.PacketTrack(hub, "main"), []
+    for seq, captured in enumerate([100.0, 100.0, 99.0, 100.1]):
+        give(hub, seq, captured=captured)
+        times.append((await track.recv()).pts)
+    assert times == [9_000_000, 9_000_001, 9_000_002, 9_009_000]
+    track.stop()
+
+
+async def test_a_paused_track_costs_the_stream_nothing_and_begins_again_at_a_key_frame(hub: Hub) -> None:
+    track = webrtc.PacketTrack(hub, "main")
+    give(hub, 1)
+    await track.recv()
+    track.leave()
+    assert hub.streams["main"].subscriptions == ()
+    receiving = await waits(track)
+    track.watch("main")
+    give(hub, 2, key=False)
+    give(hub, 3)
+    assert bytes(await receiving)[-1] == 3
+    track.stop()
+
+
+async def test_another_stream_takes_the_place_of_the_first(hub: Hub) -> None:
+    track = webrtc.PacketTrack(hub, "main")
+    receiving = await waits(track)
+    track.watch("other")
+    give(hub, 1)
+    give(hub, 2, stream="other")
+    assert bytes(await receiving)[-1] == 2
+    assert hub.streams["main"].subscriptions == ()
+    with pytest.raises(ProtocolError, match="want one of the streams main, other"):
+        track.watch("none")
+    assert len(hub.streams["other"].subscriptions) == 1, "a wrong name changes nothing"
+    track.stop()
+
+
+async def test_a_stream_that_cannot_be_encoded_ends_the_track(hub: Hub) -> None:
+    track = webrtc.PacketTrack(hub, "main")
+    receiving = await waits(track)
+    hub.end_codec(hub.streams["main"], "h264", "no codec")
+    with pytest.raises(MediaStreamError):
+        await receiving
+    assert track.readyState == "ended"
+
+
+async def test_a_viewer_that_lost_a_picture_is_given_a_key_frame(hub: Hub) -> None:
+    track = webrtc.PacketTrack(hub, "main")
+    hub.streams["main"].key_asked = False
+    track.request_key()
+    assert hub.streams["main"].key_asked
+    track.leave()
+    track.request_key()  # of no stream: nothing happens
+    track.stop()
+
+
+async def test_the_origin_is_what_the_sender_adds_to_the_times(hub: Hub) -> None:
+    track = webrtc.PacketTrack(hub, "main")
+    track.sender = SimpleNamespace(_RTCRtpSender__rtp_timestamp=0)
+    give(hub, 1, captured=100.0)
+    packet = await track.recv()
+    assert track.origin is None, "nothing has been sent yet"
+    track.sender._RTCRtpSender__rtp_timestamp = (packet.pts + 2**32 - 5) % 2**32
+    give(hub, 2, captured=101.0)
+    await track.recv()
+    assert track.origin == 2**32 - 5
+    track.stop()
