@@ -54,9 +54,8 @@ def test_with_nobody_watching_a_gpu_is_not_asked_for_what_is_not_kept() -> None:
     hub = Hub()
     shapes = [(480, 640, 3), (16, 48, 64, 3), (480, 640, 4), (480, 640)]
     frames = [torch.zeros(shape, dtype=torch.uint8) for shape in shapes] + [torch.zeros(480, 640)]
-    hub.declare("main").schedule.advance(
-        time.monotonic() + 60.0
-    )  # one has just been kept, however slow this machine is
+    # one has just been kept, however slow this machine is
+    hub.declare("main").schedule.advance(time.monotonic() + 60.0)
     with NoHostReads(), Nothing():
         for frame in frames:
             hub.publish(frame, "main", {"step": 1}, bgr=False)
@@ -119,6 +118,8 @@ def test_commands_are_drained_and_the_newest_kept() -> None:
     commands = hub.take_commands()
     assert [command.value for command in commands] == list(range(5, MAX_COMMANDS + 5))
     assert hub.take_commands() == []
+    hub.call_in_loop(pytest.fail, "there is no loop")
+    hub.set_state({"a": 1})
 
 
 async def test_a_tick_tells_of_new_streams_and_viewers_once(hub: Hub) -> None:
@@ -189,23 +190,12 @@ async def test_a_still_source_is_shown_to_whoever_has_not_seen_it(monkeypatch: p
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_calls_after_the_end_do_nothing(hub: Hub) -> None:
-    hub.call_in_loop(pytest.fail, "the loop is closed")
-    hub.set_state({"a": 1})
-
-
 # -- families --
 
 
-def with_family(loop: asyncio.AbstractEventLoop, count: int = 1024) -> Hub:
-    hub = Hub()
-    hub.attach(loop)
-    hub.declare_family("env", count, "Environment")
-    return hub
-
-
-async def test_a_member_is_there_while_somebody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub, now = with_family(asyncio.get_running_loop()), time.monotonic()
+async def test_a_member_is_there_while_somebody_wants_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    hub.declare_family("env", 1024, "Environment")
     hub.publish(scene(), "env17", None, bgr=False)
     hub.end_episode("env17", {})
     assert list(hub.streams) == []
@@ -228,8 +218,8 @@ async def test_a_member_is_there_while_somebody_wants_it(monkeypatch: pytest.Mon
     assert list(hub.streams) == []
 
 
-async def test_a_family_is_listed_with_its_number() -> None:
-    hub = with_family(asyncio.get_running_loop())
+async def test_a_family_is_listed_with_its_number(hub: Hub) -> None:
+    hub.declare_family("env", 1024, "Environment")
     hub.declare_family("env:q", 1024, "Environment: Q map")
     hub.declare("env0")
     hub.declare("env0:q", "Environment 0: Q map")
@@ -249,8 +239,8 @@ async def test_a_family_is_listed_with_its_number() -> None:
     assert listed["env:q"]["watchers"] == 1
 
 
-async def test_whatever_is_asked_for_there_are_at_most_so_many_streams() -> None:
-    hub = with_family(asyncio.get_running_loop(), 10**9)
+async def test_whatever_is_asked_for_there_are_at_most_so_many_streams(hub: Hub) -> None:
+    hub.declare_family("env", 10**9, "Environment")
     hub.declare("main")
     for i in range(500):
         hub.subscribe(f"env{i}").close()
@@ -275,8 +265,8 @@ async def test_whatever_is_asked_for_there_are_at_most_so_many_streams() -> None
     await until(lambda: not any(stream.is_on_demand for stream in hub.streams.values()))
 
 
-async def test_a_member_that_the_program_declares_stays() -> None:
-    hub = with_family(asyncio.get_running_loop())
+async def test_a_member_that_the_program_declares_stays(hub: Hub) -> None:
+    hub.declare_family("env", 1024, "Environment")
     hub.subscribe("env3").close()
     stream = hub.declare("env3", "The third")
     stream.idle_since = -1e9
@@ -295,8 +285,8 @@ def test_a_stream_and_a_family_cannot_share_a_name() -> None:
         hub.publish(scene(), "env", None, bgr=False)
 
 
-async def test_what_was_published_to_members_that_are_gone_is_still_counted() -> None:
-    hub = with_family(asyncio.get_running_loop())
+async def test_what_was_published_to_members_that_are_gone_is_still_counted(hub: Hub) -> None:
+    hub.declare_family("env", 1024, "Environment")
     for i in range(100):
         subscription = hub.subscribe(f"env{i}")
         hub.publish(scene(), f"env{i}", None, bgr=False)

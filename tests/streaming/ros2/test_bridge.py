@@ -47,6 +47,12 @@ def bridge(policy: Any, robot: Robot, **options: Any) -> RosBridge:
     return RosBridge(policy, **given | topics | options)
 
 
+def with_pictures() -> tuple[Robot, list[bytes]]:
+    robot, pictures = Robot(), list[bytes]()
+    robot.transport.subscribe("/view/compressed", COMPRESSED, pictures.append)
+    return robot, pictures
+
+
 def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if " ros" in thread.name}
 
@@ -67,24 +73,33 @@ def test_from_a_vector_to_an_action() -> None:
     assert not threads()
 
 
-def test_from_an_image_to_an_action() -> None:
+@pytest.mark.parametrize("image_type", ["Image", "CompressedImage"])
+def test_from_an_image_to_an_action(image_type: str) -> None:
     robot, policy = Robot(), Told(observations=IMAGES)
-    with bridge(policy, robot):
-        robot.see(77, encoding="bgr8")
+    jpeg = cv2.imencode(".jpg", np.full((8, 12, 3), 50, np.uint8))[1].tobytes()
+    with bridge(policy, robot, image_type=image_type):
+        if image_type == "Image":
+            robot.see(50, encoding="bgr8")
+        else:
+            robot.transport.publish(CAMERA, COMPRESSED, MESSAGES.jpeg(jpeg, time.time_ns()))
         robot.wait(decided)
     assert policy.seen[0]["frame"].shape == (3, 4, 6)
-    assert (policy.seen[0]["frame"] == 77).all()
+    assert (policy.seen[0]["frame"] == 50).all()
 
 
-def test_a_clip_is_of_the_last_frames_and_repeats_the_first() -> None:
+def test_a_clip_is_of_the_last_frames_repeats_the_first_and_begins_anew_after_a_gap() -> None:
     robot, policy = Robot(), Told(observations=CLIPS)
-    with bridge(policy, robot):
+    with bridge(policy, robot, max_age=5.0) as made:
         for value in (10, 20, 30, 40, 50):
             robot.see(value)
             until(lambda value=value: len(policy.seen) == value // 10)
+        robot.see(60, stamp_ns=time.time_ns() - 10**11)
+        until(lambda: made.metrics()["stale"] == 1)
+        robot.see(70)
+        until(lambda: len(policy.seen) == 6)
     clips = [seen["clip"][:, 0, 0, 0].tolist() for seen in policy.seen]
     assert clips[:2] == [[10, 10, 10, 10], [10, 10, 10, 20]]
-    assert clips[-1] == [20, 30, 40, 50]
+    assert clips[4:] == [[20, 30, 40, 50], [70] * 4]
 
 
 def test_image_and_vector_together() -> None:
@@ -193,50 +208,30 @@ def test_a_stale_vector_stops_a_policy_whose_images_are_fresh() -> None:
         assert is_safe(robot.next())
 
 
-def test_after_a_gap_a_clip_begins_anew() -> None:
-    robot, policy = Robot(), Told(observations=CLIPS)
-    with bridge(policy, robot, max_age=5.0) as made:
-        robot.see(10)
-        until(lambda: len(policy.seen) == 1)
-        robot.see(20, stamp_ns=time.time_ns() - 10**11)
-        until(lambda: made.metrics()["stale"] == 1)
-        robot.see(30)
-        until(lambda: len(policy.seen) == 2)
-    assert policy.seen[1]["clip"][:, 0, 0, 0].tolist() == [30] * 4
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        *(((math.nan, 0.0), "want 2 finite numbers"), ((math.inf, 0.0), "want 2 finite numbers")),
+        *(((0.0,), "want 2 finite numbers"), ((0.0, 0.0, 0.0), "want 2 finite numbers")),
+        (RuntimeError("out of order"), "policy_errors: out of order"),
+    ],
+)
+def test_what_is_no_action_is_the_safe_one(bad: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    def decide(seen: dict[str, torch.Tensor]) -> Any:
+        if seen["observation"].any() and isinstance(bad, Exception):
+            raise bad
+        return bad if seen["observation"].any() else (0.0, 0.0)
 
-
-@pytest.mark.parametrize("bad", [(math.nan, 0.0), (math.inf, 0.0), (0.0,), (0.0, 0.0, 0.0)])
-def test_what_is_no_action_is_the_safe_one(bad: tuple[float, ...]) -> None:
     robot = Robot()
-    with bridge(Told(lambda seen: bad if seen["observation"].any() else (0.0, 0.0)), robot) as made:
-        robot.feel(1, 1, 1)
-        until(lambda: made.metrics()["policy_errors"] == 1)
-        assert "want 2 finite numbers" in made.metrics()["last_error"]
+    with bridge(Told(decide), robot) as made:
+        for number in (1, 2):
+            robot.feel(1, 1, 1)
+            until(lambda number=number: made.metrics()["policy_errors"] == number)
+            assert said in made.metrics()["last_error"]
         robot.feel(0, 0, 0)
         robot.wait(decided)  # and it goes on
     assert all(is_safe(action) or decided(action) for action in robot.actions)
     assert sum(map(decided, robot.actions)) == 1
-
-
-@pytest.mark.parametrize("written", [{"confidence": 1.5}, {"confidence": math.nan}, {"confidence": -0.1}])
-def test_a_confidence_that_is_none_is_an_error(written: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="want a confidence from 0 to 1"):
-        bridge(Told(**written), Robot())
-
-
-def test_a_policy_that_raises_is_answered_by_the_safe_action(caplog: pytest.LogCaptureFixture) -> None:
-    def decide(seen: dict[str, torch.Tensor]) -> tuple[float, float]:
-        if seen["observation"].any():
-            raise RuntimeError("out of order")
-        return 0.0, 0.0
-
-    robot = Robot()
-    with bridge(Told(decide), robot) as made:
-        for i in range(1, 4):
-            robot.feel(1, 0, 0)
-            until(lambda i=i: made.metrics()["policy_errors"] == i)
-        assert made.metrics()["last_error"] == "policy_errors: out of order"
-    assert all(map(is_safe, robot.actions))
     assert len(caplog.records) == 1
 
 
@@ -374,8 +369,7 @@ def test_a_network_that_fails_is_counted_and_survived() -> None:
 
 
 def test_the_camera_goes_out_as_jpegs_at_its_rate() -> None:
-    robot, pictures = Robot(), []
-    robot.transport.subscribe("/view/compressed", COMPRESSED, pictures.append)
+    robot, pictures = with_pictures()
     with bridge(None, robot, image_topic=CAMERA, camera_topic="/view/compressed", camera_rate=1.0) as made:
         for value in (100, 120, 140):
             robot.see(value)
@@ -388,8 +382,7 @@ def test_the_camera_goes_out_as_jpegs_at_its_rate() -> None:
 
 
 def test_rendered_frames_go_out() -> None:
-    robot, pictures = Robot(), []
-    robot.transport.subscribe("/view/compressed", COMPRESSED, pictures.append)
+    robot, pictures = with_pictures()
     frame = torch.full((8, 12, 3), 90, dtype=torch.uint8)
     with bridge(None, robot, camera_topic="/view/compressed", camera_rate=0.1) as made:
         assert made.publish_frame(frame, 5 * 10**9)
@@ -454,9 +447,7 @@ def test_a_flood_is_answered_at_the_rate_and_no_faster() -> None:
 class Unplugged(InProcess):
     """Has no room for another subscription."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.closed = False
+    closed = False
 
     def subscribe(self, topic: str, type_name: str, callback: Any) -> None:
         if topic in (VECTOR, CAMERA):
@@ -483,12 +474,6 @@ def test_a_start_that_fails_leaves_nothing_running(observations: Any) -> None:
             made.start()
 
 
-def test_a_bridge_that_never_started_closes_the_transport_it_was_given() -> None:
-    transport = Unplugged()
-    bridge(Told(), Robot(transport)).close()
-    assert transport.closed
-
-
 def test_the_camera_of_a_policy_with_many_inputs_is_shown() -> None:
     """Three facts of each of 20 inputs were more than the state of a page took at once, and no picture came."""
     names = [f"vector_{i}" for i in range(20)]
@@ -506,6 +491,9 @@ def test_the_camera_of_a_policy_with_many_inputs_is_shown() -> None:
 
 
 def test_closing_is_clean_and_final() -> None:
+    transport = Unplugged()
+    bridge(Told(), Robot(transport)).close()  # never started
+    assert transport.closed
     robot = Robot()
     made = bridge(Told(), robot)
     assert not robot.actions
@@ -561,27 +549,19 @@ def test_bad_arguments_are_one_line(options: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        (Told(observations=IMAGES), None),
         (Told(observations=IMAGES | {"clip": CLIPS["clip"]}), "one entry of images"),
         (Told(observations={"box_heightmap": ((10, 10), "float32")}), "one entry of images, and vectors"),
         (Told(observations={"observation": ((3,), "int64")}), "vectors of float32 or bool"),
         (Told(lambda _: (math.nan, 0.0)), "want 2 finite numbers"),
+        *((Told(confidence=bad), "want a confidence from 0 to 1") for bad in (1.5, math.nan, -0.1)),
         (None, "want a policy, or a camera"),
     ],
 )
-def test_policies_that_cannot_run_are_refused_at_once(policy: Told | None, said: str | None) -> None:
-    if said is None:
-        with pytest.raises(ValueError, match="want an image_topic"):
-            RosBridge(policy, safe_action=SAFE, transport=InProcess())
-        return
+def test_policies_that_cannot_run_are_refused_at_once(policy: Told | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         bridge(policy, Robot())
 
 
-def test_compressed_images_come_in() -> None:
-    robot, policy = Robot(), Told(observations=IMAGES)
-    jpeg = cv2.imencode(".jpg", np.full((8, 12, 3), 50, np.uint8))[1].tobytes()
-    with bridge(policy, robot, image_type="CompressedImage"):
-        robot.transport.publish(CAMERA, COMPRESSED, MESSAGES.jpeg(jpeg, time.time_ns()))
-        robot.wait(decided)
-    assert (policy.seen[0]["frame"] == 50).all()
+def test_images_need_their_topic() -> None:
+    with pytest.raises(ValueError, match="want an image_topic"):
+        bridge(Told(observations=IMAGES), Robot(), image_topic=None)
