@@ -17,9 +17,7 @@ from tests.training.tiny_navigation import AGENTS, DISCRETE
 from tests.training.updates import test_graphed_learning
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies import PPO, Agent, AgentSpace, EpsilonGreedy, PeriodicTargets, PolicyWrapper, SoftTargets
-from torchrl_gpu.training.collect.episodes import EpisodeMeter
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.updates.graphed import GraphedUpdate
 from torchrl_gpu.training.updates.graphed_learning import GraphedLearning
 
@@ -185,37 +183,3 @@ def test_all_learning_in_a_graph_is_the_plain_one(kind: str) -> None:
         for each, its in zip(losses, wanted, strict=True):
             assert each == pytest.approx(its, rel=1e-4, abs=1e-6)
     torch.testing.assert_close(weights, wanted_weights)
-
-
-def test_step_act_and_update_wait_for_nothing_together() -> None:
-    name = "IQN"
-    env = env_of(name)
-    agent = agent_of(name, env)
-    rollout, policy = rollout_of(env, agent, True), PolicyWrapper(agent).train()
-    replay, meter = (
-        DeviceReplay(8, env.device, True, capacity=500, prioritized=True),
-        EpisodeMeter(env.device, env.outcome_names),
-    )
-    update = GraphedUpdate(agent, optimizer_of(agent), MAX_NORM)
-
-    def turn(number: int) -> None:
-        agent.anneal(number)
-        env.set_frames(number)
-        with set_exploration_type(ExplorationType.RANDOM):
-            transitions, steps = rollout.collect(policy, STEPS)
-        meter.count(env.episode_outcomes(steps["next"]) | {"done": steps["next", "done"]})
-        index = replay.extend(transitions)
-        replay.leave_out(index, ~transitions["active"])
-        replay.set_updates(number)
-        batch = replay.sample()
-        for part in (batch, batch["next"]):
-            env.restore(part, replay)
-        update(batch, number)
-        replay.update_priority(batch["index"], batch["td_error"])
-
-    for number in range(1, 4):
-        turn(number)
-    with waits() as counted:
-        for number in range(4, 8):
-            turn(number)
-    assert counted.total == 0, counted.report()

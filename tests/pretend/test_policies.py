@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.envs.marine.settings import marine
 from tests.envs.packing.settings import packing
 from tests.policies.packing.packer_scenes import narrow, solids_env
 from tests.pretend_cuda import waits
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.policies.packing import HierarchicalPacker, baselines
 from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 
@@ -56,13 +54,3 @@ def irregular_policies(env: PackingEnv) -> Any:
 def test_the_hierarchical_packer_and_what_it_is_compared_with() -> None:
     there, here = (solids_env(2, device=each, backend="eager") for each in ("cuda", "cpu"))
     assert_decides_alike(there, here, irregular_policies, ("random",))
-
-
-@pytest.mark.parametrize("setting", ["v2", "v3", "v3, discrete", "v2, one robot"])
-def test_random_actions_of_robots(setting: str) -> None:
-    env = marine(setting, device="cuda")
-    policy, current = RandomActions(env), env.reset()
-    with waits() as counted:
-        for _ in range(STEPS):
-            _, current = env.step_and_maybe_reset(policy(current))
-    assert counted.total == 0, counted.report()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tests.pretend_cuda import waits
 from tests.streaming.broadcast.test_encoder_thread import encoding_hub, shown
@@ -134,8 +132,3 @@ def test_where_no_memory_can_be_pinned_frames_are_copied_all_the_same(monkeypatc
 
     monkeypatch.setattr(torch, "empty", refusing)
     assert (to_array(frame) == scene()).all()
-
-
-def test_pictures_can_be_read(nvjpeg: bool) -> None:
-    with GpuFramePipeline("cuda") as pipe:
-        assert Image.open(io.BytesIO(pipe.encode_jpeg(RGB.cuda()))).size == (160, 120)

@@ -76,18 +76,14 @@ def test_the_policy_decides(tmp_path: Path) -> None:
     assert [[each["action/0"], each["action/1"]] for each in facts] == [[-0.5, 1.0], [-1 / 16, 1 / 8]]
 
 
-def test_without_a_policy_nobody_decides() -> None:
+def test_without_a_policy_nobody_decides_and_of_no_steps_nothing_is_done() -> None:
     point, server = Point(), Server(set())
-    driven = simulator.drive(point, server, steps=3, period_s=0.0)  # type: ignore[arg-type]
+    assert simulator.drive(point, server, steps=3, period_s=0.0) == (3, 0, None)  # type: ignore[arg-type]
     assert point.told == [None] * 3
-    assert driven == (3, 0, None)
-
-
-def test_of_no_steps_nothing_is_done_and_fewer_are_refused() -> None:
-    assert simulator.drive(Point(), Server(set()), steps=0) == (0, 0, None)  # type: ignore[arg-type]
+    assert simulator.drive(point, server, steps=0) == (0, 0, None)  # type: ignore[arg-type]
     for wrong in ({"steps": -1}, {"steps": 1.5}, {"period_s": -0.1}, {"period_s": float("nan")}):
         with pytest.raises(ValueError, match="drive: "):
-            simulator.drive(Point(), Server(set()), **wrong)  # type: ignore[arg-type]
+            simulator.drive(point, server, **wrong)  # type: ignore[arg-type]
 
 
 def test_steps_keep_their_period(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,43 +112,33 @@ def test_steps_keep_their_period(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clock.slept == pytest.approx([0.08, 0.0, 0.08, 0.08])
 
 
-def test_the_command_line_makes_the_scene_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_command_line_makes_the_scene_first_and_the_stream_before_its_address_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[str] = []
-    pipeline = simulator.GpuFramePipeline
+    done: list[str] = []
+    pipeline, declare = simulator.GpuFramePipeline, simulator.StreamServer.declare
 
     def make(device: str) -> Point:
-        made.append(f"scene on {device}")
+        done.append(f"scene on {device}")
         return Point()
 
     def pipe(*args: Any, **kwargs: Any) -> Any:
-        made.append("pipeline")
+        done.append("pipeline")
         return pipeline(*args, **kwargs)
-
-    monkeypatch.setattr(simulator, "GpuFramePipeline", pipe)
-    words = ["--policy", str(halving(tmp_path / "p.pt")), "--device", "cpu", "--steps", "2", "--port", "0"]
-    monkeypatch.setattr(sys, "argv", ["example.py", *words])
-    simulator.main(make, "A point.", fps=1000.0)
-    assert made == ["scene on cpu", "pipeline"]
-    said = capsys.readouterr().out
-    assert "Device: cpu\nWatch at http://127.0.0.1:" in said
-    assert "2 steps, " in said
-
-
-def test_the_stream_is_there_when_the_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-    declare = simulator.StreamServer.declare
 
     def declared(server: Any, stream: str, title: str | None = None) -> None:
         done.append(stream)
         declare(server, stream, title)
 
+    monkeypatch.setattr(simulator, "GpuFramePipeline", pipe)
     monkeypatch.setattr(simulator.StreamServer, "declare", declared)
     monkeypatch.setattr("builtins.print", lambda *said, **_: done.append(str(said[0])))
-    monkeypatch.setattr(sys, "argv", ["example.py", "--device", "cpu", "--steps", "1", "--port", "0"])
-    simulator.main(lambda device: Point(), "A point.", fps=1000.0)
-    assert done.index("camera") < next(at for at, said in enumerate(done) if said.startswith("Watch at"))
+    words = ["--policy", str(halving(tmp_path / "p.pt")), "--device", "cpu", "--steps", "2", "--port", "0"]
+    monkeypatch.setattr(sys, "argv", ["example.py", *words])
+    simulator.main(make, "A point.", fps=1000.0)
+    assert done[:4] == ["scene on cpu", "pipeline", "Device: cpu", "camera"]
+    assert done[4].startswith("Watch at http://127.0.0.1:")
+    assert done[-1].startswith("2 steps, ")
 
 
 def test_it_ends_where_it_is_told_to() -> None:

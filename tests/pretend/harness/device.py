@@ -155,7 +155,7 @@ def _set_rng_state(state: Tensor, device: Any = "cuda") -> None:
     torch.cuda.default_generators[0].set_state(state)
 
 
-def _number(value: int) -> Any:
+def _always(value: object) -> Any:
     return lambda *_, **__: value
 
 
@@ -164,49 +164,31 @@ def install() -> None:
     torch.Generator = Generator  # type: ignore[misc, assignment]
     generator = Generator("cuda")
     generator.manual_seed(torch.initial_seed())
-    nothing = _number(None)  # type: ignore[arg-type]
     stand_ins = {
-        "is_available": _number(True),
-        "is_initialized": _number(True),
-        "is_bf16_supported": _number(True),
-        "init": nothing,
-        "_lazy_init": nothing,
+        **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), _always(True)),
+        **dict.fromkeys(("init", "_lazy_init", "set_device", "set_sync_debug_mode"), _always(None)),
+        **dict.fromkeys(("reset_peak_memory_stats", "empty_cache", "ipc_collect"), _always(None)),
+        **dict.fromkeys(("device_count", "_device_count_nvml"), _always(1)),
+        **dict.fromkeys(("current_device", "_exchange_device", "_maybe_exchange_device", "utilization"), _always(0)),
+        **dict.fromkeys(("memory_allocated", "max_memory_allocated"), _always(0)),
+        **dict.fromkeys(("memory_reserved", "max_memory_reserved"), _always(0)),
+        **dict.fromkeys(("device", "device_of", "_DeviceGuard"), _OnDevice),
+        **dict.fromkeys(("Stream", "ExternalStream"), Stream),
+        **dict.fromkeys(("manual_seed", "manual_seed_all"), _seed_all),
         "_initialized": True,
-        "device_count": _number(1),
-        "_device_count_nvml": _number(1),
-        "current_device": _number(0),
-        "set_device": nothing,
-        "device": _OnDevice,
-        "device_of": _OnDevice,
-        "_DeviceGuard": _OnDevice,
-        "_exchange_device": _number(0),
-        "_maybe_exchange_device": _number(0),
-        "get_device_name": _number("pretended CUDA device"),  # type: ignore[arg-type]
-        "get_device_capability": _number((9, 0)),  # type: ignore[arg-type]
+        "get_device_name": _always("pretended CUDA device"),
+        "get_device_capability": _always((9, 0)),
         "get_device_properties": _properties,
-        "get_arch_list": _number(["sm_90"]),  # type: ignore[arg-type]
+        "get_arch_list": _always(["sm_90"]),
         "mem_get_info": lambda device=None: (FREE, TOTAL),
-        "memory_allocated": _number(0),
-        "max_memory_allocated": _number(0),
-        "memory_reserved": _number(0),
-        "max_memory_reserved": _number(0),
         "memory_stats": lambda device=None: {},
-        "reset_peak_memory_stats": nothing,
-        "empty_cache": nothing,
-        "ipc_collect": nothing,
-        "utilization": _number(0),
-        "set_sync_debug_mode": nothing,
         "synchronize": lambda device=None: waits.note("synchronize"),
-        "Stream": Stream,
-        "ExternalStream": Stream,
         "Event": Event,
         "stream": _stream,
         "set_stream": _set_stream,
         "current_stream": lambda device=None: _current.stream,
         "default_stream": lambda device=None: _DEFAULT,
         "default_generators": (generator,),
-        "manual_seed": _seed_all,
-        "manual_seed_all": _seed_all,
         "seed": lambda: _seed_all(torch.seed()),
         "seed_all": lambda: _seed_all(torch.seed()),
         "initial_seed": lambda: generator.initial_seed(),
@@ -216,7 +198,7 @@ def install() -> None:
         "set_rng_state_all": lambda states: _set_rng_state(states[0]),
         "CUDAGraph": CudaGraph,
         "graph": capture,
-        "graph_pool_handle": _number((0, 0)),  # type: ignore[arg-type]
+        "graph_pool_handle": _always((0, 0)),
         "is_current_stream_capturing": lambda: waits.capturing,
     }
     for name, stand_in in stand_ins.items():

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.streaming.viewers import address, run, server, session, until, viewer
+from tests.streaming.viewers import address, server, session, until, viewer
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import access, connection_limit, routes
 from torchrl_gpu.streaming.web.connection_limit import Connection, ConnectionLimit, DescriptorLimit
@@ -28,36 +28,37 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamServer]:
         yield stream_server
 
 
+async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """What comes until the server closes."""
+    said = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := await reader.read(65_536):
+            said += piece
+    writer.close()
+    return said
+
+
 @pytest.mark.parametrize(
-    "said",
-    [b"", b"GET", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"GET / HTTP/1.1\r\nX: " + b"a" * 8000, b"\x16\x03\x01"],
+    ("said", "answer"),
+    [
+        *((said, b"") for said in (b"", b"GET", b"GET / HTTP/1.1\r\nHost: localhost\r\n")),
+        *((b"GET / HTTP/1.1\r\nX: " + b"a" * 8000, b""), (b"\x16\x03\x01", b"")),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 200"),
+    ],
 )
-async def test_half_a_request_is_not_waited_for(impatient: StreamServer, said: bytes) -> None:
+async def test_half_a_request_and_the_next_one_are_not_waited_for(
+    impatient: StreamServer, said: bytes, answer: bytes
+) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
     writer.write(said)
-    with contextlib.suppress(ConnectionError):
-        while await reader.read(4096):
-            pass
-    writer.close()
-
-
-async def test_an_answered_connection_is_closed_after_a_while(impatient: StreamServer) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
-    writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert (await reader.readline()).split()[1] == b"200"
-    with contextlib.suppress(ConnectionError):
-        while await reader.read(4096):
-            pass
-    writer.close()
+    assert (await ended(reader, writer)).startswith(answer)
 
 
 async def test_a_viewer_is_no_connection_without_a_request(impatient: StreamServer) -> None:
     impatient.declare("main")
     async with viewer(impatient) as guest:
         reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""
-        writer.close()  # which says that more than the patience has passed
+        assert await ended(reader, writer) == b""  # which says that more than the patience has passed
         await guest.quiet()
 
 
@@ -68,9 +69,7 @@ async def test_the_oldest_silent_connection_makes_room_and_no_viewer_does(stream
     async with viewer(stream_server) as guest:
         reader, oldest = await asyncio.open_connection("127.0.0.1", stream_server.port)
         assert await is_healthy(stream_server)
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""
-        oldest.close()
+        assert await ended(reader, oldest) == b""
         async with viewer(stream_server) as other:
             assert not await is_healthy(stream_server), "where all are viewers there is no room"
             await other.quiet()
@@ -108,12 +107,20 @@ def from_address(host: str) -> aiohttp.TCPConnector:
 
 
 @pytest.mark.parametrize("path", ["", "healthz", "login"])
-def test_who_watches_nothing_is_dropped_however_slowly_it_reads_or_writes(
+async def test_who_watches_nothing_is_dropped_however_slowly_it_reads_or_writes(
     monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """Requests that follow each other without an end to what is to be read, or with a body that trickles in."""
+    made: list[ConnectionLimit] = []
 
-    async def inner(stream_server: StreamServer) -> None:
+    def make(*arguments: Any) -> ConnectionLimit:
+        made.append(ConnectionLimit(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(access, "ConnectionLimit", make)
+    monkeypatch.setattr(routes, "_BODY_TIMEOUT", 3600.0)
+    monkeypatch.setattr(access, "_IDLE_TIMEOUT", 0.1)
+    with server() as stream_server:
         _, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
         method, fields = ("POST", b"Content-Length: 9\r\n") if path == "login" else ("GET", b"")
         request = f"{method} /{path} HTTP/1.1\r\nHost: localhost\r\n".encode() + fields + b"\r\n"
@@ -125,18 +132,6 @@ def test_who_watches_nothing_is_dropped_however_slowly_it_reads_or_writes(
             await until(lambda: sum(map(len, made)) == 0, "it is dropped")
         writer.close()
 
-    made: list[ConnectionLimit] = []
-
-    def make(*arguments: Any) -> ConnectionLimit:
-        made.append(ConnectionLimit(*arguments))
-        return made[-1]
-
-    monkeypatch.setattr(access, "ConnectionLimit", make)
-    monkeypatch.setattr(routes, "_BODY_TIMEOUT", 3600.0)
-    monkeypatch.setattr(access, "_IDLE_TIMEOUT", 0.1)
-    with server() as stream_server:
-        run(inner(stream_server))
-
 
 async def test_a_request_may_not_go_on_forever(stream_server: StreamServer) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
@@ -145,9 +140,7 @@ async def test_a_request_may_not_go_on_forever(stream_server: StreamServer) -> N
         for i in range(200):
             writer.write(f"X-{i}: {'a' * 8000}\r\n".encode())
             await writer.drain()
-        while await reader.read(65_536):
-            pass
-    writer.close()
+    await ended(reader, writer)
 
 
 async def test_a_flood_of_bytes_by_hand() -> None:
