@@ -73,20 +73,9 @@ class StreamServer:
         add_routes: AddRoutes | None = None,
         max_body_bytes: int = ServerSettings.max_body_bytes,
     ) -> None:
+        numbers = jpeg_quality, fps, instant_replay_s, heartbeat_s, port_tries
         self.settings = ServerSettings(
-            host,
-            port,
-            token,
-            view_token,
-            max_clients,
-            tls,
-            jpeg_quality,
-            fps,
-            instant_replay_s,
-            heartbeat_s,
-            port_tries,
-            allowed_origins,
-            max_body_bytes,
+            host, port, token, view_token, max_clients, tls, *numbers, allowed_origins, max_body_bytes
         )
         for module in ("aiohttp", "cv2", "av", "prometheus_client"):
             load(module)

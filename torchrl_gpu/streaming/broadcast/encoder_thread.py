@@ -99,17 +99,8 @@ class EncoderThread:
         metrics.encode_seconds.labels(stream.label, codec).inc(time.perf_counter() - begin)
         if not data:
             return None
-        return EncodedPicture(
-            stream=stream.name,
-            codec=codec,
-            data=data,
-            key=key,
-            seq=capture.seq,
-            captured=capture.captured,
-            width=capture.pixels.shape[1],
-            height=capture.pixels.shape[0],
-            meta=capture.meta,
-        )
+        height, width = capture.pixels.shape[:2]
+        return EncodedPicture(stream.name, codec, data, key, capture.seq, capture.captured, width, height, capture.meta)
 
     def _packet(self, stream: Stream, capture: CapturedFrame, codec: Codec) -> Packet:
         has_deltas = CODECS[codec].has_deltas
