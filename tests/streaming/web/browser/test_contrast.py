@@ -88,11 +88,3 @@ def test_everything_can_be_read_in_both_themes(page: Page, studio: Studios, size
     both_themes(page, "disconnected")
     page.run(FILL)
     both_themes(page, "disconnected, all over the window")
-
-
-def test_the_form_for_the_token_can_be_read(page: Page, studio: Studios) -> None:
-    server = studio(token="the control token").server
-    page.open(f"http://127.0.0.1:{server.port}/")
-    page.wait(lambda: page.is_shown("login"), "the form")
-    page.run("document.getElementById('wrong').textContent = 'This is not the token.'")
-    both_themes(page, "the form")

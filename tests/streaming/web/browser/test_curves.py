@@ -107,23 +107,16 @@ def test_a_program_that_begins_again_begins_its_curves_again(page: Page, studio:
     page.wait(lambda: names(page) == ["gain"], "the curve of the second run")
 
 
-def test_a_held_picture_is_found_again_in_the_curves(page: Page, studio: Studios) -> None:
-    there = studio()
-    there.server.log(5001, gain=1.0)
+def test_a_held_picture_is_found_again_in_the_curves_whose_names_are_text(page: Page, studio: Studios) -> None:
+    there, name = studio(), "<img src=x onerror=alert(1)>/loss"
+    there.server.log(5001, **{name: 1.0})
     page.open(there.server.url)
     page.wait_for_history(6)
-    there.server.log(9000, gain=2.0)
+    there.server.log(9000, **{name: 2.0})
     page.wait(lambda: readings(page) == [["2"]], "the newest value")
     page.slide("0")
     page.wait(lambda: readings(page) == [["1", "step 5,001"]], "the value beside the held picture")
-
-
-def test_names_are_text(page: Page, studio: Studios) -> None:
-    server = studio().server
-    name = "<img src=x onerror=alert(1)>/loss"
-    server.log(1, **{name: 1.0})
-    page.open(server.url)
-    page.wait(lambda: names(page) == [name], "a name as it is")
     page.click("#choose")
+    assert names(page) == [name]
     assert page.run("return document.querySelectorAll('img').length") == 0
     assert page.complaints() == []

@@ -14,6 +14,7 @@ import pytest
 
 from tests.streaming.network import only_loopback
 from tests.streaming.web.browser.page import Page
+from tests.streaming.web.browser.test_contrast import both_themes
 
 pytestmark = pytest.mark.browser
 Studios = Callable[..., Any]
@@ -23,6 +24,11 @@ window.WebSocket = class { constructor() { setTimeout(() => this.onclose?.({}), 
 """
 UNWANTED = 10  # times in a row: half a second
 HIDE = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}});"
+NAMELESS = """
+return [...document.querySelectorAll('button, select, input:not([hidden]), canvas, video, output')].filter((e) =>
+  !(e.ariaLabel || e.innerText?.trim() || e.labels?.length ||
+    e.textContent.trim() && ['BUTTON', 'OUTPUT'].includes(e.tagName))).map((e) => e.outerHTML);
+"""
 TURN = "document.dispatchEvent(new Event('visibilitychange'));"
 
 
@@ -47,6 +53,8 @@ def test_the_picture_moves_beside_its_age_and_figures(page: Page, studio: Studio
     assert "62.5%" in page.text("utilization")
     assert re.search(r"5,\d\d\d", page.text("step"))
     assert "bpp10" in page.text("facts")
+    assert not page.is_shown("policy"), "there is none"
+    assert page.run(NAMELESS) == [], "every control has a name"
     assert page.complaints() == []
 
 
@@ -76,7 +84,9 @@ def test_another_stream_takes_the_place_of_the_first(page: Page, studio: Studios
     page.wait_for_picture("blue")
 
 
-def test_a_held_picture_stands_still_and_is_not_asked_for(page: Page, studio: Studios) -> None:
+def test_a_held_picture_stands_still_and_neither_it_nor_a_hidden_tab_asks_for_others(
+    page: Page, studio: Studios
+) -> None:
     there = studio()
     page.open(there.server.url)
     page.wait_for_history(2)
@@ -88,30 +98,10 @@ def test_a_held_picture_stands_still_and_is_not_asked_for(page: Page, studio: St
     assert page.bar() == before
     page.click("#hold")
     page.wait_for_change()
-
-
-def test_a_hidden_tab_asks_for_nothing(page: Page, studio: Studios) -> None:
-    there = studio()
-    page.open(there.server.url)
-    page.wait_for_picture()
     page.run(HIDE.format("true") + TURN)
     page.wait(lambda: there.unwanted["main"] > UNWANTED, "no frame wanted")
     page.run(HIDE.format("false") + TURN)
     page.wait_for_change()
-
-
-def test_a_server_that_comes_back_is_found_again(page: Page, studio: Studios) -> None:
-    first = studio()
-    port = first.server.port
-    page.open(first.server.url)
-    page.wait_for_picture()
-    first.__exit__()
-    page.wait(lambda: page.text("state").startswith("Reconnecting"), "a page that tries again")
-    assert "Try now" in page.text("note")
-    studio(port=port)
-    page.wait_for_picture()
-    page.wait_for_change()
-    assert not page.is_shown("note")
 
 
 def test_instant_replay_shows_the_past_and_goes_on(page: Page, studio: Studios) -> None:
@@ -150,6 +140,7 @@ def test_the_token_is_asked_for_and_leaves_the_address(page: Page, studio: Studi
     page.wait(lambda: page.is_shown("login"), "the form")
     enter(page, "open barley")
     page.wait(lambda: "not the token" in page.text("wrong"), "a refusal")
+    both_themes(page, "the form")
     enter(page, "open sesame")
     page.wait_for_picture()
     page.leave()
@@ -204,22 +195,17 @@ def test_commands_come_back_under_webrtc_when_the_socket_was_lost(page: Page, st
     assert page.wait(server.commands, "the command")[0].name == "reset"
 
 
-@pytest.mark.parametrize(
-    ("query", "said"),
-    [
+def test_an_option_of_the_address_that_means_nothing_is_told(page: Page, studio: Studios) -> None:
+    server = studio().server
+    for query, said in (
         ("?transport=toString", "transport: want one of auto, h264"),
         ("?fps=0.05", "fps: want 0.1 to 1000"),
-        ("?fps=-1", "fps: want"),
-        ("?fps=Infinity", "fps: want"),
+        *((f"?fps={fps}", "fps: want") for fps in ("-1", "Infinity")),
         ("?transport=auto&fps=", ""),
-    ],
-)
-def test_an_option_of_the_address_that_means_nothing_is_told(
-    page: Page, studio: Studios, query: str, said: str
-) -> None:
-    page.open(studio().server.url + query)
-    assert page.text("said").startswith(said)
-    page.wait_for_picture()
+    ):
+        page.open(server.url + query)
+        assert page.text("said").startswith(said)
+        page.wait_for_picture()
 
 
 def test_why_an_offer_is_refused_is_told_in_words(page: Page, studio: Studios) -> None:
@@ -311,18 +297,6 @@ def test_keys_do_what_the_list_says(page: Page, studio: Studios) -> None:
     page.wait_for_picture("blue")
     page.run(press.format("?"))
     assert "Hold the picture" in page.text("shortcuts")
-
-
-def test_every_control_has_a_name(page: Page, studio: Studios) -> None:
-    page.open(studio().server.url)
-    page.wait_for_picture()
-    nameless = page.run(
-        "return [...document.querySelectorAll('button, select, input:not([hidden]), canvas, video, output')]"
-        ".filter((e) => !(e.ariaLabel || e.innerText?.trim() || e.labels?.length ||"
-        " e.textContent.trim() && ['BUTTON', 'OUTPUT'].includes(e.tagName)))"
-        ".map((e) => e.outerHTML)"
-    )
-    assert nameless == []
 
 
 @pytest.mark.parametrize(("is_allowed", "width"), [(True, 160), (False, 0)])

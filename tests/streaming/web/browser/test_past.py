@@ -82,7 +82,7 @@ def test_a_connection_that_is_lost_leaves_what_is_kept_and_nothing_that_does_not
     page.wait(lambda: page.step() < live, "an older picture")
     assert not page.is_shown("note"), "it would hide the picture"
     page.click("#hold")
-    page.wait(lambda: page.is_shown("note"), "that the connection is lost")
+    page.wait(lambda: "Try now" in page.text("note"), "that the connection is lost")
     studio(port=port, more=("main:mask",))
     page.click("#note button")
     page.wait_for_picture()
@@ -102,3 +102,6 @@ def test_who_holds_a_picture_holds_it_through_a_new_connection(page: Page, studi
     page.wait(lambda: page.text("state") == "Held", "a connection")
     page.wait(lambda: second.unwanted["main"] > 10, "no frame wanted")
     assert page.step() == held
+    page.click("#hold")
+    page.wait_for_change()
+    assert not page.is_shown("note")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -95,9 +95,3 @@ def test_a_held_picture_keeps_its_numbers(page: Page, server: Any) -> None:
         assert page.text("inference") == "4.3 ms"
         page.click("#hold")
         page.wait(lambda: page.text("inference") == "99.0 ms", "those of now")
-
-
-def test_there_is_no_panel_without_a_policy(page: Page, studio: Callable[..., Any]) -> None:
-    page.open(studio().server.url)
-    page.wait_for_picture()
-    assert not page.is_shown("policy")
