@@ -48,14 +48,10 @@ def test_a_file_that_is_longer_than_said_is_refused(tmp_path: Path) -> None:
 def test_what_is_read_is_saved_again(tmp_path: Path) -> None:
     first = row_files.write_rows(tmp_path / "a")
     second = save(read_demonstrations(first), tmp_path / "b")
-    assert json.loads((first / "demonstrations.json").read_text()) == json.loads(
-        (second / "demonstrations.json").read_text()
-    )
-
-
-def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    described = [json.loads((folder / "demonstrations.json").read_text()) for folder in (first, second)]
+    assert described[0] == described[1]
     with pytest.raises(FileExistsError, match="want a folder that is not there yet"):
-        save(read_demonstrations(row_files.write_rows(tmp_path / "a")), tmp_path)
+        save(read_demonstrations(first), tmp_path)
 
 
 def test_a_file_that_shrinks_after_it_was_read_is_no_matter(tmp_path: Path) -> None:

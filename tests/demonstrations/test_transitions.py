@@ -64,12 +64,9 @@ def test_too_few_different_episodes_to_split() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[], [3, 0, 14], [16], [18]])
-def test_lengths_that_do_not_add_up(lengths: list[int]) -> None:
+def test_lengths_that_do_not_add_up_and_rows_without_actions(lengths: list[int]) -> None:
     with pytest.raises(ValueError, match="lengths of episodes, from 1 on, that add up to 17 rows"):
         Demonstrations(shown().rows, torch.tensor(lengths, dtype=torch.int64))
-
-
-def test_an_action_must_be_there() -> None:
     with pytest.raises(ValueError, match="want an entry action"):
         Demonstrations(shown().rows.exclude("action"), torch.tensor(LENGTHS))
 

@@ -183,16 +183,9 @@ async def test_a_webrtc_client_written_from_the_page_sees(stream_server: StreamS
 
 async def until_told(client: PeerClient, condition) -> None:  # type: ignore[no-untyped-def]
     """Waits for a condition, and takes pictures meanwhile as a viewer does."""
-    from aiortc.mediastreams import MediaStreamError
+    from tests.streaming.web.test_webrtc import drain
 
-    async def take() -> None:
-        try:
-            while True:
-                await client.track.recv()
-        except MediaStreamError:
-            pass
-
-    taking = asyncio.create_task(take())
+    taking = asyncio.create_task(drain(client.track))
     try:
         await until(condition)
     finally:

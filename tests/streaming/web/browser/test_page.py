@@ -84,9 +84,7 @@ def test_another_stream_takes_the_place_of_the_first(page: Page, studio: Studios
     page.wait_for_picture("blue")
 
 
-def test_a_held_picture_stands_still_and_neither_it_nor_a_hidden_tab_asks_for_others(
-    page: Page, studio: Studios
-) -> None:
+def test_a_held_picture_stands_still_and_like_a_hidden_tab_asks_for_nothing(page: Page, studio: Studios) -> None:
     there = studio()
     page.open(there.server.url)
     page.wait_for_history(2)
