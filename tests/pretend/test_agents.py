@@ -9,9 +9,14 @@ import pytest
 import torch
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from tests.envs.packing.settings import packing
 from tests.policies.navigation_spaces import AGENTS, DISCRETE, grouped, make, states, transitions
+from tests.policies.packing.packer_scenes import narrow, solids_env
 from tests.pretend_cuda import waits
+from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies import Agent, PeriodicTargets, PolicyWrapper
+from torchrl_gpu.policies.packing import HierarchicalPacker, baselines
+from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 from torchrl_gpu.training.updates.capturable import set_capturable
 from torchrl_gpu.training.updates.clipping import clip_gradients
 
@@ -88,3 +93,48 @@ def test_a_wrapper_at_a_level_of_its_own_is_where_its_agent_is(cvar: Any) -> Non
     assert torch.equal(there["robots", "action"].cpu(), here["robots", "action"])
     (alternative,) = agent.alternatives().values()
     assert alternative(seen.to("cuda"))["robots", "action"].is_cuda
+
+
+# -- heuristics and baselines --
+
+
+SCENES = {"bpp10": {}, "three visible": {}, "irregular": {"resolution": 10, "grid_step": 3}}
+STEPS = 4
+
+
+def actions(env: PackingEnv, policy: Any) -> list[torch.Tensor]:
+    current, found = env.reset(), []
+    for _ in range(STEPS):
+        step, current = env.step_and_maybe_reset(policy(current))
+        found.append(step["action"])
+    return found
+
+
+def assert_decides_alike(there: PackingEnv, here: PackingEnv, policies: Any, drawn: tuple[str, ...]) -> None:
+    on_cpu = policies(here)
+    for name, policy in policies(there).items():
+        there._restart_episodes()
+        here._restart_episodes()
+        with waits() as counted, torch.no_grad():
+            found = actions(there, policy)
+        assert counted.total == 0, f"{name}: {counted.report()}"
+        with torch.no_grad():
+            wanted = actions(here, on_cpu[name])
+        if name not in drawn:
+            assert [each.tolist() for each in found] == [each.tolist() for each in wanted], name
+
+
+@pytest.mark.parametrize("setting", SCENES)
+def test_baselines(setting: str) -> None:
+    there, here = (packing(setting, device=each, backend="eager", **SCENES[setting]) for each in ("cuda", "cpu"))
+    assert_decides_alike(there, here, baselines, ("random legal",))
+
+
+def irregular_policies(env: PackingEnv) -> Any:
+    packer = HierarchicalPacker(env, narrow()).to(env.device).eval()
+    return irregular_baselines(env, packer)
+
+
+def test_the_hierarchical_packer_and_what_it_is_compared_with() -> None:
+    there, here = (solids_env(2, device=each, backend="eager") for each in ("cuda", "cpu"))
+    assert_decides_alike(there, here, irregular_policies, ("random",))

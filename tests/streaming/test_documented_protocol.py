@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.streaming import plain_client
-from tests.streaming.network import only_loopback
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
 from tests.streaming.plain_client import PeerClient, SocketClient, codec_string
-from tests.streaming.viewers import address, encoded, producing, until
+from tests.streaming.viewers import address, encoded, only_loopback, producing, until
 from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import security, viewer, webrtc

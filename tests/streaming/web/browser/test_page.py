@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from tests.streaming.network import only_loopback
+from tests.streaming.viewers import only_loopback
 from tests.streaming.web.browser.page import Page
 from tests.streaming.web.browser.test_contrast import both_themes
 
