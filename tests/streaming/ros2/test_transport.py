@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import ANY, MagicMock
 
 import numpy as np
 import pytest
@@ -14,8 +16,6 @@ import pytest
 from tests.streaming.ros2.robots import MESSAGES, until
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGE, JOINTS
 from torchrl_gpu.streaming.ros2.transport import open_transport
-
-PIXEL = np.zeros((1, 1, 3), np.uint8)
 
 
 def free_port() -> int:
@@ -38,89 +38,41 @@ def test_what_an_extra_brings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             open_transport(name, 7, "node")
 
 
-class FakeRclpy:
-    """The methods of rclpy that are used, over a dict of topics.
+class Message(str):
+    """A type of messages; called, an empty one."""
 
-    Args:
-        honest: Whether its messages are written as rosbags writes them.
-    """
+    def __call__(self) -> Any:
+        return Message(self)
 
-    def __init__(self, honest: bool = True) -> None:
-        self.calls: list[tuple[str, Any]] = []
 
-        class Message(str):
-            """A type of messages; called, an empty one."""
-
-            def __call__(self) -> Any:
-                return Message(self)
-
-        def serialize(message: Message) -> bytes:
-            return {JOINTS: MESSAGES.joints([], [], 0), IMAGE: MESSAGES.pixels(PIXEL, "rgb8", 0)}[message]
-
-        def deserialize(data: bytes, kind: Message) -> Any:
-            return kind if honest and data == serialize(kind) else None
-
-        class Executor:
-            def __init__(self, context: object) -> None:
-                self.ended = __import__("threading").Event()
-
-            def add_node(self, node: object) -> None:
-                pass
-
-            def spin(self) -> None:
-                self.ended.wait()
-
-            def shutdown(self) -> None:
-                self.ended.set()
-
-        calls = self.calls
-
-        class Node:
-            def create_subscription(self, kind: str, topic: str, callback: Any, qos: Any, raw: bool) -> None:
-                calls.append(("subscribe", (kind, topic, qos.reliability, raw)))
-                callback(b"came")
-
-            def create_publisher(self, kind: str, topic: str, qos: Any) -> Any:
-                calls.append(("declare", (kind, topic, qos.reliability)))
-                return types.SimpleNamespace(publish=lambda data: calls.append(("publish", data)))
-
-            def destroy_node(self) -> None:
-                calls.append(("destroy", None))
-
-        policy = types.SimpleNamespace(RELIABLE="reliable", BEST_EFFORT="best effort", KEEP_LAST="last")
-        quality = types.SimpleNamespace(
-            ReliabilityPolicy=policy, HistoryPolicy=policy, QoSProfile=lambda **given: types.SimpleNamespace(**given)
-        )
-        modules = {
-            "rclpy": types.SimpleNamespace(
-                init=lambda context, domain_id=None: calls.append(("init", domain_id)),
-                create_node=lambda name, context: Node(),
-                shutdown=lambda context: calls.append(("shutdown", None)),
-            ),
-            "rclpy.context": types.SimpleNamespace(Context=object),
-            "rclpy.executors": types.SimpleNamespace(SingleThreadedExecutor=Executor),
-            "rclpy.qos": quality,
-            "rclpy.serialization": types.SimpleNamespace(serialize_message=serialize, deserialize_message=deserialize),
-            "rosidl_runtime_py": types.SimpleNamespace(),
-            "rosidl_runtime_py.utilities": types.SimpleNamespace(get_message=Message),
-        }
-        self.modules: dict[str, Any] = modules
+EMPTY = {JOINTS: MESSAGES.joints([], [], 0), IMAGE: MESSAGES.pixels(np.zeros((1, 1, 3), np.uint8), "rgb8", 0)}
 
 
 @pytest.fixture
-def rclpy(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], FakeRclpy]:
-    """Puts a stand-in where rclpy is imported from."""
+def rclpy(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], MagicMock]:
+    """Puts a stand-in where rclpy is imported from, whose messages are written as rosbags writes them, or are not."""
 
-    def put(honest: bool) -> FakeRclpy:
-        made = FakeRclpy(honest)
-        for name, module in made.modules.items():
+    def put(honest: bool) -> MagicMock:
+        fake, utilities, ended = MagicMock(), MagicMock(), threading.Event()
+        executor, node = fake.executors.SingleThreadedExecutor.return_value, fake.create_node.return_value
+        executor.spin.side_effect, executor.shutdown.side_effect = ended.wait, ended.set
+        node.create_subscription.side_effect = lambda kind, topic, callback, qos, raw: callback(b"came")
+        fake.qos.ReliabilityPolicy = types.SimpleNamespace(RELIABLE="reliable", BEST_EFFORT="best effort")
+        fake.qos.QoSProfile.side_effect = lambda **given: given["reliability"]
+        fake.serialization.serialize_message.side_effect = EMPTY.get
+        understood = fake.serialization.deserialize_message
+        understood.side_effect = lambda data, kind: kind if honest and data == EMPTY[kind] else None
+        utilities.get_message.side_effect = Message
+        modules = {"rclpy": fake, "rosidl_runtime_py": MagicMock(), "rosidl_runtime_py.utilities": utilities}
+        modules |= {f"rclpy.{name}": getattr(fake, name) for name in ("context", "executors", "qos", "serialization")}
+        for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
-        return made
+        return fake
 
     return put
 
 
-def test_rclpy_passes_bytes_with_ros_2s_quality(rclpy: Callable[[bool], FakeRclpy]) -> None:
+def test_rclpy_passes_bytes_with_ros_2s_quality(rclpy: Callable[[bool], MagicMock]) -> None:
     fake, came = rclpy(True), []
     transport = open_transport("rclpy", 5, "node")
     transport.subscribe("/camera", IMAGE, came.append)
@@ -128,19 +80,18 @@ def test_rclpy_passes_bytes_with_ros_2s_quality(rclpy: Callable[[bool], FakeRclp
     transport.close()
     transport.close()
     assert came == [b"came"]
-    assert fake.calls == [
-        ("init", 5),
-        ("subscribe", (IMAGE, "/camera", "best effort", True)),
-        ("declare", (JOINTS, "/action", "reliable")),
-        ("publish", b"bytes"),
-        ("destroy", None),
-        ("shutdown", None),
-    ]
+    node = fake.create_node.return_value
+    fake.init.assert_called_once_with(context=ANY, domain_id=5)
+    node.create_subscription.assert_called_once_with(IMAGE, "/camera", ANY, "best effort", raw=True)
+    node.create_publisher.assert_called_once_with(JOINTS, "/action", "reliable")
+    node.create_publisher.return_value.publish.assert_called_once_with(b"bytes")
+    node.destroy_node.assert_called_once_with()
+    fake.shutdown.assert_called_once_with(context=ANY)
     with pytest.raises(RuntimeError, match="closed"):
         transport.publish("/action", JOINTS, b"bytes")
 
 
-def test_rclpy_with_another_type_of_that_name_is_refused_at_first_use(rclpy: Callable[[bool], FakeRclpy]) -> None:
+def test_rclpy_with_another_type_of_that_name_is_refused_at_first_use(rclpy: Callable[[bool], MagicMock]) -> None:
     rclpy(False)
     transport = open_transport("rclpy", None, "node")
     with pytest.raises(ValueError, match="want sensor_msgs/msg/Image as of ROS 2 Humble and later"):
