@@ -9,6 +9,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -37,8 +38,11 @@ pytest.importorskip("cv2")
 WATCHED = ("env0", "worst", "best", "grid")
 
 
+Watching = Callable[..., None]
+
+
 @pytest.fixture
-def watched_by(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def watched_by(monkeypatch: pytest.MonkeyPatch) -> Watching:
     """Makes every server one that is watched so; the callback itself is real."""
 
     def choose(*streams: str) -> None:
@@ -59,7 +63,7 @@ def server() -> FakeServer:
 # -- what is shown --
 
 
-def test_every_picture_says_what_it_shows(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+def test_every_picture_says_what_it_shows(tmp_path: Path, watched_by: Watching) -> None:
     watched_by(*WATCHED)
     made = fit(module(), tmp_path, 12, small(), enable_checkpointing=False)
     served = server()
@@ -87,15 +91,7 @@ def test_every_picture_says_what_it_shows(tmp_path: Path, watched_by) -> None:  
     assert grids[0].shape == (8, 12, 16, 3)
 
 
-def test_ends_of_episodes_are_marked(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
-    watched_by("env0")
-    fit(module(), tmp_path, 60, small(streams=("env0",)), enable_checkpointing=False)
-    _, *metas = server().metas("env0")
-    changes = sum(a["episode"] != b["episode"] for a, b in pairwise(metas))
-    assert len(server().ended) == changes > 0
-
-
-def test_arguments_reach_the_server(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+def test_arguments_reach_the_server(tmp_path: Path, watched_by: Watching) -> None:
     watched_by()
     tls = ("cert.pem", "key.pem")
     token, view_token = "a" * 16, "b" * 16
@@ -115,7 +111,7 @@ OVERLAYS = ("env0:q", "env3:q", "env5:action", "worst:mask", "best:action")
 
 
 @pytest.mark.parametrize("streams", [(), WATCHED, OVERLAYS], ids=["unwatched", "watched", "overlays"])
-def test_the_same_run_with_and_without(tmp_path: Path, watched_by, streams: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+def test_the_same_run_with_and_without(tmp_path: Path, watched_by: Watching, streams: tuple[str, ...]) -> None:
     watched_by(*streams)
     states, tells = [], streams == WATCHED
     film = {"record": str(tmp_path / "films"), "record_every_n_episodes": 3}
@@ -133,8 +129,8 @@ def test_the_same_run_with_and_without(tmp_path: Path, watched_by, streams: tupl
     assert set(told) == {tells}
 
 
-def test_what_takes_longest_is_drawn_before_the_address_is_printed(  # type: ignore[no-untyped-def]
-    tmp_path: Path, watched_by, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_what_takes_longest_is_drawn_before_the_address_is_printed(
+    tmp_path: Path, watched_by: Watching, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent: list[float] = []
 
@@ -151,8 +147,8 @@ def test_what_takes_longest_is_drawn_before_the_address_is_printed(  # type: ign
     fit(module(), tmp_path, 2, small(), Begins(), enable_checkpointing=False)
 
 
-def test_while_nobody_watches_nothing_more_is_drawn_within_a_second(  # type: ignore[no-untyped-def]
-    tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch
+def test_while_nobody_watches_nothing_more_is_drawn_within_a_second(
+    tmp_path: Path, watched_by: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched_by()
     monkeypatch.setattr(frame_stream, "UNWATCHED_S", 1e6)  # however slow this machine is
@@ -162,8 +158,8 @@ def test_while_nobody_watches_nothing_more_is_drawn_within_a_second(  # type: ig
 
 
 @pytest.mark.parametrize(("allowed", "drawn"), [(True, 6), (False, 0)])
-def test_while_nobody_watches_a_picture_is_kept_now_and_then(  # type: ignore[no-untyped-def]
-    tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch, allowed: bool, drawn: int
+def test_while_nobody_watches_a_picture_is_kept_now_and_then(
+    tmp_path: Path, watched_by: Watching, monkeypatch: pytest.MonkeyPatch, allowed: bool, drawn: int
 ) -> None:
     watched_by()
     monkeypatch.setattr(frame_stream, "UNWATCHED_S", 0.0)
@@ -173,8 +169,8 @@ def test_while_nobody_watches_a_picture_is_kept_now_and_then(  # type: ignore[no
     assert len(server().published) == 1 + drawn
 
 
-def test_drawing_keeps_to_its_share_but_for_what_somebody_chooses(  # type: ignore[no-untyped-def]
-    tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch
+def test_drawing_keeps_to_its_share_but_for_what_somebody_chooses(
+    tmp_path: Path, watched_by: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched_by("env0")
     monkeypatch.setattr("torchrl_gpu.callbacks.time_budget.TimeBudget.allows", lambda self, now: False)
@@ -184,7 +180,9 @@ def test_drawing_keeps_to_its_share_but_for_what_somebody_chooses(  # type: igno
     assert len(server().published) == len(WATCHED) + 1
 
 
-def test_its_cost_is_logged_and_printed(tmp_path: Path, watched_by, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+def test_its_cost_is_logged_and_printed(
+    tmp_path: Path, watched_by: Watching, capsys: pytest.CaptureFixture[str]
+) -> None:
     watched_by("env0")
     logger = CSVLogger(tmp_path)
     stream = small(log_every_n_steps=2)
@@ -202,11 +200,14 @@ def test_its_cost_is_logged_and_printed(tmp_path: Path, watched_by, capsys: pyte
 # -- films --
 
 
-def test_films_of_chosen_episodes(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+def test_ends_of_episodes_are_marked_and_films_of_some_written(tmp_path: Path, watched_by: Watching) -> None:
     av = pytest.importorskip("av")
-    watched_by()
+    watched_by("env0")
     folder = tmp_path / "films"
-    made = fit(module(), tmp_path, 40, small(record=str(folder), record_every_n_episodes=5), enable_checkpointing=False)
+    stream = small(streams=("env0",), record=str(folder), record_every_n_episodes=5)
+    made = fit(module(), tmp_path, 60, stream, enable_checkpointing=False)
+    _, *metas = server().metas("env0")
+    assert len(server().ended) == sum(a["episode"] != b["episode"] for a, b in pairwise(metas)) > 0
     begun = int(made.env.state.episode.sum())
     films = sorted(folder.iterdir())
     numbers = [int(re.fullmatch(r"episode-(\d{9})\.mp4", film.name)[1]) for film in films]  # type: ignore[index]
@@ -232,7 +233,7 @@ class Failing(Callback):
             raise RuntimeError("broken")
 
 
-def test_it_stops_on_an_error(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+def test_it_stops_on_an_error(tmp_path: Path, watched_by: Watching) -> None:
     watched_by()
     with pytest.raises(RuntimeError, match="broken"):
         fit(module(), tmp_path, 8, small(), Failing(), enable_checkpointing=False)
@@ -259,7 +260,7 @@ def agents() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", agents())
-def test_asking_the_policy_leaves_no_trace(tmp_path: Path, watched_by, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_asking_the_policy_leaves_no_trace(tmp_path: Path, watched_by: Watching, name: str) -> None:
     watched_by("env0:q", "env6:action")
     states = []
     for callbacks in ((), (small(),)):
@@ -274,7 +275,7 @@ def test_asking_the_policy_leaves_no_trace(tmp_path: Path, watched_by, name: str
     assert {name for name, _, _ in server().published} == {"env0:q", "env6:action", *WATCHED}
 
 
-def test_a_module_without_a_policy_shows_what_needs_none(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+def test_a_module_without_a_policy_shows_what_needs_none(tmp_path: Path, watched_by: Watching) -> None:
     watched_by("env0:mask")
     trainer = type("Trainer", (), {"is_global_zero": True, "global_step": 1, "loggers": []})()
     made = EnvModule(packing_env())
@@ -287,7 +288,7 @@ def test_a_module_without_a_policy_shows_what_needs_none(tmp_path: Path, watched
         small(streams=("env0:q",)).setup(trainer, made, "fit")
 
 
-def test_an_environment_that_is_not_there(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+def test_an_environment_that_is_not_there(tmp_path: Path, watched_by: Watching) -> None:
     watched_by()
     with pytest.raises(ValueError, match="want environments below 8; got 'env8'"):
         fit(module(), tmp_path, 2, small(streams=("env8",)), enable_checkpointing=False)

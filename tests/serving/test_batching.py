@@ -45,6 +45,15 @@ def rows(*values: float) -> dict[str, np.ndarray]:
     return {"x": np.array(values, np.float32)[:, None]}
 
 
+async def begun(policy: Doubles, passes: Batching) -> asyncio.Task[np.ndarray]:
+    """A request whose pass waits."""
+    policy.go.clear()
+    first = asyncio.create_task(passes.act(rows(1)))
+    while passes.passes == 0:
+        await asyncio.sleep(0)
+    return first
+
+
 def ran(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(work, 20))
 
@@ -52,10 +61,7 @@ def ran(work: Coroutine[Any, Any, Any]) -> Any:
 async def test_what_waits_is_decided_together_and_given_back_to_each() -> None:
     policy, passes = batching()
     async with passes.running():
-        policy.go.clear()
-        first = asyncio.create_task(passes.act(rows(1)))
-        while passes.passes == 0:
-            await asyncio.sleep(0)
+        first = await begun(policy, passes)
         others = [asyncio.create_task(passes.act(rows(*range(n)))) for n in (1, 2, 3)]
         await asyncio.sleep(0)
         policy.go.set()
@@ -107,10 +113,7 @@ async def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
     poisoned = rows(1, 2), rows(3, -1), rows(4, 3e38), rows(5)
     policy, passes = batching()
     async with passes.running():
-        policy.go.clear()
-        first = asyncio.create_task(passes.act(rows(0)))
-        while passes.passes == 0:
-            await asyncio.sleep(0)
+        first = await begun(policy, passes)
         good, failing, huge, last = (asyncio.create_task(passes.act(each)) for each in poisoned)
         await asyncio.sleep(0)
         policy.go.set()
@@ -132,10 +135,7 @@ async def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
 async def test_who_leaves_is_not_decided_and_too_many_are_sent_away() -> None:
     policy, passes = batching(max_waiting=4)
     async with passes.running():
-        policy.go.clear()
-        first = asyncio.create_task(passes.act(rows(0)))
-        while passes.passes == 0:
-            await asyncio.sleep(0)
+        first = await begun(policy, passes)
         gone, stays = (asyncio.create_task(passes.act(rows(i, i))) for i in (1, 2))
         await asyncio.sleep(0)
         with pytest.raises(Busy):

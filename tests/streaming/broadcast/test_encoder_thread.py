@@ -143,17 +143,6 @@ async def test_a_still_frame_is_encoded_again_as_a_key_frame() -> None:
         assert psnr(decode_h264([again.data])[0], scene()) > 28
 
 
-async def test_an_encoder_that_nobody_watches_is_let_go() -> None:
-    async with encoding_hub() as (hub, encoding):
-        hub.declare("main")
-        still, video = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
-        await shown(hub, scene(), still, video)
-        assert ("main", "h264") in encoding._encoders
-        video.close()
-        await shown(hub, scene(), still)
-        assert ("main", "h264") not in encoding._encoders
-
-
 async def test_sizes_may_change() -> None:
     async with encoding_hub() as (hub, _):
         hub.declare("main")
