@@ -132,7 +132,8 @@ def _numbers(
 def _packing(space: AgentSpace, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
     """A bin from above, and the placement of the item."""
     about = space.extras["bin"]
-    pile = Pile(row["box_heightmap"], tuple(map(float, about["size"])), int(about["step"]))
+    width, depth, height = map(float, about["size"])
+    pile = Pile(row["box_heightmap"], (width, depth, height), int(about["step"]))
     return draw_action(pile, _placing(space, row, int(action)), _WIDTH, _HEIGHT, "this placement")
 
 
