@@ -16,7 +16,7 @@ from tests.training.tiny import data, fit, module, packing_env, trainer
 from tests.training.tiny_navigation import navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint, FinalTable
 from torchrl_gpu.policies.packing import baselines
-from torchrl_gpu.policies.packing.irregular_baselines import (
+from torchrl_gpu.policies.packing.heuristics import (
     BOTH,
     DEEPEST,
     LESS_WASTE,

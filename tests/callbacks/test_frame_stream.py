@@ -29,7 +29,7 @@ from torchrl_gpu import cli
 from torchrl_gpu.callbacks import FrameStream, frame_stream
 from torchrl_gpu.policies import IQN, Rainbow
 from torchrl_gpu.policies.generators import random_state
-from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
+from torchrl_gpu.policies.packing.scores import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.streaming.web.settings import ServerSettings
 from torchrl_gpu.training import OffPolicy
 

@@ -12,7 +12,7 @@ from tests.training.tiny import packing_env
 from tests.training.tiny_navigation import marine_env
 from torchrl_gpu.envs import BatchedEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
-from torchrl_gpu.policies.uniform_draws import keyed_draws
+from torchrl_gpu.policies.exploration import keyed_draws
 
 
 @pytest.mark.parametrize(

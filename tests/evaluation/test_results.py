@@ -10,7 +10,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from tests.evaluation.counting_env import CountingEnv
 from torchrl_gpu.evaluation import results as module
 from torchrl_gpu.evaluation.results import DecisionClock, evaluation
-from torchrl_gpu.policies.uniform_draws import uniform
+from torchrl_gpu.policies.exploration import uniform
 
 
 def test_draws_are_the_same_every_time_and_leave_no_trace() -> None:

@@ -24,7 +24,7 @@ AGENTS: list[Mutant] = [
         "discount_of_m_steps",
         "factor = gamma if steps is None else gamma ** steps.to(value.dtype)",
         "factor = gamma if steps is None else gamma * steps.to(value.dtype)",
-        "policies/losses/test_returns.py",
+        "policies/test_losses.py",
     ),
     mutant(
         "target_tau",
@@ -36,17 +36,17 @@ AGENTS: list[Mutant] = [
         "cvar_level_when_acting",
         "taus = self.risk(tensordict) * self.even",
         "taus = torch.ones_like(self.risk(tensordict)) * self.even",
-        "policies/agents/test_iqn.py",
+        "policies/agents/test_risk.py",
     ),
     mutant(
         "density_of_squashed_actions",
-        "return self.squash(z), (normal - self.squash.log_slope(z)).sum(-1)",
-        "return self.squash(z), (normal + self.squash.log_slope(z)).sum(-1)",
-        "policies/test_squashing.py",
+        "return (normal - self.log_slope(z)).sum(-1)",
+        "return (normal + self.log_slope(z)).sum(-1)",
+        "policies/test_actors.py",
     ),
 ]
 
-_SURROGATE = "policies/losses/test_policy_gradient.py"
+_SURROGATE = "policies/test_losses.py"
 LEARNERS: list[Mutant] = [
     mutant(
         "the_price_is_no_business_of_the_actor",
@@ -73,30 +73,28 @@ LEARNERS: list[Mutant] = [
         "one_action_for_all_quantiles",
         "return of_action(values, legal_values(scores, after, self.space).argmax(-1), 2)",
         "return values.amax(-1)",
-        "policies/agents/test_iqn.py",
         "policies/agents/test_twins.py",
-        k="iqn or IQN or losses",
+        k="IQN or losses",
     ),
     mutant(
         "iqn_chooses_by_the_target_if_told",
         "chooser = self.scores.network if self._double else self.target",
         "chooser = self.scores.network",
-        "policies/agents/test_iqn.py",
         "policies/agents/test_twins.py",
-        k="iqn or IQN or losses",
+        k="IQN or losses",
     ),
     mutant(
         "quantiles_lean_the_right_way",
         "(taus[..., None] - (target < value).to",
         "(taus[..., None] - (target > value).to",
-        "policies/losses/test_quantile.py",
-        k="hand",
+        "policies/test_losses.py",
+        k="quantile",
     ),
     mutant(
         "values_beyond_the_atoms",
         "inside = torch.minimum(torch.maximum(values, support[0]), support[-1])",
         "inside = torch.maximum(values, support[0])",
-        "policies/losses/test_categorical.py",
+        "policies/test_losses.py",
     ),
     mutant(
         "target_noise_is_drawn_too",
@@ -109,7 +107,7 @@ LEARNERS: list[Mutant] = [
         "weights_are_of_a_mean",
         "return (losses * weight).sum() / weight.sum()",
         "return (losses * weight).sum() / torch.ones_like(weight).sum()",
-        "policies/losses/test_returns.py",
+        "policies/test_losses.py",
     ),
     mutant(
         "nothing_follows_an_end",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tensordict.nn import TensorDictModuleBase
 
-from tests.policies.navigation_spaces import AGENTS, make, networks_for, space_of, states
+from tests.policies.navigation_spaces import AGENTS, make, networks_for, states
 from tests.training.tiny import packing_env
 from torchrl_gpu import policies
 from torchrl_gpu.envs import BatchedEnv
@@ -41,7 +41,6 @@ def content_of(agent: Agent, init_args: dict[str, Any], env: dict[str, Any] | No
 
 
 def class_of_env(space: AgentSpace, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The environment as a configuration holds it."""
     return {"class_path": f"torchrl_gpu.envs.{space.source}", "init_args": arguments}
 
 
@@ -157,7 +156,6 @@ CLONES = ("choice", "washes", "alone", "plain")
 
 
 def saved(folder: Path, kind: str) -> tuple[Path, Agent]:
-    """The checkpoint of one of them, and its agent."""
     agent, init_args = EVERY[kind]()
     path = folder / "last.ckpt"
     torch.save(content_of(agent, init_args), path)
@@ -179,18 +177,3 @@ def observations(agent: Agent | Cloned, rows: int, seed: int = 3) -> dict[str, t
         drawn = torch.rand((rows, *shape), generator=generator)
         out[name] = (255 * drawn).to(torch.uint8) if dtype == "uint8" else drawn
     return out
-
-
-__all__ = [
-    "CLONES",
-    "EVERY",
-    "class_path",
-    "cloned",
-    "content_of",
-    "navigator",
-    "observations",
-    "packer",
-    "saved",
-    "space_of",
-    "washer",
-]

@@ -1,4 +1,4 @@
-"""Two hundred and thirty files that are no policy: made from a seed, then loaded in processes of their own.
+"""Two hundred and thirty files that are no policy: made from a seed, then loaded in another process.
 
 `main` prints a line of JSON for each: how loading ended ("refused", "loaded", an exception, a signal), the message, and
 the peak of memory. Code that runs when a file is unpickled or imported leaves a file `ran` in the folder.
@@ -15,6 +15,7 @@ import resource
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,6 @@ Maker = Callable[[random.Random, Path, "Sources"], None]
 
 
 class Sources:
-    """Good files, from which the bad ones are made."""
-
     def __init__(self, folder: Path) -> None:
         self.trace = folder / "ran"
         agent, init_args = checkpoints.navigator("DDPG")
@@ -44,7 +43,6 @@ class Sources:
         self.bytes = _saved(self.content)
 
     def fresh(self) -> Content:
-        """A copy of the content of a checkpoint that may be changed."""
         return torch.load(io.BytesIO(self.bytes), weights_only=True)
 
 
@@ -150,7 +148,6 @@ def bomb(rng: random.Random, path: Path, sources: Sources) -> None:
 
 
 def copied(rng: random.Random, path: Path, sources: Sources) -> None:
-    """The same archive, packed by another program."""
     with zipfile.ZipFile(io.BytesIO(sources.bytes)) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
             new.writestr(name, old.read(name))
@@ -242,23 +239,19 @@ def not_finite(rng: random.Random, path: Path, sources: Sources) -> None:
 
 def wrong_keys(rng: random.Random, path: Path, sources: Sources) -> None:
     content = sources.fresh()
-    state, name = content["state_dict"], _a_weight(rng, content)
-    number = rng.randrange(7)
-    if number == 0:
-        del state[name]
-    elif number == 1:
-        state["agent.backdoor"] = torch.ones(3)
-    elif number == 2:
-        state[f"agent.{name}"] = state.pop(name)
-    elif number == 3:
-        content["state_dict"] = {"agent": state}
-    elif number == 4:
-        state[name] = state[name].t().contiguous()[1:]
-    elif number == 5:
-        content["state_dict"] = {i: value for i, value in enumerate(state.values())}
-    else:
-        state[name] = rng.choice(["text", None, 3, [1.0], {"a": 1}])
-    path.write_bytes(_saved(content))
+    name, state = _a_weight(rng, content), content.pop("state_dict")
+    weight = state[name]
+    others = {each: value for each, value in state.items() if each != name}
+    states: list[dict[Any, Any]] = [
+        others,
+        state | {"agent.backdoor": torch.ones(3)},
+        others | {f"agent.{name}": weight},
+        {"agent": state},
+        state | {name: weight.t().contiguous()[1:]},
+        dict(enumerate(state.values())),
+        state | {name: rng.choice(["text", None, 3, [1.0], {"a": 1}])},
+    ]
+    path.write_bytes(_saved(content | {"state_dict": rng.choice(states)}))
 
 
 def foreign(rng: random.Random, path: Path, sources: Sources) -> None:
@@ -281,33 +274,18 @@ def foreign(rng: random.Random, path: Path, sources: Sources) -> None:
 
 
 def no_archive(rng: random.Random, path: Path, sources: Sources) -> None:
-    contents = [
-        b"",
-        b"\0" * 4096,
-        b"PK\x03\x04",
-        b"PK\x05\x06" + bytes(18),
-        b"{}",
-        b"<!doctype html>",
-        b"\x89PNG\r\n",
-        b"hello\n",
+    contents = [b"", b"\0" * 4096, b"PK\x03\x04", b"PK\x05\x06" + bytes(18), b"{}", b"<!doctype html>", b"\x89PNG\r\n"]
+    links = [path.name, "nowhere", "/dev/zero"]
+    makers: list[Callable[[], Any]] = [
+        *(partial(path.write_bytes, content) for content in (*contents, b"hello\n")),
+        *(partial(path.symlink_to, link) for link in links),
+        path.mkdir,
+        partial(os.mkfifo, path),
     ]
-    number = rng.randrange(len(contents) + 5)
-    if number < len(contents):
-        path.write_bytes(contents[number])
-    elif number == len(contents):
-        path.mkdir()
-    elif number == len(contents) + 1:
-        path.symlink_to(path.name)
-    elif number == len(contents) + 2:
-        path.symlink_to("nowhere")
-    elif number == len(contents) + 3:
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
+    rng.choice(makers)()
 
 
 def strange_classes(rng: random.Random, path: Path, sources: Sources) -> None:
-    """Classes that are none of the package's agents and networks."""
     content = sources.fresh()
     named = rng.choice(
         [
@@ -326,7 +304,6 @@ def strange_classes(rng: random.Random, path: Path, sources: Sources) -> None:
 
 
 def strange_settings(rng: random.Random, path: Path, sources: Sources) -> None:
-    """Arguments that the classes do not take."""
     content = sources.fresh()
     agent = _settings(content)["agent"]["init_args"]
     value = rng.choice(["x", None, -1, float("nan"), [[]], {"class_path": "os.system"}, 10**40, {"tau": "y"}])
@@ -382,57 +359,52 @@ def clones(rng: random.Random, path: Path, sources: Sources) -> None:
     """What was cloned: records, weights and statistics that are none, and code where they should be."""
     kind = rng.choice(["washes", "alone", "plain"])
     content, _, _ = checkpoints.cloned(kind)
-    state, record = content["model_state_dict" if kind == "plain" else "state_dict"], content["bc_policy"]
+    weights = "model_state_dict" if kind == "plain" else "state_dict"
+    state, record = content[weights], content["bc_policy"]
     name = rng.choice([name for name in state if "mean" not in name])
     std = rng.choice([each for each in state if each.endswith("_std")])
     size = 10 ** rng.randrange(7, 30)
-    number = rng.randrange(12)
-    if number == 0:
-        record[rng.choice([*record, "device", "__class__"])] = rng.choice([{"a": 1}, -1, size, float("nan"), [[]], "x"])
-    elif number == 1:
-        record["hidden"] = rng.choice([[size, size], [8] * 9_990, [8] * 20_000, [0], [-8], ["8"], size])
-    elif number == 2:
-        record |= {"obs_dim": size, "widths": [size - 2, 2] if kind != "washes" else [size]}
-    elif number == 3:
-        content["bc_policy"] = rng.choice([None, [], "BCPolicy", {}, {"obs_dim": 6}, Runs("exec", sources.trace)])
-    elif number == 4:
-        state[std] = state[std] * rng.choice([0.0, -1.0, float("nan"), float("inf")])
-    elif number == 5:
-        state[name] = rng.choice(
-            [Runs("system", sources.trace), torch.ones(1).expand(2**40), state[name].double(), 1.0]
-        )
-    elif number == 6:
+    any_record, any_value = rng.choice([*record, "device", "__class__"]), [{"a": 1}, -1, size, float("nan"), [[]], "x"]
+    run = {"config": {"model": {"init_args": {"env": Runs("open", sources.trace)}}}}
+    no_weights = [Runs("system", sources.trace), torch.ones(1).expand(2**40), state[name].double(), 1.0]
+    changes: list[tuple[dict[str, Any], str, list[Any]]] = [
+        (record, any_record, any_value),
+        (record, "hidden", [[size, size], [8] * 9_990, [8] * 20_000, [0], [-8], ["8"], size]),
+        (record, "obs_dim", [size]),
+        (record, "observations", [[], "observation", ["a"] * 2, [1, 2], ["a", "b", "c"], [["a"]], None]),
+        (content, "bc_policy", [None, [], "BCPolicy", {}, {"obs_dim": 6}, Runs("exec", sources.trace)]),
+        (content, "agent_space", [{}, 7, "x", checkpoints.packer("DQN")[0].space.to_dict()]),
+        (content, weights, [None, 3, [state], torch.nn.Linear(6, 2)]),
+        (content, ENTRY, [run]),
+        (state, std, [state[std] * factor for factor in (0.0, -1.0, float("nan"), float("inf"))]),
+        (state, name, no_weights),
+        (state, f"{name}.more", [torch.ones(3)]),
+        (state, name, [None]),
+    ]
+    where, key, values = rng.choice(changes)
+    where[key] = rng.choice(values)
+    if key == "obs_dim":  # and what belongs to it
+        record["widths"] = [size - 2, 2] if kind != "washes" else [size]
+    elif where[key] is None and where is state:
         del state[name]
-    elif number == 7:
-        state[f"{name}.more"] = torch.ones(3)
-    elif number == 8:
-        content["state_dict"] = content["model_state_dict"] = rng.choice([None, 3, [state], torch.nn.Linear(6, 2)])
-    elif number == 9:
-        content["agent_space"] = rng.choice([{}, 7, "x", checkpoints.packer("DQN")[0].space.to_dict()])
-    elif number == 10:
-        content[ENTRY] = {"config": {"model": {"init_args": {"env": Runs("open", sources.trace)}}}}
-    else:
-        record["observations"] = rng.choice([[], "observation", ["a"] * 2, [1, 2], ["a", "b", "c"], [["a"]], None])
     path.write_bytes(_saved(content))
 
 
 def choices(rng: random.Random, path: Path, sources: Sources) -> None:
     """A cloned choice whose network is another than it says, or none of this package."""
     content, _, _ = checkpoints.cloned("choice")
-    settings, space = _settings(content), content["agent_space"]
-    number = rng.randrange(6)
-    if number == 0:
-        settings["network"]["class_path"] = rng.choice([f"{_STRANGER}.Agent", "os.system", "", 3, "PlacementScores"])
-    elif number == 1:
-        settings["network"]["init_args"] = rng.choice([{"channels": 10**12}, {"blocks": 10**9}, {"code": 1}, [], 7])
-    elif number == 2:
-        settings["temperature"] = rng.choice([0, -1.0, float("nan"), "x", None])
-    elif number == 3:
-        settings["network"] = checkpoints.class_path(rng.choice(["VectorActor", "PlacementAtoms", "NavigationScores"]))
-    elif number == 4:
-        space["num_actions"] = rng.choice([49, 10**12, None])
-    else:
-        content["state_dict"]["learner.policy"] = Runs(rng.choice(["exec", "eval", "load"]), sources.trace)
+    settings = _settings(content)
+    others = ["VectorActor", "PlacementAtoms", "NavigationScores"]
+    changes: list[tuple[dict[str, Any], str, list[Any]]] = [
+        (settings["network"], "class_path", [f"{_STRANGER}.Agent", "os.system", "", 3, "PlacementScores"]),
+        (settings["network"], "init_args", [{"channels": 10**12}, {"blocks": 10**9}, {"code": 1}, [], 7]),
+        (settings, "temperature", [0, -1.0, float("nan"), "x", None]),
+        (settings, "network", [checkpoints.class_path(name) for name in others]),
+        (content["agent_space"], "num_actions", [49, 10**12, None]),
+        (content["state_dict"], "learner.policy", [Runs(how, sources.trace) for how in ("exec", "eval", "load")]),
+    ]
+    where, name, values = rng.choice(changes)
+    where[name] = rng.choice(values)
     path.write_bytes(_saved(content))
 
 
@@ -445,7 +417,6 @@ MAKERS: tuple[tuple[Maker, int], ...] = (
 
 
 def made(folder: Path, seed: int = 0) -> Iterator[Path]:
-    """The files, one after the other."""
     sources = Sources(folder)
     (folder / f"{_STRANGER}.py").write_text(f"open({str(sources.trace)!r}, 'w').close()\nclass Agent: pass\n")
     for maker, number in MAKERS:

@@ -53,12 +53,10 @@ class NavigationSpec:
 
 
 def spec_for(agent: str, **changes: Any) -> Any:
-    """A specification whose action the agent can take."""
     return NavigationSpec(**{"num_actions": 25 if agent in DISCRETE else None, **changes})
 
 
 def space_of(version: str = "v3", **changes: Any) -> AgentSpace:
-    """The same as agents and networks take it."""
     return AgentSpace.of(NavigationSpec(version, **changes))  # type: ignore[arg-type]
 
 
@@ -129,5 +127,4 @@ def grouped(seen: TensorDict) -> TensorDict:
 
 
 def gradients(agent: Agent) -> dict[str, list[Tensor | None]]:
-    """Of the weights, by group."""
     return {name: [weight.grad for weight in group] for name, group in agent.parameter_groups.items()}

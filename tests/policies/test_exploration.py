@@ -11,7 +11,8 @@ from tests.native.compilers import need_compiler, threads
 from tests.no_host_reads import NoHostReads
 from torchrl_gpu import native
 from torchrl_gpu.policies import AgentSpace
-from torchrl_gpu.policies.exploration import EpsilonGreedy, EpsilonGreedyModule, random_legal
+from torchrl_gpu.policies.exploration import EpsilonGreedy, EpsilonGreedyModule, keyed_draws, random_legal
+from torchrl_gpu.policies.exploration import uniform as uniform_draws
 
 MASK = torch.tensor([True, False, True, True, False, True, False])
 LEGAL = MASK.nonzero().squeeze(1).tolist()
@@ -21,12 +22,10 @@ DISCRETE = AgentSpace("Some", (), {"action_mask": ((7,), "bool")}, num_actions=7
 
 
 def masked(*settings: float, **named: float) -> EpsilonGreedyModule:
-    """What explores indices of which some are legal."""
-    return EpsilonGreedy(*settings, **named).module(DISCRETE)  # type: ignore[arg-type]
+    return EpsilonGreedyModule(EpsilonGreedy(*settings, **named), DISCRETE)  # type: ignore[arg-type]
 
 
 def chi_square(counts: torch.Tensor) -> float:
-    """Distance of counts from equal ones."""
     expected = counts.sum() / len(counts)
     return ((counts - expected) ** 2 / expected).sum().item()
 
@@ -47,14 +46,6 @@ def test_the_schedule_is_linear_and_then_flat() -> None:
         assert exploration.epsilon.item() == pytest.approx(epsilon)
 
 
-def test_epsilon_travels_with_the_weights() -> None:
-    saved = masked(frames=100)
-    saved.anneal(50)
-    fresh = masked(frames=100)
-    fresh.load_state_dict(saved.state_dict())
-    assert fresh.epsilon == saved.epsilon != masked(frames=100).epsilon
-
-
 def test_random_actions_are_uniform_over_the_legal_ones() -> None:
     torch.manual_seed(0)
     drawn = random_legal(MASK.expand(40_000, -1))
@@ -63,13 +54,10 @@ def test_random_actions_are_uniform_over_the_legal_ones() -> None:
     assert chi_square(counts[MASK]) < 16.27  # 3 degrees of freedom, p = 0.001
 
 
-def test_a_row_without_a_legal_action_gives_0() -> None:
-    assert random_legal(torch.zeros(3, 5, dtype=torch.bool)).tolist() == [0, 0, 0]
-
-
-def test_a_single_legal_action_is_always_drawn() -> None:
+def test_a_single_legal_action_is_always_drawn_and_0_without_one() -> None:
     mask = torch.eye(6, dtype=torch.bool)
     assert all(torch.equal(random_legal(mask), torch.arange(6)) for _ in range(20))
+    assert random_legal(torch.zeros(3, 5, dtype=torch.bool)).tolist() == [0, 0, 0]
 
 
 def both_draws(mask: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,14 +130,13 @@ def test_nothing_is_read_back_in_any_batch(batch: tuple[int, ...], compiled_oper
             assert exploration(state).shape == batch
 
 
-@pytest.mark.parametrize("wrong", [{"start": 0.1, "end": 0.2}, {"start": 1.1}, {"end": -0.1}, {"frames": 0}])
-def test_a_schedule_that_is_none_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"EpsilonGreedy: (start|end|frames) must be at "):
-        EpsilonGreedy(**wrong)  # type: ignore[arg-type]
+def test_a_schedule_that_rises_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"EpsilonGreedy: end must be at most 0\.1; got 0\.2"):
+        EpsilonGreedy(0.1, 0.2)
 
 
 def test_without_a_mask_all_actions_are_drawn() -> None:
-    exploration = EpsilonGreedy().module(AgentSpace("Some", (), {}, num_actions=5))
+    exploration = EpsilonGreedyModule(EpsilonGreedy(), AgentSpace("Some", (), {}, num_actions=5))
     assert exploration.in_keys == ["action"]
     torch.manual_seed(0)
     with set_exploration_type(ExplorationType.RANDOM):
@@ -163,7 +150,7 @@ LOW, HIGH = torch.tensor([-1.0, 2.0]), torch.tensor([1.0, 6.0])
 
 
 def uniform(epsilon: float = 1.0, low: tuple[float, float] = (-1.0, 2.0)) -> EpsilonGreedyModule:
-    return EpsilonGreedy(epsilon, 0.0).module(AgentSpace("Some", (), {}, low=low, high=(1.0, 6.0)))
+    return EpsilonGreedyModule(EpsilonGreedy(epsilon, 0.0), AgentSpace("Some", (), {}, low=low, high=(1.0, 6.0)))
 
 
 def test_random_actions_are_uniform_within_their_bounds() -> None:
@@ -191,3 +178,43 @@ def test_bounds_are_set_and_not_loaded() -> None:
     fresh.load_state_dict(uniform().state_dict())
     assert torch.equal(fresh.low, torch.zeros(2))
     assert torch.equal(fresh.high, HIGH)
+
+
+# -- draws, also by rows --
+
+CPU = torch.device("cpu")
+KEYS = torch.arange(100, 108)
+
+
+def keyed(keys: torch.Tensor, shapes: tuple[tuple[int, ...], ...] = ((3,), (), (2, 2))) -> list[torch.Tensor]:
+    with keyed_draws(keys):
+        return [uniform_draws((len(keys), *shape), CPU) for shape in shapes]
+
+
+def test_a_row_draws_the_same_whatever_rows_are_beside_it() -> None:
+    whole = keyed(KEYS)
+    for rows in (slice(0, 2), slice(2, 5), slice(7, 8)):
+        assert all(torch.equal(a[rows], b) for a, b in zip(whole, keyed(KEYS[rows]), strict=True))
+    first, second = keyed(KEYS, ((3,), (3,)))
+    assert torch.cat([first, second]).unique().numel() == 48  # what is drawn later differs
+
+
+def test_other_rows_than_the_keyed_ones_draw_from_torch() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3, dtype=torch.float64)
+    torch.manual_seed(0)
+    keyed(KEYS)  # leaves torch's generator alone
+    with keyed_draws(KEYS):
+        assert torch.equal(uniform_draws((3,), CPU), expected)
+    torch.manual_seed(0)
+    assert torch.equal(uniform_draws((3,), CPU), expected)
+
+
+def test_keyed_draws_are_uniform() -> None:
+    (values,) = keyed(torch.arange(2000), ((50,),))
+    assert 0 <= values.min() < 1e-3
+    assert 0.999 < values.max() < 1
+    counts = torch.histc(values, 20, 0, 1)
+    assert ((counts - 5000) ** 2 / 5000).sum() < 50  # χ² of 19 degrees of freedom; 43.8 in one case of 1000
+    assert values.std(0).min() > 0.27  # 1/√12 = 0.289, over the streams at any place
+    assert torch.corrcoef(values[:, :2].T)[0, 1].abs() < 0.1

@@ -28,11 +28,11 @@ from torchrl_gpu.policies import (
     load_policy,
     register,
 )
-from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.cloning import Cloned
 from torchrl_gpu.policies.packing import HierarchicalPacker
+from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.policies.registry import REGISTRY, import_classes
-from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.policies.spaces import greedy_module
 from torchrl_gpu.system.archives import ENTRY
 
 
@@ -86,14 +86,6 @@ def test_what_a_clone_says_must_be_so(tmp_path: Path, kind: str, changes: dict[s
     content["bc_policy"] |= changes
     torch.save(content, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=said):
-        load_policy(tmp_path / "last.ckpt", "cpu")
-
-
-def test_what_nothing_can_be_divided_by_is_refused(tmp_path: Path) -> None:
-    content, _, _ = checkpoints.cloned("alone")
-    content["state_dict"]["learner.observation_std"][2] = 0.0
-    torch.save(content, tmp_path / "last.ckpt")
-    with pytest.raises(ValueError, match="want standard deviations above 0"):
         load_policy(tmp_path / "last.ckpt", "cpu")
 
 
@@ -195,8 +187,6 @@ class OwnScores(VectorScores):
 
 @final
 class OwnAgent(Agent):
-    """A stranger's agent: regression of rewards."""
-
     discrete = True
 
     def __init__(self, space: AgentSpace, *, net: Any, hope: float = 0.5) -> None:
@@ -212,12 +202,10 @@ class OwnAgent(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[torch.Tensor]]:
-        """The network's."""
         return {"value": list(self.net.parameters())}
 
 
 def own(folder: Path) -> tuple[Path, OwnAgent]:
-    """A checkpoint of a run with that agent, and the agent."""
     space = AgentSpace("Shop", (), {"observation": ((6,), "float32")}, num_actions=5)
     inner = {"class_path": f"{__name__}.OwnScores", "init_args": {"width": 3}}
     named = {"class_path": f"{__name__}.OwnScores", "init_args": {"inner": inner, "width": 9}}
@@ -328,15 +316,6 @@ def test_two_hundred_and_thirty_hostile_files_are_refused(tmp_path: Path) -> Non
     assert [each for each in ends if not form.fullmatch(each["said"])] == []
     assert [each for each in ends if each["mib"] > first["mib"] + 300] == []
     assert not (tmp_path / "ran").exists(), "code in a file has run"
-
-
-def test_the_space_of_a_stranger_is_checked(tmp_path: Path) -> None:
-    agent, init_args = checkpoints.washer(video=False)
-    content = checkpoints.content_of(agent, init_args)
-    content["agent_space"] = AgentSpace("x", (), {"observation": ((7,), "float32")}, low=(0.0,), high=(1.0,)).to_dict()
-    torch.save(content, tmp_path / "last.ckpt")
-    with pytest.raises(ValueError, match=r"policy .*last.ckpt: weights: want .* as torch.float32 \(64, 7\); got"):
-        load_policy(tmp_path / "last.ckpt", "cpu")
 
 
 @pytest.mark.parametrize("kind", ["DDPG navigates", "SAC navigates", "ACIQN navigates"])

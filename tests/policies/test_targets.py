@@ -70,9 +70,3 @@ def test_nothing_is_read_back(rule: TargetUpdate) -> None:
     networks = pair()
     with NoHostReads():
         update(rule, networks, 1)
-
-
-@pytest.mark.parametrize("tau", [0.0, -0.1, 1.5])
-def test_a_share_that_is_none(tau: float) -> None:
-    with pytest.raises(ValueError, match=rf"^SoftTargets: tau must be (above 0|at most 1); got {tau}$"):
-        SoftTargets(tau)

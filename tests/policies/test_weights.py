@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.policies import checkpoints
 from tests.policies.navigation_spaces import make, spec_for
 from tests.training.resuming import check_checkpoint
 from tests.training.tiny import module
 from torchrl_gpu.policies import PolicyWrapper, load_policy
-from torchrl_gpu.policies.weights import settings_in
+from torchrl_gpu.policies.weights import settings_in, without_memory
 
 # Agents, how two of them are set, and what shows it.
 SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Any]] = {
@@ -71,3 +72,34 @@ def test_a_run_goes_on_from_a_checkpoint_that_holds_settings(tmp_path: Path) -> 
     check_checkpoint(tmp_path / "old.ckpt", made)
     made.load_state_dict(made.state_dict() | added)
     assert made.agent.objective.value_estimator.gamma == torch.tensor(0.99)
+
+
+# -- sizes --
+
+
+class Wide(nn.Module):
+    """A product of vectors that is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        row = torch.zeros(2**15)
+        self.outer = row[:, None] * row
+
+
+def test_shapes_come_without_memory() -> None:
+    made = without_memory(lambda: nn.Linear(10_000, 20_000), "test", 10**9)
+    assert made.weight.is_meta
+    assert made.weight.shape == (20_000, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("make", "most", "message"),
+    [
+        (lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(30, 30)), 1_000, "want networks of at most 1,000 bytes; got"),
+        (Wide, 10**9, "want tensors of at most"),
+        (lambda: nn.Sequential(*(nn.Linear(1, 1) for _ in range(10**9))), 10**9, "operators; got"),
+    ],
+)
+def test_what_is_too_large_is_refused(make: Any, most: int, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^test: .*{message}"):
+        without_memory(make, "test", most)

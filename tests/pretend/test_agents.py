@@ -16,7 +16,7 @@ from tests.pretend_cuda import waits
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies import Agent, PeriodicTargets, PolicyWrapper
 from torchrl_gpu.policies.packing import HierarchicalPacker, baselines
-from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
+from torchrl_gpu.policies.packing.heuristics import irregular_baselines
 from torchrl_gpu.training.updates.capturable import set_capturable
 from torchrl_gpu.training.updates.clipping import clip_gradients
 

@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import load, save
 
 from torchrl_gpu.policies import AgentSpace, InferencePolicy
-from torchrl_gpu.policies.networks.perceptron import Perceptron
-from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.policies.networks.vectors import Perceptron
+from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.serving.messages import BadMessage, Messages
 
 SEEN: dict[str, Any] = {"place": ((2,), "float32"), "mask": ((3,), "bool"), "pixel": ((1,), "uint8")}

@@ -11,7 +11,7 @@ from torchrl_gpu.cli.parser import resolve_configs
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.evaluation.suite import Suite
-from torchrl_gpu.policies.packing.irregular_baselines import RULE, VALUES
+from torchrl_gpu.policies.packing.heuristics import RULE, VALUES
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.archives import read_archive

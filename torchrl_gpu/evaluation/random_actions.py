@@ -10,8 +10,7 @@ from torch import Tensor
 from torchrl.data import Bounded, Categorical
 from torchrl.envs import EnvBase
 
-from torchrl_gpu.policies.exploration import random_legal
-from torchrl_gpu.policies.uniform_draws import uniform
+from torchrl_gpu.policies.exploration import random_legal, uniform
 
 
 @final

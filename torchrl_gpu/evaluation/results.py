@@ -18,9 +18,9 @@ from torchrl_gpu.device import now
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
 from torchrl_gpu.evaluation.player import eval_mode
+from torchrl_gpu.policies.exploration import keyed_draws
 from torchrl_gpu.policies.generators import seeded
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.policies.uniform_draws import keyed_draws
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,11 +22,15 @@ from torchrl_gpu.policies.networks.navigation import (
     NavigationValue,
 )
 from torchrl_gpu.policies.networks.vectors import VectorActor, VectorCritic, VectorGaussian, VectorScores, VectorValue
-from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
-from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
-from torchrl_gpu.policies.packing.scores import PlacementScores
+from torchrl_gpu.policies.packing.scores import (
+    PlacementAtoms,
+    PlacementLogits,
+    PlacementQuantiles,
+    PlacementScores,
+    PlacementValue,
+)
 from torchrl_gpu.policies.registry import register
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gaussian_nll_loss
 from torchrl.modules import MLP
 
-from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.agents.shapes import check_network
+from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.policies.risk import RiskLevel
-from torchrl_gpu.policies.spaces import AgentSpace, observed
-from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.policies.spaces import AgentSpace, greedy_module, observed
 from torchrl_gpu.policies.weights import float32_zeros
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.arguments import shown
@@ -130,7 +129,6 @@ class BCPolicy(nn.Module):
 
     @property
     def policy(self) -> TensorDictModuleBase:
-        """Writes `action`."""
         return Entry("action", self)
 
 
@@ -190,7 +188,6 @@ class ClonedChoice(nn.Module):
 
     @property
     def in_keys(self) -> list[str]:
-        """Observations that the network takes."""
         return list(cast("list[str]", self.network.in_keys))
 
     def scores(self, batch: TensorDictBase) -> Scores:

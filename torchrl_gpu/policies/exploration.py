@@ -1,7 +1,9 @@
-"""Epsilon-greedy exploration on the device, within the action mask or the bounds."""
+"""Epsilon-greedy exploration on the device, within the action mask or the bounds; uniform draws, also by rows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -12,8 +14,8 @@ from torch import Tensor
 from torchrl.envs.utils import ExplorationType, exploration_type
 
 from torchrl_gpu import native
+from torchrl_gpu.envs.counter_rng import draw_bits
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policies.uniform_draws import uniform
 from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments
 
@@ -21,8 +23,6 @@ from torchrl_gpu.system import arguments
 @dataclass(frozen=True)
 class EpsilonGreedy:
     """Epsilon-greedy settings: with probability epsilon a uniform draw from the legal actions, or within the bounds.
-
-    An agent makes the exploration module from them.
 
     Args:
         start: Epsilon at the first frame.
@@ -40,12 +40,7 @@ class EpsilonGreedy:
         arguments.whole("EpsilonGreedy", "frames", self.frames, 1)
 
     def at(self, frame: int) -> float:
-        """Epsilon when so many frames have been played."""
         return self.start + (self.end - self.start) * min(1.0, frame / self.frames)
-
-    def module(self, space: AgentSpace) -> EpsilonGreedyModule:
-        """Exploration module for the actions of a space."""
-        return EpsilonGreedyModule(self, space)
 
 
 @final
@@ -113,3 +108,39 @@ def random_legal(mask: Tensor) -> Tensor:
     count = rank[..., -1:]
     drawn = (draw * count).int()
     return torch.searchsorted(rank, torch.minimum(drawn, count - 1) + 1).squeeze(-1)
+
+
+_row_streams: _RowStreams | None = None
+
+
+class _RowStreams:
+    """Counter-based random streams, one for each row; every row has drawn equally often."""
+
+    def __init__(self, key: Tensor) -> None:
+        self.key, self.drawn = key, 0
+
+    def uniform(self, shape: Sequence[int]) -> Tensor:
+        """(N, …) float64 in [0, 1), of 53 random bits each."""
+        number = torch.Size(shape[1:]).numel()
+        counter = 2 * torch.arange(self.drawn, self.drawn + number, device=self.key.device, dtype=torch.int64)
+        self.drawn += number
+        high, low = (draw_bits(self.key[:, None], counter + half) for half in (0, 1))
+        return (((high << 21) | (low >> 11)).double() * 2.0**-53).reshape(shape)
+
+
+@contextmanager
+def keyed_draws(key: Tensor) -> Iterator[None]:
+    """Lets row i of every `uniform` of as many rows draw from the stream `key[i]`, whatever the other rows are."""
+    global _row_streams
+    before, _row_streams = _row_streams, _RowStreams(key)
+    try:
+        yield
+    finally:
+        _row_streams = before
+
+
+def uniform(shape: Sequence[int], device: torch.device) -> Tensor:
+    """Numbers drawn uniformly from [0, 1), float64; rows are counted by the first axis."""
+    if _row_streams is None or not len(shape) or shape[0] != len(_row_streams.key):
+        return torch.rand(*shape, dtype=torch.float64, device=device)
+    return _row_streams.uniform(shape)

@@ -20,7 +20,6 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Restores a state from `random_state`."""
     present = random_state(device)
     for name in {"cpu"} | (set(state) & set(present)):
         form = Entry(torch.uint8, tuple(present[name].shape))

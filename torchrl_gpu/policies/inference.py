@@ -43,7 +43,6 @@ class InferencePolicy(TensorDictModuleBase):
 
     @property
     def device(self) -> torch.device:
-        """Device that the policy runs on."""
         return next((each.device for each in chain(self.parameters(), self.buffers())), torch.device("cpu"))
 
     def forward(self, observations: TensorDictBase | Tensor) -> TensorDictBase | Tensor:

@@ -20,16 +20,15 @@ from torchrl_gpu.policies.cloning import Cloned, ClonedChoice, settings_of, vect
 from torchrl_gpu.policies.encoders.from_clips import FromClips
 from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.policies.inference import InferencePolicy
-from torchrl_gpu.policies.networks.perceptron import Perceptron, widths_of
+from torchrl_gpu.policies.networks.vectors import Perceptron, widths_of
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
+from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.policies.registry import REGISTRY, Registry, check_plain
-from torchrl_gpu.policies.size_limit import without_memory
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policies.tensordict_module import Entry
-from torchrl_gpu.policies.weights import check_weights, without_settings
+from torchrl_gpu.policies.weights import check_weights, without_memory, without_settings
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.archives import ENTRY, read_archive
@@ -81,8 +80,12 @@ def load_policy(
     return policy.to(chosen)
 
 
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def _said(error: Exception) -> str:
-    words = " ".join(str(error).split()) or type(error).__name__
+    words = _words(error)
     words = words if "; got" in words else f"want settings that an agent can be made of; got what fails with: {words}"
     return words if len(words) <= _LONGEST else words[: _LONGEST - 1] + "…"
 
@@ -101,8 +104,8 @@ def _try_out(policy: InferencePolicy, most_bytes: int) -> None:
     try:
         action = policy(TensorDict(seen, [1])).get("action")
     except Exception as error:  # of networks in a space that they were not made for: many kinds
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"want an agent_space that its networks act in; got one where they fail: {words}") from error
+        came = f"one where they fail: {_words(error)}"
+        raise ValueError(f"want an agent_space that its networks act in; got {came}") from error
     wanted = (1,) if space.num_actions is not None else (1, *space.action_shape)
     if tuple(action.shape) != wanted:
         raise ValueError(f"want actions of shape {wanted}, as agent_space says; got {tuple(action.shape)}")
@@ -164,7 +167,6 @@ def _about(content: Mapping[str, Any], record: Mapping[str, Any], settings: Mapp
 
 
 def _settings(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments of the module that a run trained."""
     found: Any = record
     for name in ("config", "model", "init_args"):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -223,9 +225,7 @@ def _vectors(content: Mapping[str, Any], most_bytes: int) -> InferencePolicy:
     record: Any = content.get(ENTRY) or {}
     about = _about(content, record, _settings(record) if record.get("config") else {})
     if content.get("agent_space") is None:
-        low, high = (-torch.inf,) * policy.action_dim, (torch.inf,) * policy.action_dim
-        seen: dict[str, tuple[tuple[int, ...], str]] = {name: ((each,), "float32") for name, each in widths.items()}
-        space = AgentSpace("demonstrations", (), seen, low=low, high=high)
+        space = _unbounded("demonstrations", widths, policy.action_dim)
         return InferencePolicy(policy.policy, space, "BC", about)
     space = _space(content)
     shapes = {name: space.observations.get(name, ((),))[0] for name in widths}
@@ -248,6 +248,11 @@ def _plain(content: Mapping[str, Any], most_bytes: int) -> InferencePolicy:
     activation = content.get("activation", "relu")
     weights = dict(zip(names, state.values(), strict=True))
     network = _built(lambda: Perceptron(widths, activation), weights, most_bytes)
-    low, high = (-torch.inf,) * outputs, (torch.inf,) * outputs
-    space = AgentSpace("a file", (), {"observation": ((inputs,), "float32")}, low=low, high=high)
+    space = _unbounded("a file", {"observation": inputs}, outputs)
     return InferencePolicy(Entry("action", network), space, "Perceptron")
+
+
+def _unbounded(source: str, widths: Mapping[str, int], num_numbers: int) -> AgentSpace:
+    """Space of vectors of these widths and an action of any real numbers."""
+    seen: dict[str, tuple[tuple[int, ...], str]] = {name: ((width,), "float32") for name, width in widths.items()}
+    return AgentSpace(source, (), seen, low=(-math.inf,) * num_numbers, high=(math.inf,) * num_numbers)

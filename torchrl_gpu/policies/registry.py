@@ -14,11 +14,15 @@ from torchrl_gpu.policies.encoders.clips import VideoEncoder, register_encoder
 from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.networks import navigation, vectors
-from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
-from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.hierarchical.packer import PackerNetworks
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
-from torchrl_gpu.policies.packing.scores import PlacementScores
+from torchrl_gpu.policies.packing.scores import (
+    PlacementAtoms,
+    PlacementLogits,
+    PlacementQuantiles,
+    PlacementScores,
+    PlacementValue,
+)
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
 from torchrl_gpu.system.arguments import shown
 

@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import Bounded, Categorical, Composite
 from torchrl.envs import EnvBase
+from torchrl.modules import QValueModule
 
 from torchrl_gpu.system import arguments
 
@@ -151,7 +152,6 @@ class AgentSpace:
 
     @property
     def names(self) -> str:
-        """Names of the observations, in messages."""
         return ", ".join(self.observations)
 
 
@@ -170,6 +170,33 @@ def detached(batch: TensorDictBase) -> TensorDictBase:
     return batch.detach() if any(value.requires_grad for value in batch.values(leaves_only=True)) else batch
 
 
+def greedy_module(space: AgentSpace) -> QValueModule:
+    """Writes the legal action of the largest `action_value`."""
+    return QValueModule(action_space="categorical", action_mask_key="action_mask" if space.masked else None)
+
+
+def legal_values(values: Tensor, state: TensorDictBase, space: AgentSpace) -> Tensor:
+    """Values (B, A), with −inf for actions that are not legal in a state (B,)."""
+    return torch.where(state.get("action_mask"), values, -torch.inf) if space.masked else values
+
+
+def end_without_actions(rows: TensorDictBase, space: AgentSpace) -> TensorDictBase:
+    """Transitions (B,), the same or copies, that terminate where the next state has no legal action: its value is 0."""
+    if not space.masked or "next" not in rows.keys():  # noqa: SIM118  # of a tensordict
+        return rows
+    after = rows.get("next").copy()
+    stuck = ~after.get("action_mask").any(-1, keepdim=True)
+    for key in ("terminated", "done"):
+        if (ended := after.get(key, None)) is not None:
+            after.set(key, ended | stuck)
+    return rows.copy().set("next", after)
+
+
+def of_action(values: Tensor, action: Tensor, axis: int) -> Tensor:
+    """Rows of values that belong to actions (B,), of those of all actions along an axis, (B, U, A) or (B, A, Z)."""
+    return values.take_along_dim(action[:, None, None], axis).squeeze(axis)
+
+
 def _plain(value: Any, depth: int = 0) -> Any:
     """A copy in which tuples are lists; ValueError unless it is made of numbers, text, lists and dicts."""
     if isinstance(value, list | tuple) and depth < _DEEPEST:
@@ -182,12 +209,10 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def _all(value: Any, *kinds: type) -> bool:
-    """True for a list of elements of these types alone."""
     return isinstance(value, list) and all(type(each) in kinds for each in value)
 
 
 def _is_form(value: Any) -> bool:
-    """True for shape and dtype of an observation."""
     if not isinstance(value, list) or len(value) != 2 or not _all(value[0], int) or min(value[0], default=0) < 0:
         return False
     return isinstance(value[1], str) and isinstance(getattr(torch, value[1], None), torch.dtype)

@@ -101,7 +101,6 @@ def _leave_out(loss: Any, state: dict[str, Any], prefix: str, *args: Any) -> Non
 
 
 def _put_back(loss: Any, state: dict[str, Any], prefix: str, *args: Any) -> None:
-    """Adds the settings of a loss to a state dict that it is to load."""
     for name in loss.set_names:
         params, _, setting = name.partition(".")
         state[prefix + name] = getattr(loss, params).get(tuple(setting.split("."))).detach()

@@ -1,16 +1,24 @@
-"""Settings of modules as buffers, and validation of state dicts from outside before a module loads them."""
+"""Settings of modules as buffers, and validation of weights from outside before a module loads them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from torchrl_gpu.system import arguments
 
+Module = TypeVar("Module", bound=nn.Module)
+
 _NAMED = 3  # weights that a message names
+_MOST_OPERATORS = 10_000
+_MOST_BYTES_AT_ONCE = 2**30  # of a tensor of a trial pass
 
 
 def float32(numbers: Any) -> Tensor:
@@ -19,7 +27,6 @@ def float32(numbers: Any) -> Tensor:
 
 
 def float32_zeros(*shape: int) -> Tensor:
-    """Zeros on torch's default device."""
     return torch.zeros(shape, dtype=torch.float32, device=torch.get_default_device())
 
 
@@ -52,7 +59,6 @@ def without_settings(state: Mapping[str, Any], module: nn.Module) -> dict[str, A
 
 
 def drop_settings(module: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-    """As `without_settings`, as a hook of `load_state_dict`."""
     for name in settings_in(module):
         state_dict.pop(prefix + name, None)
 
@@ -98,3 +104,77 @@ def is_dense(value: Any) -> bool:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(map(str, names[:_NAMED])) + more
+
+
+def without_memory(make: Callable[[], Module], where: str, most_bytes: int) -> Module:
+    """The module that a function makes, on torch's device `meta`: shapes and types without numbers.
+
+    Args:
+        make: Makes a module out of plain settings.
+        where: Of the message.
+        most_bytes: Of all weights and buffers together.
+
+    Raises:
+        ValueError: There are more, a trial pass would take more than any network of this package at its usual sizes, or
+            there would be more layers than memory for their names.
+    """
+    with torch.device("meta"), _SizeLimit(where, most_bytes):
+        return make()
+
+
+class _SizeLimit(TorchDispatchMode):
+    """Counter of operators, and of bytes of their outputs: new tensors in all, those out of others one by one."""
+
+    def __init__(self, where: str, most_bytes: int) -> None:
+        super().__init__()
+        self._where, self._most_bytes = where, most_bytes
+        self._bytes = self._operators = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.is_set_to.default:  # of which `meta` knows nothing; TorchRL asks it of its targets
+            return False
+        out = func(*args, **(kwargs or {}))
+        self._operators += 1
+        if not any(each.alias_info is not None for each in func._schema.returns):  # no view, nothing in place
+            made = [each.numel() * each.element_size() for each in tree_leaves(out) if isinstance(each, Tensor)]
+            if not any(isinstance(each, Tensor) for each in tree_leaves(args)):
+                self._bytes += sum(made)
+            if max(made, default=0) > _MOST_BYTES_AT_ONCE:
+                self._refuse(f"tensors of at most {_MOST_BYTES_AT_ONCE:,} bytes")
+        if self._bytes > self._most_bytes:
+            self._refuse(f"networks of at most {self._most_bytes:,} bytes")
+        if self._operators > _MOST_OPERATORS:
+            self._refuse(f"networks of at most {_MOST_OPERATORS:,} operators")
+        return out
+
+    def _refuse(self, wanted: str) -> NoReturn:
+        raise ValueError(f"{self._where}: want {wanted}; got settings of larger ones")
+
+
+def read_tensors(path: Path, where: str, most_bytes: int) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The text and the tensors of a safetensors file, which is there, by name.
+
+    Raises:
+        ValueError: The file is larger than `most_bytes`, something else, or cut off.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if path.stat().st_size > most_bytes:
+        raise ValueError(f"{where}: want a file of at most {most_bytes >> 20} MiB; got {path.stat().st_size:,} bytes")
+    try:
+        with safe_open(str(path), "pt") as file:
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f"{where}: want a safetensors file; got one that cannot be read: {error}") from error
+
+
+def read_json(where: str, text: Mapping[str, str], *names: str) -> list[Any]:
+    """Values of entries that are JSON, None for missing ones.
+
+    Raises:
+        ValueError: One of them is not.
+    """
+    try:
+        return [json.loads(text.get(name, "null")) for name in names]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: want JSON beside the weights; got {error}") from error

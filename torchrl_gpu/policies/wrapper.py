@@ -25,12 +25,10 @@ class PolicyWrapper(TensorDictModuleBase):
     """An agent as a policy of an environment: one forward pass over every robot of every environment.
 
     It reads the group of robots that the agent's environment has, or the root where there is none, in any batch shape,
-    and writes there all that the agent's policy gives: `action`, and, by the agent, `action_value`, `action_log_prob`,
-    `state_value` and so on, in `out_keys`. In training mode and under `ExplorationType.RANDOM` it explores: the policy
-    draws what it draws, and the agent's exploration, where it has one, replaces actions; what described the replaced
-    ones is then not written. Otherwise it is greedy. Illegal actions are never chosen; a robot that is not `active`
-    gets the continuous action 0. It shares weights and epsilon with the agent, and `state_dict` holds these
-    alone: neither targets nor critics.
+    and writes there what the agent's policy gives (`out_keys`). In training mode and under `ExplorationType.RANDOM` it
+    explores: the policy draws what it draws, and the agent's exploration, where it has one, replaces actions; what
+    described the replaced ones is then not written. Otherwise it is greedy. Illegal actions are never chosen; a robot
+    that is not `active` gets the continuous action 0. `state_dict` holds weights and epsilon, shared with the agent.
 
     Args:
         agent: The agent, or a cloned policy.
@@ -71,7 +69,6 @@ class PolicyWrapper(TensorDictModuleBase):
         return tensordict
 
     def _rows(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Inputs of the agent, at the root of a tensordict with a row for every robot."""
         entries = {name: tensordict.get(key) for name, key in self._reads.items()}
         first = next(iter(entries.values()))
         return TensorDict(entries, batch_size=first.shape[: first.ndim - self._row_dims])

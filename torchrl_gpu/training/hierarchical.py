@@ -16,8 +16,8 @@ from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
+from torchrl_gpu.policies.packing.heuristics import irregular_baselines
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker, PackerNetworks
-from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section

@@ -15,8 +15,12 @@ from tests.envs.packing.settings import packing, play
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import available_backends
 from torchrl_gpu.policies.packing import DeepestBottomLeft
-from torchrl_gpu.policies.packing.heuristics import HeightmapMinimization, LeastSurfaceArea, MaximalAccessibleSpace
-from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
+from torchrl_gpu.policies.packing.heuristics import (
+    HeightmapMinimization,
+    LeastSurfaceArea,
+    MaximalAccessibleSpace,
+    VolumeSorted,
+)
 
 DTYPES = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.float64, torch.float16]
 VALUES = [

@@ -19,7 +19,7 @@ from torchrl_gpu.evaluation.batch_size import episode_bytes
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.policies.packing import HierarchicalPacker, RandomLegal
-from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
+from torchrl_gpu.policies.packing.heuristics import irregular_baselines
 from torchrl_gpu.policies.policy import Policy
 
 

@@ -18,7 +18,7 @@ from torchrl_gpu.evaluation.packing.irregular import Agreement, drop
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.evaluation.suite import TableOptions
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal, VolumeSorted
-from torchrl_gpu.policies.packing.irregular_baselines import (
+from torchrl_gpu.policies.packing.heuristics import (
     BOTH,
     DEEPEST,
     LESS_WASTE,

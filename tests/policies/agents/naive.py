@@ -21,7 +21,6 @@ def seen(network: Any, sample: TensorDict) -> list[Tensor]:
 
 
 def best(scores: Iterable[float], mask: Tensor) -> int:
-    """The legal action with the largest score."""
     return max((score, -a) for a, score in enumerate(scores) if mask[a])[1] * -1
 
 
@@ -30,7 +29,6 @@ def huber(error: float) -> float:
 
 
 def bootstrap(sample: TensorDict, agent: Agent, value: float) -> float:
-    """Reward and what follows it."""
     after = sample["next"]
     if after["terminated"].item():
         return after["reward"].item()
@@ -148,7 +146,12 @@ def ddpg(agent: Any, target: Any, sample: TensorDict) -> tuple[float, float, flo
     wanted = bootstrap(sample, agent, value)
     error = critic(*seen(critic, sample), sample["action"]).item() - wanted
     own = critic(*seen(critic, sample), torch.tensor(decided(agent, sample))).item()
-    return huber(error), -own, abs(error)
+    return huber(error), saturation(agent, sample) - own, abs(error)
+
+
+def saturation(agent: Any, sample: TensorDict) -> float:
+    network = agent.policy.module.network
+    return agent.saturation_penalty * sum(z**2 for z in network(*seen(network, sample)).tolist())
 
 
 def drawn(policy: Any, sample: TensorDict, noise: Tensor) -> tuple[Tensor, float]:
@@ -189,4 +192,5 @@ def ac_iqn(
     wanted = [bootstrap(sample, agent, value) for value in samples]
     own = torch.tensor(decided(agent, sample))
     worth = [critic(*seen(critic, sample), own, level * tau[None]).item() for tau in actor_taus]
-    return quantile_loss(values, taus.tolist(), wanted), -sum(worth) / len(worth), distance(values, wanted)
+    climbed = saturation(agent, sample) - sum(worth) / len(worth)
+    return quantile_loss(values, taus.tolist(), wanted), climbed, distance(values, wanted)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.policies.agents.corridor import ACTIONS, NETWORKS, PLACES, Corridor
 from torchrl_gpu import policies
 from torchrl_gpu.policies import Agent, AgentSpace, EpsilonGreedy, PolicyWrapper
-from torchrl_gpu.policies.agents.legal import end_without_actions, legal_values
+from torchrl_gpu.policies.spaces import end_without_actions, legal_values
 
 each_agent = pytest.mark.parametrize("name", NETWORKS)
 BATCHES = [(), (6,), (2, 3)]
@@ -34,11 +34,6 @@ def weights_of(agent: Agent) -> torch.Tensor:
 
 
 # -- no mask -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_corridor_is_an_environment(masked: bool) -> None:
-    check_env_specs(Corridor(3, masked=masked))
 
 
 @pytest.mark.parametrize("batch", BATCHES)

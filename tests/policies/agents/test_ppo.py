@@ -275,7 +275,6 @@ def test_a_game_of_one_step_is_learnt(kind: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"lam": 1.1}, "PPO: lam must be at most 1; got 1.1"),
         ({"critic": NavigationScores}, r"PPO: want NavigationScores to give \(…, 1\)"),
         ({"actor": NavigationValue}, r"PPO: want NavigationValue to give \(…, 25\)"),
     ],

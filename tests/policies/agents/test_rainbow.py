@@ -29,11 +29,6 @@ def test_noise_is_drawn_anew_after_every_update(targets: TargetUpdate) -> None:
     agent.update_targets(1)
     assert all(redrawn(target, agent.target))
     assert all(redrawn(online, agent.online))
-
-
-def test_online_and_target_noise_are_not_the_same() -> None:
-    agent: Any = make("Rainbow")
-    agent.update_targets(1)
     assert not [a for a, b in zip(noise(agent.online), noise(agent.target), strict=True) if torch.equal(a, b)]
 
 
@@ -47,14 +42,6 @@ def test_noise_is_in_the_loss_and_its_size_is_learnt() -> None:
     sizes = [weight.grad for name, weight in agent.online.named_parameters() if "sigma" in name]
     assert len(sizes) == 12
     assert all(slope.any() for slope in sizes)
-
-
-def test_scores_are_means_by_hand() -> None:
-    # Two chances of one half each on the first and the last atom: (−10 + 45) / 2.
-    agent: Any = make("Rainbow")
-    chances = torch.zeros(51)
-    chances[0] = chances[-1] = 0.5
-    assert agent.online.mean_of(chances).item() == pytest.approx(17.5)
 
 
 def test_exploring_is_by_noise_alone_unless_told_otherwise() -> None:

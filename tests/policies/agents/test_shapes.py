@@ -17,8 +17,6 @@ from torchrl_gpu.policies.spaces import AgentSpace
 
 
 class Wrong(nn.Module):
-    """Another network whose output is changed."""
-
     def __init__(self, network: nn.Module, change: Callable[[Any], Any]) -> None:
         super().__init__()
         self.network, self.change = network, change
@@ -30,12 +28,10 @@ class Wrong(nn.Module):
 
 
 def cut(out: Any) -> Any:
-    """One number less along the last axis."""
     return tuple(map(cut, out)) if isinstance(out, tuple) else out[..., :-1]
 
 
 def made(name: str, change: Callable[[Any], Any], argument: str) -> None:
-    """An agent one of whose networks is changed."""
     networks = networks_for(name)
     inner = networks[argument]
     getattr(policies, name)(

@@ -30,8 +30,6 @@ class AtomsFirst(nn.Module):
 
 
 class Expanded(nn.Module):
-    """Mean and standard deviation of mean and its logarithm."""
-
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
@@ -42,7 +40,6 @@ class Expanded(nn.Module):
 
 
 def distributional_loss(agent: Rainbow) -> DistributionalDQNLoss:
-    """TorchRL's, with the agent's networks."""
     online, target = (
         DistributionalQValueActor(
             TensorDictModule(AtomsFirst(network), in_keys=KEYS, out_keys=["action_value"]),
@@ -72,7 +69,6 @@ def test_rainbow() -> None:
 
 
 def soft_loss(agent: SAC) -> SACLoss:
-    """TorchRL's, with the agent's networks."""
     actor = ProbabilisticTensorDictSequential(
         TensorDictModule(Expanded(agent.policy.network), in_keys=KEYS, out_keys=["loc", "scale"]),
         ProbabilisticTensorDictModule(

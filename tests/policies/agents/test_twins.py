@@ -19,7 +19,6 @@ NUM = 24  # transitions
 
 
 def target_copy(agent: Any, name: str, like: torch.nn.Module) -> torch.nn.Module:
-    """A network with the target weights that a loss of TorchRL keeps for it."""
     made = copy.deepcopy(like)
     with torch.no_grad():
         getattr(agent.objective, f"target_{name}_network_params").data.to_module(made)
@@ -51,7 +50,6 @@ def naive_losses(agent: Any, batch: TensorDict, seed: int, **changes: Any) -> li
 
 
 def assert_same_losses(agent: Agent, batch: TensorDict, **changes: Any) -> None:
-    """Losses, errors, and weights of priorities."""
     batch["priority_weight"] = torch.linspace(0, 1, len(batch))
     with torch.no_grad():
         expected = torch.tensor(naive_losses(agent, batch, 5, **changes), dtype=torch.float64)
@@ -75,6 +73,11 @@ def test_losses(name: str, version: str) -> None:
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_losses_by_squashing(name: str, squash: str) -> None:
     assert_same_losses(make(name, squash=squash), transitions(name, NUM))
+
+
+@pytest.mark.parametrize("name", ["DDPG", "ACIQN"])
+def test_losses_with_a_price_of_saturation(name: str) -> None:
+    assert_same_losses(make(name, saturation_penalty=0.5), transitions(name, NUM))
 
 
 @pytest.mark.parametrize("name", DISCRETE)

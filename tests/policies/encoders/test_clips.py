@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.no_host_reads import NoHostReads
-from tests.policies.video.scenes import SHAPES, made, random_clips
+from tests.policies.encoders.scenes import SHAPES, made, random_clips
 from tests.tolerances import assert_near
 from torchrl_gpu.policies import ClipEncoder
 from torchrl_gpu.policies.encoders.clips import VideoEncoder

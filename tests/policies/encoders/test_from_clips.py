@@ -234,16 +234,6 @@ def test_a_clip_is_shifted_as_a_whole_within_bounds() -> None:
     assert random_shift(clips, 0) is clips
 
 
-def test_noise_is_drawn_anew_after_every_update() -> None:
-    agent = made("Rainbow")
-    noise = [layer.weight_epsilon for layer in agent.modules() if isinstance(layer, NoisyLinear)]
-    assert len(noise) == 2  # online and target
-    for update in range(1, 6):
-        before = [each.clone() for each in noise]
-        agent.update_targets(update)
-        assert all((now != old).float().mean() > 0.9 for now, old in zip(noise, before, strict=True))
-
-
 def test_all_that_agents_are_asked_for_is_the_agents_behind_the_encoder() -> None:
     own = {"losses", "loss", "parameters_to_train"}  # which are made of the others
     asked = {

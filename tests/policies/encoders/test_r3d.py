@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torchvision.models.video import R3D_18_Weights, r3d_18
 
-from tests.policies.video.scenes import random_clips, scramble
-from tests.tolerances import assert_near
+from tests.policies.encoders.scenes import random_clips, scramble
 from torchrl_gpu.policies import R3D18
 
 SHAPE = (3, 3, 16, 16)
@@ -52,16 +49,3 @@ def test_with_groups_no_batchnorm_is_left(torchvisions: nn.Module) -> None:
     encoder.load_state_dict(encoder.adapted(torchvisions.state_dict()))
     assert torch.equal(encoder.stem[0].weight, torchvisions.stem[0].weight)
     assert torch.equal(encoder.layers[3][1].conv2[1].bias, torchvisions.layer4[1].conv2[1].bias)
-
-
-@pytest.mark.parametrize("norm", ["frozen", "group"])
-def test_it_can_lie_with_its_channels_last(norm: Literal["frozen", "group"]) -> None:
-    torch.manual_seed(0)
-    encoder, clips = R3D18(SHAPE, 8, norm=norm), random_clips(2, SHAPE)
-    wanted = encoder(clips)
-    assert_near(encoder.to(memory_format=torch.channels_last_3d)(clips), wanted)
-
-
-def test_another_norm_is_refused() -> None:
-    with pytest.raises(ValueError, match="R3D18: norm must be one of frozen, group; got 'batch'"):
-        R3D18(SHAPE, norm="batch")

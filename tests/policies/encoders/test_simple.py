@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, conv3d, layer_norm
 
-from tests.policies.video.scenes import random_clips, scramble
+from tests.policies.encoders.scenes import random_clips, scramble
 from tests.tolerances import assert_near
 from torchrl_gpu.policies import Simple2DCNN, Simple3DCNN
 from torchrl_gpu.policies.encoders import simple
@@ -25,7 +25,6 @@ def projected(features: Tensor, w: Weights) -> Tensor:
 
 
 def naive_2d(clip: Tensor, w: Weights) -> Tensor:
-    """Features of one clip (T, 3, H, W)."""
     pixels, features = clip.double() / 255 - 0.5, []
     for before, frame in itertools.pairwise(pixels):
         x = torch.cat([frame, frame - before])[None]
@@ -37,7 +36,6 @@ def naive_2d(clip: Tensor, w: Weights) -> Tensor:
 
 
 def naive_3d(clip: Tensor, w: Weights) -> Tensor:
-    """The same."""
     x = (clip.double() / 255 - 0.5).transpose(0, 1)[None]
     x = conv3d(x, w["stem.weight"], w["stem.bias"], stride=(1, 4, 4)).relu()
     for name in ("second", "third"):

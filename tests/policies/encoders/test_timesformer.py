@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.policies.video.scenes import random_clips, scramble
+from tests.policies.encoders.scenes import random_clips, scramble
 from torchrl_gpu.policies import TimeSformer
 from torchrl_gpu.policies.encoders.timesformer import SIZES
 
@@ -41,7 +41,6 @@ def attended(tokens: Array, w: Weights, name: str, num_heads: int) -> Array:
 
 
 def naive(clip: Array, w: Weights, patch: int, num_heads: int, depth: int) -> Array:
-    """Features of one clip (T, 3, H, W)."""
     frames, _, height, width = clip.shape
     rows, columns = height // patch, width // patch
     pixels = (clip / 255 - 0.45) / 0.225
@@ -100,7 +99,6 @@ def test_the_largest_is_the_papers() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"size": "huge"}, "size must be one of tiny, small, base; got 'huge'"),
         ({"patch": 6}, r"sides of frames \(16, 8\) must be multiples of the patch; got 6"),
         ({"patch": 16}, "patch must be at most 8; got 16"),
     ],

@@ -12,8 +12,8 @@ from tests.training.tiny_navigation import marine_env
 from torchrl_gpu.envs import DishwashingEnv
 from torchrl_gpu.policies import AgentSpace, InferencePolicy, load_policy
 from torchrl_gpu.policies.export.manifest import elements_of, manifest_of
-from torchrl_gpu.policies.networks.perceptron import Perceptron
-from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.policies.networks.vectors import Perceptron
+from torchrl_gpu.policies.policy import Entry
 
 
 def of(space: AgentSpace, *names: str) -> InferencePolicy:

@@ -6,18 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
 
-from torchrl_gpu.policies import (
-    SAC,
-    AgentSpace,
-    PolicyWrapper,
-    VectorActor,
-    VectorCritic,
-    VectorGaussian,
-    VectorScores,
-    VectorValue,
-)
+from torchrl_gpu.policies import AgentSpace, VectorActor, VectorCritic, VectorGaussian, VectorScores, VectorValue
 
 VECTORS = {
     "place": ((2,), "float32"),
@@ -70,11 +60,6 @@ def test_what_is_no_vector_is_refused(make: Any, names: list[str]) -> None:
         make(space_of(make), names)
 
 
-def test_a_continuous_action_is_refused() -> None:
-    with pytest.raises(ValueError, match="want a discrete action"):
-        VectorScores(CONTINUOUS)
-
-
 def test_the_spread_of_actions_is_kept_within_limits() -> None:
     network = VectorGaussian(CONTINUOUS, hidden=(8,))
     for weight in network.parameters():
@@ -82,11 +67,3 @@ def test_the_spread_of_actions_is_kept_within_limits() -> None:
     _, log_std = network(torch.randn(99, 2), torch.randn(99, 3))
     assert log_std.min() >= network.smallest
     assert log_std.max() <= network.largest
-
-
-def test_an_agent_acts_by_them() -> None:
-    policy = PolicyWrapper(SAC(CONTINUOUS, actor=VectorGaussian, critic=VectorCritic)).eval()
-    action = policy(TensorDict({"place": torch.randn(5, 2), "speed": torch.randn(5, 3)}, [5]))["action"]
-    assert action.shape == (5, 2)
-    assert (action >= torch.tensor([-1.0, 0.0])).all()
-    assert (action <= torch.tensor([1.0, 2.0])).all()

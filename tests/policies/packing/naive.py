@@ -29,7 +29,6 @@ class Candidate:
 
 
 def candidates(env: PackingEnv, row: TensorDictBase) -> Iterator[Candidate]:
-    """The legal placements of one environment, by action."""
     heightmap, legal = row["box_heightmap"].numpy(), row["legal_mask"].numpy()
     for action, (k, o, gx, gy) in enumerate(np.ndindex(legal.shape)):
         if not legal[k, o, gx, gy]:
@@ -47,7 +46,6 @@ def candidates(env: PackingEnv, row: TensorDictBase) -> Iterator[Candidate]:
 
 
 def levels(env: PackingEnv, metres: np.ndarray | float) -> np.ndarray:
-    """Heights in whole multiples of the tolerance."""
     return np.round(np.asarray(metres, dtype=np.float64) / env.bin.tolerance).astype(np.int64)
 
 
@@ -86,7 +84,6 @@ def most_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
 
 
 def first_found(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
-    """By action alone."""
     return ()
 
 

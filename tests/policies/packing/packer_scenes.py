@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, ProceduralSolids, RandomBoxes
@@ -33,13 +33,11 @@ class Voxels(ItemSource):
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
-        """One row for each, drawn endlessly."""
         catalogue = heightmaps(self.items, orientation_set(orientations, boxes=False), bin_)
         return catalogue, EndlessSequences(catalogue.num_items, num_items)
 
 
 def voxels(shape: tuple[int, int, int], cells: list[tuple[int, int, int]]) -> np.ndarray:
-    """A solid of these cells."""
     solid = np.zeros(shape, dtype=bool)
     solid[tuple(np.array(cells).T)] = True
     return solid
@@ -97,7 +95,6 @@ def variants_of(env: PackingEnv, item_id: Tensor) -> Tensor:
 
 
 def narrow(seed: int = 0) -> PackerNetworks:
-    """Small networks, untrained."""
     return copy.deepcopy(_narrow(seed))
 
 
@@ -122,8 +119,3 @@ def _trained(seed: int) -> PackerNetworks:
         networks.box_slope.fill_(-2.0)
         networks.waste_slope.fill_(1.5)
     return networks
-
-
-def without_weights(module: nn.Module) -> bool:
-    """Whether a module would leave nothing in a checkpoint."""
-    return not module.state_dict() and not list(module.parameters())

@@ -28,9 +28,8 @@ from torchrl_gpu.policies.packing import (
     VolumeSorted,
     baselines,
 )
-from torchrl_gpu.policies.packing.maximal_spaces import maximal_spaces
+from torchrl_gpu.policies.packing.maximal_spaces import accessible_space, maximal_spaces
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic, first_best
-from torchrl_gpu.policies.packing.spaces import accessible_space
 
 Size = tuple[int, int, int]
 
@@ -44,55 +43,24 @@ TWINS: dict[type[PlacementHeuristic], naive.Score] = {
     BoundaryRule: naive.roomiest_space,
 }
 NAMES = [name for name, _ in BASELINES.values()]
-SHOWN = [
-    "random legal",
-    "deepest bottom left",
-    "heightmap minimisation",
-    "least surface area",
-    "maximal accessible space",
-]
 
 
 def small_env(cells: int = 3, max_side: int = 2, visible_items: int = 1) -> PackingEnv:
-    return PackingEnv(
-        1,
-        bin_size=(cells, cells, cells),
-        resolution=cells,
-        items=RandomBoxes(1, max_side),
-        visible_items=visible_items,
-        orientations="fixed",
-        device="cpu",
-        seed=0,
-    )
+    size = {"bin_size": (cells, cells, cells), "resolution": cells, "items": RandomBoxes(1, max_side)}
+    rules = {"visible_items": visible_items, "orientations": "fixed", "device": "cpu", "seed": 0}
+    return PackingEnv(1, **size, **rules)  # type: ignore[arg-type]
 
 
-def boxes_env(step: int, visible_items: int) -> PackingEnv:
-    return PackingEnv(
-        4,
-        bin_size=(8, 7, 6),
-        resolution=(8, 7),
-        grid_step=step,
-        items=RandomBoxes(1, 4),
-        visible_items=visible_items,
-        orientations="axis",
-        stability="support" if step == 1 else "none",
-        device="cpu",
-        seed=3,
-    )
+def boxes_env(step: int, visible_items: int, **changes: Any) -> PackingEnv:
+    size = {"bin_size": (8, 7, 6), "resolution": (8, 7), "grid_step": step, "items": RandomBoxes(1, 4)}
+    rules = {"orientations": "axis", "stability": "support" if step == 1 else "none", "visible_items": visible_items}
+    return PackingEnv(4, **{**size, **rules, "device": "cpu", "seed": 3, **changes})  # type: ignore[arg-type]
 
 
 def solids_env(step: int, visible_items: int) -> PackingEnv:
-    return PackingEnv(
-        4,
-        bin_size=(0.14, 0.10, 0.10),
-        resolution=(14, 10),
-        grid_step=step,
-        items=ProceduralSolids(10, min_size=0.02, max_size=0.07),
-        visible_items=visible_items,
-        orientations="yaw",
-        device="cpu",
-        seed=3,
-    )
+    items = ProceduralSolids(10, min_size=0.02, max_size=0.07)
+    size = {"bin_size": (0.14, 0.10, 0.10), "resolution": (14, 10), "stability": "none"}
+    return boxes_env(step, visible_items, **size, items=items, orientations="yaw")
 
 
 def scene(env: PackingEnv, heights: list[list[float]], *sizes: Size) -> TensorDict:
@@ -123,46 +91,35 @@ def rough_states(env: PackingEnv) -> TensorDictBase:
 # -- by hand: bins of n×n×n cells, one box, no rotation; action = gx·n + gy --------------------------------------------
 
 
-def test_deepest_bottom_left_takes_the_floor_before_the_corner() -> None:
-    env = small_env()
+BY_HAND: list[tuple[type[PlacementHeuristic], list[list[float]], Size, int]] = [
     # z = 0 at (0, 2) and (2, 0) alone, both with x + y = 2: the lower action is 0·3 + 2.
-    state = scene(env, [[1, 1, 0], [1, 1, 1], [0, 1, 1]], (1, 1, 1))
-    assert action_of(DeepestBottomLeft(env), state) == 2
-
-
-def test_deepest_bottom_left_takes_the_nearest_corner_of_the_floor() -> None:
-    env = small_env()
+    (DeepestBottomLeft, [[1, 1, 0], [1, 1, 1], [0, 1, 1]], (1, 1, 1), 2),
     # The 2×2 box rests at z = 1 on (0, 0), (0, 1) and (1, 0), at z = 0 on (1, 1): 1·3 + 1.
-    state = scene(env, [[1, 0, 1], [0, 0, 0], [1, 0, 0]], (2, 2, 1))
-    assert action_of(DeepestBottomLeft(env), state) == 4
-
-
-def test_heightmap_minimization_prefers_the_corner_where_no_gap_differs() -> None:
-    env = small_env()
+    (DeepestBottomLeft, [[1, 0, 1], [0, 0, 0], [1, 0, 0]], (2, 2, 1), 4),
     # A 1×1×1 box raises the sum by 1 wherever it stands; x + y = 0 decides, though the floor is free at (0, 2).
-    state = scene(env, [[1, 1, 0], [1, 1, 1], [0, 1, 1]], (1, 1, 1))
-    assert action_of(HeightmapMinimization(env), state) == 0
-
-
-def test_heightmap_minimization_avoids_gaps() -> None:
-    env = small_env()
+    (HeightmapMinimization, [[1, 1, 0], [1, 1, 1], [0, 1, 1]], (1, 1, 1), 0),
     # 2×2×1 at (0, 0): four cells rise to 2 from 1, 0, 0, 0: + 7. At (0, 1) four cells rise from 0 to 1: + 4.
-    state = scene(env, [[1, 0, 0], [0, 0, 0], [0, 0, 0]], (2, 2, 1))
-    assert action_of(HeightmapMinimization(env), state) == 1
-
-
-def test_least_surface_area_stacks_flat_boxes() -> None:
-    env = small_env(4)
+    (HeightmapMinimization, [[1, 0, 0], [0, 0, 0], [0, 0, 0]], (2, 2, 1), 1),
     # 2×2×1 on a 2×2×1. Beside it: X, Y, top = 2, 4, 1: 8 + 2 + 4 = 14. On it: 2, 2, 2: 4 + 4 + 4 = 12.
-    state = scene(env, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], (2, 2, 1))
-    assert action_of(LeastSurfaceArea(env), state) == 0
-
-
-def test_least_surface_area_measures_the_top_of_the_candidate() -> None:
-    env = small_env(4)
+    (LeastSurfaceArea, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], (2, 2, 1), 0),
     # 2×2×1 by a 2×2×2. On it: 2, 2, 3: 4 + 6 + 6 = 16. Beside it, at (0, 2) or (2, 0): 2, 4, 1: 8 + 2 + 4 = 14.
-    state = scene(env, [[2, 2, 0, 0], [2, 2, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], (2, 2, 1))
-    assert action_of(LeastSurfaceArea(env), state) == 2
+    (LeastSurfaceArea, [[2, 2, 0, 0], [2, 2, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], (2, 2, 1), 2),
+    # Two levels high, a 1×1×1 box fits everywhere but on the full column at (0, 0).
+    (FirstFit, [[3, 0, 0], [0, 0, 0], [0, 0, 0]], (1, 1, 1), 1),
+    # Column (0, 0) is 1 high. Spaces on the floor begin at (0, 1), 3×2 cells, and at (1, 0), 2×3: of equal bases the
+    # one with the lesser y goes first, 1·3.
+    (OnlineBinPacking, [[1, 0, 0], [0, 0, 0], [0, 0, 0]], (2, 2, 1), 3),
+    # Row 0 is full up to 2: beside it 2×3 cells are free over 3 levels, 18, above it all over one level, 9.
+    (BoundaryRule, [[2, 2, 2], [0, 0, 0], [0, 0, 0]], (1, 1, 1), 3),
+    # On the rows: 3×3 over 2 levels, 18 + 8 sizes + 10. In row 2: 1×3 over 3, 9 + 2 sizes of 1×q×h… less: 0.
+    (BoundaryRule, [[1, 1, 1], [1, 1, 1], [0, 0, 0]], (1, 1, 1), 0),
+]
+
+
+@pytest.mark.parametrize(("rule", "heights", "size", "action"), BY_HAND)
+def test_by_hand(rule: type[PlacementHeuristic], heights: list[list[float]], size: Size, action: int) -> None:
+    env = small_env(len(heights))
+    assert action_of(rule(env), scene(env, heights, size)) == action
 
 
 def test_maximal_spaces_are_those_that_no_wall_can_leave() -> None:
@@ -171,31 +128,6 @@ def test_maximal_spaces_are_those_that_no_wall_can_leave() -> None:
     for row, base, there in zip(heights, level, maximal, strict=True):
         found = {(x0, x1 + 1, y0, y1 + 1, int(base[x0, x1, y0, y1])) for x0, x1, y0, y1 in there.nonzero().tolist()}
         assert found == set(naive.maximal_spaces(row.numpy(), 3))
-
-
-def test_first_fit_takes_the_lowest_action() -> None:
-    env = small_env()
-    # Two levels high, a 1×1×1 box fits everywhere but on the full column at (0, 0).
-    assert action_of(FirstFit(env), scene(env, [[3, 0, 0], [0, 0, 0], [0, 0, 0]], (1, 1, 1))) == 1
-
-
-def test_online_bph_goes_along_y_last() -> None:
-    env = small_env()
-    # Column (0, 0) is 1 high. Spaces on the floor begin at (0, 1), 3×2 cells, and at (1, 0), 2×3: of equal bases the
-    # one with the lesser y goes first, 1·3.
-    state = scene(env, [[1, 0, 0], [0, 0, 0], [0, 0, 0]], (2, 2, 1))
-    assert action_of(OnlineBinPacking(env), state) == 3
-
-
-def test_boundary_rule_takes_the_largest_space() -> None:
-    env = small_env()
-    # Row 0 is full up to 2: beside it 2×3 cells are free over 3 levels, 18, above it all over one level, 9.
-    state = scene(env, [[2, 2, 2], [0, 0, 0], [0, 0, 0]], (1, 1, 1))
-    assert action_of(BoundaryRule(env), state) == 3
-
-    state = scene(env, [[1, 1, 1], [1, 1, 1], [0, 0, 0]], (1, 1, 1))
-    # On the rows: 3×3 over 2 levels, 18 + 8 sizes + 10. In row 2: 1×3 over 3, 9 + 2 sizes of 1×q×h… less: 0.
-    assert action_of(BoundaryRule(env), state) == 0
 
 
 @pytest.mark.parametrize("rule", [OnlineBinPacking, BoundaryRule])
@@ -236,18 +168,8 @@ def test_maximal_accessible_space_keeps_the_largest_rectangle() -> None:
     state = scene(env, [[0, 0, 0], [0, 0, 0], [3, 0, 3]], (1, 1, 3))
     assert action_of(MaximalAccessibleSpace(env), state) == 7
     assert action_of(MaximalAccessibleSpace(env, num_candidates=1), state) == 0
-
-
-def test_volume_sorted_takes_the_largest_item_that_fits() -> None:
-    env = small_env(3, visible_items=3)
-    policy = VolumeSorted(env, DeepestBottomLeft(env))
-    empty = [[0.0] * 3] * 3
-    # Slot 1 holds 8 cells, more than 1 and 4: its first action is 1·9.
-    assert action_of(policy, scene(env, empty, (1, 1, 1), (2, 2, 2), (2, 2, 1))) == 9
-    # Under a ceiling of 1 cell it has no place; slot 2 goes, to the corner: 2·9.
-    assert action_of(policy, scene(env, [[2.0] * 3] * 3, (1, 1, 1), (2, 2, 2), (2, 2, 1))) == 18
-    # Of equal volumes the first slot: 1·9.
-    assert action_of(policy, scene(env, empty, (1, 1, 1), (1, 2, 2), (2, 2, 1))) == 9
+    with pytest.raises(ValueError, match="num_candidates must be at least 1; got 0"):
+        MaximalAccessibleSpace(env, num_candidates=0)
 
 
 def test_first_best_breaks_ties_by_the_next_score_and_then_by_index() -> None:
@@ -262,7 +184,6 @@ def test_first_best_breaks_ties_by_the_next_score_and_then_by_index() -> None:
 
 @cache
 def scenes(make: Callable[[int, int], PackingEnv], step: int, visible_items: int) -> Any:
-    """An environment, states of it, and the legal placements of every row of each, one by one."""
     env = make(step, visible_items)
     states = random_states(env, 2), random_states(env, 5), rough_states(env)
     return env, [(state, [list(naive.candidates(env, row)) for row in state]) for state in states]
@@ -309,7 +230,7 @@ def env(request: pytest.FixtureRequest) -> PackingEnv:
 
 def test_names_of_the_baselines(env: PackingEnv) -> None:
     policies = baselines(env)
-    assert list(policies) == SHOWN
+    assert list(policies) == [NAMES[0], *NAMES[4:]]
     assert all(isinstance(policy, VolumeSorted) == (env.visible_items > 1) for policy in policies.values())
 
 
@@ -325,36 +246,21 @@ def test_actions_are_legal(env: PackingEnv, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_row_without_a_legal_action_gives_0(env: PackingEnv, name: str) -> None:
-    state = random_states(env, 1)
+def test_rows_are_decided_by_themselves_and_nothing_is_read_back(env: PackingEnv, name: str) -> None:
+    policy, state = baselines(env, BASELINES)[name], random_states(env, 1)
     before = state["legal_mask"].clone()
     state["legal_mask"] = before & torch.tensor([True, False, True, False]).view(4, 1, 1, 1, 1)
-    action = baselines(env, BASELINES)[name](state)["action"]
+    with NoHostReads():
+        action = policy(state)["action"]
     assert action[[1, 3]].tolist() == [0, 0]
     assert before.flatten(1).gather(1, action[:, None])[[0, 2]].all()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_reads_nothing_back(env: PackingEnv, name: str) -> None:
-    policy, state = baselines(env, BASELINES)[name], random_states(env, 2)
-    with NoHostReads():
-        policy(state)
-
-
-@pytest.mark.parametrize("name", NAMES[1:])
-def test_any_batch_shape(env: PackingEnv, name: str) -> None:
-    policy = baselines(env, BASELINES)[name]
+    if name == NAMES[0]:
+        return  # which draws anew
     states = torch.stack([random_states(env, steps) for steps in (1, 2, 3)])  # (3, 4)
     wanted = torch.stack([policy(row.clone())["action"] for row in states])
     assert policy(states.clone())["action"].equal(wanted)
     assert policy(states[2, 1].clone())["action"].equal(wanted[2, 1])
-
-
-@pytest.mark.parametrize("name", NAMES[1:])
-def test_z_map_is_made_again_where_it_is_left_out(env: PackingEnv, name: str) -> None:
-    policy, state = baselines(env, BASELINES)[name], random_states(env, 3)
-    wanted = policy(state.clone())["action"]
-    assert policy(state.exclude("z_map"))["action"].equal(wanted)
+    assert policy(states.exclude("z_map"))["action"].equal(wanted)  # made again where it is left out
 
 
 def test_in_keys_are_what_the_environment_shows() -> None:
@@ -369,13 +275,8 @@ def test_chunks_do_not_change_the_choice(monkeypatch: pytest.MonkeyPatch) -> Non
     env = boxes_env(1, 3)
     state = random_states(env, 4)
     wanted = MaximalAccessibleSpace(env)(state.clone())["action"]
-    monkeypatch.setattr("torchrl_gpu.policies.packing.spaces._CHUNK", 1)
+    monkeypatch.setattr("torchrl_gpu.policies.packing.maximal_spaces._ELEMENTS_AT_ONCE", 1)
     assert MaximalAccessibleSpace(env)(state)["action"].equal(wanted)
-
-
-def test_num_candidates_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="num_candidates must be at least 1; got 0"):
-        MaximalAccessibleSpace(small_env(), num_candidates=0)
 
 
 def test_random_legal_is_uniform_and_repeats_with_the_seed() -> None:
@@ -401,16 +302,7 @@ def test_random_legal_is_uniform_and_repeats_with_the_seed() -> None:
 def test_same_actions_on_the_gpu_without_a_sync(name: str) -> None:
     env = boxes_env(1, 3)
     state = random_states(env, 3)
-    device_env = PackingEnv(
-        4,
-        bin_size=env.bin_size,
-        resolution=env.resolution,
-        items=env.items,
-        visible_items=3,
-        orientations="axis",
-        device="cuda",
-        seed=3,
-    )
+    device_env = boxes_env(1, 3, device="cuda")
     policy, on_device = baselines(device_env, BASELINES)[name], state.to("cuda")
     policy(on_device.clone())  # the first call loads kernels
     torch.cuda.set_sync_debug_mode("error")

@@ -11,7 +11,7 @@ from tests.no_host_reads import NoHostReads
 from tests.tolerances import TOLERANCE, assert_near
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.policies import AgentSpace, PlacementScores
+from torchrl_gpu.policies import AgentSpace, PlacementAtoms, PlacementQuantiles, PlacementScores
 from torchrl_gpu.policies.packing import RandomLegal
 
 
@@ -21,7 +21,6 @@ def packing_env(num_envs: int = 6, **changes: object) -> PackingEnv:
 
 
 def scores_of(env: PackingEnv, seed: int = 0) -> PlacementScores:
-    """A small network none of whose weights is 0."""
     torch.manual_seed(seed)
     network = PlacementScores(AgentSpace.of(env), channels=4, blocks=1)
     nn.init.normal_(network.advantage.weight)
@@ -51,17 +50,12 @@ def test_advantages_of_legal_actions_sum_to_0() -> None:
     assert_near(advantage.sum(1) / legal.sum(1), torch.zeros(len(q)))
 
 
-def test_a_state_without_a_legal_action_has_finite_scores() -> None:
-    env = packing_env(num_items=1)
-    state = states(env, 1)
+def test_a_fresh_network_prefers_nothing_and_scores_are_finite_where_nothing_is_legal() -> None:
+    env = packing_env()
+    q = q_of(PlacementScores(AgentSpace.of(env), channels=4, blocks=1), state := states(env))
+    assert_near(q, q[:, :1].expand_as(q))
     state["legal_mask"] = torch.zeros_like(state["legal_mask"])
     assert q_of(scores_of(env), state).isfinite().all()
-
-
-def test_a_fresh_network_prefers_nothing() -> None:
-    env = packing_env()
-    q = q_of(PlacementScores(AgentSpace.of(env), channels=4, blocks=1), states(env))
-    assert_near(q, q[:, :1].expand_as(q))
 
 
 def test_it_does_not_matter_in_which_slot_an_item_is() -> None:
@@ -94,29 +88,13 @@ def test_its_weights_fit_any_other_bin(other: dict[str, object]) -> None:
     assert q.isfinite().all()
 
 
-def test_it_is_convolutional() -> None:
-    # Far from the walls and with the means over the map held (no blocks), an item beside the same pile scores the same.
-    env = packing_env(1, bin_size=(12.0, 12.0, 5.0), resolution=12, visible_items=1, orientations="fixed")
-    torch.manual_seed(0)
-    network = PlacementScores(AgentSpace.of(env), channels=4, blocks=0)
-    nn.init.normal_(network.advantage.weight)
-    item = torch.tensor([[int((env._sizes[:-1, 0, :3] == 1).all(-1).nonzero())]])  # a cube of one cell
-    scores = []
-    for shift in (0, 3):
-        heightmap = torch.zeros(1, 12, 12)
-        heightmap[0, 4 + shift, 4 + shift] = 2.0
-        made = env.restore(env.reset().update({"box_heightmap": heightmap, "item_id": item}))
-        scores.append(q_of(network, made).view(12, 12)[2 + shift : 7 + shift, 2 + shift : 7 + shift])
-    assert scores[0].std() > 1e-3
-    assert_near(scores[1], scores[0])
-
-
 @pytest.mark.parametrize("batch", [(6,), (2, 3), (1, 6, 1)])
 def test_any_batch_shape(batch: tuple[int, ...]) -> None:
     env = packing_env()
     network, state = scores_of(env), states(env)
     shaped = [state[key].reshape(*batch, *state[key].shape[1:]) for key in network.in_keys]
-    q = network(*shaped)
+    with NoHostReads():
+        q = network(*shaped)
     assert q.shape == (*batch, env.num_actions)
     assert_near(q.reshape(6, -1), q_of(network, state))
 
@@ -141,8 +119,28 @@ def test_every_weight_learns() -> None:
     assert all(w.grad.abs().sum() > 0 for name, w in network.named_parameters() if name != "advantage.bias")
 
 
-def test_nothing_is_read_back() -> None:
+# -- distributions --
+
+
+def test_quantiles_of_every_placement() -> None:
     env = packing_env()
-    network, state = scores_of(env), states(env)
-    with NoHostReads():
-        q_of(network, state)
+    seen, network = states(env), PlacementQuantiles(AgentSpace.of(env), channels=4, blocks=1)
+    torch.nn.init.normal_(network.scores.advantage.weight)
+    given = [seen[key] for key in network.in_keys]
+    taus = torch.tensor([0.1, 0.5, 0.9])
+    values = network(*given, taus)
+    assert values.shape == (6, 3, env.num_actions)
+    assert_near(network(*given, taus.expand(6, 3)), values)
+    assert_near(network(*given, taus[1:2])[:, 0], values[:, 1])
+    assert_near(network(*(value[4] for value in given), taus), values[4])
+    assert not torch.equal(values[:, 0], values[:, 2])
+
+
+def test_atoms_of_every_placement() -> None:
+    env = packing_env()
+    seen, network = states(env), PlacementAtoms(AgentSpace.of(env), num_atoms=7, channels=4, blocks=1)
+    given = [seen[key] for key in network.in_keys]
+    logits = network(*given)
+    assert logits.shape == (6, env.num_actions, 7)
+    assert_near(network(*(value.reshape(2, 3, *value.shape[1:]) for value in given)).flatten(0, 1), logits)
+    assert not [name for name, _ in network.named_parameters() if "trunk.value" in name or "trunk.advantage" in name]

@@ -30,8 +30,8 @@ from tests.streaming.ros2.robots import (
 )
 from tests.streaming.viewers import hub_of, server
 from torchrl_gpu.policies import AgentSpace, InferencePolicy
-from torchrl_gpu.policies.networks.perceptron import Perceptron
-from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.policies.networks.vectors import Perceptron
+from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.streaming import RosBridge
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, FLOATS, IMAGE, JOINTS
 

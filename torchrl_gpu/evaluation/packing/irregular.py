@@ -20,7 +20,7 @@ from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults
 from torchrl_gpu.evaluation.reports import print_whole
 from torchrl_gpu.evaluation.suite import TableOptions
-from torchrl_gpu.policies.packing.irregular_baselines import (
+from torchrl_gpu.policies.packing.heuristics import (
     BOTH,
     DEEPEST,
     LESS_WASTE,

@@ -28,7 +28,7 @@ from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.reports import without_noise
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite, TableOptions
 from torchrl_gpu.policies.packing import baselines
-from torchrl_gpu.policies.packing.irregular_baselines import RULE
+from torchrl_gpu.policies.packing.heuristics import RULE
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
 from torchrl_gpu.policies.policy import Policy
 

@@ -8,14 +8,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from torchrl_gpu.policies.actors import DeterministicActor, Squash, Squashing
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, quantile_error, quantile_huber, weighted_mean
+from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.policies.risk import Risk, RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace, detached, observed
-from torchrl_gpu.policies.squashing import DeterministicActor, Squash, Squashing
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, fixed, target_of, weight_pairs
-from torchrl_gpu.policies.tensordict_module import Entry
 from torchrl_gpu.system import arguments
 
 
@@ -81,7 +81,6 @@ class ACIQN(Agent):
 
     @property
     def actor(self) -> DeterministicActor:
-        """The online actor."""
         return cast("DeterministicActor", self.policy.module)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:

@@ -11,12 +11,11 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
-from torchrl_gpu.policies.agents.legal import end_without_actions
 from torchrl_gpu.policies.agents.shapes import Shape, check_network
-from torchrl_gpu.policies.exploration import EpsilonGreedy
+from torchrl_gpu.policies.exploration import EpsilonGreedy, EpsilonGreedyModule
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.risk import RiskLevel
-from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.spaces import AgentSpace, end_without_actions
 from torchrl_gpu.policies.targets import TargetUpdate
 from torchrl_gpu.policies.weights import drop_settings
 from torchrl_gpu.system import arguments
@@ -73,7 +72,7 @@ class Agent(nn.Module, ABC):
             wanted, came = ("discrete", "continuous") if self.discrete else ("continuous", "discrete")
             raise ValueError(f"{self.name}: want a {wanted} action; that of {space.source} is {came}")
         self.space, self.gamma, self.n_steps, self.targets = space, gamma, n_steps, targets
-        self.exploration = None if exploration is None else exploration.module(space)
+        self.exploration = None if exploration is None else EpsilonGreedyModule(exploration, space)
         self.register_load_state_dict_pre_hook(drop_settings)
 
     @property
@@ -173,7 +172,6 @@ class Agent(nn.Module, ABC):
 
     @property
     def parameters_to_train(self) -> list[Tensor]:
-        """All weights to train."""
         return [weight for group in self.parameter_groups.values() for weight in group]
 
     def _checked(self, network: nn.Module, gives: Sequence[Shape], takes: Sequence[Shape] = ()) -> nn.Module:

@@ -8,13 +8,13 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.objectives import DDPGLoss, HardUpdate
 
+from torchrl_gpu.policies.actors import DeterministicActor, Squash, Squashing
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import weighted_mean
+from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.policies.spaces import AgentSpace, observed
-from torchrl_gpu.policies.squashing import DeterministicActor, Squash, Squashing
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, forget_settings, loss_pairs
-from torchrl_gpu.policies.tensordict_module import Entry
 from torchrl_gpu.system import arguments
 
 

@@ -10,11 +10,10 @@ from torch import Tensor
 from torchrl.objectives import DQNLoss, HardUpdate
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
-from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.exploration import EpsilonGreedy
-from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.policy import Entry
+from torchrl_gpu.policies.spaces import AgentSpace, greedy_module
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, forget_settings, loss_pairs
-from torchrl_gpu.policies.tensordict_module import Entry
 
 
 @final

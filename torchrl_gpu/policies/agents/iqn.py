@@ -12,13 +12,12 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
-from torchrl_gpu.policies.agents.legal import greedy_module, legal_values, of_action
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, quantile_error, quantile_huber, weighted_mean
 from torchrl_gpu.policies.networks.quantile_embedding import in_parts
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.risk import Risk, RiskLevel, midpoints
-from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
+from torchrl_gpu.policies.spaces import AgentSpace, greedy_module, in_keys, legal_values, observed, of_action
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, target_of, weight_pairs
 from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.policies.wrapper import PolicyWrapper

@@ -8,12 +8,10 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
+from torchrl_gpu.policies.actors import CategoricalActor, Squash, SquashedGaussianActor, Squashing
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
-from torchrl_gpu.policies.agents.legal import end_without_actions
 from torchrl_gpu.policies.losses import Total, clipped_surrogate, generalized_advantage, standardized, weighted_mean
-from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
-from torchrl_gpu.policies.squashing import Squash, Squashing
-from torchrl_gpu.policies.stochastic import CategoricalActor, SquashedGaussianActor
+from torchrl_gpu.policies.spaces import AgentSpace, end_without_actions, in_keys, observed
 from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
 

@@ -12,13 +12,12 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import NoisyLinear
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
-from torchrl_gpu.policies.agents.legal import greedy_module, legal_values, of_action
 from torchrl_gpu.policies.agents.shapes import checked_in_keys
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import cross_entropy, discounted, project, weighted_mean
-from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
+from torchrl_gpu.policies.policy import Entry
+from torchrl_gpu.policies.spaces import AgentSpace, greedy_module, in_keys, legal_values, observed, of_action
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, target_of, weight_pairs
-from torchrl_gpu.policies.tensordict_module import Entry
 from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
 
@@ -77,7 +76,6 @@ class Rainbow(Agent):
 
     @property
     def online(self) -> ExpectedScores:
-        """The online network."""
         return cast("ExpectedScores", self.policy[0].module)
 
     @set_exploration_type(ExplorationType.RANDOM)  # noise on

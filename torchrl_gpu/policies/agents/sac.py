@@ -10,11 +10,11 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from torchrl_gpu.policies.actors import GaussianActor, Squash, Squashing
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, weighted_mean
 from torchrl_gpu.policies.spaces import AgentSpace, detached, observed
-from torchrl_gpu.policies.squashing import GaussianActor, Squash, Squashing
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, fixed, target_of, weight_pairs
 from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments

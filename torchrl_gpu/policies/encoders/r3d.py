@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal, final
+from urllib.parse import urlparse
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
 from torchrl_gpu.policies.encoders.clips import Projection, VideoEncoder, register_encoder
-from torchrl_gpu.policies.encoders.weights import kinetics_weights
 from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments
 
@@ -29,6 +31,24 @@ class FrozenBatchNorm3d(nn.BatchNorm3d):
         return batch_norm(
             input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
         )
+
+
+def kinetics_weights() -> dict[str, Tensor]:
+    """Weights of torchvision's `r3d_18` after Kinetics-400, from torch's cache or, the first time, the network."""
+    from torchvision.models.video import R3D_18_Weights
+
+    url = R3D_18_Weights.KINETICS400_V1.url
+    try:
+        found: dict[str, Tensor] = torch.hub.load_state_dict_from_url(
+            url, map_location="cpu", progress=False, check_hash=True, weights_only=True
+        )
+    except (OSError, RuntimeError) as error:  # of the first kind are all errors of urllib
+        place = Path(torch.hub.get_dir()) / "checkpoints" / os.path.basename(urlparse(url).path)
+        raise ValueError(
+            f"R3D18: want its Kinetics weights from torch's cache or the network; got {type(error).__name__}: {error}."
+            f" Fetch {url} elsewhere and place it at {place}, or name its path: pretrained: PATH"
+        ) from error
+    return found
 
 
 @register_encoder

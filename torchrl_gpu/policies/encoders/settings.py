@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import pickle
+import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import torch
 
 from torchrl_gpu.policies.encoders.clips import ENCODERS, VideoEncoder
-from torchrl_gpu.policies.encoders.weights import read_weights
 from torchrl_gpu.policies.weights import check_weights
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.archives import refused
 
 
 @dataclass(frozen=True)
@@ -80,3 +84,20 @@ class ClipEncoder:
         check_weights(where, adapted, encoder)
         encoder.load_state_dict(adapted)
         return encoder
+
+
+def read_weights(path: Path) -> dict[str, Any]:
+    """The dict that `torch.save` wrote, on the CPU; ValueError where a file holds code or something else."""
+    where = f"weights {path}"
+    if not path.is_file():
+        raise FileNotFoundError(f"{where}: want an existing file; got none there")
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)  # also in the older format of torchvision's
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{where}: want tensors only; got {refused(error)}") from error
+    except (RuntimeError, EOFError, KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+        reason = " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:1]])
+        raise ValueError(f"{where}: want a complete file as torch.save writes it; got {reason}") from error
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{where}: want a state dict; got a {type(found).__name__}")
+    return dict(found)

@@ -102,7 +102,6 @@ class Simple3DCNN(_PatchEncoder):
 
 
 def _cells(encoder: VideoEncoder) -> int:
-    """Places of the last convolution's map."""
     *_, height, width = encoder.clip_shape
     for name, side in (("height", height), ("width", width)):
         if side % _CELL:

@@ -16,13 +16,13 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
+from torchrl_gpu.policies.actors import CategoricalActor
 from torchrl_gpu.policies.export.manifest import elements_of, manifest_of
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.loading import load_policy
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
-from torchrl_gpu.policies.stochastic import CategoricalActor
-from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.system.arguments import choice, refuse
@@ -45,23 +45,18 @@ def export_policy(
     *,
     classes: Sequence[type] = (),
 ) -> Path:
-    """Exports a policy as one graph, masks and normalisation inside, for batches of any size, with its manifest.
+    """Exports a policy as one graph, masks and normalisation inside, for batches of any size; the path of the file.
 
-    The graph takes the observations that `policy.in_keys` names and gives `action`. Before anything is written under
-    the name that was asked for, the file is opened again, by ONNX Runtime or by torch, and must decide as the policy
-    does on batches of several sizes. Beside it come `NAME.json`, see `manifest_of`, and `NAME.leapp.yaml`, the same for
-    NVIDIA's LEAPP runtimes, for a batch of one.
-
-    The hierarchical packer is no graph: its decisions need the environment's kernels and item maps.
+    The graph takes the observations that `policy.in_keys` names and gives `action`. The file is opened again, by ONNX
+    Runtime or by torch, and must decide as the policy does on batches of several sizes. Beside it come `NAME.json`, see
+    `manifest_of`, and `NAME.leapp.yaml`, the same for NVIDIA's LEAPP runtimes, for a batch of one. The hierarchical
+    packer is no graph: its decisions need the environment's kernels and item maps.
 
     Args:
         policy: What `load_policy` gave, or the file that it takes.
         out: The file; its suffix is the format's.
         format: "onnx", which needs the extra `export`, or "pt2", a program that `torch.export.load` reads.
         classes: As in `load_policy`, where a file is given.
-
-    Returns:
-        The file.
 
     Raises:
         ValueError: The policy cannot be exported, or the exported one decides otherwise.
@@ -235,10 +230,9 @@ def _describe(policy: InferencePolicy, out: Path, format: str, worst: float) -> 
 
 
 def leapp(policy: InferencePolicy, manifest: dict[str, Any]) -> dict[str, Any]:
-    """LEAPP 0.7 description of a graph of one node (github.com/nvidia-isaac/leapp, "generated configs").
+    """LEAPP 0.7 description of a graph of one node, for a batch of one (github.com/nvidia-isaac/leapp).
 
-    Shapes are those of a batch of one. `kind`, which is free there, is left out: none of its own words fits these
-    observations.
+    `kind`, which is free there, is left out: none of its own words fits these observations.
     """
 
     def port(entry: dict[str, Any]) -> dict[str, Any]:

@@ -7,14 +7,13 @@ from torchrl_gpu.policies.packing.heuristics import (
     HeightmapMinimization,
     LeastSurfaceArea,
     RandomLegal,
+    VolumeSorted,
     baselines,
 )
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.hierarchical.pile_values import PileValuePacker, PileValues
-from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, OnlineBinPacking
+from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, MaximalAccessibleSpace, OnlineBinPacking
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic
-from torchrl_gpu.policies.packing.spaces import MaximalAccessibleSpace
-from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
 
 __all__ = [
     "BASELINES",

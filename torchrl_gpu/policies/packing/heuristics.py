@@ -1,4 +1,4 @@
-"""The baselines of packing: heuristics over all placements of a batch of bins, on the device."""
+"""The baselines of packing, on the device: heuristics over all placements, and the rows of evaluation tables."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.env import SORT_KEYS
 from torchrl_gpu.policies.exploration import random_legal
-from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, OnlineBinPacking
-from torchrl_gpu.policies.packing.placements import PlacementHeuristic, Placements, first_best
-from torchrl_gpu.policies.packing.spaces import MaximalAccessibleSpace
-from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
+from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker
+from torchrl_gpu.policies.packing.hierarchical.pile_values import PileValuePacker
+from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, MaximalAccessibleSpace, OnlineBinPacking
+from torchrl_gpu.policies.packing.placements import Form, PlacementHeuristic, Placements, checked_entries, first_best
+from torchrl_gpu.system import arguments
+
+RANDOM, DEEPEST, RULE = "random", "deepest bottom left", "box order + HM"
+LESS_WASTE, VALUES = "least waste + HM", "pile values"
+WORKER, MANAGER, BOTH = "box order + worker", "manager + HM", "manager + worker"
+_PER_ITEM = ("item_id", "legal_mask", "z_map", "item_top", "item_bottom")
 
 
 @final
@@ -100,6 +107,48 @@ def _joint_extent(occupied: Tensor, first: Tensor, extent: Tensor) -> Tensor:
     return (torch.maximum(high, first + extent) - torch.minimum(low, first)).double()
 
 
+@final
+class VolumeSorted(TensorDictModuleBase):
+    """Wrapper policy: the visible item of largest volume that has a legal placement, placed by another policy.
+
+    The other policy sees that item alone, as an environment with K = 1 would show it. Of equal volumes the first slot
+    goes first; where nothing is legal the action is 0.
+
+    Args:
+        env: Gives the volumes of the items, which an `AgentSpace` does not hold.
+        inner: Places the item; reads and writes what a policy of an environment with K = 1 does.
+        by: "volume", or "box" for that of the bounding box.
+    """
+
+    def __init__(self, env: PackingEnv, inner: TensorDictModuleBase, by: str = "volume") -> None:
+        super().__init__()
+        key = SORT_KEYS[arguments.choice("VolumeSorted", "by", by, SORT_KEYS)]
+        self.volume = key(env.catalogue, env.bin)
+        self._maps, self.inner = env.action_shape, inner
+        self.in_keys = list(dict.fromkeys(["legal_mask", "item_id", *inner.in_keys]))
+        self.out_keys = ["action"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        batch = tensordict.shape
+        forms: dict[str, Form] = {"legal_mask": (torch.bool, self._maps), "item_id": (torch.int64, self._maps[:1])}
+        if tensordict.get("z_map", None) is not None:
+            forms["z_map"] = torch.float32, self._maps
+        legal, item_id, *_ = checked_entries("VolumeSorted", tensordict, forms, self.volume.device)
+        volume = self.volume[item_id.clamp(0, len(self.volume) - 1)]  # (…, K)
+        slot = torch.where(legal.flatten(-3).any(-1), volume, -1.0).argmax(-1)
+        entries = tensordict.select(*self.in_keys, strict=False).items()
+        alone = {key: _take(value, slot) if key in _PER_ITEM else value for key, value in entries}
+        alone["action_mask"] = alone["legal_mask"].flatten(len(batch))
+        placed = self.inner(TensorDict(alone, batch_size=batch, device=tensordict.device)).get("action")
+        return tensordict.set("action", slot * legal.shape[-3:].numel() + placed)
+
+
+def _take(value: Tensor, slot: Tensor) -> Tensor:
+    """The `slot` (…) of `value` (…, K, rest), kept as an axis of one."""
+    index = slot[(..., *[None] * (value.ndim - slot.ndim))]
+    return value.take_along_dim(index.expand(*slot.shape, 1, *value.shape[slot.ndim + 1 :]), slot.ndim)
+
+
 BASELINES: dict[str, tuple[str, Callable[[PackingEnv], TensorDictModuleBase]]] = {
     "random": ("random legal", RandomLegal),
     "first-fit": ("first fit", FirstFit),
@@ -119,3 +168,47 @@ def baselines(env: PackingEnv, words: Sequence[str] = SHOWN) -> dict[str, Tensor
     """Baselines by name, keys of `BASELINES`; with several visible items, the largest that fits goes first."""
     made = {BASELINES[word][0]: BASELINES[word][1](env) for word in words}
     return made if env.visible_items == 1 else {name: VolumeSorted(env, policy) for name, policy in made.items()}
+
+
+@final
+class RandomItem(TensorDictModuleBase):
+    """A visible item drawn from those that fit, at a placement drawn from its legal ones; 0 where nothing is legal.
+
+    `RandomLegal` draws from the placements of all items at once, and so the small ones, which have more, more often.
+    """
+
+    def __init__(self, env: PackingEnv) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = ["legal_mask"], ["action"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        legal = tensordict.get("legal_mask").flatten(-3)  # (…, K, O·Gx·Gy)
+        slot = random_legal(legal.any(-1))
+        place = random_legal(legal.take_along_dim(slot[..., None, None], -2).squeeze(-2))
+        return tensordict.set("action", slot * legal.shape[-1] + place)
+
+
+def irregular_baselines(
+    env: PackingEnv, packer: HierarchicalPacker, learned: bool = True
+) -> dict[str, TensorDictModuleBase]:
+    """Policies by name: those that Huang et al., RA-L 8(1), 2023, compare, deepest bottom left and two of ours.
+
+    Args:
+        env: Shows the largest items, `order="box"`; with one visible item there is no choice, and no manager.
+        packer: Made for `env`; the others share its networks and what it knows of the items.
+        learned: Whether the networks are trained; if not they repeat the rules, and their rows are left out.
+            Pile values come with the package.
+    """
+    policies: dict[str, TensorDictModuleBase] = {
+        RANDOM: RandomItem(env),
+        DEEPEST: VolumeSorted(env, DeepestBottomLeft(env), by="box"),
+        RULE: packer.choosing("box", "growth"),
+    }
+    if env.visible_items > 1:
+        policies[LESS_WASTE] = packer.choosing("waste", "growth")
+    policies[VALUES] = PileValuePacker(env)
+    if learned:
+        policies[WORKER] = packer.choosing("box", "learned")
+    if learned and env.visible_items > 1:
+        policies |= {MANAGER: packer.choosing("learned", "growth"), BOTH: packer.choosing("learned", "learned")}
+    return policies

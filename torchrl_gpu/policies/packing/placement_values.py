@@ -62,18 +62,13 @@ class LinearPlacementValues(nn.Module):
 
     They are comparable only between placements of one box on one pile. Valued are the placements that are wedged:
     moved by one place of the grid, one way or the other along x, and one way or the other along y, they would not be
-    legal or would rest higher. Of more than `candidates` the lowest count, of equal ones those nearest to the corner of
-    the bin. Where anything is legal, at least one placement is wedged.
-
-    Numbers are shares of the bin's sides, so that the weights fit bins and boxes of other sizes; see `numbers`.
+    legal or would rest higher; where anything is legal, one is. Of more than `candidates` the lowest count, then those
+    nearest to the corner of the bin. Features are shares of the bin's sides, so that weights fit bins of other sizes.
 
     Args:
         space: Gives the bin and the grid of placements.
         weights: One for each of `NAMES`.
         candidates: M, most placements that are valued.
-
-    Raises:
-        ValueError: There is another number of weights, they are not finite, or `candidates` is below 1.
     """
 
     in_keys: ClassVar = ["box_heightmap", "item_size", "z_map", "legal_mask"]
@@ -90,10 +85,7 @@ class LinearPlacementValues(nn.Module):
         self.register_buffer("weight", named_weights(where, NAMES, weights))
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
-        """Values (…, K·O·Gx·Gy) float32 of all placements, `NEVER` where one is not legal or not one of the candidates.
-
-        Observations are of any batch shape, as in `PlacementFeatures`.
-        """
+        """Values (…, K·O·Gx·Gy) float32 of all placements, `NEVER` where one is not legal or no candidate."""
         batch, maps = item_size.shape[:-3], legal_mask.shape[-4:]
         heights = box_heightmap.reshape(-1, *self.bin.cells) / self.bin.size[2]
         z_map, legal = z_map.reshape(-1, *maps), legal_mask.reshape(-1, *maps)

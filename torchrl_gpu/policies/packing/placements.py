@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 from torchrl_gpu.system import arguments
 
 Form = tuple[torch.dtype, Sequence[int | None]]
@@ -47,9 +48,8 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
     """Stateless policy that scores every legal placement at once.
 
     It reads `legal_mask`, `box_heightmap`, `item_id` and, where the environment shows it, `z_map` (made again where it
-    does not), over any batch shape, and writes `action`, int64; 0 where nothing is legal. Equally good placements: the
-    one with the lowest action. An id that is no row of the catalogue counts as an empty slot. An entry that is missing,
-    or of another dtype, shape or device than the environment's, is a ValueError.
+    does not), over any batch shape, and writes `action`, int64, the lowest of equally good ones; 0 where nothing is
+    legal. An id that is no row of the catalogue counts as an empty slot.
 
     Args:
         env: Gives the items, the bin and the kernels, which an `AgentSpace` does not hold; nothing of its state.
@@ -111,6 +111,19 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
     def levels(self, metres: Tensor) -> Tensor:
         """Heights as whole multiples of the bin's tolerance, float64."""
         return (metres.double() / self.bin.tolerance).round()
+
+
+def placed_at(
+    item: Tensor, orientation: Tensor, place: Tensor, z: Tensor, catalogue: Catalogue, bin_: Bin
+) -> Placement:
+    """Placements of items (…), −1 for none, at places gx · Gy + gy of the grid and base `z`, metres; flattened."""
+    sides = catalogue.extent[item.clamp_min(0), orientation]
+    along_y = bin_.grid[1]
+    x, y = (
+        grid_positions(sides[..., axis], bin_.cells[axis], bin_.step)[0].gather(-1, at[..., None])[..., 0]
+        for axis, at in ((0, place // along_y), (1, place % along_y))
+    )
+    return Placement(*(each.flatten() for each in (item, orientation, x, y, z)))
 
 
 def checked_entries(

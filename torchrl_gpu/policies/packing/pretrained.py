@@ -14,14 +14,13 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
-from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.packing.ntuple.packed_tables import images_of, spread
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.ntuple.values import MOST_LEVELS
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
-from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policies.tensor_files import read_json, read_tensors
-from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.policies.policy import Entry
+from torchrl_gpu.policies.spaces import AgentSpace, greedy_module
+from torchrl_gpu.policies.weights import read_json, read_tensors
 from torchrl_gpu.system.arguments import shown, tensor, whole
 
 FORMAT = "torchrl_gpu packing tables, 1"

@@ -1,13 +1,15 @@
-"""A dueling, fully convolutional score for every placement."""
+"""Fully convolutional networks over all placements: Q-values, actor and critic, distributions of the return."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
+from torchrl.modules import NoisyLinear
 
+from torchrl_gpu.policies.networks.quantile_embedding import TauEmbedding
 from torchrl_gpu.policies.packing.features import PlacementFeatures
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
@@ -41,21 +43,23 @@ class PlacementScores(nn.Module):
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
         """Q-values (…, K·O·Gx·Gy) float32 of observations of any batch shape, as in `PlacementFeatures`."""
-        planes, legal, batch = placement_planes(self, box_heightmap, item_size, z_map, legal_mask)
-        return self.dueling(self.maps(planes), legal).view(*batch, -1)
+        maps, legal, batch = self.maps(box_heightmap, item_size, z_map, legal_mask)
+        return self.dueling(maps, legal).view(*batch, -1)
 
-    def maps(self, planes: Tensor) -> Tensor:
-        """Maps (B·J, C, Gx, Gy) of planes (B, J, P, Gx, Gy)."""
-        maps = relu(self.stem(planes.flatten(0, 1)))
+    def maps(self, *observations: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+        """Maps (B·J, C, Gx, Gy), legal actions (B, A) and the batch shape of the inputs of `forward`."""
+        batch = observations[1].shape[:-3]  # of `item_size`
+        flat = [each.reshape(-1, *each.shape[len(batch) :]) for each in observations]
+        maps = relu(self.stem(self.features(*flat).flatten(0, 1)))
         for block in self.blocks:
             maps = block(maps)
-        return maps
+        return maps, flat[-1].flatten(1), batch
 
     def dueling(self, maps: Tensor, legal: Tensor) -> Tensor:
         """Q-values (B, A) float32 of maps (B·J, C, Gx, Gy) under legal actions (B, A)."""
         num = legal.shape[0]
         advantage = self.advantage(maps).reshape(num, -1).float()
-        value = self.value(pooled(maps).unflatten(0, (num, -1)).mean(1)).float()  # (B, 1)
+        value = self.value(_pooled_items(maps, num)).float()  # (B, 1)
         count = legal.sum(1, keepdim=True).clamp_min(1)
         mean = torch.where(legal, advantage, 0.0).sum(1, keepdim=True) / count
         return value + advantage - mean
@@ -71,19 +75,111 @@ class _Block(nn.Module):
         self.out = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, maps: Tensor) -> Tensor:
-        hidden = self.near(maps) + self.far(pooled(maps))[..., None, None]
+        hidden = self.near(maps) + self.far(_pooled(maps))[..., None, None]
         return relu(maps + self.out(relu(hidden)))
 
 
-def placement_planes(scores: PlacementScores, *observations: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-    """Planes (B, J, P, Gx, Gy), legal actions (B, A) and the batch shape of the inputs of `PlacementScores`."""
-    heightmap, item_size, z_map, legal = observations
-    batch = item_size.shape[:-3]
-    legal = legal.reshape(-1, *legal.shape[-4:])
-    heightmap, item_size = heightmap.reshape(-1, *heightmap.shape[-2:]), item_size.reshape(-1, *item_size.shape[-3:])
-    return scores.features(heightmap, item_size, z_map.reshape(legal.shape), legal), legal.flatten(1), batch
-
-
-def pooled(maps: Tensor) -> Tensor:
+def _pooled(maps: Tensor) -> Tensor:
     """Mean and maximum over the map, (B, 2·C)."""
     return torch.cat([maps.mean((-2, -1)), maps.amax((-2, -1))], -1)
+
+
+def _pooled_items(maps: Tensor, rows: int) -> Tensor:
+    """Mean over the items of each row of their pooled maps (B·J, C, Gx, Gy), (B, 2·C)."""
+    return _pooled(maps).unflatten(0, (rows, -1)).mean(1)
+
+
+class _HalfOfScores(nn.Module):
+    """One head of `PlacementScores` on a trunk of its own; arguments as there."""
+
+    in_keys: ClassVar = PlacementScores.in_keys
+    unused: ClassVar[str]  # the other head
+
+    def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
+        super().__init__()
+        self.trunk = PlacementScores(space, channels, blocks)
+        delattr(self.trunk, self.unused)
+
+
+@final
+class PlacementLogits(_HalfOfScores):
+    """PPO actor: logits (…, A) float32 of all placements, equal at first."""
+
+    unused = "value"
+
+    def forward(self, *observations: Tensor) -> Tensor:
+        maps, legal, batch = self.trunk.maps(*observations)
+        return self.trunk.advantage(maps).float().reshape(*batch, legal.shape[-1])
+
+
+@final
+class PlacementValue(_HalfOfScores):
+    """PPO critic: values (…, 1) float32 of bins with their visible items."""
+
+    unused = "advantage"
+
+    def forward(self, *observations: Tensor) -> Tensor:
+        maps, legal, batch = self.trunk.maps(*observations)
+        return self.trunk.value(_pooled_items(maps, len(legal))).float().reshape(*batch, 1)
+
+
+@final
+class PlacementQuantiles(nn.Module):
+    """Quantiles for every placement, for `IQN`: those of `PlacementScores`, whose maps are multiplied by features of τ.
+
+    Args:
+        space, channels, blocks: As in `PlacementScores`.
+    """
+
+    in_keys: ClassVar = PlacementScores.in_keys
+
+    def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
+        super().__init__()
+        self.scores = PlacementScores(space, channels, blocks)
+        self.taus = TauEmbedding(channels)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Quantiles (…, U, A) float32 of the inputs of `PlacementScores`, followed by τ (…, U) or (U,)."""
+        *observations, taus = inputs
+        maps, legal, batch = self.scores.maps(*observations)
+        num, number = legal.shape[0], taus.shape[-1]
+        maps = maps.unflatten(0, (num, 1, -1))  # (B, 1, J, C, Gx, Gy)
+        scale = self.taus(taus.expand(*batch, number).reshape(num, number))  # (B, U, C)
+        shaped = (maps * scale[:, :, None, :, None, None]).flatten(0, 2)
+        values = self.scores.dueling(shaped, legal.repeat_interleave(number, 0, output_size=num * number))
+        return values.view(*batch, number, -1)
+
+
+@final
+class PlacementAtoms(nn.Module):
+    """Distributions over fixed values for every placement, for `Rainbow`: dueling, with noisy last layers.
+
+    Args:
+        num_atoms: Values.
+        sigma: Initial size of the noise.
+        space, channels, blocks: As in `PlacementScores`.
+    """
+
+    in_keys: ClassVar = PlacementScores.in_keys
+
+    def __init__(
+        self, space: AgentSpace, num_atoms: int = 51, channels: int = 32, blocks: int = 2, sigma: float = 0.5
+    ) -> None:
+        super().__init__()
+        arguments.whole("PlacementAtoms", "num_atoms", num_atoms, 2)
+        arguments.number("PlacementAtoms", "sigma", sigma, 0)
+        self.num_atoms = num_atoms
+        self.trunk = PlacementScores(space, channels, blocks)
+        for head in ("advantage", "value"):
+            setattr(self.trunk, head, nn.Identity())  # made, and never used
+        self.advantage = NoisyLinear(channels, num_atoms, std_init=sigma)
+        self.value = NoisyLinear(2 * channels, num_atoms, std_init=sigma)
+
+    def forward(self, *observations: Tensor) -> Tensor:
+        """Logits (…, A, Z) float32 of the inputs of `PlacementScores`."""
+        maps, legal, batch = self.trunk.maps(*observations)
+        advantage = self.advantage(maps.movedim(1, -1)).float().reshape(legal.shape[0], -1, self.num_atoms)
+        value = self.value(_pooled_items(maps, legal.shape[0])).float()
+        count = legal.sum(1)[:, None].clamp_min(1)
+        mean = torch.where(legal[..., None], advantage, 0.0).sum(1) / count
+        return ((value - mean)[:, None] + advantage).view(*batch, -1, self.num_atoms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -39,7 +41,6 @@ def network(request: pytest.FixtureRequest) -> nn.Module:
 
 @pytest.fixture
 def images(request: pytest.FixtureRequest, network: nn.Module) -> Tensor:
-    """Five inputs of the network."""
     shape = next(shape for _, shape in NETWORKS.values() if isinstance(network, PlacementUNet) == (shape[0] == 3))
     return maps(5, *shape)
 
@@ -52,30 +53,6 @@ def test_a_score_for_every_place_of_any_grid(grid: tuple[int, int], depth: int) 
     assert scores.isfinite().all()
 
 
-def test_a_score_for_every_stack_of_views() -> None:
-    for cells in (8, 32):
-        scores = stirred(ViewResNet(7))(maps(3, 7, cells, cells))
-        assert scores.shape == (3,)
-        assert scores.dtype == torch.float32
-        assert scores.unique().numel() == 3
-
-
-def test_untrained_they_say_nothing(network: nn.Module, images: Tensor) -> None:
-    assert (network(images) == 0).all()
-
-
-def test_where_a_thing_is_decides_the_score() -> None:
-    # A thing 8 places further: the scores move with it, but for the walls, which the means of the groups feel.
-    network = stirred(PlacementUNet(2, channels=[8] * 2))
-    here, there = torch.zeros(2, 1, 2, 64, 64)
-    here[..., 30, 20], there[..., 38, 20] = 5.0, 5.0
-    with torch.no_grad():
-        first, second = network(here)[0], network(there)[0]
-    around = first[26:35, 16:25]
-    assert around.std() > 0.1
-    assert (second[34:43, 16:25] - around).abs().amax() < 1e-3 * around.abs().amax()
-
-
 @pytest.mark.parametrize(("encoder", "depth"), [("resnet18", 2), ("resnet18", 5), ("resnet50", 3), ("resnet50", 4)])
 def test_every_weight_of_the_u_net_learns(depth: int, encoder: str) -> None:
     network = stirred(PlacementUNet(4, encoder, [8] * depth))
@@ -83,18 +60,12 @@ def test_every_weight_of_the_u_net_learns(depth: int, encoder: str) -> None:
     assert idle(network) == []
 
 
-def test_every_weight_of_the_resnet_learns() -> None:
-    network = stirred(ViewResNet(7))
-    network(maps(2, 7, 64, 64)).square().sum().backward()
-    assert idle(network) == []
-
-
 def idle(network: nn.Module) -> list[str]:
-    """Weights that the loss did not reach."""
     return [name for name, weight in network.named_parameters() if weight.grad is None or not weight.grad.any()]
 
 
-def test_the_first_update_reaches_the_last_layer_and_the_second_all(network: nn.Module, images: Tensor) -> None:
+def test_untrained_they_say_nothing_and_the_second_update_reaches_all(network: nn.Module, images: Tensor) -> None:
+    assert (network(images) == 0).all()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()
@@ -103,20 +74,16 @@ def test_the_first_update_reaches_the_last_layer_and_the_second_all(network: nn.
     assert idle(network) == []
 
 
-def test_scores_do_not_depend_on_the_rest_of_the_batch(network: nn.Module, images: Tensor) -> None:
+def test_scores_do_not_depend_on_the_rest_of_the_batch_nor_on_the_mode(network: nn.Module, images: Tensor) -> None:
     stirred(network).train()
     with torch.no_grad():
         together, alone = network(images), torch.cat([network(image[None]) for image in images])
         others = network(torch.cat([images[:1], 100 * images[1:]]))
+        evaluated = network.eval()(images)
     assert_near(together, alone)
     assert_near(others[:1], together[:1])
     assert together.std() > 1e-4
-
-
-def test_training_and_evaluation_are_the_same(network: nn.Module, images: Tensor) -> None:
-    stirred(network)
-    with torch.no_grad():
-        assert torch.equal(network.train()(images), network.eval()(images))
+    assert torch.equal(together, evaluated)
     assert not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in network.modules())
     assert not list(network.buffers())  # a running mean would be one
 
@@ -152,19 +119,18 @@ def test_scores_are_float32_under_mixed_precision(network: nn.Module, images: Te
     assert (mixed - exact).abs().amax() < 0.1 * exact.abs().amax()
 
 
-@pytest.mark.parametrize("channels", [[], [8], [8] * 6])
-def test_depths_that_there_are_not(channels: list[int]) -> None:
-    with pytest.raises(ValueError) as error:
-        PlacementUNet(4, channels=channels)
-    assert str(error.value) == f"PlacementUNet: channels must be 2 to 5 widths; got {channels}"
-
-
-@pytest.mark.parametrize("encoder", ["resnet19", "vgg16", "efficientnet-b0"])
-def test_encoders_that_there_are_not(encoder: str) -> None:
-    with pytest.raises(ValueError) as error:
-        PlacementUNet(4, encoder)
-    wanted = "resnet18, resnet34, resnet50, resnet101, resnet152"
-    assert str(error.value) == f"PlacementUNet: encoder must be one of {wanted}; got {encoder!r}"
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"channels": []}, r"channels must be 2 to 5 widths; got \[\]"),
+        ({"channels": [8]}, r"channels must be 2 to 5 widths; got \[8\]"),
+        ({"channels": [8] * 6}, "channels must be 2 to 5 widths; got"),
+        ({"encoder": "vgg16"}, "encoder must be one of resnet18, resnet34, resnet50, .*; got 'vgg16'"),
+    ],
+)
+def test_depths_and_encoders_that_there_are_not(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^PlacementUNet: {message}"):
+        PlacementUNet(4, **changes)
 
 
 # -- the value of a state ---------------------------------------------------------------------------------------------

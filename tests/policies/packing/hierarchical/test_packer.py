@@ -27,7 +27,6 @@ DECISION = ("action", "slot", "variant", "place")
 
 
 def packer(env: PackingEnv, networks: PackerNetworks | None = None, **changes: Any) -> HierarchicalPacker:
-    """A packer of narrow networks and small views."""
     return HierarchicalPacker(env, networks or trained(), **{"view_cells": 8, **changes})
 
 
@@ -41,7 +40,6 @@ def states(env: PackingEnv) -> list[TensorDictBase]:
 
 @cache
 def scenes(kind: str) -> tuple[PackingEnv, list[tuple[TensorDictBase, list[Grown]]]]:
-    """An environment and its states, with `grown` of each of their rows."""
     env = ENVS[kind]()
     return env, [(state, [grown(env, row) for row in state]) for state in states(env)]
 
@@ -70,7 +68,6 @@ class NaivePacker:
         return max(fits, key=lambda k: (self.item_score(row, k, grown), -k), default=0)
 
     def item_score(self, row: TensorDictBase, k: int, grown: Grown) -> float:
-        """Score of one item."""
         item = row["item_id"][k]
         p, q = self.env.catalogue.extent[item, 0].tolist()
         volume = p * q * self.env.catalogue.height[item, 0].item() * self.env.bin.cell_area
@@ -93,7 +90,6 @@ class NaivePacker:
         return {action: float(scores[action - slot * per_item]) for action in near}
 
     def worker_scores(self, row: TensorDictBase, slot: int) -> Tensor:
-        """Of one orientation at a time, (O·Gx·Gy,)."""
         heightmap, planes, made = row["box_heightmap"][None], self.packer.planes, []
         for orientation in range(self.env.num_orientations):
             variant = row["item_id"][slot, None, None] * self.env.num_orientations + orientation
@@ -206,13 +202,6 @@ def test_untrained_it_is_the_largest_box_and_heightmap_minimisation(kind: str) -
         assert_near(*raised)
 
 
-def test_the_rules_are_the_untrained_networks() -> None:
-    env = solids_env()
-    learned, rule = (packer(env, narrow(), items=i, places=p) for i, p in (("learned", "learned"), ("box", "growth")))
-    for state in states(env):
-        assert torch.equal(learned(state.clone())["action"], rule(state.clone())["action"])
-
-
 # -- laws of its choices ----------------------------------------------------------------------------------------------
 
 
@@ -243,7 +232,6 @@ def exploring_packer(env: PackingEnv, epsilon: float = 1.0, item_epsilon: float 
 
 
 def repeated(state: TensorDictBase, times: int) -> TensorDictBase:
-    """One state many times over."""
     return state[:1].expand(times).clone()
 
 
@@ -293,20 +281,6 @@ def test_epsilon_of_zero_and_greedy_mode_explore_nothing(items: str) -> None:
         for mode in (ExplorationType.DETERMINISTIC, ExplorationType.MODE):
             with set_exploration_type(mode):
                 assert torch.equal(exploring_packer(env, items=items)(state.clone())["action"], wanted)
-
-
-@torch.no_grad()
-def test_a_wider_margin_only_adds_choices() -> None:
-    env, state = solids_env(), random_states(solids_env(), 4)
-    narrower, wider, all_ = (packer(env, margin=margin) for margin in (0.0, 0.002, 10.0))
-    for row in state:
-        slot = int(narrower(row.clone())["slot"])
-        growth = grown(env, row)[slot]
-        least, some, every = (set(NaivePacker(env, p).placements(row, slot, growth)) for p in (narrower, wider, all_))
-        assert least <= some <= every
-        assert len(every) == int(row["legal_mask"][slot].sum())
-    chosen = [policy(state.clone())["action"] for policy in (narrower, wider, all_)]
-    assert not torch.equal(chosen[0], chosen[2])
 
 
 @pytest.mark.parametrize("exploring", [False, True])
@@ -360,15 +334,6 @@ def test_nothing_is_read_back(items: str, exploring: bool) -> None:
         policy.best_advantage(state["box_heightmap"], state["item_id"][:, 0], targets)
 
 
-def test_it_plays_whole_episodes() -> None:
-    env = solids_env()
-    rolled = env.rollout(14, packer(env), break_when_any_done=False)
-    done = rolled["next", "done"][..., 0]
-    assert done.any(1).all()
-    assert not (done & rolled["next", "item_mask"].any(-1)).any()  # none ended by an illegal action
-    assert rolled["next", "utilization"].max() > 0.1
-
-
 # -- one set of weights for every environment -------------------------------------------------------------------------
 
 
@@ -411,21 +376,12 @@ def test_a_shortlist_leaves_out_only_orientations_that_raise_the_pile_more(place
     per_map = env.grid[0] * env.grid[1]
     orientation = one["variant"] % env.num_orientations
     assert torch.equal(one["action"], (one["slot"] * env.num_orientations + orientation) * per_map + one["place"])
-    with pytest.raises(ValueError, match="shortlist must be at least 1; got 0"):
-        packer(env, shortlist=0)
 
 
-@torch.no_grad()
 def test_the_same_packer_by_other_words() -> None:
-    env, state = solids_env(), random_states(solids_env(), 4)
-    policy = packer(env)
-    for items, places in (("box", "growth"), ("box", "learned"), ("learned", "growth")):
-        other = policy.choosing(items, places)
-        assert torch.equal(
-            other(state.clone())["action"], packer(env, items=items, places=places)(state.clone())["action"]
-        )
-        assert other.planes is policy.planes
-        assert (policy.items, policy.places) == ("learned", "learned")
+    policy = packer(solids_env())
+    other = policy.choosing("box", "growth")  # what it chooses is tested with the baselines
+    assert other.planes is policy.planes
     policy.epsilon.fill_(0.5)
     assert other.epsilon == 0.5
     with pytest.raises(ValueError, match="items must be one of learned, waste, box, random; got 'most'"):
@@ -438,15 +394,11 @@ def test_the_same_packer_by_other_words() -> None:
         ({"items": "largest"}, "items must be one of learned, waste, box, random; got 'largest'"),
         ({"places": "box"}, "places must be one of learned, growth; got 'box'"),
         ({"margin": -0.1}, "margin must be at least 0; got -0.1"),
+        ({"shortlist": 0}, "shortlist must be at least 1; got 0"),
     ],
 )
 def test_words_and_numbers_that_it_does_not_know(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=f"^HierarchicalPacker: {message}$"):
         packer(solids_env(), **changes)
-    assert str(error.value) == f"HierarchicalPacker: {message}"
-
-
-def test_it_wants_the_maps() -> None:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=r"^HierarchicalPacker: want an environment that includes z_map; got one of"):
         packer(solids_env(include=("item_top",)))
-    assert str(error.value) == "HierarchicalPacker: want an environment that includes z_map; got one of ['item_top']"

@@ -19,7 +19,6 @@ NAMES = ("tables.weight", "tables.drift", "tables.path")
 
 
 def learned(steps: int = 3, bins: int = 16) -> nn.Module:
-    """A module with tables that have learned from some bins."""
     tables = PatchTables(AgentSpace.of(make_protocol("rs", 1, device="cpu", seed=0, include=("z_map",))), SHAPES)
     g = torch.Generator().manual_seed(2)
     for _ in range(steps):
@@ -48,19 +47,15 @@ def test_the_same_bits_come_back() -> None:
     assert len(state["tables.weight"]) == ENTRIES  # what was given is not changed
 
 
-def test_tables_that_have_not_learned() -> None:
-    module = learned(steps=0)
-    packed = pack_tables(module, module.state_dict())
+def test_tables_that_have_not_learned_and_others_that_were_not_packed() -> None:
+    fresh, module, plain = learned(steps=0), learned(), nn.Linear(2, 2)
+    packed = pack_tables(fresh, fresh.state_dict())
     assert len(packed["tables.learned"]) == 0
-    whole = unpack_tables("file", module, packed)
-    assert all(torch.equal(bits(whole[name]), bits(value)) for name, value in module.state_dict().items())
-
-
-def test_a_file_that_was_not_packed_stays_as_it_is() -> None:
-    module = learned()
-    whole = unpack_tables("file", module, module.state_dict())
-    assert all(whole[name] is value or torch.equal(whole[name], value) for name, value in module.state_dict().items())
-    assert set(whole) == set(module.state_dict())
+    whole = unpack_tables("file", fresh, packed)
+    assert all(torch.equal(bits(whole[name]), bits(value)) for name, value in fresh.state_dict().items())
+    state = module.state_dict()
+    assert all(unpack_tables("file", module, state)[name] is value for name, value in state.items())
+    assert pack_tables(plain, plain.state_dict()).keys() == plain.state_dict().keys()
 
 
 def untold(state: dict[str, Tensor]) -> None:
@@ -108,11 +103,6 @@ def test_larger_tables_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     module = learned()
     monkeypatch.setattr(packed_tables, "MOST_ENTRIES", module["tables"].plan.entries - 1)
     assert "tables.learned" not in pack_tables(module, module.state_dict())
-
-
-def test_a_module_without_tables() -> None:
-    module = nn.Linear(2, 2)
-    assert pack_tables(module, module.state_dict()).keys() == module.state_dict().keys()
 
 
 def changed(name: str, value: Any) -> dict[str, Any]:

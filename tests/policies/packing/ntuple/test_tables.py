@@ -215,29 +215,6 @@ def following(counts: Tensor, shown: TensorDictBase) -> Tensor:
     return found / found.sum()
 
 
-@pytest.mark.parametrize("order", ["layers", "stack"])
-def test_next_items_are_counted_as_the_reference_cuts(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pair's share beside the one in a pool cut in NumPy."""
-    monkeypatch.setattr(expectation, "_PRIOR", 1e-6)
-    env = environment(items=CutBoxes(1, 3, order, pool=None))
-    shares = expectation.shares_of_next(env, 30_000)
-    torch.testing.assert_close(shares.sum(2), torch.ones(12, 27))
-    row = {tuple(sides.tolist()): i for i, sides in enumerate(env.item_sizes[:, 0, :3].round().long())}
-    found = torch.zeros(12, 27, 27)
-    for episode in CutBoxes(1, 3, order, pool=12_000, seed=7).cut(env.bin):
-        came = 0
-        for (_, last), (_, after) in pairwise(episode):
-            came += math.prod(last)
-            found[12 * came // 125, row[last], row[after]] += 1
-    number = found.sum(2)
-    often = number > 200
-    assert int(often.sum()) > 40
-    wanted = found / number[..., None].clamp_min(1)
-    most = torch.maximum(wanted, shares)
-    off = (shares - wanted).abs() / (most * (1 - most) / number[..., None].clamp_min(1)).sqrt().clamp_min(1e-3)
-    assert float(off[often].max()) < 6
-
-
 def test_what_cannot_be_expected() -> None:
     env = environment(items="cut", include=("z_map",))
     with pytest.raises(ValueError, match="ExpectedPlacement: want an environment of RandomBoxes or, without a pool"):

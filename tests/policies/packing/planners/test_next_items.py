@@ -129,35 +129,30 @@ def test_a_saved_network_scores_as_it_did(tmp_path: Path) -> None:
     assert torch.equal(again.item_sums, made.item_sums)
 
 
-def _metadata(path: Path, **changes: str) -> None:
-    plain = {"format": next_items.FORMAT, "settings": json.dumps({"num_items": 27, "ages": 4, "width": 16})}
-    save_file(load_file(path), str(path), plain | changes)
+SIZES = {"num_items": 27, "ages": 4, "width": 16}
 
 
-def _weights(path: Path, **changes: Tensor | None) -> None:
-    settings = {"num_items": 27, "ages": 4, "width": 16}
-    held = {name: each for name, each in (load_file(path) | changes).items() if each is not None}
-    save_file(held, str(path), {"format": next_items.FORMAT, "settings": json.dumps(settings)})
+def rewrite(path: Path, weights: dict[str, Tensor | None], **changes: str) -> None:
+    """Changes weights, none for those that are left out, and text."""
+    held = {name: each for name, each in (load_file(path) | weights).items() if each is not None}
+    save_file(held, str(path), {"format": next_items.FORMAT, "settings": json.dumps(SIZES)} | changes)
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (
-            lambda path: path.write_bytes(path.read_bytes()[:100]),
-            "want a safetensors file; got one that cannot be read",
-        ),
-        (lambda path: _metadata(path, format="another"), "want a file that NextItems.save wrote; got one with"),
-        (lambda path: _metadata(path, settings="[]"), "want a file that NextItems.save wrote"),
-        (lambda path: _metadata(path, settings="{"), "want JSON beside the weights"),
-        (lambda path: _metadata(path, settings='{"num_items": 27, "ages": 4}'), "width"),
-        (lambda path: _metadata(path, settings='{"num_items": 1e9, "ages": 4, "width": 16}'), "num_items"),
-        (lambda path: _metadata(path, settings='{"num_items": 1000000, "ages": 256, "width": 4096}'), "bytes"),
-        (lambda path: _metadata(path, settings='{"num_items": 26, "ages": 4, "width": 16}'), "shape"),
-        (lambda path: _weights(path, more=torch.zeros(1)), "want weights"),
-        (lambda path: _weights(path, item_sums=None), "want weights"),
-        (lambda path: _weights(path, item_sums=torch.zeros(28, 4)), "float16"),
-        (lambda path: _weights(path, item_sums=torch.full((28, 4), math.nan).half()), "finite"),
+        (lambda path: path.write_bytes(path.read_bytes()[:100]), "want a safetensors file; got one that cannot be"),
+        (lambda path: rewrite(path, {}, format="another"), "want a file that NextItems.save wrote; got one with"),
+        (lambda path: rewrite(path, {}, settings="[]"), "want a file that NextItems.save wrote"),
+        (lambda path: rewrite(path, {}, settings="{"), "want JSON beside the weights"),
+        (lambda path: rewrite(path, {}, settings='{"num_items": 27, "ages": 4}'), "width"),
+        (lambda path: rewrite(path, {}, settings='{"num_items": 1e9, "ages": 4, "width": 16}'), "num_items"),
+        (lambda path: rewrite(path, {}, settings='{"num_items": 1000000, "ages": 256, "width": 4096}'), "bytes"),
+        (lambda path: rewrite(path, {}, settings='{"num_items": 26, "ages": 4, "width": 16}'), "shape"),
+        (lambda path: rewrite(path, {"more": torch.zeros(1)}), "want weights"),
+        (lambda path: rewrite(path, {"item_sums": None}), "want weights"),
+        (lambda path: rewrite(path, {"item_sums": torch.zeros(28, 4)}), "float16"),
+        (lambda path: rewrite(path, {"item_sums": torch.full((28, 4), math.nan).half()}), "finite"),
     ],
 )
 def test_files_that_are_refused(tmp_path: Path, spoil: Any, message: str) -> None:
@@ -167,11 +162,10 @@ def test_files_that_are_refused(tmp_path: Path, spoil: Any, message: str) -> Non
         NextItems.from_file(path)
 
 
-def test_what_cannot_be_foretold() -> None:
+@pytest.mark.parametrize("items", [RandomBoxes(1, 3), CutBoxes(1, 3, pool=8)])
+def test_what_cannot_be_foretold(items: Any) -> None:
     with pytest.raises(ValueError, match="NextItems: want an environment of CutBoxes without a pool"):
-        NextItems.of(environment(items=RandomBoxes(1, 3)))
-    with pytest.raises(ValueError, match="NextItems: want an environment of CutBoxes without a pool"):
-        NextItems.of(environment(items=CutBoxes(1, 3, pool=8)))
+        NextItems.of(environment(items=items))
     with pytest.raises(ValueError, match="ages"):
         NextItems(27, ages=0)
     with pytest.raises(ValueError, match="steps"):
@@ -180,6 +174,7 @@ def test_what_cannot_be_foretold() -> None:
 
 @pytest.mark.parametrize("name", ["cut1", "cut2"])
 def test_what_ships_foretells_the_suite(name: str) -> None:
+    assert pretrained_next_items(make_protocol("rs", 4, device="cpu", seed=0)) is None  # of independent items
     env = make_protocol(name, 4, device="cpu", seed=0, include=("z_map", "packed_items"))
     made = pretrained_next_items(env)
     assert made is not None
@@ -187,10 +182,6 @@ def test_what_ships_foretells_the_suite(name: str) -> None:
     with torch.no_grad():
         found = next_item_loss(made, rows, torch.rand(2048, generator=torch.Generator().manual_seed(0))).item()
     assert found < {"cut1": 3.1, "cut2": 3.65}[name]  # by counting pairs 3.3 and 3.9
-
-
-def test_nothing_ships_for_items_that_are_independent() -> None:
-    assert pretrained_next_items(make_protocol("rs", 4, device="cpu", seed=0)) is None
 
 
 def test_what_is_learned_from_holds_no_sequence_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,37 +218,27 @@ def test_what_comes_is_what_will_be_shown(items: Any) -> None:
         assert torch.equal(shown["future_items"][going, : 7 - step], came[going, step + 1 :])
 
 
-def test_shares_of_what_is_left() -> None:
-    items = torch.tensor([[2, 0, 2, 2, -1], [-1, -1, -1, -1, -1]])
-    wanted = torch.tensor([[0.25, 0, 0.75], [0, 0, 0]])
-    assert torch.equal(shares_among(items, 3), wanted)
-
-
 def test_planners_say_what_they_know() -> None:
     env = environment(include=SHOWN)
     tables = tables_of(env)
     assert known(StreamSearch(env, tables)) == "the true stream"
     assert known(ExpectedPlacement(env, tables, knows=BOXES)) == BOXES
     assert known(ExpectedPlacement(env, tables)) == "the distribution"
+    left = torch.tensor([[2, 0, 2, 2, -1], [-1, -1, -1, -1, -1]])
+    assert torch.equal(shares_among(left, 3), torch.tensor([[0.25, 0, 0.75], [0, 0, 0]]))
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"visible_items": 2, "include": SHOWN}, {"include": ("z_map",)}, {"skip_unplaceable": True, "include": SHOWN}],
+    ("planner", "changes"),
+    [
+        *(("StreamSearch", changes) for changes in ({"visible_items": 2}, {"include": ()}, {"skip_unplaceable": True})),
+        *(("ExpectedPlacement", changes) for changes in ({"visible_items": 2}, {"include": ()}, {"order": "volume"})),
+    ],
 )
-def test_streams_that_cannot_be_searched(changes: dict[str, Any]) -> None:
-    env = environment(**changes)
-    with pytest.raises(ValueError, match="StreamSearch: want an environment of one visible item that includes"):
-        StreamSearch(env, tables_of(env))
-
-
-@pytest.mark.parametrize(
-    "changes", [{"visible_items": 2, "include": SHOWN}, {"include": ("z_map",)}, {"order": "volume", "include": SHOWN}]
-)
-def test_boxes_that_cannot_be_known(changes: dict[str, Any]) -> None:
-    env = environment(**changes)
-    with pytest.raises(ValueError, match="ExpectedPlacement: want an environment of one visible item, in sequence"):
-        ExpectedPlacement(env, tables_of(env), knows=BOXES)
+def test_boxes_that_cannot_be_known(planner: str, changes: dict[str, Any]) -> None:
+    env = environment(**{"include": SHOWN, **changes})
+    with pytest.raises(ValueError, match=f"{planner}: want an environment of one visible item"):
+        StreamSearch(env, tables_of(env)) if planner == "StreamSearch" else by_boxes(env)
 
 
 def test_numbers_and_words_that_cannot_be() -> None:

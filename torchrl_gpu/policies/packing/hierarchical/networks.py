@@ -97,7 +97,6 @@ class StateValue(nn.Module):
 
 
 def _zero(layer: Any) -> nn.Module:
-    """The layer, with zeros as weights and bias."""
     for each in layer.parameters():
         nn.init.zeros_(each)
     return layer

@@ -39,6 +39,16 @@ class Chosen(NamedTuple):
     least: Tensor  # (B,) float32: growth of the pile by the item's best placement, in bin volumes
 
 
+class Looked(NamedTuple):
+    """Placements of one item for each bin in J orientations."""
+
+    orientation: Tensor  # (B, J) int64
+    variant: Tensor  # (B, J) int64, item · O + orientation
+    legal: Tensor  # (B, J, Gx, Gy) bool
+    growth: Tensor  # (B, J, Gx, Gy) float32, bin volumes
+    scores: Tensor  # (B, J, Gx, Gy) float32
+
+
 class Picked(NamedTuple):
     """Items that the manager considered, and the one that it picked."""
 
@@ -205,14 +215,7 @@ class HierarchicalPacker(TensorDictModuleBase):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes the fields of `Chosen` and `Picked`, each behind the batch shape of `tensordict`."""
-        shape = tensordict.shape
-        given = checked_entries("HierarchicalPacker", tensordict, self._forms, self.box.device)
-        heightmap, item_id, item_mask, z_map, legal = (each.reshape(-1, *each.shape[len(shape) :]) for each in given)
-        picked = self.pick(heightmap, item_id, item_mask, (z_map, legal))
-        row, slot = torch.arange(len(item_id), device=item_id.device, dtype=torch.int64), picked.slot
-        chosen = self.put(heightmap, item_id[row, slot], slot, z_map[row, slot], legal[row, slot])
-        written = chosen._asdict() | picked._asdict()
-        return tensordict.update({name: value.view((*shape, *value.shape[1:])) for name, value in written.items()})
+        return self._decided(tensordict, with_values=False)
 
     @property
     def has_values(self) -> bool:
@@ -222,22 +225,23 @@ class HierarchicalPacker(TensorDictModuleBase):
     def decide(self, tensordict: TensorDictBase) -> TensorDictBase:
         """As `forward`, and `action_value` (…, K·O·Gx·Gy): the worker's advantages of the item that is chosen, −inf for
         what it does not look at."""
-        out = self(tensordict)
-        if not self.has_values:
-            return out
-        shape = out.get("item_id").shape
-        z_map, legal, slot = (
-            out.get(key).reshape(-1, *out.get(key).shape[len(shape) - 1 :]) for key in ("z_map", "legal_mask", "slot")
-        )
-        row = torch.arange(len(slot), device=slot.device, dtype=torch.int64)
-        item = out.get("item_id").reshape(len(slot), -1)[row, slot]
-        heightmap = out.get("box_heightmap").reshape(len(slot), *out.get("box_heightmap").shape[-2:])
-        looked_at, _, allowed, growth, scores = self._scored(heightmap, item, z_map[row, slot], legal[row, slot])
-        known = torch.where(self._near(growth, allowed), scores, -torch.inf)  # (B, J, Gx, Gy)
-        values = torch.full_like(z_map, -torch.inf)
-        index = looked_at[:, :, None, None].expand_as(known)
-        values[row, slot] = values[row, slot].scatter(1, index, known)
-        return out.set("action_value", values.view(*shape[:-1], -1))
+        return self._decided(tensordict, self.has_values)
+
+    def _decided(self, tensordict: TensorDictBase, with_values: bool) -> TensorDictBase:
+        shape = tensordict.shape
+        given = checked_entries("HierarchicalPacker", tensordict, self._forms, self.box.device)
+        heightmap, item_id, item_mask, z_map, legal = (each.reshape(-1, *each.shape[len(shape) :]) for each in given)
+        picked = self.pick(heightmap, item_id, item_mask, (z_map, legal))
+        row, slot = torch.arange(len(item_id), device=item_id.device, dtype=torch.int64), picked.slot
+        looked = self._looked(heightmap, item_id[row, slot], z_map[row, slot], legal[row, slot])
+        written = self._chosen(slot, looked)._asdict() | picked._asdict()
+        if with_values:
+            known = torch.where(self._near(looked.growth, looked.legal), looked.scores, -torch.inf)
+            index = looked.orientation[:, :, None, None].expand_as(known)
+            values = torch.full_like(z_map, -torch.inf)
+            values[row, slot] = values[row, slot].scatter(1, index, known)
+            written["action_value"] = values.flatten(1)
+        return tensordict.update({name: value.view((*shape, *value.shape[1:])) for name, value in written.items()})
 
     def pick(
         self, heightmap: Tensor, item_id: Tensor, item_mask: Tensor, maps: tuple[Tensor, Tensor] | None = None
@@ -295,36 +299,32 @@ class HierarchicalPacker(TensorDictModuleBase):
         features += [(item_id >= 0).float().mean(1), box.sum(1), volume.sum(1), 10 * volume.amax(1), 10 * volume[:, -1]]
         return torch.stack(features, 1)
 
-    def put(self, heightmap: Tensor, item: Tensor, slot: Tensor, z_map: Tensor, legal: Tensor) -> Chosen:
-        """Places `item` (B,) that is in `slot` (B,), given its maps (B, O, Gx, Gy)."""
-        looked_at, variants, legal, growth, scores = self._scored(heightmap, item, z_map, legal)
+    def _chosen(self, slot: Tensor, looked: Looked) -> Chosen:
+        """The placement of the item in `slot` (B,)."""
+        growth, legal = looked.growth, looked.legal
         least = torch.where(legal, growth, torch.inf).amin((1, 2, 3))  # what is not looked at raises the pile more
         near = self._near(growth, legal).flatten(1)
-        best = torch.where(near, scores.flatten(1), -torch.inf).argmax(1)
+        best = torch.where(near, looked.scores.flatten(1), -torch.inf).argmax(1)
         best = self._explored(best, near, self.epsilon)
         per_map = legal[0, 0].numel()
-        turned = (best // per_map)[:, None]
-        variant, orientation = variants.gather(1, turned)[:, 0], looked_at.gather(1, turned)[:, 0]
-        place = best % per_map
+        turned, place = (best // per_map)[:, None], best % per_map
+        variant, orientation = looked.variant.gather(1, turned)[:, 0], looked.orientation.gather(1, turned)[:, 0]
         action = (slot * self.num_orientations + orientation) * per_map + place
         return Chosen(slot, variant, place, action, least)
 
-    def _scored(
-        self, heightmap: Tensor, item: Tensor, z_map: Tensor, legal: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Orientations and variants that come into question, (B, J), with legality, growth and scores of their places,
-        (B, J, Gx, Gy); arguments of `put`."""
+    def _looked(self, heightmap: Tensor, item: Tensor, z_map: Tensor, legal: Tensor) -> Looked:
+        """The placements that come into question of items (B,) on piles (B, X, Y), given their maps (B, O, Gx, Gy)."""
         variants = self._variants(item)
         growth = self.planes.growth(heightmap, variants, z_map)
-        looked_at = self._looked_at(growth, legal)  # (B, J)
-        variants, z_map, legal, growth = (rows_of(value, looked_at) for value in (variants, z_map, legal, growth))
+        orientation = self._orientations(growth, legal)  # (B, J)
+        variants, z_map, legal, growth = (rows_of(value, orientation) for value in (variants, z_map, legal, growth))
         if self.places == "growth":
             scores = -growth
         else:
             scores = self.networks.score_places(self.planes(heightmap, variants, z_map, legal, growth), growth)
-        return looked_at, variants, legal, growth, scores
+        return Looked(orientation, variants, legal, growth, scores)
 
-    def _looked_at(self, growth: Tensor, legal: Tensor) -> Tensor:
+    def _orientations(self, growth: Tensor, legal: Tensor) -> Tensor:
         """The orientations (B, J) int64 that come into question, those with the least growth, in their own order."""
         rows = growth.shape[0]  # `len` would make a number of it, which no exported graph may have
         every = torch.arange(self.num_orientations, device=growth.device, dtype=torch.int64).expand(rows, -1)

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, pad
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.geometry import grid_positions
-from torchrl_gpu.envs.packing.types import Placement
 from torchrl_gpu.policies.packing.hierarchical.packer import WASTE_WEIGHT, rows_of
 from torchrl_gpu.policies.packing.hierarchical.views import PlacementPlanes
-from torchrl_gpu.policies.packing.placements import checked_entries
+from torchrl_gpu.policies.packing.placements import checked_entries, placed_at
 from torchrl_gpu.policies.weights import named_weights, register_settings
 from torchrl_gpu.system import arguments
 
@@ -52,9 +50,6 @@ class PileValues(nn.Module):
     Args:
         weights: One for each of `NAMES`; None for those that come with the package, learned on procedural solids in a
             bin of 0.40 × 0.40 × 0.30 m (docs/environments/packing_irregular.md).
-
-    Raises:
-        ValueError: There is another number of weights, or they are not finite.
     """
 
     def __init__(self, weights: Sequence[float] | None = None) -> None:
@@ -106,19 +101,15 @@ def _highest(heights: Tensor, x: int, y: int) -> Tensor:
 class PileValuePacker(TensorDictModuleBase):
     """Packing policy: places the item that a rule picks where the resulting pile has the largest value.
 
-    The item is the one of the largest bounding box that fits, less half of what its best placement would waste
-    (`HierarchicalPacker`'s rule "waste"; with `items=1` its rule "box"). Looked at is, in each of the orientations that
-    raise the pile least, the placement that raises it least. Afterstates (Sutton and Barto 2018, 6.8): every pile that
-    one of these would leave is made, and valued by `PileValues`.
+    The item is picked by `HierarchicalPacker`'s rule "waste", with `items=1` by its rule "box". Looked at is, in each
+    of the orientations that raise the pile least, the placement that raises it least. Afterstates (Sutton and Barto
+    2018, 6.8): every pile that one of these would leave is made, and valued by `PileValues`.
 
     Args:
         env: Gives the bin, the items and the kernels, which an `AgentSpace` does not hold; it includes z_map.
         values: Of piles; None for the shipped ones.
         items: Of which the rule picks, the largest that fit; 1 for the largest alone.
         placements: That are looked at.
-
-    Raises:
-        ValueError: The environment does not include z_map, or a number is below 1.
     """
 
     def __init__(self, env: PackingEnv, values: PileValues | None = None, items: int = 8, placements: int = 12) -> None:
@@ -190,13 +181,7 @@ class PileValuePacker(TensorDictModuleBase):
     def after(self, heightmap: Tensor, looked: Looked) -> Tensor:
         """The piles (B·J·T, X, Y) that placements leave, metres."""
         item = looked.item[:, :, None].expand_as(looked.turn)
-        sides = self.catalogue.extent[item, looked.turn]
-        along_y = self.bin.grid[1]
-        first = [
-            grid_positions(sides[..., axis], self.bin.cells[axis], self.bin.step)[0].gather(-1, at[..., None])[..., 0]
-            for axis, at in ((0, looked.place // along_y), (1, looked.place % along_y))
-        ]
-        placement = Placement(*(each.flatten() for each in (item, looked.turn, *first, looked.base)))
+        placement = placed_at(item, looked.turn, looked.place, looked.base, self.catalogue, self.bin)
         before = heightmap.repeat_interleave(item.shape[1:].numel(), 0)
         return self.kernels.place(before, placement, self.catalogue, self.bin)
 

@@ -24,10 +24,6 @@ def pack_tables(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
     with the numbers of these as `learned` (M,) int32, and the weight of all others as `other` (1,). Of entries that are
     the same turned or mirrored one is named. Tables stay as they are where that would not give back the same bits,
     where more than a quarter has learned, and where there are more than `MOST_ENTRIES`. Waits for the device.
-
-    Args:
-        module: Whose state it is.
-        state: Of the module; not changed.
     """
     packed = dict(state)
     for prefix, tables in _tables_of(module):

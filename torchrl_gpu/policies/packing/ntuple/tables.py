@@ -28,8 +28,7 @@ NEVER = -1e3  # the value of what is not legal: finite, so that it can be drawn 
 class PatchTables(nn.Module):
     """Values of placements: the immediate gain plus the n-tuple network value of the bin afterwards.
 
-    A bin's value is the utilization that is still to come. It is a sum over patches of neighbouring cells of one table
-    entry each, which the heights of the patch find; where a patch lies does not matter, but walls are seen. See
+    A bin's value is the utilization that is still to come, a sum over patches of neighbouring cells, see
     `ntuple.values`. Items are boxes of whole cells; heights that are no whole levels are rounded. Where cells are
     fine (a pallet in centimetres), `pool` × `pool` of them are seen as one, as high as the highest.
 
@@ -38,10 +37,7 @@ class PatchTables(nn.Module):
         patches: Shapes of patches, see `PatchPlan`.
         levels: Levels that a bin is high; None for its cells, if they are at most 16, else 10.
         initial: Value of every bin at first: above what can be reached, so that nothing is left untried.
-        pool: Cells along each side of what is seen as one.
-
-    Raises:
-        ValueError: The bin is no whole number of pools wide and deep, or a patch does not fit it.
+        pool: Cells along each side of what is seen as one; it divides the bin's.
     """
 
     in_keys: ClassVar = ["box_heightmap", "item_size", "z_map", "legal_mask"]
@@ -77,10 +73,7 @@ class PatchTables(nn.Module):
         self._scratch: Tensor | None = None
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
-        """Values (…, K·O·Gx·Gy) float32 of all placements, in bin volumes, `NEVER` where one is not legal.
-
-        Observations are of any batch shape, as in `PlacementFeatures`.
-        """
+        """Values (…, K·O·Gx·Gy) float32 of all placements, in bin volumes, `NEVER` where one is not legal."""
         batch, (items, turns, *grid) = item_size.shape[:-3], legal_mask.shape[-4:]
         sizes = item_size.reshape(-1, items * turns, 4)
         extent = (sizes[..., :2] / self.cell).round().long()
@@ -119,10 +112,7 @@ class PatchTables(nn.Module):
         part: Sequence[int] | None = None,
         changes: Changes | None = None,
     ) -> None:
-        """Moves the values of bins, levels (N, X / pool, Y / pool) uint8, by about `rate` times their errors.
-
-        Arguments are those of `learn_bins`.
-        """
+        """Moves the values of bins by about `rate` times their errors; arguments are those of `learn_bins`."""
         if self._scratch is None or self._scratch.device != self.weight.device:
             self._scratch = self.weight.new_zeros(len(self.weight), 2, dtype=torch.int64)
         tables = Tables(self.weight, self.drift, self.path)

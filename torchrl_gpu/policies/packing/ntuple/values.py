@@ -1,15 +1,9 @@
 """N-tuple network values of bins after placements: sums of table weights, one for each patch, indexed by its heights.
 
-These are n-tuple networks (Szubert and Jaśkowski, "Temporal difference learning of n-tuple networks for the game 2048",
-CIG 2014) over heightmaps. `PatchPlan` defines the patches; the three operations are
-
-- `value_placements`: the value of the bin after every legal placement of boxes;
-- `value_bins`: the value of bins as they are; `shape_values` are the parts that it is a sum of;
-- `learn_bins`: a step of the weights towards the targets of bins.
-
-Each is written in torch, which runs on any device and reads nothing back, and defines them; on a CPU with a compiler
-they run in C++ (`native/afterstates.h`), where a placement costs only the patches that its footprint touches, and so
-does the first on a CUDA device where Triton has been seen to work.
+Szubert and Jaśkowski, "Temporal difference learning of n-tuple networks for the game 2048", CIG 2014, over heightmaps.
+`PatchPlan` defines the patches. Each operation is defined in torch, which runs on any device and reads nothing back; on
+a CPU with a compiler they run in C++ (`native/afterstates.h`), where a placement costs only the patches that its
+footprint touches, and so does `value_placements` on a CUDA device where Triton has been seen to work.
 """
 
 from __future__ import annotations
@@ -21,7 +15,7 @@ import math
 import re
 from collections.abc import Sequence
 from ctypes import Structure, addressof, byref, c_double, c_int64, c_void_p
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -42,25 +36,15 @@ _LARGEST = 2.0**10  # error
 
 
 class Lying(NamedTuple):
-    """One patch shape in one orientation.
+    """One patch shape in one orientation."""
 
-    Attributes:
-        rows, columns: Cells along x and y.
-        cells: (x, y) of each cell, in the order of the index.
-        clip: None where a patch is found by its heights; else by the first cell's, and by how the others differ from
-            it, at most so much.
-        table: Number of its table; shapes that are the same turned share one.
-        offset: Where that begins.
-        weights: (images, cells): of each cell in the index, for each way to turn and mirror the patch onto itself.
-    """
-
-    rows: int
-    columns: int
-    cells: tuple[tuple[int, int], ...]
-    clip: int | None
-    table: int
-    offset: int
-    weights: tuple[tuple[int, ...], ...]
+    rows: int  # cells along x
+    columns: int  # cells along y
+    cells: tuple[tuple[int, int], ...]  # (x, y) of each, in the order of the index
+    clip: int | None  # largest difference of other cells from the first, by which a patch is found; None for heights
+    table: int  # its number; shapes that are the same turned share one
+    offset: int  # where the table begins
+    weights: tuple[tuple[int, ...], ...]  # (images, cells), in the index, for each way to turn and mirror the patch
 
 
 @dataclass(frozen=True)
@@ -80,8 +64,6 @@ class PatchPlan:
 
     shapes: Sequence[str]
     levels: int = 10
-    lying: tuple[Lying, ...] = field(init=False, compare=False)
-    entries: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", whole("PatchPlan", "levels", self.levels, 1, MOST_LEVELS))
@@ -91,17 +73,25 @@ class PatchPlan:
         parsed = [_parsed(shape, self.levels) for shape in self.shapes]
         if not parsed or len(parsed) > MOST_SHAPES or len(set(parsed)) < len(parsed):
             raise ValueError(f"PatchPlan: want 1 to {MOST_SHAPES} different shapes; got {shown(self.shapes)}")
-        lying, offset = [], 0
-        for table, (rows, columns, clip) in enumerate(parsed):
-            made, size = _lying(rows, columns, clip, self.levels, table, offset)
-            lying += made
-            offset += size
-        if offset > MOST_ENTRIES:
+        if self.entries > MOST_ENTRIES:
             raise ValueError(
-                f"PatchPlan: want at most {MOST_ENTRIES:,} entries; got {offset:,} of {shown(self.shapes)}"
+                f"PatchPlan: want at most {MOST_ENTRIES:,} entries; got {self.entries:,} of {shown(self.shapes)}"
             )
-        object.__setattr__(self, "lying", tuple(lying))
-        object.__setattr__(self, "entries", offset)
+
+    @cached_property
+    def lying(self) -> tuple[Lying, ...]:
+        """Every shape in each of its orientations; their tables lie one behind the other."""
+        found: list[Lying] = []
+        offset = 0
+        for table, shape in enumerate(self.shapes):
+            found += _lying(*_parsed(shape, self.levels), self.levels, table, offset)
+            offset += math.prod(_sizes(found[-1], self.levels))
+        return tuple(found)
+
+    @cached_property
+    def entries(self) -> int:
+        """Number of weights of all tables."""
+        return self.lying[-1].offset + math.prod(_sizes(self.lying[-1], self.levels))
 
     def patches(self, cells: Sequence[int]) -> int:
         """Number of patches of a bin of (X, Y) cells."""
@@ -124,13 +114,11 @@ class PatchPlan:
     @cached_property
     def first_images(self) -> Tensor:
         """Least equivalent index of each weight, turned or mirrored, (E,) int64."""
-        sizes = [math.prod(_sizes(shape, self.levels)) for shape in self.tables]
-        return torch.cat(
-            [
-                self.images(table, torch.arange(size, dtype=torch.int64, device="cpu")).amin(0)
-                for table, size in enumerate(sizes)
-            ]
-        )
+        first = []
+        for table, shape in enumerate(self.tables):
+            numbers = torch.arange(math.prod(_sizes(shape, self.levels)), dtype=torch.int64, device="cpu")
+            first.append(self.images(table, numbers).amin(0))
+        return torch.cat(first)
 
     @cached_property
     def tables(self) -> tuple[Lying, ...]:
@@ -166,8 +154,8 @@ def _sizes(shape: Lying, levels: int) -> list[int]:
     return [levels + 1, *[others] * (len(shape.cells) - 1)]
 
 
-def _lying(rows: int, columns: int, clip: int | None, levels: int, table: int, offset: int) -> tuple[list[Lying], int]:
-    """A shape in all its orientations, and the number of its weights."""
+def _lying(rows: int, columns: int, clip: int | None, levels: int, table: int, offset: int) -> list[Lying]:
+    """A shape in all its orientations."""
     cells = [(x, y) for x in range(rows) for y in range(columns)]
     if clip is not None:  # the middle one first
         middle = (rows // 2, columns // 2)
@@ -185,8 +173,7 @@ def _lying(rows: int, columns: int, clip: int | None, levels: int, table: int, o
     ways = [(rows, columns, tuple(cells))]
     if rows != columns:
         ways.append((columns, rows, tuple((y, x) for x, y in cells)))
-    made = [Lying(a, b, each, clip, table, offset, weights) for a, b, each in ways]
-    return made, (levels + 1) * others ** (len(cells) - 1)
+    return [Lying(a, b, each, clip, table, offset, weights) for a, b, each in ways]
 
 
 def _moved(cell: tuple[int, int], rows: int, columns: int, flip_x: bool, flip_y: bool, turned: bool) -> tuple[int, int]:
@@ -199,17 +186,11 @@ def _moved(cell: tuple[int, int], rows: int, columns: int, flip_x: bool, flip_y:
 
 
 class Tables(NamedTuple):
-    """Table weights, and the running sums of errors that scale their steps.
+    """Table weights, and the running sums of errors that scale their steps, (E,) float32 each."""
 
-    Attributes:
-        weight: (E,) float32; entries that are the same turned or mirrored are equal.
-        drift: (E,) float32, the sum of the mean errors that an entry has seen; of the first of those that are the same.
-        path: (E,) float32, the sum of their sizes.
-    """
-
-    weight: Tensor
-    drift: Tensor
-    path: Tensor
+    weight: Tensor  # entries that are the same turned or mirrored are equal
+    drift: Tensor  # sum of the mean errors that an entry has seen; of the first of those that are the same
+    path: Tensor  # sum of their sizes
 
 
 def value_placements(
@@ -222,10 +203,9 @@ def value_placements(
     step: int = 1,
     pool: int = 1,
 ) -> Tensor:
-    """The value of the bin after every legal placement of boxes.
+    """Value of the bin after every legal placement of boxes, (N, V, Gx, Gy) float32, −inf where none is legal.
 
-    Cells of the bin may be coarser than those that boxes are placed by: a box raises every one that it touches, and
-    lowers none.
+    Cells of the bin may be coarser than those that boxes are placed by: a box raises every one that it touches.
 
     Args:
         heights: (N, X, Y) uint8, levels; what is above `plan.levels` counts as that.
@@ -236,12 +216,6 @@ def value_placements(
         plan: The patches.
         step: Fine cells between neighbouring placements.
         pool: Fine cells along each side of one of `heights`.
-
-    Returns:
-        (N, V, Gx, Gy) float32, −inf where no placement is legal.
-
-    Raises:
-        ValueError: Tensors of another type, shape or device.
     """
     where = "value_placements"
     heights = _heights(where, heights, plan)
@@ -299,27 +273,17 @@ def shape_values(heights: Tensor, weight: Tensor, plan: PatchPlan, part: Sequenc
 
 
 class Changes(NamedTuple):
-    """Weights that have changed since the record was cleared, each by its least equivalent index.
+    """Weights that have changed since the record was cleared, each by its least equivalent index."""
 
-    Attributes:
-        first: (E,) int32; of each table, from its offset on, the numbers within it.
-        num: (tables,) int64, how many of each table.
-        marked: (E,) uint8, 1 for each of them.
-    """
-
-    first: Tensor
-    num: Tensor
-    marked: Tensor
+    first: Tensor  # (E,) int32; of each table, from its offset on, the numbers within it
+    num: Tensor  # (tables,) int64, how many of each table
+    marked: Tensor  # (E,) uint8, 1 for each of them
 
     @classmethod
     def of(cls, plan: PatchPlan) -> Changes:
         """An empty record, on the CPU."""
-        entries, kinds = plan.entries, len(plan.shapes)
-        return cls(
-            torch.zeros(entries, dtype=torch.int32, device="cpu"),
-            torch.zeros(kinds, dtype=torch.int64, device="cpu"),
-            torch.zeros(entries, dtype=torch.uint8, device="cpu"),
-        )
+        sizes = (plan.entries, torch.int32), (len(plan.shapes), torch.int64), (plan.entries, torch.uint8)
+        return cls(*(torch.zeros(size, dtype=dtype, device="cpu") for size, dtype in sizes))
 
 
 def learn_bins(
@@ -345,15 +309,11 @@ def learn_bins(
         heights: (N, X, Y) uint8, levels.
         error: (N,) float32: target of a bin, less its value.
         counts: (N,) bool, whether a bin counts.
-        tables: Written to.
-        plan: The patches.
+        tables, plan: Written to, and their patches.
         rate: From 0 to 1.
         scratch: (E, 2) int64, zeros before and after.
-        part: Numbers of the tables that move; None for all. In C++ alone, as is the next one.
-        changes: Record of the entries that have moved.
-
-    Raises:
-        ValueError: Tensors of another type, shape or device; or a part of the tables where C++ does not run.
+        part, changes: Numbers of the tables that move, None for all, and a record of the entries that have. In C++
+            alone: elsewhere a ValueError.
     """
     where = "learn_bins"
     heights = _heights(where, heights, plan)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.geometry import grid_positions
-from torchrl_gpu.envs.packing.types import Placement
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
+from torchrl_gpu.policies.packing.placements import placed_at
 
 
 class Afterstates:
@@ -44,11 +43,7 @@ class Afterstates:
 
     def after(self, heightmap: Tensor, item: Tensor, action: Tensor, z: Tensor) -> Tensor:
         """Bins (B, X, Y) after one placement in each, at base `z` (B,), metres; an item of −1 places nothing."""
-        along_x, along_y = self.grid
-        turn, x, y = action // (along_x * along_y) % self.turns, action // along_y % along_x, action % along_y
-        sides = self.catalogue.extent[item.clamp_min(0), turn]  # (B, 2)
-        x, y = (
-            grid_positions(sides[:, axis], self.bin.cells[axis], self.bin.step)[0].gather(1, at[:, None])[:, 0]
-            for axis, at in ((0, x), (1, y))
-        )
-        return self.kernels.place(heightmap, Placement(item, turn, x, y, z), self.catalogue, self.bin)
+        per_turn = math.prod(self.grid)
+        turn, place = action // per_turn % self.turns, action % per_turn
+        placement = placed_at(item, turn, place, z, self.catalogue, self.bin)
+        return self.kernels.place(heightmap, placement, self.catalogue, self.bin)

@@ -27,25 +27,19 @@ class ExpectedPlacement(TensorDictModuleBase):
 
     No future is sampled. What it knows decides how likely each next item is:
 
-    - "the distribution": `RandomBoxes`, as in the protocols `rs`, `discrete125` and `free125`, are equally likely and
-      independent of each other, so that the expectation is exact. Of `CutBoxes`, whose pieces follow each other, a
-      network tells how likely each item is after those that came (`NextItems`), or shares are counted in sequences of
-      their own, see `shares_of_next`.
-    - "the boxes but not their order": each box of the episode that has not come yet is as likely as any other, whatever
-      source the items are from. It reads the observation `future_items`, and of that only how often each item is there.
+    - "the distribution": `RandomBoxes` are equally likely, so that the expectation is exact. Of `CutBoxes` a network
+      tells how likely each item is after those that came, or shares are counted, see `shares_of_next`.
+    - "the boxes but not their order": each box of the episode that has not come yet is as likely as any other. Of the
+      observation `future_items` it reads only how often each item is there.
 
     Args:
         env: Gives items, bin and kernels; one visible item, in sequence. `RandomBoxes` or `CutBoxes` without a pool
             where the distribution is known; `include` with `future_items` where the boxes are.
         tables: Trained ones.
         candidates: Placements that are looked at.
-        next_items: Tells how likely each next item is, of `CutBoxes`; the environment includes `packed_items`. None
-            stands for counting.
-        sequences: That are cut to count next items, of `CutBoxes`.
+        next_items: Of `CutBoxes`, in an environment that includes `packed_items`; None stands for counting.
+        sequences: That are cut to count next items.
         knows: One of `KNOWLEDGE`.
-
-    Raises:
-        ValueError: Items of the environment are not drawn or not shown so, or several are visible.
     """
 
     def __init__(

@@ -15,9 +15,7 @@ from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.items.source import NUM_BITS
 from torchrl_gpu.envs.packing.protocols import SUITE_EPISODES, SUITE_SEED, protocol_of
-from torchrl_gpu.policies.size_limit import without_memory
-from torchrl_gpu.policies.tensor_files import read_json, read_tensors
-from torchrl_gpu.policies.weights import float32_zeros
+from torchrl_gpu.policies.weights import float32_zeros, read_json, read_tensors, without_memory
 from torchrl_gpu.system import arguments
 
 FORMAT = "torchrl_gpu next items, 1"
@@ -181,10 +179,9 @@ def learn_next_items(
     Args:
         network: Written to.
         env: Whose boxes are cut; its own sequences are of another seed.
-        steps: Of Adam, whose learning rate falls to 0 along half a cosine.
+        steps: Of Adam, whose learning rate falls from `lr` to 0 along half a cosine.
         batch: Sequences of each step; one item of each is foretold.
-        lr: Learning rate at first.
-        seed: Of sequences and draws.
+        lr, seed: Learning rate at first; of sequences and draws.
 
     Returns:
         The mean loss of each hundred steps, nats.

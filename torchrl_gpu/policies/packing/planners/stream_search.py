@@ -22,39 +22,26 @@ _SPARE = 4  # lines that are grown for each that is kept, since some lead to the
 
 
 class Lines(NamedTuple):
-    """Beam of placement sequences (lines) from the present state of each bin: W in each of N bins, the best one first.
+    """Beam of placement sequences (lines) from the present state of each of N bins: W in each, the best one first."""
 
-    Attributes:
-        heightmap: (N, W, X, Y) float32, metres, at the end of a line.
-        gain: (N, W) float32, share of the bin that a line fills; `NEVER` where there is no line.
-        ended: (N, W) bool, where the item that follows fits nowhere, or none does.
-        first: (N, W) int64, the action that a line begins with.
-    """
-
-    heightmap: Tensor
-    gain: Tensor
-    ended: Tensor
-    first: Tensor
+    heightmap: Tensor  # (N, W, X, Y) float32, metres, at the end of a line
+    gain: Tensor  # (N, W) float32, share of the bin that a line fills; `NEVER` where there is no line
+    ended: Tensor  # (N, W) bool, where the item that follows fits nowhere, or none does
+    first: Tensor  # (N, W) int64, the action that a line begins with
 
 
 class StreamSearch(TensorDictModuleBase):
     """Beam-search policy: the first placement of the best line over the true coming items.
 
-    Lines are as long as `depth` items, the visible one counted; of each length the `beam` best go on, by what they fill
-    and what tables say of the bin after it. A line ends where the next item fits nowhere or none is left, with
-    the value of what it fills. Lines that lead to the same bin, or to its mirror image where that makes no difference,
-    count once. With as many items as an episode has, and a beam as wide as there are lines, the search is exhaustive.
-
-    It reads the observation `future_items`. Nothing is drawn, so that the same bins get the same actions.
+    Of each length the `beam` best lines go on, by what they fill and the tables' value of the bin after it. A line ends
+    where the next item fits nowhere or none is left, with the value of what it fills. Lines to the same bin, or to its
+    mirror image where that makes no difference, count once. Nothing is drawn.
 
     Args:
         env: Gives items, bin and kernels; one visible item, `include` with `future_items`, without `skip_unplaceable`.
         tables: Trained ones.
-        depth: Items of a line; 1 is the policy alone, and more than an episode has are no more than that.
+        depth: Items of a line, the visible one counted; 1 is the policy alone.
         beam: Lines that go on.
-
-    Raises:
-        ValueError: Several items are visible, or those to come are not, or items are passed over.
     """
 
     knows = "the true stream"
@@ -74,7 +61,6 @@ class StreamSearch(TensorDictModuleBase):
         register_settings(self, numbers=_hash_numbers(env))
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action`, of the batch shape of `tensordict`; 0 where nothing is legal."""
         shown = [tensordict.get(key) for key in self.in_keys]
         rows = shown[0].shape[:-2]
         heightmap, item, future = (each.reshape(-1, *each.shape[len(rows) :]) for each in shown)
