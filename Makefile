@@ -31,7 +31,7 @@ SOAK := 50
 KILLS := 100
 LOWEST := .venv-lowest
 # Not genesis, which wants another Pillow.
-LOWEST_EXTRAS := dev cloud docs peers ray compiler plots gymnasium rsl-rl meshes hdf5 physics stream video mcap webrtc ros2 \
+LOWEST_EXTRAS := dev cloud docs peers ray compiler plots gymnasium rsl-rl meshes hdf5 lists physics stream video mcap webrtc ros2 \
 	zenoh monitor export
 LOWEST_TESTS := tests/test_end_to_end.py tests/training/test_configs.py
 CKPT := runs/packing/checkpoints/last.ckpt

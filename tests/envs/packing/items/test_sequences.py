@@ -18,6 +18,7 @@ from torchrl_gpu.envs.packing.types import Bin
 
 Write = Callable[[Path], object]
 
+SUFFIXES = "want a .npy, .npz, .pt, .pth, .json, .csv, .tsv, .txt, .xlsx or .parquet file"
 TWO_EPISODES = np.array([[[2, 3, 4], [1, 1, 1]], [[5, 5, 5], [0, 0, 0]]])
 LISTS = [[[2, 3, 4], [1, 1, 1]], [[5, 5, 5]]]
 
@@ -305,8 +306,8 @@ BAD: dict[str, tuple[str, Write, str]] = {
     "list in order": ("a.json", text(side(length=[1, 2], width=[1, 2], height=[1, 2])), ORDER),
     "negative in order": ("a.json", text(side(length=1, width=2, height=-3)), "order A: sizes must not be negative"),
     "null in order": ("a.json", text(side(length=1, width=2, height=None)), "order A: sizes must be finite; got"),
-    "unknown suffix": ("a.csv", raw(b"1,2,3"), "want a .npy, .npz, .json or .pt file; got '.csv'"),
-    "no suffix": ("boxes", raw(b"1,2,3"), "want a .npy, .npz, .json or .pt file; got 'no suffix'"),
+    "unknown suffix": ("a.doc", raw(b"1,2,3"), f"{SUFFIXES}; got '.doc'"),
+    "no suffix": ("boxes", raw(b"1,2,3"), f"{SUFFIXES}; got 'no suffix'"),
 }
 
 

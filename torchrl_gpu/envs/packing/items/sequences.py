@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import torch
 
+from torchrl_gpu.envs.packing.items import lists
 from torchrl_gpu.envs.packing.items.boxes import (
     box_catalogue,
     cell_volume,
@@ -64,11 +65,17 @@ class BoxSequences(ItemSource):
         path: `.npy`, `.npz` (its only array, or the one named "sequences"), `.pt` (a tensor) of shape (episodes, items,
             3), short episodes padded with zeros; `.json` or `.pt`: nested lists (or tuples) of that shape, in which
             episodes may differ in length; or `.json` of orders, {order: {"item_sequence": {place: {"length/mm",
-            "width/mm", "height/mm"}}}}, always in millimetres. A `.pt` file is read with `weights_only`.
-        unit: "cells", "m", "cm" or "mm". Sides are rounded up to whole cells; volumes stay those of the true sizes.
+            "width/mm", "height/mm"}}}}, always in millimetres. A `.pt` file is read with `weights_only`. Or a list of
+            boxes, one article a row, of one or many orders: `.csv`, `.tsv`, `.txt`, `.xlsx` or `.parquet`, see
+            `lists.read_list`.
+        unit: "cells", "m", "cm" or "mm", where a list does not say it itself. Sides are rounded up to whole cells;
+            volumes stay those of the true sizes.
         in_order: Environment i plays episode i, then i + num_envs, …; else each episode draws one.
         misfits: Of boxes that fit the bin in no orientation: "refuse" (an error names the first of them), "skip_boxes"
-            or "skip_orders" (whole episodes). One logged line counts what is left out.
+            or "skip_orders" (whole episodes), and likewise of rows of a list that give no box. One logged line counts
+            what is left out.
+        columns: Headers of a list by what they are, one of `lists.COLUMNS`, where the words of the field do not find
+            them.
 
     Boxes that fill the whole bin, as the published sequences of Zhao et al. (AAAI 2021) have one at each end, mark the
     end of an episode and are not packed: those behind the last smaller box of an episode that has one.
@@ -79,15 +86,53 @@ class BoxSequences(ItemSource):
             pickle; and, from `build`, a box does not fit the bin, or cells are far larger than the boxes.
     """
 
-    def __init__(self, path: str, unit: str = "cells", in_order: bool = False, misfits: str = "refuse") -> None:
+    def __init__(
+        self,
+        path: str,
+        unit: str = "cells",
+        in_order: bool = False,
+        misfits: str = "refuse",
+        columns: dict[str, str] | None = None,
+    ) -> None:
         arguments.choice("BoxSequences", "unit", unit, SEQUENCE_UNITS)
         self.misfits = arguments.choice("BoxSequences", "misfits", misfits, MISFITS)
         if not isinstance(path, (str, Path)):
             arguments.refuse("BoxSequences", "path", "that of a file", path)
         self.path = Path(path).expanduser()
         self.in_order = arguments.flag("BoxSequences", "in_order", in_order)
-        self.names, self.episodes, self.labels, self.unit = _read(self.path, unit)
-        self._said: set[str] = set()
+        self.columns, self._said = columns, set[str]()
+        if self.path.suffix.lower() in lists.SUFFIXES:
+            self.names, self.episodes, self.labels, self.unit = self._listed(unit)
+        elif columns:
+            arguments.refuse("BoxSequences", "columns", f"none but for {', '.join(lists.SUFFIXES)}", columns)
+        else:
+            self.names, self.episodes, self.labels, self.unit = _read(self.path, unit)
+            self.names_unit = bool(self.labels)  # whether the file says what its sizes are in
+
+    def _listed(self, unit: str) -> tuple[list[str], list[np.ndarray], list[list[dict[str, Any]]], str]:
+        """Orders of a list of boxes, without its rows that give none."""
+        if not self.path.is_file():
+            raise FileNotFoundError(f"{self._where}: want a list of boxes; there is none")
+        try:
+            _check_size(self.path)
+        except (ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{self._where}: {error}") from error
+        read = lists.read_list(self.path, self._where, unit, self.columns)
+        self.names_unit = read.names_unit
+        if read.faults:
+            line, order, reason = read.faults[0]
+            of_order = f" (order {order})" if len(read.orders) > 1 else ""
+            told = f"line {line}{of_order}: {reason}; the first of {len(read.faults):,} such rows"
+            if self.misfits == "refuse":
+                raise ValueError(f"{self._where}: {told} (misfits skip_boxes or skip_orders leaves them out)")
+            self._say(f"{self._where}: left out {self.misfits.removeprefix('skip_')} of {told}")
+        broken = {order for _, order, _ in read.faults} if self.misfits == "skip_orders" else set()
+        kept = [i for i, order in enumerate(read.orders) if order not in broken]
+        if not kept:
+            raise ValueError(f"{self._where}: want at least one order of boxes; got none")
+        names = [read.orders[i] for i in kept]
+        sizes = [_checked(read.sizes[i], f"{self._where}: order {name}") for i, name in zip(kept, names, strict=True)]
+        return names, sizes, [read.labels[i] for i in kept], read.unit
 
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         played = self.played(bin_, orientations)
@@ -144,8 +189,9 @@ class BoxSequences(ItemSource):
         """Reports the number of misfits, at `places` of some episodes, as an error or as a warning."""
         first, at = episodes[0], int(places[0][0])
         box = self.episodes[first][at]
-        kind, name = ("order", self.labels[first][at].get("place", at)) if self.labels else ("episode", at)
-        told = f"{kind} {self.names[first]}, box {name}: {_shown(box)} {self.unit}"
+        kind, label = ("order", self.labels[first][at]) if self.labels else ("episode", {})
+        name = f"line {label['line']}" if "line" in label else f"box {label.get('place', at)}"
+        told = f"{kind} {self.names[first]}, {name}: {_shown(box)} {self.unit}"
         if self.unit != "cells":
             told += f" ({_shown(whole_cells(box, self.unit, bin_))} cells)"
         room = written(bin_.size, self.unit, bin_)
@@ -213,7 +259,8 @@ def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], list[list
 def _load(path: Path, where: str) -> Any:
     suffix = path.suffix.lower()
     if suffix not in _READERS:
-        raise ValueError(f"{where}: want a .npy, .npz, .json or .pt file; got {suffix or 'no suffix'!r}")
+        wanted = f"want a {', '.join([*_READERS, *lists.SUFFIXES[:-1]])} or {lists.SUFFIXES[-1]} file"
+        raise ValueError(f"{where}: {wanted}; got {suffix or 'no suffix'!r}")
     try:
         with path.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on what is odd about a file that is refused anyway

@@ -1,0 +1,188 @@
+"""Lists of boxes as warehouses write them: CSV, Excel, Parquet; and what is wrong with some."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import BoxSequences, lists
+from torchrl_gpu.envs.packing.items.lists import BoxList, read_list
+
+CASES = """PO Number,Pallet No,Material,Pick_quantity_cs,Length_cm,Width_cm,Height_cm,Vol/CS(dm3),Gross weight
+A,1,P_1,2,35,20.3,20.8,29.6,6.3
+A,1,P_2,1,33.7,19.1,17,10.9,5.9
+B,2,P_1,1,35,20.3,20.8,29.6,6.3
+"""
+
+
+def read(tmp_path: Path, text: str, name: str = "a.csv", **options: Any) -> BoxList:
+    path = tmp_path / name
+    path.write_text(text, encoding=options.pop("encoding", "utf-8"))
+    return read_list(path, "here", **options)
+
+
+def test_a_picking_list_is_read_by_order_with_its_articles(tmp_path: Path) -> None:
+    found = read(tmp_path, CASES)
+    assert (found.orders, found.unit, found.names_unit, found.faults) == (["A", "B"], "cm", True, [])
+    assert [sizes.tolist() for sizes in found.sizes] == [
+        [[35, 20.3, 20.8], [35, 20.3, 20.8], [33.7, 19.1, 17]],
+        [[35, 20.3, 20.8]],
+    ]
+    assert found.labels[0][2] == {"line": 3, "article": "P_2", "weight/kg": 5.9}
+    assert found.columns["quantity"] == "Pick_quantity_cs"
+    assert found.unread == ["Pallet No", "Vol/CS(dm3)"]
+
+
+@pytest.mark.parametrize(
+    ("header", "unit", "scale"),
+    [
+        ("Länge;Breite;Höhe", "cells", 1),
+        ("Länge (mm);Breite (mm);Höhe (mm)", "mm", 1),
+        ("L [cm];W [cm];H [cm]", "cm", 1),
+        ("longueur;largeur;hauteur", "cells", 1),
+        ("尺寸（L）;尺寸（W）;尺寸（H）", "cells", 1),
+        ("length/in;width/in;height/in", "mm", 25.4),
+        ("item;Max. length m;Max. width m;Max. height m", "m", 1),
+        ("height;width;length", "cells", 1),
+    ],
+)
+def test_headers_of_many_kinds(header: str, unit: str, scale: float, tmp_path: Path) -> None:
+    names = header.casefold().split(";")
+    turned = names[0] == "height"
+    found = read(tmp_path, f"{header}\n{'bolt;' * names.count('item')}3,5;2;1\n")
+    assert found.unit == unit
+    wanted = [1, 2, 3.5] if turned else [3.5, 2, 1]
+    assert found.sizes[0] == pytest.approx(scale * np.array([wanted]))
+
+
+def test_numbers_of_several_countries(tmp_path: Path) -> None:
+    assert read(tmp_path, "l;w;h\n1,200;2;3\n").sizes[0].tolist() == [[1.2, 2, 3]]
+    assert read(tmp_path, 'l,w,h\n"1,200",2,3\n').sizes[0].tolist() == [[1200, 2, 3]]
+    assert read(tmp_path, "l\tw\th\n1.5\t2e1\t3\n", "a.tsv").sizes[0].tolist() == [[1.5, 20, 3]]
+    assert read(tmp_path, "Länge,Breite,Höhe\n1,2,3\n", encoding="cp1252").sizes[0].tolist() == [[1, 2, 3]]
+
+
+def test_three_numbers_a_line_need_no_header(tmp_path: Path) -> None:
+    for name, text in (("a.txt", "107 63 8.5\n95 60 9\n"), ("a.csv", "107,63,8.5\n95,60,9\n")):
+        found = read(tmp_path, text, name, unit="cm")
+        assert (found.unit, found.names_unit) == ("cm", False)
+        assert found.sizes[0].tolist() == [[107, 63, 8.5], [95, 60, 9]]
+        assert found.labels[0][1] == {"line": 2}
+
+
+def test_weights_are_kilograms(tmp_path: Path) -> None:
+    found = read(tmp_path, "l,w,h,weight (lb)\n1,2,3,10\n1,2,3,\n")
+    assert found.labels[0] == [{"line": 2, "weight/kg": pytest.approx(4.5359237)}, {"line": 3}]
+
+
+def test_columns_can_be_named(tmp_path: Path) -> None:
+    text = "a,b,c,how many\n1,2,3,2\n"
+    with pytest.raises(ValueError, match=r"want a column for the length \(options: columns.length\); got a, b, c"):
+        read(tmp_path, text)
+    columns = {"length": "a", "width": "b", "height": "c", "quantity": "how many"}
+    assert read(tmp_path, text, columns=columns).sizes[0].tolist() == [[1, 2, 3]] * 2
+    with pytest.raises(ValueError, match=r"columns.length must be one of a, b, c, how many; got d"):
+        read(tmp_path, text, columns={"length": "d"})
+    with pytest.raises(ValueError, match="columns must be one of"):
+        read(tmp_path, text, columns={"colour": "a"})
+
+
+def test_excel_and_parquet_say_the_same(tmp_path: Path) -> None:
+    openpyxl, pyarrow = pytest.importorskip("openpyxl"), pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [line.split(",") for line in CASES.splitlines()]
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append([float(cell) if cell[0].isdigit() else cell for cell in row])
+    book.save(tmp_path / "a.xlsx")
+    columns = {name: [row[at] for row in rows[1:]] for at, name in enumerate(rows[0])}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    wanted = read(tmp_path, CASES)
+    for name in ("a.xlsx", "a.parquet"):
+        found = read_list(tmp_path / name, "here")
+        assert (found.orders, found.labels, found.columns) == (wanted.orders, wanted.labels, wanted.columns)
+        assert all(map(np.array_equal, found.sizes, wanted.sizes))
+
+
+# -- what is wrong with some ------------------------------------------------------------------------------------------
+
+BROKEN = "order,l,w,h,qty\nA,2,3,4,1\nA,2,0,4,1\nB,2,3,x,1\nB,2,3,4,1.5\nC,5,5,5,1\n"
+
+
+def test_rows_that_give_no_box_are_named(tmp_path: Path) -> None:
+    assert read(tmp_path, BROKEN).faults == [
+        (3, "A", "width must be a positive number; got 0"),
+        (4, "B", "height must be a positive number; got x"),
+        (5, "B", "quantity must be a whole number; got 1.5"),
+    ]
+
+
+def test_misfits_decides_on_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.csv").write_text(BROKEN)
+    path = str(tmp_path / "a.csv")
+    with pytest.raises(ValueError, match=r"line 3 \(order A\): width must be a positive number; got 0; the first of 3"):
+        BoxSequences(path)
+    boxes = BoxSequences(path, misfits="skip_boxes")
+    assert (boxes.names, [len(each) for each in boxes.episodes]) == (["A", "C"], [1, 1])
+    assert "left out boxes of line 3 (order A)" in caplog.text
+    assert BoxSequences(path, misfits="skip_orders").names == ["C"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"", r"want a column for the length .*; got no header"),
+        ("a.csv", b"l,w,h\n", "want at least one order of boxes; got none"),
+        ("a.csv", b"l cm,w mm,h cm\n1,2,3\n", "want one unit for all sides; got columns l cm, w mm, h cm"),
+        ("a.csv", b"l,w,h,unit\n1,2,3,cm\n1,2,3,mm\n", "want one unit for all rows; got cm, mm"),
+        ("a.csv", b"l,w,h,unit\n1,2,3,ell\n", "line 2: unit must be one of mm, cm, m, in.*; got ell"),
+        ("a.csv", b"l,w,h,qty\n1,2,3,99999999999\n", "want at most 16,777,216 boxes; got more by line 2"),
+        ("a.csv", b"l,w,h\n" + 2000 * b"1,", "got a file that fails with: more than"),
+        ("a.csv", b"l,w,h\n1,2,3e9\n", "sizes must be at most 1e[+]09"),
+        ("a.xlsx", b"PK\x03\x04 and so on", "want a table of boxes; got a file that fails with"),
+        ("a.parquet", b"PAR1 and so on", "want a table of boxes; got a file that fails with"),
+    ],
+)
+def test_other_files_are_refused_in_a_line(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    if name != "a.csv":
+        pytest.importorskip({"a.xlsx": "openpyxl", "a.parquet": "pyarrow"}[name])
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        BoxSequences(str(tmp_path / name))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_unpacks_to_more_than_memory_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchrl_gpu.envs.packing.items.sequences.MOST_BYTES", 10_000)
+    monkeypatch.setattr(lists, "read_list", None)
+    with zipfile.ZipFile(tmp_path / "a.xlsx", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/worksheets/sheet1.xml", bytes(20_000))
+    with pytest.raises(ValueError, match="20,000 bytes, more than 10,000"):
+        BoxSequences(str(tmp_path / "a.xlsx"))
+
+
+def test_columns_are_for_lists(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones((1, 1, 3)))
+    with pytest.raises(ValueError, match=r"columns must be none but for \.csv"):
+        BoxSequences(str(tmp_path / "a.npy"), columns={"length": "l"})
+
+
+def test_a_list_is_packed_and_its_articles_are_in_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(CASES)
+    items = BoxSequences(str(tmp_path / "a.csv"), in_order=True)
+    env = PackingEnv(2, bin_size=(1.34, 1.25, 1.0), resolution=(134, 125), items=items, num_items=3, device="cpu")
+    first = env.reset()
+    assert first["item_size"][:, 0, 0, :3].tolist() == [pytest.approx([0.35, 0.21, 0.21])] * 2
+    volumes = torch.tensor([0.337 * 0.191 * 0.17, 0.35 * 0.203 * 0.208])
+    assert torch.allclose(env.catalogue.volume.sort().values, volumes)
+    label = {"row": 2, "line": 3, "article": "P_2", "weight/kg": 5.9, "sides": [33.7, 19.1, 17]}
+    assert items.box_label(0, 2) == label

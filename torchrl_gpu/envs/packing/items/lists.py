@@ -1,0 +1,267 @@
+"""Lists of boxes in tables, one article a row: CSV, Excel and Parquet, as they come out of a warehouse's system."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchrl_gpu.system import arguments
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".xlsx", ".parquet")
+# In millimetres, and in kilograms.
+LENGTHS = {"mm": 1.0, "cm": 10.0, "m": 1000.0, "in": 25.4, "inch": 25.4, "inches": 25.4, "zoll": 25.4, "ft": 304.8}
+WEIGHTS = {"kg": 1.0, "g": 1e-3, "t": 1e3, "lb": 0.45359237, "lbs": 0.45359237}
+SIDES = ("length", "width", "height")
+COLUMNS = (*SIDES, "quantity", "weight", "order", "article", "unit")
+MOST_BOXES = 2**24
+_MOST_ROWS = 2**22
+_MOST_COLUMNS = 1024
+# Words of a header by which a column is found, the first that the file has; single letters only as the whole header.
+_WORDS: dict[str, tuple[str, ...]] = {
+    "length": ("length", "l", "länge", "laenge", "longueur", "largo", "lunghezza", "长", "长度", "尺寸 l", "x"),
+    "width": ("width", "w", "breite", "b", "largeur", "ancho", "larghezza", "宽", "宽度", "尺寸 w", "y"),
+    "height": ("height", "h", "höhe", "hoehe", "hauteur", "alto", "altezza", "高", "高度", "尺寸 h", "z"),
+    "quantity": ("quantity", "qty", "copies", "count", "pieces", "pcs", "menge", "anzahl", "stück", "数量"),
+    "weight": ("gross weight", "weight", "mass", "gewicht", "masse", "poids", "peso", "重量"),
+    "order": (
+        "order",
+        "po number",
+        "order number",
+        "auftrag",
+        "bestellung",
+        "commande",
+        "pallet",
+        "palette",
+        "pallet no",
+    ),
+    "article": ("article", "sku", "material", "item", "product", "artikel", "article number", "商品code", "id", "name"),
+    "unit": ("unit", "einheit", "单位"),
+}
+_UNIT = re.compile(rf"(?:[\s_/]|[(\[（])\s*({'|'.join([*LENGTHS, *WEIGHTS])})\s*[)\]）]?\s*$")
+
+
+class BoxList(NamedTuple):
+    """Boxes of a list, in its order, by order of a customer."""
+
+    orders: list[str]
+    sizes: list[np.ndarray]  # (boxes, 3) float64 of each order, in `unit`
+    labels: list[list[dict[str, Any]]]  # of each box: its "line" in the file, and "article" and "weight/kg" if listed
+    unit: str  # "cells", "m", "cm" or "mm"
+    names_unit: bool  # whether the file says it
+    columns: dict[str, str]  # header of each column that was read, by what it is
+    unread: list[str]  # other headers
+    faults: list[tuple[int, str, str]]  # line, order and reason of each row that gives no box
+
+
+def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str, str] | None = None) -> BoxList:
+    """Boxes of a `.csv`, `.tsv`, `.txt`, `.xlsx` (its first sheet) or `.parquet` file.
+
+    Args:
+        path: The file. Its columns are found by the words of the field in several languages; a file of three numbers a
+            line needs no header.
+        where: Begins the messages of errors.
+        unit: Of sides whose unit stands neither in the header (`Length_cm`) nor in a column of units; inches and feet,
+            which a file may have, become millimetres.
+        columns: Headers by what they are, one of `COLUMNS`, where the words do not find them.
+
+    Raises:
+        ValueError: The file has no column for a side, or two units, or is too large.
+        ModuleNotFoundError: The library for the file is not installed.
+    """
+    rows = _rows(path, where)
+    header = [("" if cell is None else str(cell).strip()) for cell in next(rows, [])]
+    first = 2
+    if len(header) == 3 and all(_number(cell) is not None for cell in header):
+        rows, header, first = _chain(header, rows), list(SIDES), 1
+    found = _columns(header, columns or {}, where)
+    sides = [_unit_of(header[found[side]], LENGTHS) for side in SIDES]
+    if len(set(sides)) > 1:
+        given = ", ".join(header[found[side]] for side in SIDES)
+        raise ValueError(f"{where}: want one unit for all sides; got columns {given}")
+    by_header = sides[0]
+    kilograms = WEIGHTS[(_unit_of(header[found["weight"]], WEIGHTS) if "weight" in found else "") or "kg"]
+    orders: dict[str, list[tuple[list[float], dict[str, Any]]]] = {}
+    faults, units, total = [], set(), 0
+    for line, row in enumerate(rows, first):
+        cells = {name: row[at] if at < len(row) else None for name, at in found.items()}
+        if all(cell in (None, "") for cell in row):
+            continue
+        order = _text(cells.get("order")) or "all"
+        own = by_header or (_text(cells["unit"]).casefold() if "unit" in cells else "")
+        number, reason = _fault_free(cells, own)
+        if reason:
+            faults.append((line, order, reason))
+            continue
+        units.add(own)
+        total += number
+        if total > MOST_BOXES:
+            raise ValueError(f"{where}: want at most {MOST_BOXES:,} boxes; got more by line {line}")
+        label: dict[str, Any] = {"line": line}
+        if article := _text(cells.get("article")):
+            label["article"] = article
+        if (weight := _number(cells.get("weight"))) is not None:
+            label["weight/kg"] = weight * kilograms
+        size = [_number(cells[side]) or 0.0 for side in SIDES]
+        orders.setdefault(order, []).extend([(size, label)] * number)
+    known, factor = _one_unit(units, unit, where)
+    return BoxList(
+        list(orders),
+        [np.array([size for size, _ in boxes]) * factor for boxes in orders.values()],
+        [[label for _, label in boxes] for boxes in orders.values()],
+        known,
+        bool(units - {""}),
+        {name: header[at] for name, at in found.items()},
+        [name for at, name in enumerate(header) if at not in found.values() and name],
+        faults,
+    )
+
+
+def _fault_free(cells: Mapping[str, Any], unit: str) -> tuple[int, str]:
+    """Number of boxes of a row, and why it gives none."""
+    for side in SIDES:
+        value = _number(cells[side])
+        if value is None or not 0 < value < math.inf:
+            return 0, f"{side} must be a positive number; got {_text(cells[side]) or 'nothing'}"
+    if unit and unit not in LENGTHS:
+        return 0, f"unit must be one of {', '.join(LENGTHS)}; got {unit}"
+    number = _number(cells["quantity"]) if "quantity" in cells else 1.0
+    if number is None or number < 0 or number != int(number):
+        return 0, f"quantity must be a whole number; got {_text(cells['quantity']) or 'nothing'}"
+    return int(number), ""
+
+
+def _one_unit(units: set[str], given: str, where: str) -> tuple[str, float]:
+    """The unit of a list, and what its numbers are multiplied by."""
+    named = units - {""}
+    if len(named) > 1 or (named and "" in units):
+        raise ValueError(f"{where}: want one unit for all rows; got {', '.join(sorted(units))}")
+    unit = named.pop() if named else given
+    return (unit, 1.0) if unit in ("cells", "m", "cm", "mm") else ("mm", LENGTHS[unit])
+
+
+def _columns(header: Sequence[str], given: Mapping[str, str], where: str) -> dict[str, int]:
+    """Index of each column that a header has, by what it is."""
+    for name, column in given.items():
+        arguments.choice("BoxSequences", "columns", name, COLUMNS)
+        if column not in header:
+            raise ValueError(f"{where}: columns.{name} must be one of {', '.join(header)}; got {column}")
+    found = {name: header.index(column) for name, column in given.items()}
+    plain = [_plain(name) for name in header]
+    for name, words in _WORDS.items():
+        if name in found:
+            continue
+        exact = [plain.index(word) for word in words if word in plain]
+        within = [
+            at for word in words if len(word) > 1 for at, text in enumerate(plain) if re.search(rf"\b{word}\b", text)
+        ]
+        free = [at for at in [*exact, *within] if at not in found.values()]
+        if free:
+            found[name] = free[0]
+    if missing := [side for side in SIDES if side not in found]:
+        wanted = f"a column for the {missing[0]} (options: columns.{missing[0]})"
+        raise ValueError(f"{where}: want {wanted}; got {', '.join(filter(None, header)) or 'no header'}")
+    return found
+
+
+def _plain(header: str) -> str:
+    """A header in small letters, without its unit and punctuation."""
+    text = _UNIT.sub("", header.casefold())
+    return re.sub(r"[\W_]+", " ", text).strip()
+
+
+def _unit_of(header: str, known: Mapping[str, float]) -> str:
+    match = _UNIT.search(header.casefold())
+    return match[1] if match and match[1] in known else ""
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return "" if cell is None else str(cell).strip()
+
+
+def _number(cell: Any) -> float | None:
+    """A number, or text that is one: 12.5, 12,5 or 1,200; None for anything else."""
+    if isinstance(cell, bool):
+        return None
+    if isinstance(cell, (int, float)):
+        return float(cell)
+    text = _text(cell)
+    if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", text):
+        text = text.replace(",", "")
+    text = text.replace(",", ".")
+    return float(text) if re.fullmatch(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?|[+-]?\.\d+", text, re.IGNORECASE) else None
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+def _chain(first: list[Any], rest: Iterable[list[Any]]) -> Iterator[list[Any]]:
+    yield first
+    yield from rest
+
+
+def _rows(path: Path, where: str) -> Iterator[list[Any]]:
+    read = {".xlsx": _excel, ".parquet": _parquet}.get(path.suffix.lower(), _text_rows)
+    try:
+        for number, row in enumerate(read(path)):
+            if number >= _MOST_ROWS or len(row) > _MOST_COLUMNS:
+                raise ValueError(f"more than {_MOST_ROWS:,} rows of {_MOST_COLUMNS:,} columns, by line {number + 1}")
+            yield row
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # whatever a broken or foreign file makes a reader raise
+        reason = str(error).strip().split("\n")[0][:160] or type(error).__name__
+        raise ValueError(f"{where}: want a table of boxes; got a file that fails with: {reason}") from error
+
+
+def _text_rows(path: Path) -> Iterator[list[Any]]:
+    raw = path.read_bytes()
+    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError:
+        text = raw.decode("cp1252", errors="replace")
+    line = text.split("\n", 1)[0]
+    delimiter = max(";\t|,", key=line.count)
+    if not line.count(delimiter):
+        yield from (each.split() for each in text.splitlines())
+        return
+    for row in csv.reader(io.StringIO(text), delimiter=delimiter):
+        # A list with semicolons is of a country that writes 1,200 for 1.2.
+        yield [cell.replace(",", ".") if delimiter != "," and re.fullmatch(r"\d+,\d+", cell) else cell for cell in row]
+
+
+def _excel(path: Path) -> Iterator[list[Any]]:
+    try:
+        import openpyxl  # type: ignore[import-untyped]
+    except ModuleNotFoundError as error:
+        wanted = "openpyxl, which an extra brings, pip install 'torchrl_gpu[lists]'"
+        raise ModuleNotFoundError(f"BoxSequences: {path}: want {wanted}; got an install without it") from error
+    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    try:
+        for row in book.worksheets[0].iter_rows(values_only=True):
+            yield list(row)
+    finally:
+        book.close()
+
+
+def _parquet(path: Path) -> Iterator[list[Any]]:
+    try:
+        from pyarrow import parquet  # type: ignore[import-untyped]
+    except ModuleNotFoundError as error:
+        wanted = "pyarrow, which an extra brings, pip install 'torchrl_gpu[lists]'"
+        raise ModuleNotFoundError(f"BoxSequences: {path}: want {wanted}; got an install without it") from error
+    file = parquet.ParquetFile(path)
+    yield list(file.schema_arrow.names)
+    if file.metadata.num_rows > _MOST_ROWS or len(file.schema_arrow.names) > _MOST_COLUMNS:
+        raise ValueError(f"{file.metadata.num_rows:,} rows of {len(file.schema_arrow.names):,} columns")
+    for batch in file.iter_batches(batch_size=4096):
+        yield from (list(row.values()) for row in batch.to_pylist())
