@@ -26,7 +26,6 @@ from tests.training.tiny import data, fit, module, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint, checkpoint_writer
 from torchrl_gpu.callbacks import checkpoint as checkpoint_callback
 from torchrl_gpu.callbacks.end_signals import EndSignals
-from torchrl_gpu.checkpoints import folder as run_folder
 from torchrl_gpu.checkpoints.files import checkpoint_entry, new_id, newest_checkpoint, parts_of, write_whole
 from torchrl_gpu.system.archives import ENTRY
 
@@ -374,7 +373,7 @@ def test_what_a_run_saves_after_going_back_is_later(tmp_path: Path) -> None:
 def test_two_runs_do_not_save_to_one_folder_at_a_time(tmp_path: Path) -> None:
     class Another(Callback):
         def on_train_start(self, *args: Any) -> None:
-            with pytest.raises(ValueError, match="want a folder that no other run saves to at this moment; got"):
+            with pytest.raises(ValueError, match="want a folder that no other run saves to now; got"):
                 fit(module(), tmp_path, 2, EpisodeCheckpoint())
 
     fit(module(), tmp_path, 2, EpisodeCheckpoint(), Another())
@@ -628,7 +627,7 @@ def test_a_folder_that_nothing_can_be_written_to_is_told_at_once(
     def refused(**options: Any) -> None:
         raise PermissionError(13, "Permission denied", str(options["dir"]))
 
-    monkeypatch.setattr(run_folder.tempfile, "TemporaryFile", refused)
+    monkeypatch.setattr("torchrl_gpu.checkpoints.files.tempfile.TemporaryFile", refused)
     with pytest.raises(PermissionError, match=r"Permission denied: .*checkpoints'"):
         fit(module(), tmp_path, 4, saver())
 

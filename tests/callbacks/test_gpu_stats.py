@@ -13,8 +13,7 @@ import torch
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import GpuStats
 from torchrl_gpu.callbacks import gpu_stats as gpu_stats_module
-from torchrl_gpu.callbacks.gpu_stats import idle_message
-from torchrl_gpu.callbacks.machine_sampler import UTILIZATION, ProcessReader, Sampler, read_gpu
+from torchrl_gpu.callbacks.gpu_stats import UTILIZATION, ProcessReader, Sampler, idle_message, read_gpu
 from torchrl_gpu.system.sections import OUTSIDE
 
 CPU = torch.device("cpu")
@@ -34,15 +33,14 @@ def sampler(read: list[dict[str, float]]) -> Any:
     made.stop()
 
 
-def test_means_since_the_last_time(sampler: Sampler, read: list[dict[str, float]]) -> None:
+def test_readings_since_the_last_time(sampler: Sampler, read: list[dict[str, float]]) -> None:
     read += [{UTILIZATION: 10.0, "x": 1.0}, {UTILIZATION: 30.0, "x": 2.0}, {UTILIZATION: 80.0, "x": 5.0}]
     sampler.sample()
     sampler.sample()
-    assert sampler.means() == {UTILIZATION: 20.0, "x": 1.5}
-    assert sampler.means() == {}
+    assert sampler.take() == [{UTILIZATION: 10.0, "x": 1.0}, {UTILIZATION: 30.0, "x": 2.0}]
+    assert sampler.take() == []
     sampler.sample()
-    assert sampler.means() == {UTILIZATION: 80.0, "x": 5.0}
-    assert sampler.take_busy() == [10.0, 30.0, 80.0]
+    assert sampler.take() == [{UTILIZATION: 80.0, "x": 5.0}]
 
 
 def test_an_error_of_the_driver_is_one_warning() -> None:
@@ -52,8 +50,8 @@ def test_an_error_of_the_driver_is_one_warning() -> None:
     sampler = Sampler(broken, CPU, 1e-3)
     sampler._thread.join(timeout=30)
     with pytest.warns(UserWarning, match="the device cannot be asked any more: RuntimeError: no driver"):
-        assert sampler.means() == {}
-    assert sampler.means() == {}
+        assert sampler.take() == []
+    assert sampler.take() == []
     sampler.stop()
 
 

@@ -13,7 +13,7 @@ from tests.training.resuming import differences
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import LoggerGuard, TrainingFilm
 from torchrl_gpu.callbacks.logger_guard import outlives
-from torchrl_gpu.callbacks.training_film import add_film
+from torchrl_gpu.callbacks.pictures import add_film
 
 FULL = OSError(28, "No space left on device")
 

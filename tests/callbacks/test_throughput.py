@@ -24,9 +24,7 @@ class Run:
         self.callback = Throughput(every_n_steps)
         self.trainer: Any = SimpleNamespace(global_step=0, barebones=False)
         self.module: Any = SimpleNamespace(
-            frames=0,
-            episodes=torch.tensor(0),
-            log=lambda name, value, **_: self._log(name, value),
+            frames=0, episodes=torch.tensor(0), log=lambda name, value, **_: self._log(name, value)
         )
 
     def _log(self, name: str, value: float) -> None:

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import data, fit, module
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.training.data.loaders import StepLoader
+from torchrl_gpu.training.data.episodes import StepLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 

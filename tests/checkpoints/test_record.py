@@ -104,10 +104,7 @@ def config(visible_items: int = 1, num_envs: int = 64, **data: Any) -> dict[str,
 def folder(root: Path, path: str | None, now: dict[str, Any] | None, stage: str = "test") -> str:
     """Folder of the results, from the run's folder on."""
     trainer = SimpleNamespace(
-        default_root_dir=str(root),
-        ckpt_path=path and str(root / path),
-        state=SimpleNamespace(fn=stage),
-        global_step=7,
+        default_root_dir=str(root), ckpt_path=path and str(root / path), state=SimpleNamespace(fn=stage), global_step=7
     )
     checkpoint = None if path is None else {"global_step": 7, "torchrl_gpu": {"config": config()}}
     found, _ = results_folder(SimpleNamespace(trainer=trainer, run_config=now), checkpoint)

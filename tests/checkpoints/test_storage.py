@@ -147,16 +147,6 @@ def test_within_a_run_updates_decide_not_the_order_of_uploads(storage: Checkpoin
     assert [remote.step for remote in storage.found()] == [20, 300, 16]
 
 
-def test_folders_of_older_versions_come_behind_those_with_a_number(storage: CheckpointStorage, tmp_path: Path) -> None:
-    files, root = storage._open()
-    for saved_ms in (1, 3, 2):
-        folder = f"{root}/{saved_ms:015d}-{RUN}-{new_id()}-last"
-        files.makedirs(folder, exist_ok=True)
-        files.pipe_file(f"{folder}/last.ckpt", b"")
-    storage.put(*saved(tmp_path, "last", 9.0))
-    assert [(remote.step, remote.saved_ms) for remote in storage.found()] == [(9, 9000), (0, 3), (0, 2), (0, 1)]
-
-
 def test_the_best_one_is_of_the_run_that_is_fetched(storage: CheckpointStorage, tmp_path: Path) -> None:
     storage.put(*saved(tmp_path, "best", 50.0, run="ffffffffffff"))
     storage.put(*saved(tmp_path, "last", 2.0))

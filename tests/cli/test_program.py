@@ -93,14 +93,7 @@ def test_an_interrupt_is_130(config: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("program", ["lightning", "torchrl-gpu"])
 def test_scripts_from_another_folder(program: str, tmp_path: Path) -> None:
     def script(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [program, *args],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-        )
+        return subprocess.run([program, *args], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
 
     assert script("--help").stdout.startswith(f"usage: {program} SUBCOMMAND")
     wrong = script("fit", "--config", "no.yaml")

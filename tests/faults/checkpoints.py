@@ -40,13 +40,7 @@ _DIVERGED = "callbacks/test_divergence.py"
 _DISK = "callbacks/test_full_disk.py"
 _GPU = "callbacks/test_gpu_stats.py"
 FAULTS: list[Mutant] = [
-    mutant(
-        "saving_has_a_share",
-        "share > _SHARE and not self._warned",
-        "not self._warned",
-        _SAVED,
-        k="too_much",
-    ),
+    mutant("saving_has_a_share", "share > _SHARE and not self._warned", "not self._warned", _SAVED, k="too_much"),
     mutant(
         "best_is_a_number",
         "if math.isfinite(value) and (self._best is None",
@@ -61,19 +55,8 @@ FAULTS: list[Mutant] = [
         _DIVERGED,
         k="never",
     ),
-    mutant(
-        "names_of_strangers_remove_nothing",
-        "if numbered.fullmatch(Path(name).stem)]",
-        "]",
-        _SAVED,
-    ),
-    mutant(
-        "what_is_due_waits_for_the_validation",
-        "if validates_next(trainer):",
-        "if False:",
-        _SAVED,
-        k="validation",
-    ),
+    mutant("names_of_strangers_remove_nothing", "if numbered.fullmatch(Path(name).stem)]", "]", _SAVED),
+    mutant("what_is_due_waits_for_the_validation", "if validates_next(trainer):", "if False:", _SAVED, k="validation"),
     mutant(
         "the_second_interrupt_ends",
         "if self.interrupt:\n            raise",
@@ -143,11 +126,7 @@ FAULTS: list[Mutant] = [
         k="old_ones",
     ),
     mutant(
-        "as_many_stay_on_storage",
-        "others[keep:]",
-        "others[keep + 1 :]",
-        "checkpoints/test_storage.py",
-        k="old_ones",
+        "as_many_stay_on_storage", "others[keep:]", "others[keep + 1 :]", "checkpoints/test_storage.py", k="old_ones"
     ),
     mutant("the_cause_of_the_last_while", "seconds - self._before.get(name, 0.0)", "seconds", _GPU, k="cause"),
 ]

@@ -26,13 +26,7 @@ class Mutant:
 
 
 def mutant(
-    name: str,
-    old: str,
-    new: str,
-    *tests: str,
-    k: str = "",
-    also: Sequence[tuple[str, str]] = (),
-    equivalent: str = "",
+    name: str, old: str, new: str, *tests: str, k: str = "", also: Sequence[tuple[str, str]] = (), equivalent: str = ""
 ) -> Mutant:
     """A mutant by its text, and others in its place where that has changed; see `Mutant`."""
     return Mutant(name, tests, ((old, new), *also), k, equivalent)

@@ -5,12 +5,7 @@ from __future__ import annotations
 from faults.mutant import Mutant, mutant
 
 TRAINING: list[Mutant] = [
-    mutant(
-        "rank_folds_seed",
-        "seed + rank * 0x9E3779B97F4A7C15",
-        "seed + 0 * rank",
-        "training/test_ranks.py",
-    ),
+    mutant("rank_folds_seed", "seed + rank * 0x9E3779B97F4A7C15", "seed + 0 * rank", "training/test_ranks.py"),
     mutant(
         "part_id_is_checked",
         'if content.get("id") != entry["id"] or content.get("rank") != rank:',
@@ -94,11 +89,7 @@ CLIPS: list[Mutant] = [
         "policies/encoders/test_from_clips.py",
     ),
     mutant(
-        "outcomes_are_not_seen",
-        "and key not in outcomes",
-        "",
-        "policies/test_spaces.py",
-        "training/test_configs.py",
+        "outcomes_are_not_seen", "and key not in outcomes", "", "policies/test_spaces.py", "training/test_configs.py"
     ),
 ]
 
@@ -241,13 +232,7 @@ RUNS: list[Mutant] = [
         _BC,
         k="every_row",
     ),
-    mutant(
-        "restored_priority_sums",
-        'self._sums.copy_(state_dict["sums"])',
-        "pass",
-        _REPLAY,
-        k="sums or goes_on",
-    ),
+    mutant("restored_priority_sums", 'self._sums.copy_(state_dict["sums"])', "pass", _REPLAY, k="sums or goes_on"),
     mutant(
         "the_largest_priority_so_far",
         "self.largest = torch.maximum(self.largest, value.max())",

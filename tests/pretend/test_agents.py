@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 
 from tests.envs.packing.settings import packing
 from tests.policies.navigation_spaces import AGENTS, DISCRETE, grouped, make, states, transitions
@@ -17,8 +18,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies import Agent, PeriodicTargets, PolicyWrapper
 from torchrl_gpu.policies.packing import HierarchicalPacker, baselines
 from torchrl_gpu.policies.packing.heuristics import irregular_baselines
-from torchrl_gpu.training.updates.capturable import set_capturable
-from torchrl_gpu.training.updates.clipping import clip_gradients
+from torchrl_gpu.training.updates.optimizers import clip_gradients, set_capturable
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in AGENTS),

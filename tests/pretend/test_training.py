@@ -138,7 +138,7 @@ def test_pictures_that_nobody_watches_cost_no_step_its_speed(tmp_path: Path) -> 
 
 
 def test_figures_of_the_machine_are_waited_for_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchrl_gpu.callbacks.machine_sampler.Sampler.means", lambda self: {"gpu_power_w": 250.0})
+    monkeypatch.setattr("torchrl_gpu.callbacks.gpu_stats.Sampler.take", lambda self: [{"gpu_power_w": 250.0}])
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *args: name == "pynvml" or found(name, *args))
     seen = WaitsOfSteps()
@@ -151,8 +151,8 @@ def test_figures_of_the_machine_are_waited_for_by_nobody(tmp_path: Path, monkeyp
 def test_an_average_waits_for_its_count_alone(tmp_path: Path) -> None:
     seen = WaitsOfSteps()
     fit(tiny.module(), tmp_path, 6, seen, EMAWeightAveraging(), enable_checkpointing=False)
-    assert seen.elsewhere(LOG, "averaging.py") == []
-    assert max(seen.at("averaging.py")) <= 2  # torch's `AveragedModel` asks whether it is its first time
+    assert seen.elsewhere(LOG, "lightning_callbacks.py") == []
+    assert max(seen.at("lightning_callbacks.py")) <= 2  # torch's `AveragedModel` asks whether it is its first time
 
 
 # -- graphs --

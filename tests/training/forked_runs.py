@@ -49,11 +49,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def run(
-    args: list[str],
-    inputs: Path,
-    log: Path,
-    kill_after_s: float | None = None,
-    killed_when_saved: int | None = None,
+    args: list[str], inputs: Path, log: Path, kill_after_s: float | None = None, killed_when_saved: int | None = None
 ) -> tuple[int, float]:
     """Runs a command line in a process of its own.
 

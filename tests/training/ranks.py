@@ -22,7 +22,7 @@ from tests.training import rank_cases as cases
 from tests.training import tiny
 from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
-from torchrl_gpu.training.averaging import RunAveraging
+from torchrl_gpu.training.lightning_callbacks import RunAveraging
 
 warnings.filterwarnings("ignore")
 FOLDER = Path(sys.argv[1])

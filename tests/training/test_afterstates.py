@@ -25,8 +25,8 @@ from torchrl_gpu.policies import PatchTables, load_policy
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.training import AfterstateLearning
-from torchrl_gpu.training.averaging import RunAveraging
-from torchrl_gpu.training.data.loaders import StepLoader
+from torchrl_gpu.training.data.episodes import StepLoader
+from torchrl_gpu.training.lightning_callbacks import RunAveraging
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization"),

@@ -14,7 +14,7 @@ from torch import nn
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.training.averaging import RunAveraging, WeightCopy
+from torchrl_gpu.training.lightning_callbacks import RunAveraging, WeightCopy
 
 WEIGHT = "agent.policy.module.0.module.stem.weight"
 

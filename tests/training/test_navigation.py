@@ -12,7 +12,7 @@ from lightning.pytorch import Callback
 from tests.training import tiny
 from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigation, worlds
 from torchrl_gpu.training import OffPolicy
-from torchrl_gpu.training.collect.episodes import EpisodeMeter
+from torchrl_gpu.training.collect.rollout import EpisodeMeter
 
 
 def trained(module: OffPolicy, folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> OffPolicy:

@@ -10,22 +10,21 @@ import torch
 
 from tests.training.tiny import data, module, trainer
 from torchrl_gpu.cli.errors import is_for_user, one_line
-from torchrl_gpu.training import out_of_memory
-from torchrl_gpu.training.out_of_memory import Memory, OutOfMemoryAdvice, Share, advice, advised
+from torchrl_gpu.training import DeviceReplay, out_of_memory
+from torchrl_gpu.training.out_of_memory import Memory, OutOfMemoryAdvice, advice, advised
 
-GPU = torch.device("cuda", 0)
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 GIB = 2**30
 SAID = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 10.00 GiB"
 
 
 def test_what_is_advised_would_have_fitted() -> None:
     # 4 GiB stay, 3 of them replay; the update had made 5 and wanted 2 more. There are 9 of 10 to be used.
-    memory, replay = Memory(10 * GIB, 4 * GIB), Share("--model.replay.capacity", 3000, 3 * GIB)
-    text = advised("OffPolicy", GPU, memory, 5 * GIB, SAID, 700, replay)
+    text = advised("OffPolicy", GPU, Memory(10 * GIB, 4 * GIB), 5 * GIB, SAID, 700, 3000, 3 * GIB)
     assert text == (
         "OffPolicy: want an update that fits into 10.0 GiB of cuda:0; got one of 700 transitions that takes 7.0 GiB or"
         " more, beside 4.0 GiB that stay, of which replay has 3.0; at most this can fit: --model.batch_size 500 or"
-        " --model.replay.capacity 1000"
+        " --model.replay.init_args.capacity 1000"
     )
 
 
@@ -38,7 +37,7 @@ def test_what_is_advised_would_have_fitted() -> None:
 )
 def test_nothing_is_advised_that_would_not_help(taken: float, replay_gib: float, expected: str) -> None:
     memory = Memory(10 * GIB, int(taken * GIB))
-    text = advised("X", GPU, memory, 5 * GIB, "out of memory", 250, Share("--replay", 1000, int(replay_gib * GIB)))
+    text = advised("X", GPU, memory, 5 * GIB, "out of memory", 250, 1000, int(replay_gib * GIB))
     assert text.endswith(f"at most this can fit: {expected}")
 
 
@@ -58,8 +57,5 @@ def test_a_run_that_does_not_fit_says_what_would(tmp_path: Path, monkeypatch: py
 
 
 def test_elsewhere_torch_says_it_itself() -> None:
-    with (
-        pytest.raises(torch.OutOfMemoryError, match="Tried"),
-        advice("X", torch.device("cpu"), 4, lambda: Share("", 1, 1)),
-    ):
+    with pytest.raises(torch.OutOfMemoryError, match="Tried"), advice("X", CPU, 4, DeviceReplay(1, CPU)):
         raise torch.OutOfMemoryError(SAID)

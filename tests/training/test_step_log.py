@@ -47,8 +47,4 @@ def test_processes_without_an_episode_do_not_count() -> None:
     outcomes = {"success": NAN, "arrived": NAN, "found": torch.tensor(0.5)}
     others = [[4.0, 0.25, math.nan, 0.7], [3.0, 0.75, math.nan, math.nan]]
     found = logged({"loss": torch.tensor(2.0), **outcomes}, outcomes, *others)
-    assert found == {
-        "train/loss": 3.0,
-        "train/success": 0.5,
-        "train/found": pytest.approx(0.6),
-    }
+    assert found == {"train/loss": 3.0, "train/success": 0.5, "train/found": pytest.approx(0.6)}

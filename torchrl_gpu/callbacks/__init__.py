@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.gpu_stats import GpuStats as GpuStats
     from torchrl_gpu.callbacks.logger_guard import LoggerGuard as LoggerGuard
     from torchrl_gpu.callbacks.pictures import EvaluationPictures as EvaluationPictures
+    from torchrl_gpu.callbacks.pictures import TrainingFilm as TrainingFilm
     from torchrl_gpu.callbacks.progress import RunProgress as RunProgress
     from torchrl_gpu.callbacks.summary import NetworkSummary as NetworkSummary
     from torchrl_gpu.callbacks.throughput import Throughput as Throughput
-    from torchrl_gpu.callbacks.training_film import TrainingFilm as TrainingFilm
 
 _HOMES = {
     "CheckpointMirror": "checkpoint_mirror",
@@ -35,7 +35,7 @@ _HOMES = {
     "NetworkSummary": "summary",
     "RunProgress": "progress",
     "Throughput": "throughput",
-    "TrainingFilm": "training_film",
+    "TrainingFilm": "pictures",
 }
 __all__ = list(_HOMES)
 

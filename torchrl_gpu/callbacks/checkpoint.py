@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +20,18 @@ from torchrl_gpu.callbacks.checkpoint_writer import listeners, write_checkpoint
 from torchrl_gpu.callbacks.closing import ClosingCallback
 from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.callbacks.end_signals import EndSignals, any_of_all, is_restart, requeue_from
-from torchrl_gpu.checkpoints.files import new_id, newest_checkpoint, order_of, remove_checkpoint
-from torchrl_gpu.checkpoints.folder import BEST, LAST, RunFolder
+from torchrl_gpu.checkpoints.files import (
+    BEST,
+    LAST,
+    Order,
+    check_writable,
+    checkpoints_of,
+    lock_folder,
+    new_id,
+    newest_checkpoint,
+    order_of,
+    remove_checkpoint,
+)
 from torchrl_gpu.checkpoints.loops import validates_next
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.archives import ENTRY
@@ -87,8 +98,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         self.every_n_updates, self.every_n_minutes = every_n_updates, every_n_minutes
         self.monitor, self.mode = monitor, mode
         self._run: str | None = None
-        self._folder: RunFolder | None = None  # in the first process
-        self._came_from = (0, 0, 0)  # order of the checkpoint that is resumed
+        self._lock: int | None = None  # of the folder, in the first process
+        self._came_from: Order = (0, 0, 0)  # of the checkpoint that is resumed
         self._saved: list[str] = []  # names of checkpoints by a period, oldest first
         self._best: float | None = None
         self._generation = 0
@@ -103,29 +114,35 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     # -- the run's folder -------------------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Locks the folder, and reads its checkpoints of this run."""
         if _only_tries(trainer):
             return
         self._passed, self._waits, self._trains, self._warned = None, False, False, False
         self._begun, self._saving_s, self._episodes = time.monotonic(), 0.0, DeviceCount()
         self._run = trainer.strategy.broadcast(self._run or new_id())
-        free = True
-        if trainer.is_global_zero:
-            self._folder = RunFolder(self.folder(trainer), self._run)
-            free = self._folder.claim()
-        if not trainer.strategy.broadcast(free):
-            raise ValueError(
-                "EpisodeCheckpoint: want a folder that no other run saves to at this moment; got"
-                f" {self.folder(trainer)}"
-            )
+        folder, free = self.folder(trainer), True
         found: Any = None
-        if self._folder is not None:
-            resumed = None if trainer.ckpt_path is None else Path(str(trainer.ckpt_path))
-            numbered = re.compile(rf"({'|'.join(map(re.escape, self._kinds))})\d{{1,20}}")
-            self._folder.read(numbered, self._came_from if resumed else (0, 0, 0), resumed)
-            found = self._folder.saved, self._best_value(), self._folder.generation
+        if trainer.is_global_zero:
+            check_writable(folder)
+            try:
+                self._lock = lock_folder(folder)
+            except BlockingIOError:
+                free = False
+        if not trainer.strategy.broadcast(free):
+            raise ValueError(f"EpisodeCheckpoint: want a folder that no other run saves to now; got {folder}")
+        if trainer.is_global_zero:
+            found = self._read(folder, None if trainer.ckpt_path is None else Path(str(trainer.ckpt_path)))
         self._saved, self._best, self._generation = trainer.strategy.broadcast(found)
         self._signals.begin()
+
+    def _read(self, folder: Path, resumed: Path | None) -> tuple[list[str], float | None, int]:
+        """Names of this run's numbered checkpoints, oldest first; value of its best one; its generation."""
+        assert self._run is not None
+        orders, best = checkpoints_of(folder, self._run, resumed)
+        came_from = (0, 0, 0) if resumed is None else self._came_from
+        later = [order[0] for order in orders.values() if order > came_from]
+        numbered = re.compile(rf"({'|'.join(map(re.escape, self._kinds))})\d{{1,20}}")
+        saved = [name for name in sorted(orders, key=orders.__getitem__) if numbered.fullmatch(Path(name).stem)]
+        return saved, self._best_value(best or {}), 1 + max(later) if later else came_from[0]
 
     def folder(self, trainer: Trainer) -> Path:
         return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
@@ -162,9 +179,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         except ValueError:  # it ended before it had saved anything
             return None
 
-    def _best_value(self) -> float | None:
-        """The value of this run's `best.ckpt`; None where it is of something else than `monitor`."""
-        content = (self._folder and self._folder.best) or {}
+    def _best_value(self, content: Mapping[str, Any]) -> float | None:
         states = content.get("callbacks")
         state = states.get(self.state_key) if isinstance(states, dict) else None
         best = state.get("best") if isinstance(state, dict) else None
@@ -202,7 +217,6 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             raise SIGTERMException
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        """Saves where a multiple has been passed, and where the run is asked to end."""
         if _only_tries(trainer) or self._passed is None:
             return
         signals, passed = self._signals, self._multiples(trainer, pl_module)
@@ -236,7 +250,6 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         return tuple(int(count() // period) if period else 0 for period, count in counts)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Saves `best.ckpt` where the monitored value is the best so far, and what waited for validation."""
         if _only_tries(trainer) or trainer.sanity_checking or trainer.state.fn != "fit":
             return
         if self.monitor is not None:
@@ -246,7 +259,6 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             self._save_numbered(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Saves `last.ckpt`."""
         if self._trains and not _only_tries(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
             path = self.folder(trainer) / LAST
             raise OSError(errno.EIO, "the run is over, and its last checkpoint could not be written", str(path))
@@ -259,13 +271,12 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             )
 
     def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Waits for listeners, and unlocks the folder."""
         for listener in listeners(trainer):
             listener.flush()
         self._signals.end()
-        if self._folder is not None:
-            self._folder.release()
-        self._folder = None
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
     # -- saving -----------------------------------------------------------------------------------------------------
 

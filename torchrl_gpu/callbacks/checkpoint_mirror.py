@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.callbacks.checkpoint_writer import CheckpointListener
-from torchrl_gpu.checkpoints.files import find_checkpoints
+from torchrl_gpu.checkpoints.files import find_checkpoints, lock_folder
 from torchrl_gpu.checkpoints.storage import CheckpointStorage
 from torchrl_gpu.system import arguments
 
 _STAGED = ".mirror"
 _log = logging.getLogger(__name__)
-
-
-class _Staged(NamedTuple):
-    """A checkpoint as it was committed: links to its files, which stay when the run removes or replaces its own."""
-
-    entry: dict[str, Any]
-    folder: Path
-    checkpoint: Path
-    parts: list[Path]
 
 
 class CheckpointMirror(CheckpointListener):
@@ -51,7 +40,9 @@ class CheckpointMirror(CheckpointListener):
         arguments.whole("CheckpointMirror", "keep", keep, 1)
         arguments.number("CheckpointMirror", "wait_s", wait_s, 0)
         self.storage, self.keep, self.wait_s = CheckpointStorage(url), keep, wait_s
-        self._pending: dict[bool, _Staged] = {}  # by whether it is the best one
+        # Manifest and links to the files, the `.ckpt` last, which stay when the run removes or replaces its own; by
+        # whether it is the best one.
+        self._pending: dict[bool, tuple[dict[str, Any], list[Path]]] = {}
         self._changed = threading.Condition()
         self._busy = self._ended = self._warned = False
         self._thread: threading.Thread | None = None
@@ -67,13 +58,17 @@ class CheckpointMirror(CheckpointListener):
         """
         if any(find_checkpoints(folder)):
             return  # of a folder that may be read alone
-        with _one_at_a_time(folder):
+        (folder / _STAGED).mkdir(parents=True, exist_ok=True)
+        lock = lock_folder(folder / _STAGED, wait=True)
+        try:
             if not any(find_checkpoints(folder)):
                 for path in fetch(self.storage, folder):
                     rank_zero_info(f"CheckpointMirror: fetched {path.name} from {self.storage.url}")
+        finally:
+            if lock is not None:
+                os.close(lock)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begins to listen."""
         savers = [each for each in trainer.callbacks if isinstance(each, EpisodeCheckpoint)]  # type: ignore[attr-defined]
         if not savers:
             raise ValueError("CheckpointMirror: want an EpisodeCheckpoint among trainer.callbacks; got none")
@@ -93,13 +88,12 @@ class CheckpointMirror(CheckpointListener):
         except OSError as error:
             self._warn(error)
             return
-        staged = _Staged(entry, folder, links[-1], links[:-1])
         with self._changed:
             before = self._pending.pop(path.stem == "best", None)
-            self._pending[path.stem == "best"] = staged
+            self._pending[path.stem == "best"] = entry, links
             self._changed.notify_all()
         if before is not None:
-            shutil.rmtree(before.folder, ignore_errors=True)
+            shutil.rmtree(before[1][-1].parent, ignore_errors=True)
 
     def _upload_all(self) -> None:
         while True:
@@ -107,16 +101,16 @@ class CheckpointMirror(CheckpointListener):
                 self._changed.wait_for(lambda: self._pending or self._ended)
                 if not self._pending:
                     return
-                staged = self._pending.pop(next(iter(self._pending)))
+                entry, (*parts, checkpoint) = self._pending.pop(next(iter(self._pending)))
                 self._busy = True
             try:
-                uploaded = self.storage.put(staged.entry, staged.checkpoint, staged.parts)
-                self.storage.remove_old(staged.entry["run"], self.keep, uploaded)
+                uploaded = self.storage.put(entry, checkpoint, parts)
+                self.storage.remove_old(entry["run"], self.keep, uploaded)
                 self._warned = False
             except Exception as error:  # whatever a storage fails with must not end the run
                 self._warn(error)
             finally:
-                shutil.rmtree(staged.folder, ignore_errors=True)
+                shutil.rmtree(checkpoint.parent, ignore_errors=True)
                 with self._changed:
                     self._busy = False
                     self._changed.notify_all()
@@ -157,23 +151,6 @@ def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
     for line in torn:
         rank_zero_info(f"CheckpointMirror: passed over {line}")
     return fetched
-
-
-@contextlib.contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Context manager of a lock beside a folder's files, where the file system has locks."""
-    folder.mkdir(parents=True, exist_ok=True)
-    place = folder / ".fetching"
-    with place.open("a") as lock:
-        with contextlib.suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(PermissionError):  # Windows keeps a file that is open
-                place.unlink(missing_ok=True)
 
 
 def _link(path: Path, place: Path) -> Path:

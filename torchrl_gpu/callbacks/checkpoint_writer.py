@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,7 @@ from torchrl_gpu.training.divergence import Diverged, not_finite
 class CheckpointListener(Callback):
     """Base class of callbacks that are notified of every checkpoint of a run, and flushed at its end."""
 
-    def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None:
-        """Called with every checkpoint, in the first process; its files are on the disk."""
+    def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None: ...
 
     def flush(self) -> None:
         """Finishes pending work; called once the last checkpoint is written, or the run has failed."""
@@ -71,7 +69,13 @@ def write_checkpoint(
             problem = error
     if not _all_wrote(trainer, problem):
         part_path(path, checkpoint_id, rank).unlink(missing_ok=True)
-        rank_zero_warn(_not_written(path, size, problem))
+        free = shutil.disk_usage(path.parent).free
+        why = "another process could not write" if problem is None else getattr(problem, "strerror", None) or problem
+        rank_zero_warn(
+            f"EpisodeCheckpoint: want {size / 2**20:,.3f} MiB for {path}; got {free / 2**20:,.1f} MiB free on that disk"
+            f" ({'no space left' if free < size else why}). It is not saved, what was saved before stays, and the run"
+            " goes on: make room, or keep less there (--trainer.callbacks.keep 1, save_replay false, another dirpath)"
+        )
         return False
     if trainer.is_global_zero:
         for old in set(parts_of(path)) - set(parts):
@@ -114,18 +118,3 @@ def _write(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
         if trainer.is_global_zero:
             fresh.unlink(missing_ok=True)
         raise OSError(error.errno or errno.EIO, f"{error.strerror or error}", str(path)) from error
-
-
-def _not_written(path: Path, size: int, problem: Exception | None) -> str:
-    free = shutil.disk_usage(path.parent).free
-    why = "another process could not write" if problem is None else getattr(problem, "strerror", None) or problem
-    return (
-        f"EpisodeCheckpoint: want {_mib(size)} MiB for {path}; got {_mib(free)} MiB free on that disk"
-        f" ({'no space left' if free < size else why}). It is not saved, what was saved before stays, and the run goes"
-        " on: make room, or keep less there (--trainer.callbacks.keep 1, save_replay false, another dirpath)"
-    )
-
-
-def _mib(num_bytes: int) -> str:
-    """Bytes as text in MiB, with digits enough that a few are not 0."""
-    return f"{num_bytes / 2**20:,.1f}" if num_bytes >= 2**20 else f"{math.ceil(num_bytes / 2**20 * 1000) / 1000:g}"

@@ -77,7 +77,6 @@ class Divergence(Callback):
         self._told = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checks the weights that the run begins with, and lowers learning rates where it has gone back."""
         if (found := not_finite(pl_module)) is not None:
             raise ValueError(f"Divergence: want weights to begin with that are finite; got {found}")
         if self.action == "skip" and getattr(pl_module, "graphed_update", None) is not None:
@@ -106,7 +105,6 @@ class Divergence(Callback):
         self._skipped = in_all + broken, (in_a_row + 1) * broken
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:
-        """Checks the loss, and where that is not finite the weights."""
         if self._skipped is not None:
             self._look_at_skipped(trainer, *self._skipped)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
@@ -131,7 +129,10 @@ class Divergence(Callback):
         where = type(trainer.lightning_module).__name__
         text = f"{where}: want a run that stays finite; got, by update {trainer.global_step}, {found}"
         if self._batches and trainer.is_global_zero:
-            text += f"; the last {len(self._batches)} batches are in {self._dumped(trainer)}"
+            path = Path(trainer.default_root_dir) / "diverged" / f"update-{trainer.global_step}.pt"
+            batches = [each.detach().to_dict() for each in self._batches]
+            write_whole({"update": trainer.global_step, "batches": batches}, path)
+            text += f"; the last {len(batches)} batches are in {path}"
         savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, EpisodeCheckpoint)]
         saved = newest_checkpoint(savers[0].folder(trainer))[0] if savers and trainer.is_global_zero else None
         if saved is None:
@@ -140,12 +141,6 @@ class Divergence(Callback):
             text += f"; goes back to {saved}, learning rate times {self.rate_factor:g}"
             return Diverged(text, saved, complete=True, times=self.times + 1)
         return Diverged(f"{text}; {saved} is finite: want a lower learning rate, and --ckpt_path last", complete=True)
-
-    def _dumped(self, trainer: Trainer) -> Path:
-        path = Path(trainer.default_root_dir) / "diverged" / f"update-{trainer.global_step}.pt"
-        batches = [each.detach().to_dict() for each in self._batches or ()]
-        write_whole({"update": trainer.global_step, "batches": batches}, path)
-        return path
 
     def _look_at_skipped(self, trainer: Trainer, in_all: Tensor, in_a_row: Tensor) -> None:
         if not self._told and self._counts[1](in_all):

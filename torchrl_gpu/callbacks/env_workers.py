@@ -36,7 +36,6 @@ class EnvWorkers(ClosingCallback):
         self.pool: WorkerPool | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the workers, before anything is played."""
         rollout = self._rollout(pl_module)
         env, where = rollout.env, type(self).__name__
         if env.device.type != "cpu":

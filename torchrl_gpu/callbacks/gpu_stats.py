@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +15,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu.callbacks.closing import ClosingCallback
-from torchrl_gpu.callbacks.machine_sampler import ProcessReader, Sampler, read_gpu
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import OUTSIDE, running_clock
 from torchrl_gpu.training.step_log import on_host
@@ -56,7 +59,6 @@ class GpuStats(ClosingCallback):
         self._warned = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checks that the device can be queried."""
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         device = trainer.strategy.root_device
@@ -73,9 +75,10 @@ class GpuStats(ClosingCallback):
         due = trainer._logger_connector.should_update_logs if log is None else log.due
         if self._sampler is None or not due:
             return
-        for name, value in self._sampler.means().items():
-            pl_module.log(f"machine/{name}", on_host(value))
-        self._look_for_idling(self._sampler.take_busy())
+        readings = self._sampler.take()
+        for name in readings[0] if readings else ():
+            pl_module.log(f"machine/{name}", on_host(sum(each[name] for each in readings) / len(readings)))
+        self._look_for_idling([each[UTILIZATION] for each in readings if UTILIZATION in each])
 
     def _look_for_idling(self, busy: list[float]) -> None:
         self._busy += busy
@@ -105,3 +108,74 @@ def idle_message(busy: float, spent: Mapping[str, float]) -> str:
     helps = _ADVICE.get(name, "--model.cuda_graphs true and --model.graph_updates true")
     parts = ", ".join(f"{each} {spent[each] / total:.0%}" for each in sorted(spent, key=lambda each: -spent[each])[:4])
     return f"GpuStats: the GPU was busy for {busy:.0%} of the time; the host's went to {parts}: try {helps}"
+
+
+Read = Callable[[torch.device], dict[str, float]]
+UTILIZATION = "gpu_utilization_percent"
+
+
+class Sampler:
+    """Samples metrics of a device on a background thread, until it is stopped."""
+
+    def __init__(self, read: Read, device: torch.device, every_s: float) -> None:
+        self._read, self._device, self._every_s = read, device, every_s
+        self._lock, self._ends = threading.Lock(), threading.Event()
+        self._found: list[dict[str, float]] = []
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="GpuStats", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.wait(self._every_s):
+            try:
+                self.sample()
+            except Exception as error:  # whatever a driver raises: training goes on without
+                self._error = error
+                return
+
+    def sample(self) -> None:
+        """Reads once."""
+        found = self._read(self._device)
+        with self._lock:
+            self._found.append(found)
+
+    def take(self) -> list[dict[str, float]]:
+        """Readings since the last call. An error is reported once."""
+        with self._lock:
+            found, self._found = self._found, []
+        if self._error is not None:
+            error, self._error = self._error, None
+            rank_zero_warn(f"GpuStats: the device cannot be asked any more: {type(error).__name__}: {error}")
+        return found
+
+    def stop(self) -> None:
+        self._ends.set()
+        self._thread.join(timeout=5.0)
+
+
+def read_gpu(device: torch.device) -> dict[str, float]:
+    """Metrics of a GPU through NVML; asks the driver and never waits for the device's work."""
+    return {
+        UTILIZATION: float(torch.cuda.utilization(device)),
+        "gpu_memory_gib": torch.cuda.device_memory_used(device) / 2**30,
+        "gpu_power_w": torch.cuda.power_draw(device) / 1000,
+        "gpu_temperature_c": float(torch.cuda.temperature(device)),
+    }
+
+
+class ProcessReader:
+    """Metrics of this process: number of cores it kept busy since the last reading, and its memory."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic(), time.process_time()
+
+    def __call__(self, device: torch.device) -> dict[str, float]:
+        now = time.monotonic(), time.process_time()
+        wall, busy = (after - before for before, after in zip(self._last, now, strict=True))
+        self._last = now
+        found = {"cpu_percent": 100 * busy / max(wall, 1e-9)}
+        status = Path("/proc/self/statm")
+        if status.exists():  # of Linux
+            pages = int(status.read_text(encoding="ascii").split()[1])
+            found["memory_gib"] = pages * os.sysconf("SC_PAGE_SIZE") / 2**30
+        return found

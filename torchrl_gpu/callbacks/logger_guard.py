@@ -48,31 +48,27 @@ class LoggerGuard(Callback):
 
     def guarded(self, logger: Logger, method: Callable[..., Any]) -> Callable[..., Any]:
         """A function that never raises, for a method of a logger that may."""
-
-        key = id(logger), method.__name__
+        name, key = type(logger).__name__, (id(logger), method.__name__)
 
         @wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._in_a_row[key] >= _IN_A_ROW:
-                self._failed[type(logger).__name__] += 1
+                self._failed[name] += 1
                 return None
             try:
                 result = method(*args, **kwargs)
             except Exception as error:  # whatever a disk, a network or another package's logger raises
                 self._in_a_row[key] += 1
-                self._note(logger, error)
+                self._failed[name] += 1
+                if name not in self._told:
+                    self._told.add(name)
+                    reason = error or type(error).__name__
+                    rank_zero_warn(f"LoggerGuard: {name} failed ({reason}): the run goes on without it")
                 return None
             self._in_a_row[key] = 0
             return result
 
         return call
-
-    def _note(self, logger: Logger, error: Exception) -> None:
-        name = type(logger).__name__
-        self._failed[name] += 1
-        if name not in self._told:
-            self._told.add(name)
-            rank_zero_warn(f"LoggerGuard: {name} failed ({error or type(error).__name__}): the run goes on without it")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for name, count in self._failed.items():

@@ -83,7 +83,6 @@ class RunProgress(TQDMProgressBar):
         pass
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Starts the clock after the warm-up and after a validation."""
         if self._last_look is None:
             self._last_look = time.monotonic(), getattr(pl_module, "frames", 0)
             self.train_progress_bar.unpause()
@@ -99,7 +98,6 @@ class RunProgress(TQDMProgressBar):
         self._last_look = None
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leaves the last line on the terminal."""
         bar = self.train_progress_bar
         bar.unpause() if self._last_look is None else None  # behind a validation
         bar.n = trainer.global_step
@@ -129,7 +127,6 @@ class RunProgress(TQDMProgressBar):
     # -- evaluations ------------------------------------------------------------------------------------------------
 
     def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
-        """Lets a suite of episodes show how far it is."""
         if hasattr(batch, "say"):
             batch.say = self.say
 
@@ -177,7 +174,6 @@ class RunProgress(TQDMProgressBar):
         return Tqdm(bar_format=style, disable=disable, mininterval=_REFRESH_S, miniters=0, **shown, **options)
 
     def _print(self, bar: Tqdm, *, at_once: bool = False) -> None:
-        """Prints a bar as a plain line where there is no terminal, if the last one is old enough."""
         is_due = at_once or time.monotonic() - self._last_line >= self.line_every_s
         if is_due and not bar.disable and not _draws_bars():
             self._last_line = time.monotonic()

@@ -50,24 +50,19 @@ class CurveLogger(Logger):
             self._server.log(self._trainer.global_step, **scalars)
 
     def _curve(self, name: str) -> str:
-        """The name of a scalar's curve; "" where it has none."""
         if name in _LEFT_OUT:
             return ""
         if name not in self._names:
             if len(self._names) >= MOST_CURVES:
-                self._warn(name)
+                if not self._has_warned:
+                    self._has_warned = True
+                    rank_zero_warn(f"FrameStream: the page shows {MOST_CURVES} curves; {name!r} is not among them")
                 return ""
             self._names[name] = name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]
         return self._names[name]
 
-    def _warn(self, name: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            rank_zero_warn(f"FrameStream: the page shows {MOST_CURVES} curves; {name!r} is not among them")
-
 
 def _number(value: Any) -> float | None:
-    """A number of Python, NumPy or torch, or a truth, as a number of Python; None for all else."""
     plain = value.item() if getattr(value, "shape", None) == () else value
     return int(plain) if isinstance(plain, bool) else plain if isinstance(plain, int | float) else None
 

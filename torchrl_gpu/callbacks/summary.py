@@ -59,7 +59,6 @@ def _add_row(table: Table, name: str, module: nn.Module, size: int, remark: str 
 
 
 def _unwrapped(network: nn.Module) -> nn.Module:
-    """The module inside modules that hold it and nothing else."""
     while len(inside := _children(network)) == 1 and _size(inside[0][1]) == _size(network):
         network = inside[0][1]
     return network

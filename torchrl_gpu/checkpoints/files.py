@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -16,9 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 
 from torchrl_gpu.system.archives import ENTRY, read_archive
 from torchrl_gpu.system.arguments import whole
+
+BEST, LAST = "best.ckpt", "last.ckpt"
+Order = tuple[int, int, int]
+"""Generation, updates and frames of a checkpoint, see `order_of`."""
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _MOST_STEPS = 2**62
@@ -68,7 +74,7 @@ def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | No
     return entry
 
 
-def order_of(checkpoint: Mapping[str, Any], where: str) -> tuple[int, int, int]:
+def order_of(checkpoint: Mapping[str, Any], where: str) -> Order:
     """Position of a checkpoint in its run: generation, updates, frames. Later ones compare larger; no clock counts.
 
     Raises:
@@ -129,7 +135,6 @@ def publish(fresh: Path, path: Path) -> None:
 
 
 def _to_disk(path: Path) -> None:
-    """Waits until the kernel has written a file, or the names in a folder."""
     if path.is_dir() and os.name == "nt":  # where a folder cannot be opened
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -172,13 +177,13 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     Later is what `order_of` says; of equals `last.ckpt`. `best.ckpt`, which trails the run, does not count. Every byte
     of the one that is found has been held against its checksums.
     """
-    found: list[tuple[tuple[int, int, int], bool, Path]] = []
+    found: list[tuple[Order, bool, Path]] = []
     torn = []
     for path, content in find_checkpoints(folder):
         if isinstance(content, str):
             torn.append(content)
-        elif path.name != "best.ckpt":
-            found.append((order_of(content, f"checkpoint {path}"), path.name == "last.ckpt", path))
+        elif path.name != BEST:
+            found.append((order_of(content, f"checkpoint {path}"), path.name == LAST, path))
     for *_, path in sorted(found, reverse=True):
         try:
             check_bytes(path)
@@ -205,3 +210,61 @@ def _torn_part(path: Path, entry: Mapping[str, Any]) -> str | None:
         if size is not None and found != size:
             return f"want its part {name} of {size} bytes; got {'none' if found is None else f'{found} bytes'}"
     return None
+
+
+# -- the folder of a run ----------------------------------------------------------------------------------------------
+
+
+def lock_folder(folder: Path, *, wait: bool = False) -> int | None:
+    """Descriptor of a folder, locked until that is closed; None where the file system has no locks.
+
+    Raises:
+        BlockingIOError: Another process holds the lock, which is not waited for.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return descriptor
+
+
+def check_writable(folder: Path) -> None:
+    """Makes a folder; OSError, which names it, where nothing can be written there: a run would lose all at its end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+
+
+def checkpoints_of(folder: Path, run: str, resumed: Path | None) -> tuple[dict[str, Order], Mapping[str, Any] | None]:
+    """Order of each checkpoint of a run by file name, and content of its best one, None for none.
+
+    Checkpoints of other runs are moved to a folder `earlier-N`, unless `resumed` is one of them.
+    """
+    own, best, others = dict[str, Order](), None, list[Path]()
+    for path, content in find_checkpoints(folder):
+        entry = None if isinstance(content, str) else content.get(ENTRY)
+        if isinstance(content, str) or entry is None or entry.get("run") != run:
+            others.append(path)
+        elif path.name == BEST:
+            best = content
+        else:
+            own[path.name] = order_of(content, f"checkpoint {path}")
+    if others and (resumed is None or resumed.resolve() not in {path.resolve() for path in others}):
+        number = next(n for n in range(1, 1_000_000) if not (folder / f"earlier-{n}").exists())
+        aside = folder / f"earlier-{number}"
+        aside.mkdir()
+        for path in [*others, *(part for each in others for part in parts_of(each))]:
+            path.replace(aside / path.name)
+        rank_zero_info(f"EpisodeCheckpoint: {len(others)} checkpoints of another run moved to {aside}")
+    return own, best

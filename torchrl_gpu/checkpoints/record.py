@@ -152,7 +152,6 @@ def _tested_options(record: Any, now: Any) -> dict[str, Any]:
 
 
 def _is_of(root: Path, checkpoint: str | None) -> bool:
-    """Returns whether the table in a run's folder, if there is one, is of a checkpoint of this name."""
     try:
         tested = json.loads((root / "evaluation.json").read_text(encoding="utf-8"))["tested"]
         return bool(tested["checkpoint"] == checkpoint)

@@ -40,7 +40,13 @@ def open_checkpoint(path: str | Path) -> dict[str, Any]:
         kind = "weights alone (model_state_dict)" if "model_state_dict" in content else "no state_dict in it"
         raise ValueError(f"{where}: want a checkpoint of a training run; got {kind}")
     if "pytorch-lightning_version" in content:
-        _check_version(where, content["pytorch-lightning_version"])
+        version = content["pytorch-lightning_version"]
+        try:
+            known = isinstance(version, str) and Version(version) >= _OLDEST
+        except InvalidVersion:
+            known = False
+        if not known:
+            raise ValueError(f"{where}: want pytorch-lightning_version {_OLDEST} or later; got {str(version)[:80]!r}")
     order_of(content, where)
     return content
 
@@ -59,15 +65,6 @@ def check_resumed(path: str | Path, content: Mapping[str, Any], module: nn.Modul
         changed = changed_options(saved, getattr(module, "run_config", None))
         others = {name: pair for name, pair in changed.items() if not name.endswith((".device", ".num_envs", ".seed"))}
         raise ValueError(f"{error}; its options were others: {in_words(others)}" if others else str(error)) from None
-
-
-def _check_version(where: str, version: Any) -> None:
-    try:
-        known = isinstance(version, str) and Version(version) >= _OLDEST
-    except InvalidVersion:
-        known = False
-    if not known:
-        raise ValueError(f"{where}: want pytorch-lightning_version {_OLDEST} or later; got {str(version)[:80]!r}")
 
 
 class CheckedRestore(_CheckpointConnector):
@@ -99,7 +96,12 @@ class CheckedRestore(_CheckpointConnector):
 
     def restore_training_state(self) -> None:
         with self._in_one_line():
-            self._check_loops()
+            loops = self._loaded_checkpoint.get("loops")
+            if loops is not None:
+                check_like("loops", self._get_loops_state_dict(), loops, exact=True)
+                states = loops["fit_loop"]["state_dict"].get("combined_loader", [])
+                if not isinstance(states, list) or not all(isinstance(each, dict) for each in states):
+                    raise ValueError(f"loops: want a list of the states of loaders; got {str(states)[:80]}")
             before = self._settings()
             super().restore_training_state()
             for name, settings in self._settings().items():
@@ -107,16 +109,7 @@ class CheckedRestore(_CheckpointConnector):
             for optimizer in self.trainer.optimizers:
                 _check_state(optimizer)
 
-    def _check_loops(self) -> None:
-        loops = self._loaded_checkpoint.get("loops")
-        if loops is not None:
-            check_like("loops", self._get_loops_state_dict(), loops, exact=True)
-            states = loops["fit_loop"]["state_dict"].get("combined_loader", [])
-            if not isinstance(states, list) or not all(isinstance(each, dict) for each in states):
-                raise ValueError(f"loops: want a list of the states of loaders; got {str(states)[:80]}")
-
     def _settings(self) -> dict[str, Any]:
-        """Settings of optimizers and schedules, which torch takes as they are."""
         groups = [
             {name: value for name, value in group.items() if name != "params"}
             for optimizer in self.trainer.optimizers
@@ -137,9 +130,8 @@ class CheckedRestore(_CheckpointConnector):
                 raise
             reason = f"{type(error).__name__}: {text}"[:240]
             where = f"checkpoint {self._ckpt_path}"
-            raise ValueError(
-                f"{where}: want one that Lightning can go on from; got what fails with {reason}"
-            ) from error
+            wanted = "want one that Lightning can go on from"
+            raise ValueError(f"{where}: {wanted}; got what fails with {reason}") from error
 
 
 def _check_state(optimizer: Optimizer) -> None:
@@ -157,16 +149,9 @@ def _check_state(optimizer: Optimizer) -> None:
 
 
 def check_like(where: str, template: Any, given: Any, *, exact: bool) -> None:
-    """Validates plain values against a template of the same structure.
+    """ValueError unless plain values of a file have the structure of a template.
 
-    Args:
-        where: Names them in the error.
-        template: Such values as they should be.
-        given: Those of a file.
-        exact: Whether they are counts and flags under the same names; else numbers must be numbers, where they are.
-
-    Raises:
-        ValueError: They are not.
+    With `exact` they are counts and flags under the same names; else numbers must be numbers, where they are.
     """
     if isinstance(template, dict):
         counts = bool(template) and all(type(value) is int for value in template.values())

@@ -20,31 +20,21 @@ from torchrl_gpu.system.archives import read_archive
 
 _FOLDER = re.compile(
     r"(?P<saved_ms>\d{15})-(?P<run>[0-9a-f]{12})-(?P<id>[0-9a-f]{12})-(?P<stem>[A-Za-z0-9_-]{1,60})"
-    r"(?:\.(?P<upload>\d{1,18})\.(?P<generation>\d{1,18})\.(?P<step>\d{1,18}))?"
+    r"\.(?P<upload>\d{1,18})\.(?P<generation>\d{1,18})\.(?P<step>\d{1,18})"
 )
 _WHERE = "checkpoints on storage"
 
 
 class Remote(NamedTuple):
-    """A checkpoint's folder on storage: whether it is whole is not known yet.
-
-    Attributes:
-        path: Of the folder.
-        run: Id of its run.
-        stem: Name of the checkpoint without its suffix.
-        saved_ms: When it was saved, by a clock: a label, and the order of uploads that have no number.
-        upload: One more than that of any that was there before.
-        generation: As `checkpoint_entry` has it.
-        step: Updates of the run.
-    """
+    """A checkpoint's folder on storage: whether it is whole is not known yet."""
 
     path: str
-    run: str
-    stem: str
-    saved_ms: int
-    upload: int
-    generation: int
-    step: int
+    run: str  # id
+    stem: str  # name of the checkpoint without its suffix
+    saved_ms: int  # by a clock: a label
+    upload: int  # one more than that of any that was there before
+    generation: int  # as `checkpoint_entry` has it
+    step: int  # updates of the run
 
 
 class CheckpointStorage:
@@ -112,7 +102,10 @@ class CheckpointStorage:
         if not files.exists(root):
             return []
         names = [path.rstrip("/").rpartition("/")[2] for path in files.ls(root, detail=False)]
-        remotes = [_remote(root, match) for name in names if (match := _FOLDER.fullmatch(name))]
+        remotes = []
+        for match in filter(None, map(_FOLDER.fullmatch, names)):
+            order = (int(match[name]) for name in ("saved_ms", "upload", "generation", "step"))
+            remotes.append(Remote(f"{root}/{match[0]}", match["run"], match["stem"], *order))
         last = {remote.run: remote.upload for remote in sorted(remotes, key=lambda remote: remote.upload)}
         return sorted(
             remotes, key=lambda it: (last[it.run], it.run, it.generation, it.step, it.upload, it.path), reverse=True
@@ -153,7 +146,6 @@ class CheckpointStorage:
         return fetched, torn
 
     def _fetch(self, remote: Remote, folder: Path) -> Path:
-        """Fetches a checkpoint beside its place, looks at it, and commits it as `EpisodeCheckpoint` does."""
         files, _ = self._open()
         folder.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".fetching-", dir=folder))
@@ -178,9 +170,3 @@ class CheckpointStorage:
 def _best_of(remotes: list[Remote]) -> list[Remote]:
     """Those that hold a best checkpoint, the better first: each was uploaded as it was better than the one before."""
     return sorted((each for each in remotes if each.stem == "best"), key=lambda each: each.upload, reverse=True)
-
-
-def _remote(root: str, match: re.Match[str]) -> Remote:
-    saved_ms, upload = int(match["saved_ms"]), match["upload"]
-    order = (saved_ms, 0, 0) if upload is None else (int(upload), int(match["generation"]), int(match["step"]))
-    return Remote(f"{root}/{match[0]}", match["run"], match["stem"], saved_ms, *order)

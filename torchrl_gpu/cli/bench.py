@@ -153,7 +153,6 @@ def random_steps(env: PackingEnv) -> Callable[[int], None]:
 
 
 def _as_data(row: TimedRow, rows: list[TimedRow]) -> dict[str, Any]:
-    """The row, its ratio to the reference of its group, and its share of the rate at which memory is copied."""
     reference = next((each.rate for each in rows if each.group == row.group and "bytes_per_step" not in each.extra), 0)
     copied = next(each.rate for each in rows if each.name == COPY)
     found: dict[str, Any] = {"group": row.group, "name": row.name, "rate": row.rate, "seconds": row.seconds}

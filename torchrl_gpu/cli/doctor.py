@@ -171,8 +171,6 @@ def _torch_compile(full: bool) -> Finding:
     if not full:
         how = "torchrl-gpu doctor --full tries it; no shipped run needs it"
         return Finding("compile", "torch.compile", "not tried", how)
-    from torchrl_gpu.cli.self_tests import failure
-
     return _finding("compile", "torch.compile", failure("torch_compile", device), f"a few operators on {device}")
 
 
@@ -188,7 +186,6 @@ def compile_problem() -> str:
 
 
 def _graphs() -> Finding:
-    from torchrl_gpu.cli.self_tests import failure
     from torchrl_gpu.device import cuda_problem, get_device
 
     problem = cuda_problem()
@@ -254,3 +251,56 @@ def _print_table(findings: list[Finding]) -> None:
         table.add_row(finding.group if finding.group != group else "", finding.name, mark, Text(finding.detail))
         group = finding.group
     wide_console().print(table)
+
+
+def failure(what: str, device: torch.device) -> str:
+    """Why the self-test `what`, a function below, fails on a device; "" where it passes."""
+    import torch
+
+    from torchrl_gpu.system import machine
+    from torchrl_gpu.system.self_tests import SelfTest
+
+    depends_on = {"torch": torch.__version__, "triton": str(machine.version("triton")), "device": str(device)}
+    depends_on |= machine.cuda_versions(device) if device.type == "cuda" else {"processor": platform.processor()}
+    return SelfTest(f"{what} on {device}", f"{__name__}:{what}", (str(device),), depends_on).failure()
+
+
+def cuda_graph(device: str) -> str:
+    """Why a graph of a few operators and random numbers cannot be captured and replayed; "" where it can."""
+    import torch
+    from tensordict import TensorDict, TensorDictBase
+
+    from torchrl_gpu.system.self_tests import usable
+    from torchrl_gpu.training.collect.graphed import capture_cuda
+
+    there = usable(device)
+    x = torch.zeros(4, device=there, dtype=torch.float32)
+
+    def body() -> TensorDictBase:
+        return TensorDict({"sum": x.add_(1) + 2, "draw": torch.rand(4, device=there, dtype=torch.float32)})
+
+    graph = capture_cuda(body, there)
+    x.zero_()
+    draws = []
+    for number in range(1, 4):
+        graph.replay()
+        draws.append(graph.result["draw"].clone())
+        if graph.result["sum"].tolist() != [number + 2.0] * 4:
+            return "a replay gives wrong numbers"
+    return "replays draw the same random numbers" if torch.equal(draws[0], draws[1]) else ""
+
+
+def torch_compile(device: str) -> str:
+    """Why torch.compile does not compile a few operators; "" where it does."""
+    import torch
+
+    from torchrl_gpu.system.self_tests import usable
+
+    there = usable(device)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0, x.sin(), x * 2).sum(1)
+
+    x = torch.linspace(-1, 1, 4096, device=there, dtype=torch.float32).view(64, 64)
+    came = torch.compile(function, fullgraph=True, dynamic=False)(x)
+    return "" if torch.allclose(came, function(x), rtol=1e-4, atol=1e-4) else "it gives wrong numbers"

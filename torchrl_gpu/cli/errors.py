@@ -94,7 +94,6 @@ def root_error(error: BaseException) -> BaseException:
 
 
 def _raised_by(error: BaseException) -> tuple[str, str]:
-    """Top-level package and function of the frame that raised an error."""
     raised = error.__traceback__
     if raised is None:
         return "", ""
@@ -141,7 +140,6 @@ def _public_names(*modules: str) -> list[str]:
 
 
 def _parameters(class_path: str) -> list[str]:
-    """Names of the constructor's arguments of a class that jsonargparse has imported; none where it could not."""
     module, _, name = class_path.rpartition(".")
     found = getattr(sys.modules.get(module), name, None)
     return [] if found is None else [*inspect.signature(found.__init__).parameters][1:]

@@ -105,7 +105,6 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, Any], Iterator[dict[str, Any]]]:
-    """The suite of a config's `test`, and the JSON's content after each of its tables."""
     from torchrl_gpu.cli.loading import load_run
     from torchrl_gpu.device import get_device
     from torchrl_gpu.evaluation.suite import TableOptions
@@ -169,7 +168,6 @@ def _protocol_parser() -> OneLineParser:
 
 
 def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict[str, Any]]]:
-    """The suite of a protocol, and the JSON's content."""
     for name in ("unit", "misfits"):
         if args.sequences is None and getattr(args, name) is not None:
             raise ValueError(f"{WHERE}: --{name} wants --sequences FILE; got {getattr(args, name)} without one")
@@ -206,7 +204,6 @@ def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict
 
 
 def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """Policies of checkpoints by name, and words of baselines."""
     from torchrl_gpu.envs.packing.protocols import PROTOCOLS
     from torchrl_gpu.policies import PackingPolicy, load_policy
     from torchrl_gpu.policies.packing import BASELINES
@@ -246,7 +243,6 @@ def _knowledge(args: argparse.Namespace) -> list[str]:
 
 
 def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: argparse.Namespace) -> dict[str, Any]:
-    """Policies of tables that look ahead by what they know of the boxes to come."""
     from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
     from torchrl_gpu.policies.packing.planners.expectation import ExpectedPlacement
     from torchrl_gpu.policies.packing.planners.next_items import pretrained_next_items

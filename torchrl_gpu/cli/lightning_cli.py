@@ -108,13 +108,11 @@ class PackageCLI(LightningCLI):
         except Exception as error:
             if not is_for_user(error):
                 raise
-            raise ValueError(one_line(error, self._option_names())) from error
+            actions = self._subcommand_parsers[self.name]._actions
+            options = [each.dest for each in actions if each.option_strings and not each.dest.endswith(".help")]
+            raise ValueError(one_line(error, options)) from error
         _plain_strings(self.config)
         _check_types(self.config)
-
-    def _option_names(self) -> list[str]:
-        actions = self._subcommand_parsers[self.name]._actions
-        return [action.dest for action in actions if action.option_strings and not action.dest.endswith(".help")]
 
     def _parse_ckpt_path(self) -> None:
         """Leaves the config alone: a checkpoint brings weights and state, and names no classes to import."""
@@ -137,7 +135,6 @@ class PackageCLI(LightningCLI):
                 arguments.save_dir = str(Path(root) / Path(folder).relative_to(before))
 
     def _configured_root(self) -> str | None:
-        """The Trainer's `default_root_dir` by the config files alone."""
         root = None
         for path in self._get(self.config, "config") or []:
             try:
@@ -194,7 +191,6 @@ class PackageCLI(LightningCLI):
         return str(savers[0].find(self.trainer, word)) if word in ("last", "latest", "best") else None
 
     def _open_checkpoint(self) -> tuple[str, dict[str, Any]] | None:
-        """Path and content of `checkpoint`; None for none."""
         from torchrl_gpu.checkpoints.resume import open_checkpoint  # brings torchrl, which --help does without
 
         path = self.checkpoint
@@ -297,7 +293,6 @@ def _check_types(node: Any) -> None:
 
 
 def _named(path: str) -> Any:
-    """The object of a dotted path; None where there is none."""
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name, None)

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
 def run(word: str, argv: list[str], port_tries: int) -> None:
     """Plays until an interrupt or SIGTERM; `port_tries` ports are tried from the one that was asked for on."""
     args, words = _parser(word).parse_run(argv, FIRST)
-    names = args.streams or _streams(args.num_envs)
+    names = args.streams or (["env0"] if args.num_envs == 1 else ["env0", "worst", "best", "grid"])
     check_names(names, args.num_envs)
     keep_freed_memory()
     options = ("host", "port", "token", "view_token", "fps", "max_clients", "allowed_origins")
@@ -58,7 +58,6 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
 def _load(
     args: argparse.Namespace, words: list[str], names: list[str], server: StreamServer
 ) -> tuple[LoadedPolicy, ViewerSession]:
-    """Builds policy, environment and session, which takes seconds, and publishes the first picture."""
     from torchrl_gpu.cli.loading import load_policy
     from torchrl_gpu.envs.viewable import viewable
     from torchrl_gpu.evaluation.decisions import Decisions, has_values
@@ -96,7 +95,3 @@ def _parser(word: str) -> OneLineParser:
     parser.add_address("lets viewers in, and control")
     add("--allowed_origins", nargs="+", default=(), help="pages that may show this one in a frame")
     return parser
-
-
-def _streams(num_envs: int) -> list[str]:
-    return ["env0"] if num_envs == 1 else ["env0", "worst", "best", "grid"]

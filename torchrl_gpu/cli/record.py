@@ -18,7 +18,6 @@ from torchrl_gpu.cli.parser import OneLineParser, whole
 from torchrl_gpu.demonstrations import CHOICES
 
 if TYPE_CHECKING:
-    from tensordict import NestedKey
     from torchrl.data import TensorSpec
 
     from torchrl_gpu.cli.loading import LoadedPolicy
@@ -139,7 +138,12 @@ def record(
 
     if env.num_envs != 1 or len(env.action_keys) != 1:
         raise ValueError(f"{WHERE}: want one environment with one action; got {env.num_envs} of {env.action_keys}")
-    view, state, frames = viewable(env), _state_key(env), 0
+    vectors = [  # observations that are vectors
+        key
+        for key, spec in env.observation_spec.items(True, True)
+        if key in ("observation", "state") and spec.ndim == 2 and spec.dtype.is_floating_point
+    ]
+    view, state, frames = viewable(env), next(iter(vectors), None), 0
     features = {"action": _form(env.full_action_spec[env.action_key])}
     features |= {"observation.state": _form(env.observation_spec[state])} if state else {}
     features |= {"next.reward": ("float32", (1,)), "next.done": ("bool", (1,))}
@@ -190,16 +194,7 @@ def record_mcap(played: LoadedPolicy, args: argparse.Namespace, progress: Callab
     return len(record_episodes(*played_by, **options, facts=facts, progress=progress))
 
 
-def _state_key(env: BatchedEnv) -> NestedKey | None:
-    """Key of the vector observation of an environment; None without one."""
-    for key, spec in env.observation_spec.items(True, True):
-        if key in ("observation", "state") and spec.ndim == 2 and spec.dtype.is_floating_point:
-            return key
-    return None
-
-
 def _form(spec: TensorSpec) -> tuple[str, tuple[int, ...]]:
-    """dtype and shape of one row."""
     return str(spec.dtype).removeprefix("torch."), tuple(spec.shape[1:]) or (1,)
 
 

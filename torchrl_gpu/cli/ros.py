@@ -72,7 +72,6 @@ def _swap(bridge: RosBridge, path: str | None, device: str, classes: Sequence[ty
 
 
 def _say(line: str) -> None:
-    """Prints a line, unless the terminal or pipe is gone."""
     with suppress(OSError):
         print(line, flush=True)
 

@@ -91,7 +91,6 @@ class ViewerSession:
             self._next += HOLD_S
 
     def _log(self, done: Tensor) -> None:
-        """Logs return and outcomes of the episodes that have just ended, `done` (N,) bool, by episode number."""
         if not done.any():
             return
         shown = {"return", *self.player.env.outcome_names}

@@ -60,7 +60,6 @@ def _text(figure: Estimate, column: str, sign: str = "") -> str:
 
 
 def comparison_data(methods: Mapping[str, Columns], reference: str) -> list[dict[str, Any]]:
-    """The same for JSON, with the value of every case."""
     against = differences(methods, reference)
     return [
         {

@@ -81,7 +81,6 @@ def _play_batch(env: BatchedEnv, policy: Policy, number: int, names: Iterable[st
 
 
 def _dtypes(env: BatchedEnv) -> dict[str, torch.dtype]:
-    """dtypes of the stored observations, by the last part of their names, and of the action."""
     group = _group(env)
     shown: Any = env.observation_spec[group] if group else env.observation_spec
     outcomes = [unravel_key(key) for key in env.outcomes]

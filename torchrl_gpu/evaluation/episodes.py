@@ -87,8 +87,10 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
 
         def choose(current: TensorDictBase, over: Tensor) -> TensorDictBase:
             chosen = clock.time(env.num_envs, policy, current)
-            if self._keeps_actions:
-                _add_actions(env, chosen, over, actions)
+            for key in env.action_keys if self._keeps_actions else ():
+                name, rows = key if isinstance(key, str) else "/".join(key), chosen.get(key).tolist()
+                for i in (~over).nonzero().flatten().tolist():
+                    actions[i].setdefault(name, []).append(rows[i])
             return chosen
 
         ends = play_first(
@@ -164,7 +166,6 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         save_gif(torch.stack(frames), folder / "episode.gif", fps=12.0)
 
     def _replay(self, index: int, watch: Watch) -> None:
-        """Plays the batch of an episode again, with the policy that has played last."""
         assert self._batch is not None
         assert self._policy is not None
         env = self._batch[0]
@@ -215,7 +216,9 @@ def play_first(
         while not over.all():
             step += 1
             stepped = env.step(choose(current, over))
-            after, reward = stepped["next"], _reward(env, stepped["next"])
+            after = stepped["next"]
+            rewards = [after.get(key).reshape(env.num_envs, -1) for key in env.reward_keys]
+            reward = torch.cat(rewards, 1).double().mean(1)  # (N,), over the agents where there are several
             length += ~over
             returned += torch.where(over, 0.0, reward)
             for name, values in env.episode_outcomes(after).items():
@@ -227,18 +230,6 @@ def play_first(
             current = env.maybe_reset(env.step_mdp(stepped))
     found = {name: values[:num_episodes].cpu() for name, values in outcomes.items()}
     return Ends(returned[:num_episodes].cpu(), length[:num_episodes].cpu(), found)
-
-
-def _reward(env: BatchedEnv, after: TensorDictBase) -> Tensor:
-    """(N,) float64; the mean over the agents where there are several."""
-    return torch.cat([after.get(key).reshape(env.num_envs, -1) for key in env.reward_keys], 1).double().mean(1)
-
-
-def _add_actions(env: BatchedEnv, chosen: TensorDictBase, over: Tensor, actions: list[dict[str, list[Any]]]) -> None:
-    for key in env.action_keys:
-        name, rows = key if isinstance(key, str) else "/".join(key), chosen.get(key).tolist()
-        for i in (~over).nonzero().flatten().tolist():
-            actions[i].setdefault(name, []).append(rows[i])
 
 
 def has_pictures(env: Any) -> bool:
@@ -278,12 +269,7 @@ def _home(env: BatchedEnv) -> str | None:
 
 @singledispatch
 def suite_for(
-    env: BatchedEnv,
-    num_episodes: int,
-    *,
-    seed: int = UNSEEN_SEED,
-    pictures: bool = True,
-    batch_size: int | None = None,
+    env: BatchedEnv, num_episodes: int, *, seed: int = UNSEEN_SEED, pictures: bool = True, batch_size: int | None = None
 ) -> Suite[Any, Any]:
     """Episodes like those of an environment, but other ones.
 

@@ -135,7 +135,6 @@ def _record(
     size: Sequence[int],
     fps: float,
 ) -> list[Path]:
-    """Plays a batch, and writes some of its rows; none of them where that fails."""
     view = viewable(env)
     paths = {row: folder / f"episode-{first + row:06d}.mcap" for row in rows}
     with ExitStack() as open_files:

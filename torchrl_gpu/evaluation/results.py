@@ -38,8 +38,7 @@ class Results(ABC):
     seconds: float = 0.0
 
     @abstractmethod
-    def scores(self) -> dict[str, float]:
-        """Means by name."""
+    def scores(self) -> dict[str, float]: ...
 
     @property
     def decision_ms(self) -> float:
@@ -53,7 +52,6 @@ class Results(ABC):
 
 
 def _joined(values: list[Any]) -> Any:
-    """Tensors and lists one behind the other, numbers summed; what is the same for all episodes stays."""
     values = [value for value in values if value is not None]
     first = values[0] if values else None
     if first is None or isinstance(first, bool):
@@ -76,7 +74,6 @@ class DecisionClock:
         self.device, self.decisions, self.decision_s, self._begin = device, 0, 0.0, now(device)
 
     def time(self, number: int, decide: Callable[..., Any], *args: Any) -> Any:
-        """The result of `decide`, which decides for so many rows."""
         start = now(self.device)
         made = decide(*args)
         self.decision_s += now(self.device) - start

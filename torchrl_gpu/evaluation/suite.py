@@ -120,7 +120,6 @@ class Suite(ABC, Generic[E, R]):
     # -- what all have ----------------------------------------------------------------------------------------------
 
     def play(self, policy: Policy) -> R:
-        """Plays every episode with one policy."""
         return self.play_all({"": policy})[""]
 
     def play_all(self, policies: Mapping[str, Policy]) -> dict[str, R]:
@@ -166,7 +165,6 @@ class Suite(ABC, Generic[E, R]):
         return {**(self.baselines() if others is None else others), **own}
 
     def show(self, name: str, scores: Mapping[str, float]) -> None:
-        """Prints one policy's scores."""
         self.say("")
         listed = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
         Console().print(f"{name} on {self.num_episodes} {self.unit}: {listed}", soft_wrap=True)

@@ -83,7 +83,6 @@ def refused(error: Exception) -> str:
 
 
 def _first_line(error: Exception | str) -> str:
-    """First line of an error, with unprintable characters, such as terminal escapes, replaced."""
     lines = str(error).strip().splitlines()
     text = "".join(each if each.isprintable() else "?" for each in lines[0]) if lines else type(error).__name__
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

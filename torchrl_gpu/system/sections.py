@@ -36,27 +36,22 @@ class Clock:
         self._since: float | None = now()
 
     def enter(self, name: str) -> None:
-        """Begins a section."""
         self._spend()
         self._inside.append(self._inside[-1] if self._inside[-1] in WHOLE else name)
 
     def leave(self) -> None:
-        """Ends the section that was begun last."""
         self._spend()
         if len(self._inside) > 1:
             self._inside.pop()
 
     def pause(self) -> None:
-        """Stops counting until `go_on`."""
         self._spend()
         self._since = None
 
     def go_on(self) -> None:
-        """Resumes counting."""
         self._since = self._now()
 
     def read(self) -> dict[str, float]:
-        """Seconds by section so far."""
         self._spend()
         return dict(self.seconds)
 

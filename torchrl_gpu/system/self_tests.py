@@ -155,7 +155,6 @@ def usable(device: str) -> torch.device:
 
 
 def _run_in_subprocess(test: SelfTest) -> str:
-    """Failure found by a self-test in a subprocess."""
     if not sys.executable:
         raise Unavailable("the Python interpreter is not known")
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
@@ -210,7 +209,6 @@ def _function(name: str) -> Callable[..., str]:
 
 
 def _main(function: str, arguments: str) -> None:
-    """Runs a self-test in the subprocess and prints its result."""
     try:
         result = {"failure": one_line(_function(function)(*json.loads(arguments)))}
     except Unavailable as error:

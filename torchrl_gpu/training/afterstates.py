@@ -133,8 +133,7 @@ class AfterstateLearning(EnvRun):
         for name in _STATES & set(checkpoint):
             checkpoint[name] = unpack_tables("checkpoint", self, checkpoint[name])
 
-    def configure_optimizers(self) -> None:
-        """None: tables are no weights of a gradient."""
+    def configure_optimizers(self) -> None: ...
 
     # -- fit --
 
@@ -175,12 +174,10 @@ class AfterstateLearning(EnvRun):
         return {"loss": errors[-1]} if errors else {}
 
     def _played(self, steps: TensorDictBase) -> Played:
-        """Trajectories (N, T), in the form that tables learn from."""
         after = steps["next"]
         return Played(self.tables.levels_of(after["box_heightmap"]), after["reward"][..., 0], after["done"][..., 0])
 
     def _of_all(self, played: Played) -> Played:
-        """The rollouts of all processes, one behind another."""
         if self.trainer.world_size == 1:
             return played
         kinds = [(each.dtype, each[0].shape) for each in played]

@@ -18,9 +18,9 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.training.run import EnvRun
-from torchrl_gpu.training.updates.capturable import keep_capturable
 from torchrl_gpu.training.updates.compiled import CompiledLosses
 from torchrl_gpu.training.updates.graphed import GraphedUpdate, Losses
+from torchrl_gpu.training.updates.optimizers import keep_capturable
 
 AgentFactory = Callable[[AgentSpace], Agent]
 """Makes the agent of an environment's space."""
@@ -141,14 +141,10 @@ class AgentRun(EnvRun):
         """
         if self.step_log.due:
             values: dict[str, Tensor | float] = {**self.outcomes, **self.agent.metrics, "frames": self.frames}
-            self.step_log.write(self._mean_losses(losses) | values)
+            means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
+            parts = {f"{name}_loss": mean for name, mean in means.items()} if len(means) > 1 else {}
+            self.step_log.write({"loss": torch.stack(list(means.values())).sum(), **parts, **values})
         if not losses:
             return {}
         first, *others = losses[-1].values()
         return {"loss": torch.stack([first, *others]).sum() if others else first}
-
-    def _mean_losses(self, losses: list[dict[str, Tensor]]) -> dict[str, Tensor | float]:
-        """The loss, and where it has several parts those."""
-        means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
-        parts = {f"{name}_loss": mean for name, mean in means.items()} if len(means) > 1 else {}
-        return {"loss": torch.stack(list(means.values())).sum(), **parts}

@@ -149,7 +149,10 @@ class BehaviourCloning(EnvRun):
         self._rows = data.train_rows
         self._check_demonstrations()
         if stage == "fit" and isinstance(self.learner, BCPolicy):
-            self._take_statistics(self.learner)
+            parts = [self.demonstrations.batch(index) for index in self._rows.split(1 << 16)]
+            vectors = [torch.cat([part[key].flatten(1).float() for key in self.learner.in_keys], 1) for part in parts]
+            actions = torch.cat([part["action"] for part in parts])
+            self.learner.to(self._rows.device).set_statistics(torch.cat(vectors), actions)
 
     def _check_demonstrations(self) -> None:
         found, name = self.demonstrations, self.demonstrations.name
@@ -183,14 +186,8 @@ class BehaviourCloning(EnvRun):
             first += len(index)
 
     def _batch(self, index: Tensor) -> TensorDictBase:
-        """Batch of rows by their numbers (B,), with the observations that the environment recomputes."""
         batch = self.demonstrations.batch(index)
         return self.env.restore(batch) if self.has_env else batch
-
-    def _take_statistics(self, policy: BCPolicy) -> None:
-        parts = [self.demonstrations.batch(index) for index in self._rows.split(1 << 16)]
-        vectors = [torch.cat([part[key].flatten(1).float() for key in policy.in_keys], 1) for part in parts]
-        policy.to(self._rows.device).set_statistics(torch.cat(vectors), torch.cat([part["action"] for part in parts]))
 
     # -- fit --------------------------------------------------------------------------------------------------------
 

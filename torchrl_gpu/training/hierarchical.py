@@ -25,7 +25,7 @@ from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.replay.codecs import HeightmapCodec
 from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
-from torchrl_gpu.training.updates.capturable import keep_capturable
+from torchrl_gpu.training.updates.optimizers import keep_capturable
 
 _STATE = ["box_heightmap", "item_id", "item_mask", "utilization", "num_packed"]
 _DECISION = ["slot", "variant", "place", "least", "candidates", "waste"]
@@ -173,7 +173,6 @@ class HierarchicalPacking(ReplayRun):
         return packer.to(env.device)
 
     def configure_optimizers(self) -> Any:
-        """One optimizer of two groups, the few weights and the deep ones; its learning rates follow the stage."""
         deep = self.networks.deep()
         ids = {id(weight) for weight in deep}
         few = [weight for weight in self.networks.parameters() if id(weight) not in ids]

@@ -18,7 +18,7 @@ from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.out_of_memory import Share, advice
+from torchrl_gpu.training.out_of_memory import advice
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
 from torchrl_gpu.training.warm_start import take_network
@@ -131,9 +131,12 @@ class OffPolicy(AgentRun, ReplayRun):
             take_network(self.agent.policy, self.warm_start)
             self.agent.reset_targets()
         self.replay = self._new_replay()
+        keys: list[Any] = list(self.env.stored_keys)
+        if self.group:
+            keys = [key for key in keys if key[-1] in {*self.agent.observations, "active"}]
         self.rollout = Rollout(
             self.env,
-            self._kept_keys(),
+            keys,
             self.agent.n_steps,
             self.agent.gamma,
             self.cuda_graphs,
@@ -141,25 +144,15 @@ class OffPolicy(AgentRun, ReplayRun):
             group=self.group,
         )
 
-    def _kept_keys(self) -> list[Any]:
-        if not self.group:
-            return list(self.env.stored_keys)
-        wanted = {*self.agent.observations, "active"}
-        return [key for key in self.env.stored_keys if key[-1] in wanted]
-
     def on_train_start(self) -> None:
         self.fill(self._play, self.batch_size)
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         self._play()
-        with advice(type(self).__name__, self.env.device, self.batch_size, self._replay_share):
+        with advice(type(self).__name__, self.env.device, self.batch_size, self.replay):
             losses = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
         return self.log_losses(losses)
-
-    def _replay_share(self) -> Share:
-        taken = self.replay.num_bytes if isinstance(self.replay, DeviceReplay) else 0
-        return Share("--model.replay.init_args.capacity", self.replay.storage.max_size, taken)
 
     def _play(self) -> None:
         self.agent.anneal(self.frames)

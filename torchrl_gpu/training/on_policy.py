@@ -133,7 +133,6 @@ class OnPolicy(AgentRun):
         return self.log_losses(losses)
 
     def _learn_from(self, steps: TensorDictBase) -> list[dict[str, Tensor]]:
-        """All updates from a rollout (N, T), as many as are left: their losses."""
         wanted = self.epochs * self.minibatches
         most, graphed = self.updates_now(wanted), self.graphed_learning
         if graphed is None or not graphed.has_graphs or most < wanted:
@@ -145,7 +144,6 @@ class OnPolicy(AgentRun):
         return losses
 
     def _sample(self, steps: TensorDictBase) -> TensorDictBase:
-        """A rollout (N, T) with its advantages, (N·T,)."""
         scaled = steps.copy()
         scaled["next", "reward"] = steps["next", "reward"] * self.reward_scale
         if self.trainer.world_size == 1:

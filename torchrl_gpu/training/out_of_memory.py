@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
+from torchrl.data import TensorDictReplayBuffer
 
 from torchrl_gpu.envs.memory import free_bytes
 
@@ -28,14 +29,6 @@ class Memory(NamedTuple):
     taken: int
 
 
-class Share(NamedTuple):
-    """Share of a device's memory: the option that sets it, the number of items, and the bytes of all of them."""
-
-    option: str
-    number: int
-    num_bytes: int
-
-
 def device_memory(device: torch.device) -> Memory | None:
     """Memory of a device; None on one that does not count it."""
     if device.type != "cuda":
@@ -45,7 +38,7 @@ def device_memory(device: torch.device) -> Memory | None:
 
 
 @contextmanager
-def advice(where: str, device: torch.device, batch_size: int, replay: Callable[[], Share]) -> Iterator[None]:
+def advice(where: str, device: torch.device, batch_size: int, replay: TensorDictReplayBuffer) -> Iterator[None]:
     """Context manager that turns an update that does not fit into an error with the size that would have.
 
     Raises:
@@ -60,13 +53,20 @@ def advice(where: str, device: torch.device, batch_size: int, replay: Callable[[
         error.__traceback__ = None  # it holds what the update had made
         gc.collect()
         left = device_memory(device) or failing
-        raise OutOfMemoryAdvice(
-            advised(where, device, left, failing.taken - left.taken, message, batch_size, replay())
-        ) from None
+        share = replay.storage.max_size, getattr(replay, "num_bytes", 0)
+        made = failing.taken - left.taken
+        raise OutOfMemoryAdvice(advised(where, device, left, made, message, batch_size, *share)) from None
 
 
 def advised(
-    where: str, device: torch.device, memory: Memory, made: int, message: str, batch_size: int, replay: Share
+    where: str,
+    device: torch.device,
+    memory: Memory,
+    made: int,
+    message: str,
+    batch_size: int,
+    capacity: int,
+    replay_bytes: int,
 ) -> str:
     """Error message with the batch or the replay that would have fitted.
 
@@ -79,12 +79,12 @@ def advised(
     lines = []
     if 0 < (batch := batch_size * room // max(1, needed)) < batch_size:
         lines.append(f"--model.batch_size {batch}")
-    left = replay.num_bytes - (needed - room)
-    if 0 < left < replay.num_bytes and (number := replay.number * left // replay.num_bytes) > batch_size:
-        lines.append(f"{replay.option} {number}")
+    left = replay_bytes - (needed - room)
+    if 0 < left < replay_bytes and (fitting := capacity * left // replay_bytes) > batch_size:
+        lines.append(f"--model.replay.init_args.capacity {fitting}")
     what = " or ".join(lines) or "fewer environments, smaller frames or a smaller network"
     return (
         f"{where}: want an update that fits into {memory.total / 2**30:.1f} GiB of {device}; got one of {batch_size}"
         f" transitions that takes {needed / 2**30:.1f} GiB or more, beside {memory.taken / 2**30:.1f} GiB that stay, of"
-        f" which replay has {replay.num_bytes / 2**30:.1f}; at most this can fit: {what}"
+        f" which replay has {replay_bytes / 2**30:.1f}; at most this can fit: {what}"
     )

@@ -27,16 +27,19 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.system.arguments import number, shown, whole
 from torchrl_gpu.system.sections import Clock, in_section, start_clock, stop_clock, summary
-from torchrl_gpu.training.averaging import RunAveraging
-from torchrl_gpu.training.collect.episodes import EpisodeMeter
-from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.data.episodes import suite_of
-from torchrl_gpu.training.data.loaders import StepLoader, single_batch
-from torchrl_gpu.training.lightning_callbacks import adapt_callbacks, adapt_resumed, check_monitors, check_trainer
+from torchrl_gpu.training.collect.rollout import EpisodeMeter, Rollout
+from torchrl_gpu.training.data.episodes import StepLoader, single_batch, suite_of
+from torchrl_gpu.training.lightning_callbacks import (
+    RunAveraging,
+    adapt_callbacks,
+    adapt_resumed,
+    check_monitors,
+    check_trainer,
+)
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.run_resume import RunResume
 from torchrl_gpu.training.step_log import StepLog, on_host
-from torchrl_gpu.training.updates.clipping import clip_gradients
+from torchrl_gpu.training.updates.optimizers import clip_gradients
 
 STEPS_PER_EPOCH = 500  # without a data module
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
@@ -175,7 +178,6 @@ class EnvRun(LightningModule):
         return []
 
     def setup(self, stage: str) -> None:
-        """Makes the environment on the device that the Trainer chose, each process' with episodes of its own."""
         self.check_precision()
         fits = stage == "fit"
         self.make_env(self.trainer.strategy.root_device, self.global_rank if fits else 0)
@@ -199,7 +201,6 @@ class EnvRun(LightningModule):
             )
 
     def on_fit_start(self) -> None:
-        """Begins to count episodes; a subclass makes its `rollout` besides."""
         self.step_log.begin()
         check_monitors(self.trainer, self.validated_names())
         adapt_resumed(self.trainer)
@@ -348,21 +349,13 @@ class EnvRun(LightningModule):
         self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, 2**62)
         self.resume.checkpoint = checkpoint
 
-    def check_part(self, part: Mapping[str, Any], path: Path) -> None:
-        """ValueError where a subclass's state in this process' part means something else in this run."""
-
     def begins_anew(self, saved: int, now: int) -> str:
         """Message about processes that were not there when the run was saved, or are not there any more."""
         own = f"environments, random numbers and replay, if any, of processes from {min(saved, now)} on"
         return f"{own} begin anew" if now > saved else f"{own} are left out"
 
     def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
-        """Restores a subclass's state from this process' part of a checkpoint.
-
-        Args:
-            part: The part; None where there is none.
-            path: The checkpoint.
-        """
+        """Restores a subclass's state from this process' part of the checkpoint `path`; None where there is no part."""
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
@@ -439,24 +432,24 @@ class ReplayRun(EnvRun):
     def _returns(self) -> dict[str, float]:
         return {"n_steps": self.rollout.n_steps, "gamma": float(self.rollout.gamma)}
 
-    def check_part(self, part: Mapping[str, Any], path: Path) -> None:
-        """ValueError where the replay is of another environment, or of other returns, than this run learns from."""
-        if "replay" in part:
-            check_replay_options(self.resume.changed, f"checkpoint {path}")
-            if (returns := part.get("returns", self._returns())) != self._returns():
-                raise ValueError(
-                    f"checkpoint {path}: want the returns that its replay holds, {shown(returns)}; got"
-                    f" {self._returns()}: go on with those, or delete the .rank0.pt beside it and name the file in"
-                    " --ckpt_path, so that replay is filled again"
-                )
-
     def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
-        """Takes the replay; where there is none it is filled again before updates go on."""
-        if part is not None and "replay" in part:
-            restore_replay(self.replay, part["replay"], f"replay of {path}", self.rollout.transition_entries())
-        else:
+        """Takes the replay; where there is none it is filled again before updates go on.
+
+        Raises:
+            ValueError: The replay is of another environment, or of other returns, than this run learns from.
+        """
+        if part is None or "replay" not in part:
             self.warmup_frames += self.frames
             rank_zero_info(f"{self.resume.process}: no replay beside {path}: it is filled again before updates go on")
+            return
+        check_replay_options(self.resume.changed, f"checkpoint {path}")
+        if (returns := part.get("returns", self._returns())) != self._returns():
+            raise ValueError(
+                f"checkpoint {path}: want the returns that its replay holds, {shown(returns)}; got"
+                f" {self._returns()}: go on with those, or delete the .rank0.pt beside it and name the file in"
+                " --ckpt_path, so that replay is filled again"
+            )
+        restore_replay(self.replay, part["replay"], f"replay of {path}", self.rollout.transition_entries())
 
 
 def check_counts(where: str, **counts: int) -> None:

@@ -66,14 +66,12 @@ class RunResume:
         if "rollout" not in checkpoint:
             return
         part = None if entry is None else read_part(path, entry, rank)
-        if part is not None:
-            run.check_part(part, path)
+        run.restore_part(part, path)
         state = checkpoint if rank == 0 else part
         if state is not None and "rollout" in state:
             self._restore_process(state, f"checkpoint {path}")
         elif saved_by == trainer.world_size:  # else it is said of all of them
             _LOG.warning("%s: %s holds no state of this process: its environments begin anew", self.process, path)
-        run.restore_part(part, path)
 
     @property
     def process(self) -> str:
@@ -82,7 +80,6 @@ class RunResume:
         return f"{name}, process {rank}" if rank else name
 
     def _restore_process(self, state: Mapping[str, Any], where: str) -> None:
-        """Restores a state of `EnvRun.rank_state`, validated."""
         run = self._run
         for name in ("meter", "random"):
             if not isinstance(state.get(name), Mapping):

@@ -114,7 +114,6 @@ def _made(size: int, token: bytes) -> tuple[mmap.mmap | None, str]:
 
 
 def _opened(name: str, size: int, token: bytes) -> mmap.mmap | None:
-    """The memory of another process of this machine; None where there is none of that token."""
     try:
         with open(name, "r+b") as file:
             memory = mmap.mmap(file.fileno(), size)
@@ -124,7 +123,6 @@ def _opened(name: str, size: int, token: bytes) -> mmap.mmap | None:
 
 
 def _lives(pid: int) -> bool:
-    """True where there is such a process that has not ended."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         return status not in "ZX"

@@ -86,6 +86,5 @@ def _best_prefixes(own: Iterable[str], given: Mapping[str, Tensor]) -> tuple[str
 
 
 def _prefixes(names: Iterable[str]) -> list[str]:
-    """Every beginning of a name that ends with a dot, and none at all."""
     parts = (name.split(".") for name in names)
     return list(dict.fromkeys(["", *(".".join(p[:i]) + "." for p in parts for i in range(1, len(p)))]))

@@ -24,8 +24,7 @@ from torchrl_gpu.evaluation.batch_size import episode_bytes
 from torchrl_gpu.evaluation.episodes import score_names
 from torchrl_gpu.evaluation.navigation.episodes import NavigationResults
 from torchrl_gpu.evaluation.navigation.published import V2_TEST, V3_TEST, published_for
-from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
-from torchrl_gpu.evaluation.navigation.table import COLUMNS, navigation_table
+from torchrl_gpu.evaluation.navigation.suite import COLUMNS, NavigationSuite, navigation_table
 
 ROWS = [[0, 1, 0, 0, 20], [0, 3, 2, 2, 20]]
 

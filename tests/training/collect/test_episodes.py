@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.training.collect.episodes import EpisodeMeter
+from torchrl_gpu.training.collect.rollout import EpisodeMeter
 
 CPU = torch.device("cpu")
 

@@ -279,13 +279,7 @@ def test_what_is_kept_of_robots() -> None:
     assert transitions.batch_size == (3 * ROBOTS * 3,)  # two steps of each robot are pending
     assert made.collect(policy, 5)[0].batch_size == (3 * ROBOTS * 5,)
     assert set(transitions.keys()) == {"observation", "active", "action", "next", "steps_to_next_obs"}
-    assert set(transitions["next"].keys()) == {
-        "observation",
-        "active",
-        "reward",
-        "done",
-        "terminated",
-    }
+    assert set(transitions["next"].keys()) == {"observation", "active", "reward", "done", "terminated"}
     assert transitions["next", "reward"].shape == transitions["active"].shape == (3 * ROBOTS * 3, 1)
     assert transitions["observation"].shape == (3 * ROBOTS * 3, 39)
     assert steps.batch_size == (3, 5)

@@ -43,8 +43,7 @@ def test_every_stage_has_its_episodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "kind"),
-    [(CountingEnv(2), EpisodeSuite), (packing_env(2), PackingSuite), (marine_env(2), NavigationSuite)],
+    ("env", "kind"), [(CountingEnv(2), EpisodeSuite), (packing_env(2), PackingSuite), (marine_env(2), NavigationSuite)]
 )
 def test_each_environment_has_the_suite_of_its_kind(env: Any, kind: type) -> None:
     module = connected(env, Episodes(num_episodes=6))

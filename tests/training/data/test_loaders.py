@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from torchrl_gpu.training.data.loaders import StepLoader, single_batch
+from torchrl_gpu.training.data.episodes import StepLoader, single_batch
 
 
 def test_an_epoch_of_steps() -> None:

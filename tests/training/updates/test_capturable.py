@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.optim import Optimizer
 
-from torchrl_gpu.training.updates.capturable import keep_capturable, set_capturable
+from torchrl_gpu.training.updates.optimizers import keep_capturable, set_capturable
 
 OPTIMIZERS = [torch.optim.Adam, torch.optim.RMSprop, partial(torch.optim.Adam, fused=True)]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.training.updates.clipping import clip_gradients
+from torchrl_gpu.training.updates.optimizers import clip_gradients
 
 
 def weights_with(*gradients: list[float]) -> list[Tensor]:

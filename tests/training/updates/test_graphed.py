@@ -26,8 +26,8 @@ from torchrl_gpu.policies.targets import TargetUpdate
 from torchrl_gpu.training import OffPolicy, agent_run
 from torchrl_gpu.training.collect.graphed import Graph, same_random_numbers
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.updates.capturable import set_capturable
 from torchrl_gpu.training.updates.graphed import GraphedUpdate
+from torchrl_gpu.training.updates.optimizers import set_capturable
 
 RATE = 2**-9  # the same number as float32 and as float64
 MAX_NORM = 0.5

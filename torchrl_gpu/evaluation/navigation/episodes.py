@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from tensordict import NestedKey
 from torch import Tensor
 
 from torchrl_gpu.envs.marine.env import MarineNavEnv
@@ -97,7 +96,6 @@ class NavigationResults(Results):
         return self.arrived & self.success[:, None] if self.end_on_collision else self.arrived
 
     def metrics(self, level: int | None = None) -> NavigationMetrics:
-        """Of the worlds of one row, or of all."""
         mine = torch.ones_like(self.success) if level is None else self.level == level
         exists, counted = self.exists[mine], self.counted[mine]
         collided = self.collided[mine]
@@ -141,7 +139,7 @@ def evaluate(
         record: Environments whose `trajectories` are kept.
     """
     number, clock = env.num_envs if num_episodes is None else num_episodes, DecisionClock(env.device)
-    action_key, reward_key = (_key(env, name) for name in ("action", "reward"))
+    action_key, reward_key = ("action", "reward") if env.flat else ((GROUP, "action"), (GROUP, "reward"))
     with evaluation(env, policy) as seen:
         recorder = TrajectoryRecorder(env, record)
         over = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= number
@@ -185,7 +183,3 @@ def evaluate(
 def _stop(env: MarineNavEnv, over: Tensor) -> None:
     """Nobody takes part in a world that is over, so that nothing there will change."""
     env._set_env_state(vars(env.state) | {"active": env.state.active & ~over})
-
-
-def _key(env: MarineNavEnv, name: str) -> NestedKey:
-    return name if env.flat else (GROUP, name)

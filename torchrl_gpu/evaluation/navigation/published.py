@@ -53,7 +53,6 @@ class PublishedTest:
     overall: Mapping[str, ReportedScores] = field(default_factory=dict)
 
     def num_worlds(self, row: int | None = None) -> int:
-        """Worlds of one row, or of all."""
         return self.worlds * (len(self.levels) if row is None else 1)
 
     def fits(self, env: MarineNavEnv) -> bool:

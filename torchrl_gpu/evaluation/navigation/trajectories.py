@@ -41,7 +41,6 @@ class Trajectories:
 
     @classmethod
     def joined(cls, parts: Sequence[Trajectories]) -> Trajectories:
-        """Those of several batches, in order."""
         longest = max(len(part.place) for part in parts)
 
         def of_all(name: str) -> Tensor:
@@ -92,7 +91,6 @@ class TrajectoryRecorder:
         self.record(torch.zeros(env.num_envs, dtype=torch.bool, device=env.device))
 
     def record(self, over: Tensor) -> None:
-        """The moment after an action; `over` (N,) bool."""
         if not self.index:
             return
         self._length += ~self._over
@@ -103,7 +101,6 @@ class TrajectoryRecorder:
         self._ends.append(torch.stack((s.arrived, s.collided)).index_select(2, self._which))  # (2, R, k)
 
     def trajectories(self) -> Trajectories | None:
-        """The trajectories so far; None where nothing is recorded."""
         if not self.index:
             return None
         from torchrl_gpu.envs.marine.viewer import snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ from torchrl_gpu.policies.packing.heuristics import (
     VALUES,
     WORKER,
 )
-from torchrl_gpu.policies.policy import Policy
 
 if TYPE_CHECKING:
     from torchrl_gpu.evaluation.packing.suite import PackingSuite  # which offers these tables
@@ -102,10 +101,14 @@ def hard(items: ItemSource, seed: int, shapes: Sequence[str] = HARD_SHAPES) -> I
 
 
 def _table(suite: PackingSuite, run: Any, options: TableOptions, title: str, items: str) -> dict[str, Any]:
-    """Packs, prints, and returns what is to be written."""
     env = suite.env
     rows = run.baselines(env)  # of a packer, and without its manager where there is no choice
-    policies = _chosen(suite.policies_of(run) if rows is None else rows, options.methods)
+    rows = suite.policies_of(run) if rows is None else rows
+    wanted = set(rows) if options.methods is None else {METHODS[word] for word in options.methods}
+    if not wanted & rows.keys():
+        came = " ".join(options.methods or ())
+        raise ValueError(f"evaluate: --methods must name a row that there is; got {came}")
+    policies = {name: policy for name, policy in rows.items() if name in wanted}
     alone = suite.packed_alone(policies, 3 if options.timed is None else options.timed)
     results = suite.play_all(policies)
     methods, agreements = {}, []
@@ -132,15 +135,7 @@ def _table(suite: PackingSuite, run: Any, options: TableOptions, title: str, ite
     return data | {"methods": comparison_data(methods, RULE), "agreement": agreements}
 
 
-def _chosen(every: Mapping[str, Policy], methods: Sequence[str] | None) -> Mapping[str, Policy]:
-    wanted = set(every) if methods is None else {METHODS[word] for word in methods}
-    if not wanted & every.keys():
-        raise ValueError(f"evaluate: --methods must name a row that there is; got {' '.join(methods or ())}")
-    return {name: policy for name, policy in every.items() if name in wanted}
-
-
 def _arguments_of(source: ItemSource) -> dict[str, Any]:
-    """The constructor arguments of an item source, as JSON takes them."""
     values = {name: getattr(source, name) for name in inspect.signature(type(source)).parameters}
     return {k: v if isinstance(v, int | float | str | list | tuple | None) else str(v) for k, v in values.items()}
 

@@ -23,8 +23,7 @@ from torchrl_gpu.envs.packing.protocols import PROTOCOLS, SUITE_EPISODES, SUITE_
 from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.evaluation.estimates import plus_minus
 from torchrl_gpu.evaluation.packing.episodes import PackingResults
-from torchrl_gpu.evaluation.packing.published import PUBLISHED
-from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.evaluation.packing.suite import PUBLISHED, PackingSuite
 from torchrl_gpu.policies.policy import Policy, known
 
 _BIN = Bin((10.0, 10.0, 10.0), (10, 10))  # of every protocol
@@ -100,7 +99,6 @@ class ProtocolSuite(PackingSuite):
         self.protocol, self.file, self.first = protocol, None if sequences is None else Path(sequences).name, first
 
     def sequence_hash(self) -> str:
-        """Of the sequences that are played."""
         return sequence_hash(sequence_sizes(self.env, self.num_episodes))
 
     def describe(self) -> dict[str, Any]:

@@ -24,13 +24,32 @@ from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
-from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.reports import without_noise
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite, TableOptions
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.heuristics import RULE
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
 from torchrl_gpu.policies.policy import Policy
+
+PUBLISHED: dict[tuple[str, int], tuple[tuple[str, float, str], ...]] = {
+    ("rs", 1): (("AAAI 2021, policy", 50.5, "nothing"), ("arXiv 2208.07123, 100 sequences", 53.1, "nothing")),
+    ("rs", 3): (("arXiv 2208.07123, 100 sequences", 62.1, "3 visible"),),
+    ("cut1", 1): (("AAAI 2021, policy", 73.4, "nothing"), ("arXiv 2208.07123, 100 sequences", 83.4, "nothing")),
+    ("cut2", 1): (("AAAI 2021, policy", 66.9, "nothing"), ("arXiv 2208.07123, 100 sequences", 69.9, "nothing")),
+    ("cut2", 2): (("arXiv 2208.07123, 100 sequences", 71.5, "2 visible"),),
+    ("cut2", 3): (("arXiv 2208.07123, 100 sequences", 77.1, "3 visible"),),
+    ("discrete125", 1): (
+        ("GOPT, RA-L 2024, online BPH", 51.6, "nothing"),
+        ("GOPT, RA-L 2024, heightmap minimisation", 56.5, "nothing"),
+        ("PCT, ICLR 2022, as trained by GOPT", 72.7, "nothing"),
+        ("GOPT, RA-L 2024", 76.1, "nothing"),
+    ),
+    ("free125", 1): (("PCT, ICLR 2022", 86.0, "nothing"),),
+    ("free125", 5): (("PCT, IJRR 2025, second-hand", 88.3, "5 visible"),),
+    ("free125", 10): (("PCT, IJRR 2025, second-hand", 93.5, "10 visible"),),
+}
+"""Utilization in per cent of published policies on sequences of their own, and what they knew; by protocol and by how
+many boxes they could choose from (arXiv 2208.07123 and PCT's version of 2025 call that a buffer)."""
 
 
 class PackingSuite(Suite[PackingEnv, PackingResults]):
@@ -202,12 +221,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
 
 @suite_for.register
 def _packing_suite(
-    env: PackingEnv,
-    num_episodes: int,
-    *,
-    seed: int = UNSEEN_SEED,
-    pictures: bool = True,
-    batch_size: int | None = None,
+    env: PackingEnv, num_episodes: int, *, seed: int = UNSEEN_SEED, pictures: bool = True, batch_size: int | None = None
 ) -> PackingSuite:
     judge = "rule" if env.catalogue.flat and env.stability_judge == "rule" else "com"
     unseen = env.like(1, items=env.items.reseeded(seed), seed=seed, first_env=0, stability_judge=judge)

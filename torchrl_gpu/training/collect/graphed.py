@@ -141,22 +141,17 @@ class GraphedRollout:
         Returns:
             As `play_steps`. What the environment shows then is no copy: the next call overwrites it.
         """
-        self._take_in(current)
-        if self._capture is None:
-            return self._play(), self._showing()
-        graph = self._graph_for_now(self._capture)
-        if graph is None:
-            return self._play(), self._showing()
-        with section("rollout graph"):
-            graph.replay()
-            return graph.result.clone() if copy else graph.result, self._showing()
-
-    def _take_in(self, current: TensorDictBase) -> None:
         state, shown = self.env._env_state(), {key: current.get(key) for key in self._shown_keys}
         if not self._state:
             self._state, self._shown = _copies(state), _copies(shown)
             self._groups = current.select(*self._shown_keys).empty(recurse=True)
         self._put(state, shown)
+        graph = None if self._capture is None else self._graph_for_now(self._capture)
+        if graph is None:
+            return self._play(), self._showing()
+        with section("rollout graph"):
+            graph.replay()
+            return graph.result.clone() if copy else graph.result, self._showing()
 
     def _put(self, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
         _write(state, self._state)
@@ -171,7 +166,6 @@ class GraphedRollout:
         return out
 
     def _play(self) -> TensorDictBase:
-        """T steps, from the rollout's own tensors back into them."""
         played, after = play_steps(self.env, self.policy, self._showing(), self.steps, *self._kept)
         self._put(self.env._env_state(), {key: after.get(key) for key in self._shown})
         return played
@@ -195,12 +189,10 @@ class GraphedRollout:
         return self._graph
 
     def _rows(self, played: TensorDictBase) -> list[Tensor]:
-        """Copies of the steps played, of the state and of the observations: (N, …) each."""
         values = [*played.values(True, True), *self._state.values(), *self._shown.values()]
         return [value.clone() for value in values if value.ndim and len(value) == self.env.num_envs]
 
     def _check(self, graph: Graph, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
-        """Self-test of a replay against the steps one by one; the generator is left as it was."""
         with same_random_numbers(self.env.device):
             played = self._rows(self._play())
         self._put(state, shown)
@@ -220,7 +212,6 @@ def _copies(tensors: dict[Any, Tensor]) -> dict[Any, Tensor]:
 
 
 def _write(values: dict[Any, Tensor], into: dict[Any, Tensor]) -> None:
-    """Copies in the values that are not there already."""
     for key, value in values.items():
         if value is not into[key]:
             into[key].copy_(value)
@@ -274,32 +265,24 @@ def capture_cuda(body: Body, device: torch.device, wanted: str = _WANTED) -> Gra
     """
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     with same_random_numbers(device), torch.cuda.device(device):
-        _warm_up(body)
+        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            for _ in range(_WARM_UPS):
+                body()
+        here.wait_stream(aside)
         try:
             with operator_named(wanted), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 result = body()
         except Exception:
-            _abandon(graph, pool, device)
+            # Else random numbers could not be drawn outside of graphs, and the allocator would go on to keep memory for
+            # this one.
+            graph.reset()
+            with suppress(RuntimeError, AttributeError):  # it has ended in order, or torch has no such function
+                torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+                torch._C._cuda_releasePool(device.index or 0, pool)
             raise
     return Graph(graph.replay, result)
-
-
-def _abandon(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> None:
-    """Cleans up after a capture that broke off: else random numbers could not be drawn outside of graphs, and
-    the allocator would go on to keep memory for the graph."""
-    graph.reset()
-    with suppress(RuntimeError, AttributeError):  # it has ended in order, or torch has no such function
-        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
-        torch._C._cuda_releasePool(device.index or 0, pool)
-
-
-def _warm_up(body: Body) -> None:
-    here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-    aside.wait_stream(here)
-    with torch.cuda.stream(aside):
-        for _ in range(_WARM_UPS):
-            body()
-    here.wait_stream(aside)
 
 
 @contextmanager

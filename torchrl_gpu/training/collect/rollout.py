@@ -127,7 +127,6 @@ class Rollout:
         return {"env": self.env.state_dict(), "current": self.current.clone().to_dict(), "pending": pending}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restores a state from `state_dict`."""
         where, wanted = "Rollout.load_state_dict", {"env", "current", "pending"}
         if not isinstance(state, Mapping) or not wanted <= set(state):
             raise ValueError(f"{where}: want the entries {sorted(wanted)}; got {shown(state)}")
@@ -189,7 +188,6 @@ class Rollout:
 
     @property
     def _num_trajectories(self) -> int:
-        """N, or N·R of robots."""
         return (
             self.env.full_action_spec[(*self.group, "action") if self.group else "action"]
             .shape[: 1 + bool(self.group)]
@@ -233,10 +231,48 @@ def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
         alive = alive & ~done[:, k : k + length]
     last = torch.arange(length, device=reward.device, dtype=torch.int64) + count[..., 0] - 1  # (N, T)
     out = steps[:, :length].exclude("next")
-    out["next"] = _at(steps["next"], last).set("reward", total)
+    env = torch.arange(steps.shape[0], device=last.device, dtype=torch.int64)[:, None].expand_as(last)
+    following = steps["next"].apply(lambda value: value[env, last], batch_size=last.shape)
+    out["next"] = following.set("reward", total)
     return out.set("steps_to_next_obs", count)
 
 
-def _at(steps: TensorDictBase, time: Tensor) -> TensorDictBase:
-    env = torch.arange(steps.shape[0], device=time.device, dtype=torch.int64)[:, None].expand_as(time)
-    return steps.apply(lambda value: value[env, time], batch_size=time.shape)
+class EpisodeMeter:
+    """Number of finished episodes and mean outcomes of the recent ones; on the device, unread.
+
+    Args:
+        device: Where the steps are.
+        names: Outcomes of an episode, given when it ends.
+        memory: Share of the old mean that stays after a batch of steps in which episodes finished.
+    """
+
+    def __init__(self, device: torch.device, names: Sequence[str] = ("utilization",), memory: float = 0.9) -> None:
+        self.memory = memory
+        self.finished = torch.zeros((), dtype=torch.int64, device=device)
+        self.recent = {name: torch.zeros((), device=device, dtype=torch.float32) for name in names}
+
+    @property
+    def outcomes(self) -> dict[str, Tensor]:
+        """`recent`, with NaN in place of the zeros that it begins with."""
+        return {name: torch.where(self.finished > 0, value, torch.nan) for name, value in self.recent.items()}
+
+    def count(self, steps: Mapping[str, Tensor] | TensorDictBase) -> None:
+        """Takes steps (…,) with `done` (…, 1) and each of the names (…, 1), which at the end of an episode is its."""
+        done = steps["done"]
+        number = done.sum()
+        memory = torch.where(self.finished > 0, self.memory, 0.0)
+        for name, recent in self.recent.items():
+            mean = torch.where(done, steps[name].float(), 0.0).sum() / number.clamp_min(1)
+            self.recent[name] = torch.where(number > 0, memory * recent + (1 - memory) * mean, recent)
+        self.finished = self.finished + number
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"finished": self.finished, **{f"recent_{name}": value for name, value in self.recent.items()}}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        device = self.finished.device
+        entries: dict[NestedKey, Entry] = {f"recent_{name}": Entry(torch.float32, ()) for name in self.recent}
+        entries["finished"] = Entry(torch.int64, (), Bounds(0, 2**62))
+        check_entries("EpisodeMeter.load_state_dict", state, entries, more=True)
+        self.finished = state["finished"].to(device)
+        self.recent = {name: state[f"recent_{name}"].to(device) for name in self.recent}

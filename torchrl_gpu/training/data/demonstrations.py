@@ -15,8 +15,7 @@ from torchrl_gpu.demonstrations.untrusted import refuse
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.arguments import shown
-from torchrl_gpu.training.data.episodes import Episodes
-from torchrl_gpu.training.data.loaders import StepLoader, single_batch
+from torchrl_gpu.training.data.episodes import Episodes, StepLoader, single_batch
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,7 +85,6 @@ class DemonstrationEpisodes(Episodes):
         self.train_rows = self.held_rows = torch.empty(0, dtype=torch.int64, device="cpu")
 
     def setup(self, stage: str) -> None:
-        """Reads and splits the demonstrations, where the stage has a use for them."""
         if self.demonstrations is not None or (stage in ("test", "predict") and self._has_env()):
             return
         observed = None if self.trainer is None else getattr(self.trainer.lightning_module, "observed", None)
@@ -99,7 +97,6 @@ class DemonstrationEpisodes(Episodes):
         )
 
     def _split(self, found: Demonstrations) -> tuple[Tensor, Tensor]:
-        """Numbers of the episodes to learn from, and of those that are held back."""
         there: dict[str, list[int]] = found.about.get("masks", {})
         if self.masks is None:
             if there.get("train") and there.get("valid"):

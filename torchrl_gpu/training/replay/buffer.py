@@ -88,7 +88,6 @@ class DeviceReplay(TensorDictReplayBuffer):
 
     @property
     def capacity(self) -> int:
-        """Transitions kept."""
         return self.storage.max_size
 
     @property
@@ -150,7 +149,6 @@ class HostStorage(LazyTensorStorage):
         self._stage = Staging("DeviceReplay", "samples", device)
 
     def get(self, index: Any) -> Any:
-        """Transitions by index, on the device."""
         found = super().get(index.cpu() if isinstance(index, Tensor) else index)
         if not isinstance(index, Tensor):  # a slice, to be saved
             return found
@@ -158,7 +156,6 @@ class HostStorage(LazyTensorStorage):
             return self._stage(found)
 
     def set(self, cursor: Any, data: Any, **kwargs: Any) -> None:
-        """Writes transitions that are on any device."""
         cursor = cursor.cpu() if isinstance(cursor, Tensor) else cursor
         with section("transfer"):
             data = data.to("cpu") if isinstance(data, TensorDictBase) else data

@@ -79,11 +79,9 @@ class ClipReplay(DeviceReplay):
         return self._frames.clips(frame_at, length)
 
     def extra_state(self) -> dict[str, Any]:
-        """The frames."""
         return {"frames": self._frames.state_dict()}
 
     def load_extra_state(self, where: str, state: Mapping[str, Any]) -> None:
-        """Restores the frames."""
         self._frames.load_state_dict(state.get("frames"), where)
 
 
@@ -100,12 +98,7 @@ class FrameStore:
     """
 
     def __init__(
-        self,
-        num_envs: int,
-        capacity: int,
-        picture: torch.Size,
-        device: torch.device,
-        storage: Placement = "auto",
+        self, num_envs: int, capacity: int, picture: torch.Size, device: torch.device, storage: Placement = "auto"
     ) -> None:
         self.capacity, self.device = capacity, torch.device(device)
         shape = num_envs, capacity, *picture
@@ -118,7 +111,6 @@ class FrameStore:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the pictures."""
         return self._frames.nbytes
 
     # -- what a rollout does with it: see `Rollout`'s `store` --------------------------------------------------------
@@ -136,7 +128,6 @@ class FrameStore:
         return steps.exclude("frame", inplace=True)
 
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
-        """Specs of packed steps, given those of the observations."""
         most = torch.tensor([len(self._frames) - 1, _LAST, self.capacity - 1], dtype=torch.int64, device="cpu")
         kept = {key: entry for key, entry in shown.items() if key not in ("frame", "clip")}
         return kept | {"frame_at": Entry(torch.int64, (3,), Bounds(torch.zeros_like(most), most))}

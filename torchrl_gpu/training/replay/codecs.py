@@ -39,7 +39,6 @@ class HeightmapCodec:
         return transitions
 
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
-        """Specs of packed transitions, given those of the observations."""
         if self.unit is None or _KEY not in shown:
             return shown
         most = round(self._height / self.unit) + 1

@@ -34,10 +34,7 @@ def replay_state(replay: TensorDictReplayBuffer) -> dict[str, Any]:
 
 
 def restore_replay(
-    replay: TensorDictReplayBuffer,
-    state: Any,
-    where: str = "replay",
-    entries: Mapping[NestedKey, Entry] | None = None,
+    replay: TensorDictReplayBuffer, state: Any, where: str = "replay", entries: Mapping[NestedKey, Entry] | None = None
 ) -> None:
     """Fills an empty replay from a state of `replay_state`.
 
@@ -53,7 +50,15 @@ def restore_replay(
     if capacity != most:
         raise ValueError(f"{where}: want one for {most} transitions, as this run keeps; got one for {capacity}")
     size = whole(where, "size", state["size"], 0, most)
-    transitions = _checked_transitions(where, state["transitions"], size, entries or {}) if size else None
+    transitions = None
+    if size:
+        behind = {key: entry.behind(size) for key, entry in (entries or {}).items()}
+        check_entries(where, state["transitions"], behind, more=True)
+        try:
+            transitions = TensorDict(state["transitions"], batch_size=[size])
+        except (RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"{where}: want entries of {size} transitions; got {reason}") from error
     writer = _checked_writer(where, replay.writer.state_dict(), state["writer"], most)
     if state["sampler"] and isinstance(replay.sampler, DevicePrioritySampler):
         try:
@@ -70,14 +75,6 @@ def restore_replay(
     replay.writer.load_state_dict(writer)
     if state["sampler"]:  # else the run that wrote it drew uniformly, and all are equally likely
         replay.sampler.load_state_dict(state["sampler"])
-
-
-def _checked_transitions(where: str, given: Any, size: int, entries: Mapping[NestedKey, Entry]) -> TensorDict:
-    check_entries(where, given, {key: entry.behind(size) for key, entry in entries.items()}, more=True)
-    try:
-        return TensorDict(given, batch_size=[size])
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"{where}: want entries of {size} transitions; got {str(error).splitlines()[0]}") from error
 
 
 def _checked_writer(where: str, present: Mapping[str, Any], given: Any, most: int) -> dict[str, int]:

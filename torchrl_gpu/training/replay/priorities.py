@@ -87,7 +87,6 @@ class DevicePrioritySampler(Sampler):
         self.extend(index)
 
     def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
-        """Takes new errors (B,) or (B, 1)."""
         value = (priority.reshape(-1).double() + self.eps) ** self.alpha
         if self._leaves_out:
             value = torch.where(self.priority[index] > 0, value, 0.0)
@@ -96,7 +95,6 @@ class DevicePrioritySampler(Sampler):
         self._sum_up(torch.as_tensor(index, device=self.priority.device))
 
     def _sum_up(self, index: Tensor) -> None:
-        """Sums again the blocks of some priorities that have changed."""
         blocks = self._blocks
         if index.numel() >= len(blocks):
             torch.sum(blocks, 1, out=self._sums)
@@ -140,14 +138,11 @@ class DevicePrioritySampler(Sampler):
             self._sums.copy_(state_dict["sums"])
 
     def dumps(self, path: str | Path) -> None:
-        """Not used: see `DeviceReplay.state_dict`."""
         raise NotImplementedError("DevicePrioritySampler: save DeviceReplay.state_dict()")
 
     def loads(self, path: str | Path) -> None:
-        """Not used: see `DeviceReplay.load_state_dict`."""
         raise NotImplementedError("DevicePrioritySampler: use DeviceReplay.load_state_dict()")
 
 
 def _below(values: Tensor, bound: Tensor) -> Tensor:
-    """The same, but less than a bound."""
     return torch.minimum(values, bound.nextafter(bound - 1))

@@ -88,7 +88,6 @@ class CompiledLosses:
 
 
 def _check(plain: dict[str, Tensor], compiled: dict[str, Tensor]) -> None:
-    """RuntimeError unless both are the same but for rounding."""
     wanted = "CompiledLosses: want what the operators give one by one; got"
     gradients = plain.pop("gradient"), compiled.pop("gradient")
     for name, value in plain.items():

@@ -24,8 +24,7 @@ from torchrl_gpu.training.collect.graphed import (
     say_plain,
     uncached_casts,
 )
-from torchrl_gpu.training.updates.capturable import set_capturable
-from torchrl_gpu.training.updates.clipping import clip_gradients
+from torchrl_gpu.training.updates.optimizers import clip_gradients, set_capturable
 
 Losses = Callable[[TensorDictBase], dict[str, Tensor]]
 
@@ -122,7 +121,6 @@ class Graphed(ABC):
     # -- the update ---------------------------------------------------------------------------------------------------
 
     def _settings(self, update: int = 0) -> Settings:
-        """Settings of update `update` of a call, the first being 0: current learning rates where a graph reads them."""
         groups = self.optimizer.param_groups
         if self._capture is None:
             return [{} for _ in groups]
@@ -131,27 +129,23 @@ class Graphed(ABC):
         return [{"lr": rate} for rate in self._rates[update]]
 
     def _update(self, batch: TensorDictBase, settings: Settings) -> TensorDictBase:
-        """`losses` and `td_error` of an update from a batch (B,)."""
         batch = batch.copy()
         self.optimizer.zero_grad()
         with nullcontext() if self._capture is None else uncached_casts(self.device):
             with set_exploration_type(ExplorationType.RANDOM):
                 losses = self.losses(batch)
             torch.stack(list(losses.values())).sum().backward()
-            self._step(settings)
+            groups = self.optimizer.param_groups
+            if self.max_grad_norm is not None:
+                for group in groups:
+                    clip_gradients(group["params"], self.max_grad_norm)
+            with _changed(groups, settings):
+                self.optimizer.step()
+            self.optimizer.zero_grad()
             if self.agent.targets_update_every_step:
                 self.agent.update_targets(1)
         found = TensorDict({name: loss.detach() for name, loss in losses.items()})
         return TensorDict({"losses": found, "td_error": batch["td_error"]})
-
-    def _step(self, settings: Settings) -> None:
-        groups = self.optimizer.param_groups
-        if self.max_grad_norm is not None:
-            for group in groups:
-                clip_gradients(group["params"], self.max_grad_norm)
-        with _changed(groups, settings):
-            self.optimizer.step()
-        self.optimizer.zero_grad()
 
     # -- the graph ----------------------------------------------------------------------------------------------------
 
@@ -162,9 +156,12 @@ class Graphed(ABC):
             set_capturable(optimizer)
 
     def _fixed_in(self, data: TensorDictBase, plan: Sequence[Settings]) -> tuple[Any, ...]:
-        """Everything that a graph of these updates has fixed: shapes, options, modes."""
         rows = [(key, value.shape, value.dtype) for key, value in data.items(True, True)]
-        settings = [[_but_rate(each) for each in groups] for groups in (self.optimizer.param_groups, *plan)]
+        but_rate = ("params", "lr")
+        settings = [
+            [{name: value for name, value in each.items() if name not in but_rate} for each in groups]
+            for groups in (self.optimizer.param_groups, *plan)
+        ]
         return rows, settings, self.agent.training, casts(self.device)
 
     def _recorded(self, capture: Capture, plan: Sequence[Settings]) -> Graph | None:
@@ -184,7 +181,6 @@ class Graphed(ABC):
             torch.clear_autocast_cache()
 
     def _check(self, graph: Graph, plan: Sequence[Settings], written: list[Tensor], before: list[Tensor]) -> None:
-        """Self-test of a replay against the operators one by one; the generator is left as it was."""
         weights = self._weights()
         with same_random_numbers(self.device):
             plain = self._learn(self._data, plan)
@@ -201,11 +197,9 @@ class Graphed(ABC):
             raise RuntimeError(f"{wanted} weights that have moved otherwise")
 
     def _weights(self) -> list[Tensor]:
-        """Weights that are trained, and others that belong to the agent, such as targets."""
         return [value for value in self.agent.state_dict().values() if isinstance(value, Tensor)]
 
     def _written(self) -> list[Tensor]:
-        """All tensors that updates write."""
         kept = [item for entries in self.optimizer.state.values() for item in entries.items() if item[1] is not None]
         for name, value in kept:
             if not isinstance(value, Tensor) or value.device != self.device:
@@ -251,10 +245,6 @@ class GraphedUpdate(Graphed):
     def _learn(self, data: TensorDictBase, plan: Iterable[Settings]) -> TensorDictBase:
         (settings,) = plan
         return self._update(data, settings)
-
-
-def _but_rate(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in ("params", "lr")}
 
 
 @contextmanager

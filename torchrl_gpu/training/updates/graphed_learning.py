@@ -68,7 +68,9 @@ class GraphedLearning(Graphed):
             Of each update, as `Agent.losses`, without gradients.
         """
         if self._capture is not None and self._fixed:
-            result = self._run(steps, self._look_ahead())
+            groups = self.optimizer.param_groups
+            plan = [[{**group, **each} for group, each in zip(groups, new, strict=True)] for new in self._in_turn()]
+            result = self._run(steps, [[_unlike(*pair) for pair in zip(groups, new, strict=True)] for new in plan])
         else:  # torch warns of a schedule that is stepped before its optimizer is
             result = self._learn(steps, self._in_turn())
             self._fixed = self._fixed_in(steps, [[{} for _ in rates] for rates in self._rates])
@@ -82,20 +84,12 @@ class GraphedLearning(Graphed):
         return TensorDict({"losses": torch.stack(losses)})
 
     def _in_turn(self) -> Iterator[Settings]:
-        """The settings of every update; the schedule is stepped when it has been made."""
         for update in range(self.updates):
             yield self._settings(update)
             if self.schedule is not None:
                 self.schedule.step()
 
-    def _look_ahead(self) -> list[Settings]:
-        """Settings of every update that is to come: learning rates, and others that the schedule changes."""
-        groups = self.optimizer.param_groups
-        plan = [[group | each for group, each in zip(groups, settings, strict=True)] for settings in self._in_turn()]
-        return [[_unlike(group, each) for group, each in zip(groups, settings, strict=True)] for settings in plan]
-
 
 def _unlike(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Learning rate, and the other settings that differ from the group's."""
     others = {name: value for name, value in settings.items() if name not in ("params", "lr") and value != group[name]}
     return {"lr": settings["lr"], **others}
