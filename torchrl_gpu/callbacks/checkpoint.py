@@ -148,15 +148,9 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
 
     def find(self, trainer: Trainer, word: str = "last") -> Path:
-        """The checkpoint to go on from, for `ckpt_path`.
+        """The checkpoint to go on from: for "last" or "latest" the newest whole one, or "best".
 
-        Args:
-            trainer: Whose run it is.
-            word: "last" or "latest" for the newest whole one; what is torn is passed over, with a line that says so.
-                Or "best".
-
-        Raises:
-            ValueError: There is none.
+        What is torn is passed over, with a line that says so; ValueError where there is none.
         """
         folder = self.folder(trainer)
         if word == "best":
@@ -204,11 +198,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             self._passed = self._multiples(trainer, pl_module)
 
     def end_if_asked(self, trainer: Trainer) -> None:
-        """Ends a run that is asked to end before its first training step, so that there is nothing to save.
-
-        Raises:
-            SIGTERMException, KeyboardInterrupt: It was to end.
-        """
+        """Raises what ends a run that is asked to end before its first training step, when there is nothing to save."""
         asked = self._signals.terminate or trainer.received_sigterm
         interrupted, asked = any_of_all(trainer, self._signals.interrupt, asked)
         if interrupted:

@@ -52,9 +52,7 @@ class CheckpointMirror(CheckpointListener):
         """Fetches the newest complete checkpoint, and the best one, into a folder that has none.
 
         Where several processes call it, as torchrun starts them, one of each machine fetches and the others wait.
-
-        Raises:
-            ValueError: The storage cannot be read: a run that is to go on must not begin anew.
+        ValueError where the storage cannot be read: a run that is to go on must not begin anew.
         """
         if any(find_checkpoints(folder)):
             return  # of a folder that may be read alone
@@ -138,11 +136,7 @@ class CheckpointMirror(CheckpointListener):
 
 
 def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
-    """Fetches checkpoints, and returns their `.ckpt` files: the newest complete one, and the best one.
-
-    Raises:
-        ValueError: The storage cannot be read.
-    """
+    """Fetches the newest complete checkpoint, and the best one; their files. ValueError where storage cannot be read."""
     try:
         fetched, torn = storage.fetch_newest(folder)
     except Exception as error:  # of whatever kind each storage raises

@@ -32,10 +32,7 @@ def write_checkpoint(
 ) -> bool:
     """Saves a run; False, with a warning, where the files cannot be written: the previous checkpoint stays then.
 
-    All processes must call it at the same step.
-
-    Raises:
-        Diverged: A process would save weights that are not finite.
+    All processes must call it at the same step. Raises `Diverged` where one would save weights that are not finite.
     """
     broken = not_finite(pl_module)
     if any(any_of_all(trainer, broken is not None)):
@@ -91,11 +88,7 @@ def listeners(trainer: Any) -> list[CheckpointListener]:
 
 
 def _all_wrote(trainer: Trainer, problem: Exception | None) -> bool:
-    """True where all processes could write; each waits for the others.
-
-    Raises:
-        Exception: One of them failed by more than its disk, which ends all.
-    """
+    """True where all processes could write, for each of which the others wait. More than a full disk ends all."""
     more = problem is not None and not isinstance(problem, OSError)
     failed, ends = any_of_all(trainer, problem is not None, more)
     if problem is not None and more:

@@ -15,15 +15,12 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 
 class EndSignals:
-    """Requests to end a run since `begin`: an interrupt, SIGTERM, or SLURM's signal before the time limit.
+    """Requests to end a run since `begin`.
 
-    Lightning's own handlers act at once, in the middle of a step, and with several processes leave some waiting for
-    others; they are replaced while training goes on. On other threads than the main one no signal can be taken.
-
-    Attributes:
-        interrupt: SIGINT has come; a second one raises KeyboardInterrupt at once.
-        terminate: SIGTERM has come; taken with several processes only, as Lightning's handler does with one.
-        requeue: SLURM's signal has come, where Lightning's `SLURMEnvironment` requeues.
+    `interrupt` is SIGINT, of which a second one raises KeyboardInterrupt at once; `terminate` SIGTERM, with several
+    processes only, as Lightning's handler does it with one; `requeue` SLURM's signal before the time limit. Lightning's
+    own handlers act in the middle of a step, and with several processes leave some waiting for others; they are
+    replaced while training goes on. On other threads than the main one no signal can be taken.
     """
 
     def __init__(self) -> None:

@@ -55,10 +55,9 @@ def checkpoint_entry(
 
 
 def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | None:
-    """Manifest of a checkpoint, validated; None for a checkpoint that was saved without one.
+    """Manifest of a checkpoint; None for a checkpoint that was saved without one.
 
-    Raises:
-        ValueError: It is something else; part names are names of files beside the checkpoint and nothing more.
+    ValueError for anything else: part names are names of files beside the checkpoint and nothing more.
     """
     entry = checkpoint.get(ENTRY)
     if entry is None or (isinstance(entry, dict) and "id" not in entry and "versions" in entry):
@@ -75,22 +74,14 @@ def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | No
 
 
 def order_of(checkpoint: Mapping[str, Any], where: str) -> Order:
-    """Position of a checkpoint in its run: generation, updates, frames. Later ones compare larger; no clock counts.
-
-    Raises:
-        ValueError: One of them is no count.
-    """
+    """Position of a checkpoint in its run: generation, updates, frames. Later ones compare larger; no clock counts."""
     generation = (read_entry(checkpoint, where) or {}).get("generation", 0)
     steps, frames = (whole(where, name, checkpoint.get(name, 0), 0, _MOST_STEPS) for name in ("global_step", "frames"))
     return generation, steps, frames
 
 
 def read_part(path: Path, entry: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
-    """Part that a process added to the checkpoint at `path`; None where there is no such part.
-
-    Raises:
-        ValueError: The part is truncated, holds code, or belongs to another checkpoint.
-    """
+    """Part that a process added to the checkpoint at `path`; None where there is no such part."""
     for name in entry["parts"]:
         part = path.with_name(name)
         if name.endswith(f".rank{rank}.pt") and part.exists():

@@ -28,12 +28,7 @@ _OLDEST = Version("2.0")  # of Lightning
 
 
 def open_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Content of a checkpoint, with every byte held against its checksums.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is truncated, no checkpoint of a training run, or holds code.
-    """
+    """Content of a checkpoint, with every byte compared with its checksums; ValueError for anything else."""
     where = f"checkpoint {path}"
     content = read_archive(Path(path), "checkpoint", every_byte=True, mapped=False)
     if not isinstance(content.get("state_dict"), Mapping):
@@ -54,8 +49,7 @@ def open_checkpoint(path: str | Path) -> dict[str, Any]:
 def check_resumed(path: str | Path, content: Mapping[str, Any], module: nn.Module) -> None:
     """Returns if a module can take the weights of a checkpoint; its `strict_loading`, if False, allows other keys.
 
-    Raises:
-        ValueError: It is of another run, whose other options are named, or holds weights that are not finite.
+    ValueError where they are not finite or of another run, whose other options are named.
     """
     where, strict = f"checkpoint {path}", getattr(module, "strict_loading", True)
     try:

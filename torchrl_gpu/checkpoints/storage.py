@@ -38,14 +38,9 @@ class Remote(NamedTuple):
 
 
 class CheckpointStorage:
-    """The checkpoints below a URL.
+    """The checkpoints below a URL that fsspec reaches, such as "s3://bucket/runs/packing".
 
-    Args:
-        url: As fsspec takes it, such as "s3://bucket/runs/packing"; credentials are looked for where the storage's own
-            programs look for them.
-
-    Raises:
-        ValueError: There is no such kind of storage, its package is missing, or a password is in the URL.
+    Credentials are looked for where the storage's own programs look for them; a password in the URL is a ValueError.
     """
 
     def __init__(self, url: str) -> None:
@@ -128,8 +123,7 @@ class CheckpointStorage:
     def fetch_newest(self, folder: Path) -> tuple[list[Path], list[str]]:
         """Fetches the newest whole checkpoint, and the newest whole best one, into a local folder.
 
-        Returns:
-            The `.ckpt` files that are there now, and a line for each on storage that is not whole.
+        Returns the `.ckpt` files that are there now, and a line for each on storage that is not whole.
         """
         fetched, torn, run = list[Path](), list[str](), ""
         found = self.found()

@@ -96,12 +96,8 @@ def difference(
 ) -> str:
     """The first difference between the `backend` kernels of a device and `reference` on the CPU, in one line, or "".
 
-    Args:
-        changes: Constructor arguments of `PackingEnv`.
-        device: Of the backend.
-        steps: Of both, driven by the same actions: legal ones, and now and then any.
-        backend, reference: Names of kernels.
-        tolerance: Of heights, volumes and rewards.
+    Both are driven for so many steps by the same actions, legal ones and now and then any, in a `PackingEnv` of
+    `changes`; `tolerance` is of heights, volumes and rewards.
     """
     ours, theirs = (
         PackingEnv(2, **changes | {"device": where, "seed": 0, "backend": kernels})

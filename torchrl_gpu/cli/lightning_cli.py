@@ -97,11 +97,7 @@ class PackageCLI(LightningCLI):
         return {self.name: LightningCLI.subcommands()[self.name] | {"weights_only", "verbose"}}
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
-        """Fills `self.config`.
-
-        Raises:
-            ValueError: In one line, what is wrong with the command line or a config.
-        """
+        """Fills `self.config`; ValueError, in one line, where the command line or a config is wrong."""
         try:
             _import_short_names(args)
             self.config = parser.parse_args(args)
@@ -166,9 +162,7 @@ class PackageCLI(LightningCLI):
         """The file of "last" or "best" where an `EpisodeCheckpoint` saves; None for other values of `ckpt_path`.
 
         A job that SLURM or torchrun has started again continues from the newest one, whatever `ckpt_path` is.
-
-        Raises:
-            ValueError: There is none: a run that was meant to go on must not begin anew.
+        ValueError where there is none: a run that was meant to go on must not begin anew.
         """
         word = self._get(self.config, "ckpt_path")
         from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint

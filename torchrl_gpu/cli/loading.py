@@ -42,9 +42,6 @@ def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[Package
         args: `--config NAME.yaml` and other options of `lightning test`.
         ckpt_path: Weights, read without running any code in them: a file, or "last" or "best" of the config's run; None
             for those that a run begins with.
-
-    Raises:
-        ValueError, FileNotFoundError: An option or the checkpoint is none; in one line.
     """
     weights = [] if ckpt_path is None else [f"--ckpt_path={ckpt_path}"]
     cli = build("test", resolve_configs([*args, *weights, "--trainer.logger=false"]))
@@ -77,12 +74,9 @@ def load_policy(
     Args:
         args, ckpt_path: As in `load_run`; without a checkpoint a policy of the package plays, or a baseline.
         wanted: Name of the policy, where hyphens may stand for spaces; None for the trained one, or without a
-            checkpoint one of the baselines.
+            checkpoint the first of `PREFERRED`.
         num_envs: Episodes side by side.
         stage: Whose episodes are played, see `Episodes.seed_of`.
-
-    Raises:
-        ValueError, FileNotFoundError: An option, the checkpoint or the name is none; in one line.
     """
     cli, saved = load_run("play", args, ckpt_path)
     module: Any = cli.model

@@ -57,11 +57,7 @@ class OneLineParser(argparse.ArgumentParser):
         add("--max_clients", type=int, default=64, help="clients at once")
 
     def parse_run(self, argv: list[str], config: str | None = None) -> tuple[argparse.Namespace, list[str]]:
-        """The options of this parser, and those for Lightning: the config, `config` by default, and all others.
-
-        Raises:
-            ValueError, FileNotFoundError: An option is unknown, or a file is not there.
-        """
+        """The options of this parser, and those for Lightning: the config, `config` by default, and all others."""
         args, rest = self.parse_known_args(argv)
         named = args.config if isinstance(args.config, list) else [args.config or config]
         if named == [None]:
@@ -118,10 +114,6 @@ def resolve_configs(args: list[str], shipped: bool = True) -> list[str]:
     """The arguments with each `--config` as a path, or with `shipped` a name, and before all other options.
 
     A parser that reads a config forgets what was given before it; here options change the configs wherever they stand.
-
-    Raises:
-        FileNotFoundError: A config is neither a file nor shipped with the package.
-        ValueError: `--config` without a file.
     """
     found, others, rest = [], [], iter(args)
     for arg in rest:
@@ -153,10 +145,6 @@ def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
     """Validates the arguments of a Trainer's subcommand as far as possible without loading lightning.
 
     `others` are options that have been taken out of them, which a misspelt one may have meant.
-
-    Raises:
-        ValueError: There is no such option, or one replaces what another before it has set.
-        FileNotFoundError: There is no such checkpoint.
     """
     given: list[str] = []
     for i, arg in enumerate(args):

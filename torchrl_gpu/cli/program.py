@@ -41,11 +41,11 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
     """Runs a command line; the value is the exit status, where None and 0 stand for success.
 
     Args:
-        argv: The arguments behind the program's name; those of this process by default.
+        argv: Arguments behind the program's name; those of this process by default.
         program: "lightning" or "torchrl-gpu"; by default the name under which this process was started.
 
-    An error that the user can correct is one line on stderr and status 2; other errors keep their traceback, as do all
-    where the variable TORCHRL_GPU_DEBUG is 1.
+    An error that the user can correct is one line on stderr and status 2; others, or all with TORCHRL_GPU_DEBUG=1, keep
+    their traceback.
     """
     # Waiting threads spin a little and then sleep: those that spin on take a core that another process wants, those
     # that sleep at once are late for the next operation.

@@ -127,9 +127,6 @@ def record(
         fps: Frames per second of the video.
         task: What is done, in words.
         progress: Called after every episode with the number of episodes.
-
-    Raises:
-        ValueError: There are several environments, or they cannot be drawn.
     """
     from torchrl_gpu.demonstrations import LeRobotWriter
     from torchrl_gpu.envs.viewable import viewable

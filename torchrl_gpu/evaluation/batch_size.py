@@ -28,18 +28,14 @@ def num_side_by_side(num_episodes: int, per_episode: int, device: torch.device, 
 def episode_bytes(env: BatchedEnv, policy: Policy) -> int:
     """Most bytes that one episode takes while it is played: the environment's part and `decision_bytes`.
 
-    The environment's is its own estimate, `bytes_per_env`, where it has one, and is otherwise counted in one step.
-    Begins the episodes of `env` anew. Torch's generators are left as they were.
+    The environment's is `bytes_per_env` where it has that, else counted in one step. Begins the episodes of `env` anew.
     """
     own = getattr(env, "bytes_per_env", None)
     return (_step_bytes(env, policy) if own is None else own) + decision_bytes(env, policy)
 
 
 def decision_bytes(env: BatchedEnv, policy: Policy) -> int:
-    """Most bytes that a policy takes to decide for one row, beyond what it holds: counted while it decides for two.
-
-    Begins the episodes of `env` anew. Torch's generators are left as they were.
-    """
+    """Most bytes that a policy takes to decide for one row, beyond what it holds: counted while it decides for two."""
     with evaluation(env, policy) as current:
         one = current[:1]
         policy(one.clone())  # what is made once, such as maps of all items, is made by now

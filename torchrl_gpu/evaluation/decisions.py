@@ -23,8 +23,8 @@ class Decisions:
     Args:
         make: Gives the policy; called when it is asked for the first time.
         device: Of the environment.
-        has_values: Whether the policy says what it expects of each action.
-        generators: States of torch's generators that a policy draws from where it draws; None leaves them as they are.
+        has_values: Whether the policy has a value for each action.
+        generators: States of torch's generators that the policy draws from; None leaves them as they are.
     """
 
     def __init__(

@@ -26,12 +26,9 @@ def play_rows(
 ) -> Demonstrations:
     """The first episodes of a suite, played greedily, as many side by side as there is memory for; on the host.
 
-    A row is what replay would keep of a state (`BatchedEnv.stored_keys`), and the action in it; whole numbers,
-    reals that are whole included, in the narrowest type that holds them. Where the environment groups its robots,
-    an episode is that of one robot, as long as it is `active`.
-
-    Raises:
-        ValueError: The environment shows pictures.
+    A row is what replay would keep of a state (`BatchedEnv.stored_keys`), and the action in it; whole numbers, reals
+    that are whole included, in the narrowest type that holds them. Where the environment groups its robots, an episode
+    is that of one robot, as long as it is `active`. ValueError where the environment shows pictures.
     """
     if set(STORED_KEYS) & set(suite.env.stored_keys):
         raise ValueError(

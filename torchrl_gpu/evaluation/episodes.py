@@ -36,7 +36,7 @@ class EpisodeResults(Results):
     Attributes:
         returned: (E,) float64, sums of rewards; means over the agents where there are several.
         length: (E,) int64, steps.
-        outcomes: (E,) float64, or bool, each, by name: what the environment says of an episode.
+        outcomes: (E,) float64, or bool, each, by name.
         actions: Those of each episode, step by step, by key; empty where they were not asked for.
     """
 
@@ -55,9 +55,7 @@ class EpisodeResults(Results):
 class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
     """Episodes of any `BatchedEnv`: returns, lengths, and the `outcomes` that the environment names.
 
-    Args:
-        env, pictures, num_episodes, batch_size: As in `Suite`.
-        max_steps: Steps after which an episode counts as it stands.
+    An episode counts as it is after `max_steps`; other arguments are as in `Suite`.
     """
 
     def __init__(
@@ -176,13 +174,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
 
 
 class Ends(NamedTuple):
-    """Return, length and outcomes of episodes, (E,) each, on the CPU.
-
-    Attributes:
-        returned: float64.
-        length: int64.
-        outcomes: By name, in the environment's own dtypes.
-    """
+    """Return (float64), length (int64) and outcomes by name of episodes, (E,) each, on the CPU."""
 
     returned: Tensor
     length: Tensor
@@ -203,9 +195,9 @@ def play_first(
         env: About to be reset.
         policy: Is in eval mode meanwhile.
         num_episodes: E, at most the number of rows.
-        max_steps: Steps after which an episode counts as it stands.
-        choose: Gives what the policy makes of what is shown, and is told which rows are over, (N,) bool.
-        watch: Is told the number of each step, its rewards (N,), and which rows it ended (N,); before the first, too.
+        max_steps: Steps after which an episode counts as it is.
+        choose: Gives the policy's decision for observations, and is given which rows are over, (N,) bool.
+        watch: Is given the number of each step, its rewards (N,), and which rows it ended (N,); before the first, too.
     """
     over = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= num_episodes
     length, returned = torch.zeros_like(over, dtype=torch.int64), torch.zeros_like(over, dtype=torch.float64)
@@ -271,9 +263,7 @@ def _home(env: BatchedEnv) -> str | None:
 def suite_for(
     env: BatchedEnv, num_episodes: int, *, seed: int = UNSEEN_SEED, pictures: bool = True, batch_size: int | None = None
 ) -> Suite[Any, Any]:
-    """Episodes like those of an environment, but other ones.
-
-    A family of environments whose suite is its own registers what makes it: `@suite_for.register(ItsEnv)`.
+    """Episodes like those of an environment, but other ones; a family of environments registers its own suite.
 
     Args:
         env: The environment; it is left as it is.

@@ -47,11 +47,8 @@ def paired(values: Tensor, reference: Tensor) -> Estimate:
 def share_error(share: float, count: int) -> float:
     """Standard error of a share of `count` independent episodes, binomial.
 
-    That of none or of all would be 0 however few there were. For these it is the error that the share would have with
+    That of none or of all would be 0 however few there were: for these it is the error that the share would have with
     one episode of each kind more.
-
-    Raises:
-        ValueError: `share` is not between 0 and 1, or there is no episode.
     """
     if not 0 <= share <= 1 or count < 1:
         raise ValueError(f"share_error: want a share between 0 and 1 of at least one episode; got {share} of {count}")

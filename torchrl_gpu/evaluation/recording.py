@@ -43,13 +43,11 @@ def record_episodes(
 ) -> list[Path]:
     """Plays the first episodes of a suite greedily, and writes those that are chosen: `episode-NUMBER.mcap` each.
 
-    To choose, all are played once without pictures, and those that are chosen again, in the same batches, so that they
-    are the same to the bit. See `EpisodeRecorder` for what a file holds. A file has its name once the episode is
-    written.
+    To choose, all are played once without pictures, and those that are chosen again, in the same batches, to the same
+    bits. See `EpisodeRecorder` for what a file holds. A file has its name once the episode is written.
 
     Args:
-        suite: Gives the environment and its episodes.
-        policy: Acts; made for `suite.env`.
+        suite, policy: Whose episodes are played, by a policy made for `suite.env`.
         folder: Made when the first file is.
         episodes: How many are played.
         choose: "all"; "worst" or "best" by a metric; or "failures": those whose metric is below a limit.
@@ -59,7 +57,7 @@ def record_episodes(
         size: Height and width of the pictures.
         fps: Steps per second.
         facts: More for the metadata.
-        progress: Told after every batch that was looked at or recorded how many episodes are done.
+        progress: Called after every batch with the number of episodes done.
 
     Returns:
         The files, in the order of the episodes.
@@ -95,11 +93,7 @@ def record_episodes(
 
 
 def ranks_by(env: BatchedEnv, choose: str, by: str | None, below: float | None) -> str:
-    """The metric that episodes of an environment are ranked by, see `record_episodes`.
-
-    Raises:
-        ValueError: It has none of that name, or failures are asked for by a number, without a limit.
-    """
+    """The metric that episodes are ranked by; ValueError where there is none, or failures of no flag have no limit."""
     names = [*env.outcome_names, "return"]
     by = arguments.choice(_WHERE, "by", names[0] if by is None else by, names)
     specs = [
@@ -111,11 +105,7 @@ def ranks_by(env: BatchedEnv, choose: str, by: str | None, below: float | None) 
 
 
 def choose_episodes(values: Tensor, choose: str, most: int, by: str, below: float | None = None) -> list[int]:
-    """Numbers of episodes in their order, by what they came to.
-
-    Raises:
-        ValueError: Failures are asked for by a number, without a limit.
-    """
+    """Numbers of episodes in their order, by what they came to."""
     if choose == "failures":
         if below is None and values.dtype != torch.bool:
             raise ValueError(f"{_WHERE}: want below to say which {by} is a failure, since it is no flag; got None")

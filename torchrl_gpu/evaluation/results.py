@@ -27,10 +27,8 @@ from torchrl_gpu.policies.policy import Policy
 class Results(ABC):
     """Results of E episodes, in order; tensors are (E, …) on the CPU.
 
-    Attributes:
-        decisions: How many were made, each for one row of a batch, of an episode that goes on or has ended.
-        decision_s: Seconds that the policy alone took for them.
-        seconds: From the first reset to the end of the last episode, the environment's part included.
+    `decisions` were made, each for one row of a batch, of an episode that goes on or has ended; the policy alone took
+    `decision_s` seconds for them. `seconds` are from the first reset to the end of the last episode.
     """
 
     decisions: int = 0
@@ -88,10 +86,10 @@ class DecisionClock:
 
 @contextmanager
 def evaluation(env: BatchedEnv, policy: Policy) -> Iterator[TensorDictBase]:
-    """Gives the first observations of an environment that begins anew; within, the policy acts greedily.
+    """Context manager of the first observations of an environment that begins anew; within, the policy acts greedily.
 
     What a policy draws is the same every time: by `policies.draws.uniform`, whatever other episodes are played beside;
-    else from torch's generators, which are seeded for these episodes and then put back. A module acts in eval mode.
+    else from torch's generators, which are seeded for these episodes and then restored. A module acts in eval mode.
     """
     number = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) + env.first_env
     episode = episode_key(env.seed, number, torch.zeros_like(number))

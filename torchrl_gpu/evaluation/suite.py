@@ -180,10 +180,9 @@ class Suite(ABC, Generic[E, R]):
         """Plays every episode with the policy and with others; prints the table, and writes it and pictures.
 
         Args:
-            policy: The one evaluated.
+            policy, name: The one evaluated.
             folder: Of `evaluation.json` and the pictures; made if it is not there.
-            name: Of the policy.
-            others: By name; None stands for `baselines`.
+            others: By name; None for `baselines`.
             tested: Which weights and options, for the file.
 
         Returns:

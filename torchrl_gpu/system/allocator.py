@@ -13,10 +13,8 @@ def keep_freed_memory() -> bool:
     """Stops glibc from returning freed blocks to the system after each step, only to fault them in again.
 
     On a CPU a step of 1024 environments frees and allocates about ten megabytes; giving them back took a third of its
-    time. The process keeps up to 1 GiB of what it has freed. Elsewhere than on Linux with glibc this does nothing.
-
-    Returns:
-        True where the allocator accepted both limits.
+    time. The process keeps up to 1 GiB of what it has freed. True where the allocator, of Linux with glibc, accepts
+    both limits.
     """
     if not sys.platform.startswith("linux"):
         return False

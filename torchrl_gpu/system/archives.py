@@ -16,15 +16,10 @@ _LONGEST = 200  # characters of a reason
 
 
 def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: bool = True) -> dict[str, Any]:
-    """Dict of tensors and plain values of a `torch.save` archive.
+    """Dict of tensors and plain values of a `torch.save` archive; `what` names it in errors.
 
-    Memory is bounded by the archive's plain values, whatever the file declares; by the file's size where not mapped.
-
-    Args:
-        path: The file.
-        what: Names it in errors.
-        every_byte: Whether the whole file is read and compared with its checksums, so that a flipped bit is detected.
-        mapped: Whether tensors stay on disk until they are used.
+    Memory is bounded by the archive's plain values, whatever the file declares; by its size where not `mapped`: tensors
+    then do not stay on disk until they are used. With `every_byte` the whole file is compared with its checksums.
 
     Raises:
         FileNotFoundError: There is no such file.

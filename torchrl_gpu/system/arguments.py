@@ -143,18 +143,9 @@ def tensor(
 ) -> Tensor:
     """Dense tensor of a given dtype, shape and, where one is named, device; validated without reading its values.
 
-    Args:
-        where: The first part of the message.
-        name: Of the value, in messages.
-        value: The value to validate.
-        dtype: Wanted.
-        shape: Wanted; None for any length.
-        device: Wanted; None for any that holds data.
-        cast: Whether integers of another width become int64 where that is wanted, since it loses nothing.
-        contiguous: Whether it must be contiguous, as tensors that are written in place.
-
-    Raises:
-        ValueError: The value is anything else.
+    None in `shape` stands for any length, and as `device` for any that holds data. With `cast` integers of another
+    width become int64 where that is wanted, since it loses nothing; with `contiguous` it must be, as tensors written in
+    place.
     """
     at_once = isinstance(value, Tensor) and value.shape == shape and value.dtype is dtype and value.device == device
     if not at_once or value.layout is not torch.strided:

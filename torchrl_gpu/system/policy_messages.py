@@ -22,20 +22,16 @@ class Space(Protocol):
     """Observation and action space of a policy: `AgentSpace`, or an object with the same attributes."""
 
     @property
-    def observations(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        """Shape, without the batch, and dtype of each observation by key."""
+    def observations(self) -> Mapping[str, tuple[tuple[int, ...], str]]: ...
 
     @property
-    def num_actions(self) -> int | None:
-        """Number of discrete actions."""
+    def num_actions(self) -> int | None: ...
 
     @property
-    def low(self) -> tuple[float, ...] | None:
-        """Lower bounds of a continuous action."""
+    def low(self) -> tuple[float, ...] | None: ...
 
     @property
-    def high(self) -> tuple[float, ...] | None:
-        """Upper bounds of a continuous action."""
+    def high(self) -> tuple[float, ...] | None: ...
 
 
 class Policy(Protocol):
@@ -44,12 +40,10 @@ class Policy(Protocol):
     in_keys: list[str]
 
     @property
-    def space(self) -> Space:
-        """Observation and action space."""
+    def space(self) -> Space: ...
 
     @property
-    def device(self) -> torch.device:
-        """Device of its parameters and inputs."""
+    def device(self) -> torch.device: ...
 
     @property
     def policy(self) -> Callable[[TensorDictBase], TensorDictBase]:
@@ -94,10 +88,8 @@ def answers(policy: Policy, observations: Mapping[str, Tensor]) -> Answers:
     """Validated actions of a policy: numbers that overflow in a network give no action.
 
     A continuous action is finite, and clipped to the bounds. A discrete one is an index, legal where any is, whose
-    value or probability, where the policy writes that, is a finite number.
-
-    Raises:
-        BadAction: The action that the policy wrote has another shape.
+    value or probability, where the policy writes that, is a finite number. `BadAction` where the policy wrote another
+    shape.
     """
     rows = len(next(iter(observations.values())))
     written = policy.policy(TensorDict(dict(observations), [rows]))

@@ -42,8 +42,8 @@ class SelfTest(NamedTuple):
 
     Attributes:
         name: Of what is tested, for log lines.
-        function: "module:function"; it returns why the feature fails, "" where it works. An exception is a failure
-            too, except `Unavailable`.
+        function: "module:function"; it returns why the feature fails, "" where it works. An exception is a failure too,
+            except `Unavailable`.
         arguments: Of the function; the result does not depend on them by themselves.
         depends_on: Everything that the result depends on: versions, device, driver, sources.
     """
@@ -137,11 +137,7 @@ def one_line(text: str) -> str:
 
 
 def usable(device: str) -> torch.device:
-    """Device of a name, after a small computation on it has succeeded; for functions of self-tests.
-
-    Raises:
-        Unavailable: It cannot be used from this process.
-    """
+    """Device of a name, once a small computation on it has succeeded; else `Unavailable`. For self-tests."""
     import torch
 
     found = torch.device(device)

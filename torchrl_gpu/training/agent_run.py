@@ -136,8 +136,7 @@ class AgentRun(EnvRun):
     def log_losses(self, losses: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Logs the means over the updates of a training step, where that is due.
 
-        Returns:
-            The loss of the last update, as Lightning gives it to callbacks such as `SpikeDetection`.
+        Returns the loss of the last update, as Lightning gives it to callbacks such as `SpikeDetection`.
         """
         if self.step_log.due:
             values: dict[str, Tensor | float] = {**self.outcomes, **self.agent.metrics, "frames": self.frames}

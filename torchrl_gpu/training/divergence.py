@@ -12,10 +12,8 @@ from torch import Tensor, nn
 class Diverged(ArithmeticError):
     """The weights of a module hold NaN or infinity, so that nothing more can come of the run.
 
-    Attributes:
-        checkpoint: What the run is to go back to, by itself; None where it is to end.
-        complete: Whether the message says all that is known, and not only what was found.
-        times: How often the run will have gone back by then, before it was resumed too.
+    `checkpoint` is what the run is to go back to, None where it is to end; `times` how often it will have gone back by
+    then; `complete` is false where the message says only what was found.
     """
 
     def __init__(self, message: str, checkpoint: Path | None = None, *, complete: bool = False, times: int = 0) -> None:

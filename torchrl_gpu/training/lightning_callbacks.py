@@ -52,14 +52,11 @@ class WeightCopy(nn.Module):
 
 
 class RunAveraging(WeightAveraging):
-    """Weight averaging with exact resume, in place of a `WeightAveraging` of Lightning's.
+    """Weight averaging with exact resume, in place of Lightning's `WeightAveraging`, whose `should_update` decides.
 
     Departs from Lightning's: only weights and buffers are copied, see `WeightCopy`; a training step of several updates,
     one of which is asked for, counts as one; checkpoints hold the average as their weights and the current ones beside,
     and the module takes the average once the last checkpoint is saved.
-
-    Args:
-        asked: The callback in whose place this one is; its `should_update` decides.
     """
 
     def __init__(self, asked: WeightAveraging) -> None:

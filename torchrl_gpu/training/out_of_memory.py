@@ -39,11 +39,7 @@ def device_memory(device: torch.device) -> Memory | None:
 
 @contextmanager
 def advice(where: str, device: torch.device, batch_size: int, replay: TensorDictReplayBuffer) -> Iterator[None]:
-    """Context manager that turns an update that does not fit into an error with the size that would have.
-
-    Raises:
-        OutOfMemoryAdvice: In place of torch's error, on devices that count their memory.
-    """
+    """Context manager that turns an update that does not fit into an `OutOfMemoryAdvice`, where memory is counted."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -70,8 +66,8 @@ def advised(
 ) -> str:
     """Error message with the batch or the replay that would have fitted.
 
-    What an update takes beside all that stays is taken to grow with its batch; it is known to be at least what it had
-    made and what could not be had then, so that what is advised is the most that can fit.
+    What an update takes grows with its batch and is known to be at least what it had made and could not have, so that
+    what is advised is the most that can fit.
     """
     tried = _TRIED.search(message)
     more = int(float(tried[1]) * 2 ** _UNITS[tried[2]]) if tried else 0

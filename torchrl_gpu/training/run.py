@@ -100,9 +100,7 @@ class EnvRun(LightningModule):
     def make_env(self, device: torch.device, rank: int = 0) -> None:
         """Makes environment and networks on a device, unless they are there.
 
-        Args:
-            device: Of the process.
-            rank: Of the process: its environments are those from number `first_env + rank · num_envs` on.
+        Environments of a process are those from number `first_env + rank · num_envs` on.
         """
         if not self._made_env:
             env: Any = self._given_env[0]
@@ -274,12 +272,10 @@ class EnvRun(LightningModule):
         return [optimizer], [schedule]
 
     def descend(self, loss: Tensor, clipped: Iterable[Iterable[Tensor]], max_grad_norm: float | None) -> None:
-        """A step of the optimizer down a loss.
+        """A step of the optimizer down a loss, a scalar.
 
-        Args:
-            loss: A scalar.
-            clipped: Weights whose gradients are clipped together, each lot by itself.
-            max_grad_norm: Of the gradients of a lot, whether or not they are scaled; None leaves them.
+        The gradients of each lot of `clipped` weights are clipped together to `max_grad_norm`, whether or not they are
+        scaled; None leaves them.
         """
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
@@ -393,9 +389,7 @@ class EnvRun(LightningModule):
 class ReplayRun(EnvRun):
     """An `EnvRun` that learns from a replay, which a subclass makes in `on_fit_start`.
 
-    Args:
-        env: As in `EnvRun`.
-        warmup_frames: Frames, over all environments, played before the first update.
+    `warmup_frames` are played, over all environments, before the first update.
     """
 
     replay: TensorDictReplayBuffer

@@ -25,9 +25,6 @@ _LOG = logging.getLogger(__name__)
 class RunResume:
     """The checkpoint that a run goes on from, from the moment Lightning has loaded it.
 
-    Args:
-        run: The module that goes on.
-
     Attributes:
         checkpoint: Its content, until `restore` has used it; None for none.
         changed: Options that differ from those of the checkpoint, as `changed_options` gives them.
@@ -42,8 +39,7 @@ class RunResume:
         """Restores the state of this process, if the run goes on from a checkpoint, and logs changed options.
 
         Raises:
-            ValueError: A part of the checkpoint belongs to another one, or is no such thing; or bytes of its files are
-                not those that were written.
+            ValueError: A part of the checkpoint belongs to another one, or is not as it was written.
         """
         checkpoint, self.checkpoint = self.checkpoint, None
         run = self._run

@@ -27,11 +27,11 @@ _PATIENCE = timedelta(minutes=30)  # as that of torch.distributed
 class SharedSums:
     """Sums of float64 tensors over the processes of one machine, to the same bits in all of them.
 
-    A sum takes microseconds, where one by messages has two threads of each process woken up. Every process must ask
-    for the same sums in the same order.
+    A sum takes microseconds, where one by messages wakes two threads of each process. Every process must ask for the
+    same sums in the same order.
 
     Args:
-        memory: Of all of them, zeros, `size` bytes; see `native/shared_sums.h`.
+        memory: Shared, zeros, of `size` bytes; see `native/shared_sums.h`.
         room: Values of the largest sum.
         rank: Of this process.
         pids: Of all processes, by rank.

@@ -35,8 +35,8 @@ class StepLog:
     def due(self) -> bool:
         """True where values of this training step are wanted.
 
-        They are where the loggers are given it, see `trainer.log_every_n_steps`, in the first and the last step of a
-        run, and in the last one of an epoch; never where the Trainer is `barebones`.
+        They are where the loggers are given it (`trainer.log_every_n_steps`), in the first and the last step of a run, and in
+        the last one of an epoch; never where the Trainer is `barebones`.
         """
         trainer = self._run.trainer
         if trainer.barebones:
@@ -47,11 +47,9 @@ class StepLog:
 
     @in_section(LOGGING)
     def write(self, values: Mapping[str, Tensor | float]) -> None:
-        """Logs values of this training step; tensors are means over all processes.
+        """Logs values of this training step; tensors are means over all processes, outcomes over those with an episode.
 
-        Of `outcomes` over those in which an episode has ended; until one has, they are left out.
-        The device is waited for once, and not once for each value, as Lightning would: it is given what is on the host.
-        Called where `due`.
+        The device is waited for once, and not for each value, as Lightning would: it is given what is on the host.
         """
         run = self._run
         self._has_logged = True

@@ -23,14 +23,12 @@ def take_network(module: nn.Module, path: str) -> list[str]:
 
     Networks have other prefixes in other agents: the prefixes of checkpoint and module under which most names are the
     same are laid upon each other. Layers that the checkpoint does not have stay as they are; targets are never taken.
-
-    Args:
-        module: Takes the weights: parameters, and buffers that checkpoints keep.
-        path: A checkpoint that `Trainer.save_checkpoint` wrote, or a file with `model_state_dict`.
+    Parameters are copied, and buffers that checkpoints keep.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is no checkpoint, has no layer of the module, or one of another shape.
+        ValueError: It is neither a checkpoint nor a file with `model_state_dict`, has no layer of the module, or one of
+            another shape.
     """
     where = f"warm_start {path}"
     content = read_archive(Path(path), "warm_start")

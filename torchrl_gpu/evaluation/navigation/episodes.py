@@ -91,8 +91,10 @@ class NavigationResults(Results):
 
     @property
     def counted(self) -> Tensor:
-        """Robots whose time and energy count, bool: all that arrived; of successful worlds alone where the first
-        collision ended a world, since robots that were on their way then never got to show theirs."""
+        """Robots whose time and energy count, (E, R) bool: all that arrived.
+
+        Of successful worlds alone where the first collision ended a world: robots under way then never showed theirs.
+        """
         return self.arrived & self.success[:, None] if self.end_on_collision else self.arrived
 
     def metrics(self, level: int | None = None) -> NavigationMetrics:

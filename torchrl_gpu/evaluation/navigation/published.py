@@ -33,16 +33,7 @@ class ReportedScores:
 
 @dataclass(frozen=True)
 class PublishedTest:
-    """A test that was published.
-
-    Attributes:
-        version: "v2" or "v3".
-        levels: Its rows.
-        max_steps, end_on_collision: When its episodes end.
-        worlds: Of each row.
-        rows: What the agents came to in each row.
-        overall: The same for all worlds.
-    """
+    """A published test: rows of so many worlds each, and what the agents came to in each row and over all."""
 
     version: str
     levels: Levels

@@ -32,8 +32,8 @@ def navigation_table(
 ) -> Table:
     """For the terminal: own policies first, the first of them in bold, then the released ones, its own kind first.
 
-    Shares stand with their standard errors. Robots of one world meet the same things, so that the error of the share
-    that arrived is that of as many robots as there are worlds, which it does not exceed.
+    Robots of one world meet the same things: the error of the share that arrived is that of as many robots as there are
+    worlds, which it does not exceed.
     """
     shown = Table(title=title, title_justify="left")
     for column in COLUMNS:

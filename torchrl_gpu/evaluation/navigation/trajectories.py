@@ -20,10 +20,10 @@ MOST_FRAMES = 150  # of a film
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Positions of the robots of some worlds over time, on the CPU; moment 0 is the start.
+    """Positions of the robots of k worlds over time, on the CPU; moment 0 is the start.
 
     Attributes:
-        index: Worlds recorded, k of them.
+        index: Numbers of the worlds.
         worlds: How they ended.
         length: (k,) int64, moments of each until it was over.
         place: (T, k, R, 2) metres; a world that is over stays as it is.

@@ -91,12 +91,8 @@ class PackingResults(Results):
 def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -> PackingResults:
     """Packs one bin in every environment, greedily; the full bins are left in `env.state`.
 
-    A bin that is done gets actions that are not legal, which change nothing, until all are.
-
-    Args:
-        env: Begins anew.
-        policy: Writes `action`.
-        num_episodes: Only so many of the first are packed and returned; None stands for all.
+    A bin that is done gets actions that are not legal, which change nothing, until all are. Only the first
+    `num_episodes` are packed and returned; None for all.
     """
     number, clock = env.num_envs if num_episodes is None else num_episodes, DecisionClock(env.device)
     done = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= number

@@ -53,10 +53,7 @@ many boxes they could choose from (arXiv 2208.07123 and PCT's version of 2025 ca
 
 
 class PackingSuite(Suite[PackingEnv, PackingResults]):
-    """Bins to pack; pictures are of each order of a file, else of the bin of median utilization.
-
-    Args: as in `Suite`.
-    """
+    """Bins to pack; pictures are of each order of a file, else of the bin of median utilization."""
 
     headline, pictures_tag = "utilization", "packed bins"
     simulated = 0
@@ -197,10 +194,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         ]
 
     def _labels(self, index: int) -> Callable[[int], dict[str, Any]]:
-        """Names in a plan of the next item of a row of the catalogue that is placed.
-
-        Boxes of a file that are alike stand for each other: the first of them that is placed is the first in the file.
-        """
+        """Labels in a plan, item by item: of like boxes of a file the first placed is the first in the file."""
         items, bin_ = self.env.items, self.env.bin
         if self.played is None or not isinstance(items, BoxSequences):
             return lambda item: items.label(item, bin_)
@@ -231,11 +225,7 @@ def _packing_suite(
 def placements(
     env: PackingEnv | PackedBins, index: int, label: Callable[[int], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Placements of the items of one bin, in order: name, corner and size of each.
-
-    Returns:
-        `corner` and `size` are of the bounding box as it is turned, in whole cells along x and y, in `env.items.unit`.
-    """
+    """Placements of one bin's items: label, corner and size of the turned bounding box, in `env.items.unit`."""
     number = int(env.num_packed[index])
     rows, heights = env.placements[index, :number].tolist(), env.placement_z[index, :number].tolist()
     per_unit, out = env.bin.per_unit(env.items.unit), []

@@ -54,13 +54,10 @@ def play_steps(
     decisions: Sequence[NestedKey] = ("action",),
     outcomes: Sequence[NestedKey] | None = None,
 ) -> tuple[TensorDictBase, TensorDictBase]:
-    """Plays `steps` steps of a policy in an environment.
+    """Plays `steps` steps (T) of a policy in an environment that shows `current` (N,).
 
     Args:
-        env: The environment, or the workers that step it; restarts its own rows.
-        policy: Writes `action`.
-        current: What `env` shows now, (N,).
-        steps: T.
+        env, policy, current, steps: As above; `env` restarts its own rows.
         keys: Observations to keep.
         decisions: What else to keep of the state acted in: what the policy writes, observations not wanted in `next`.
         outcomes: What to keep of `next`, where it is there; None for reward, ends and the environment's outcomes.
@@ -84,22 +81,20 @@ def play_steps(
 class GraphedRollout:
     """`play_steps` as a function of the environment's observations; on CUDA one replay of a graph of all T steps.
 
-    The environment's state and observations live in tensors of their own: a call copies in what is not there already,
-    and the graph writes the new state into them, so that whatever happens to the environment between calls counts.
-    Weights and buffers of the policy are read where they are; random numbers come from torch's generator of the device.
+    A call copies the environment's state and observations into tensors of the graph, unless they are there already, so
+    that whatever happens to the environment between calls counts. Weights and buffers of the policy are read where they
+    are; random numbers come from torch's generator of the device.
 
     The graph is made at the first call, and again where the seed, the exploration type, the policy's mode or autocast
-    has changed. On other devices the steps run one by one, and so they do, after a warning, where no graph can be made
-    or its first replay gives something else.
+    has changed. Steps run one by one on other devices and, after a warning, where no graph can be made or its first
+    replay gives something else.
 
     Args:
-        env: The environment.
-        policy: Writes `action`; neither it nor the environment may read the device back.
+        env, policy: Neither may read the device back.
         steps: T.
-        keys: Observations to keep.
-        decisions, outcomes: As in `play_steps`.
-        capture: Makes a graph of a function without arguments; None takes `capture_cuda` where the environment is on a
-            CUDA device, and no graph elsewhere.
+        keys, decisions, outcomes: As in `play_steps`.
+        capture: Makes a graph of a function without arguments; None takes `capture_cuda` on a CUDA device, else no
+            graph.
     """
 
     def __init__(
@@ -132,14 +127,11 @@ class GraphedRollout:
 
     @torch.no_grad()
     def __call__(self, current: TensorDictBase, *, copy: bool = True) -> tuple[TensorDictBase, TensorDictBase]:
-        """Plays T steps.
-
-        Args:
-            current: What the environment shows now, (N,).
-            copy: Whether the steps are given as a copy; without, the next call may overwrite them.
+        """Plays T steps from what the environment shows now, (N,).
 
         Returns:
-            As `play_steps`. What the environment shows then is no copy: the next call overwrites it.
+            As `play_steps`; the steps are a copy unless `copy` is false, what the environment shows then is none: the
+            next call overwrites it.
         """
         state, shown = self.env._env_state(), {key: current.get(key) for key in self._shown_keys}
         if not self._state:

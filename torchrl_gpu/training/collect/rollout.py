@@ -73,14 +73,10 @@ class Rollout:
     def collect(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
         """Plays `steps` steps.
 
-        Args:
-            policy: Writes `action`.
-            steps: T.
-
         Returns:
             Transitions ready for replay, packed by `store`, (N·T,), or (N·R·T,) of R robots, once n − 1 steps are
-            pending (n − 1 fewer of each trajectory at the start), and the raw steps (N, T) with `next` holding reward,
-            ends, the environment's outcomes and the observations kept.
+            pending; and the raw steps (N, T) with `next` holding reward, ends, the environment's outcomes and the
+            observations kept.
         """
         trajectories, fresh = self.play(policy, steps)
         with section("replay"):
@@ -207,18 +203,10 @@ def per_robot(steps: TensorDictBase, group: tuple[str, ...]) -> TensorDictBase:
 
 
 def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
-    """n-step transitions of consecutive steps; none crosses the end of an episode.
+    """n-step transitions (N, T) of consecutive steps (N, T + n − 1); none crosses the end of an episode. Sutton 1988.
 
     The reward of the transition at t is the sum of gamma^k · r[t+k] over k < m, and its `next` that of step t + m − 1,
-    with m = n or the step at which the episode ends, whichever is first. Sutton 1988.
-
-    Args:
-        steps: (N, T + n − 1) with `next` holding `reward` and `done`, (…, 1).
-        n: Rewards summed at most.
-        gamma: Discount of a step.
-
-    Returns:
-        (N, T), `steps_to_next_obs` (N, T, 1) int64 being m; T is 0 for fewer than n steps.
+    with m = n or the step at which the episode ends, whichever is first; `steps_to_next_obs` (N, T, 1) int64 is m.
     """
     length = max(0, steps.shape[1] - n + 1)
     reward, done = steps["next", "reward"], steps["next", "done"]
@@ -240,10 +228,8 @@ def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
 class EpisodeMeter:
     """Number of finished episodes and mean outcomes of the recent ones; on the device, unread.
 
-    Args:
-        device: Where the steps are.
-        names: Outcomes of an episode, given when it ends.
-        memory: Share of the old mean that stays after a batch of steps in which episodes finished.
+    `names` are outcomes given when an episode ends; `memory` is the share of the old mean that stays after a batch of
+    steps in which episodes finished.
     """
 
     def __init__(self, device: torch.device, names: Sequence[str] = ("utilization",), memory: float = 0.9) -> None:

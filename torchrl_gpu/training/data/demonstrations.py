@@ -22,12 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows of demonstrations that are not learned from.
-
-    Attributes:
-        demonstrations: On the device.
-        index: (M,) int64, their numbers, on the device.
-    """
+    """Rows of demonstrations, by their numbers (M,) int64, that are not learned from; on the device."""
 
     demonstrations: Demonstrations
     index: Tensor

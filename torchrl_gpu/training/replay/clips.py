@@ -93,8 +93,7 @@ class FrameStore:
         capacity: Pictures kept of each environment, F.
         picture: Their shape, (C, H, W).
         device: Of what is given and read.
-        storage: "device", "host", or "auto": the device where they fit into most of its free memory, else pinned host
-            memory; the choice is logged.
+        storage: As in `ClipReplay`.
     """
 
     def __init__(

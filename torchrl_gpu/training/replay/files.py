@@ -39,8 +39,7 @@ def restore_replay(
     """Fills an empty replay from a state of `replay_state`.
 
     Raises:
-        ValueError: It is something else, a replay of another size, or transitions that cannot be of this run. Nothing
-            has changed then.
+        ValueError: It is something else, or of transitions that cannot be of this run. Nothing has changed then.
     """
     if not isinstance(state, dict) or (missing := _ENTRIES - set(state)):
         got = f"no {sorted(missing)[0]} in it" if isinstance(state, dict) else f"a {type(state).__name__}"

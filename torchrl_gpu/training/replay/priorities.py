@@ -121,11 +121,7 @@ class DevicePrioritySampler(Sampler):
         check_entries("DevicePrioritySampler.load_state_dict", state_dict, entries)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes priorities; where `alpha` is 0, only which transitions are left out.
-
-        Raises:
-            ValueError: They are no priorities of this many transitions; nothing has changed then.
-        """
+        """Takes priorities; where `alpha` is 0, only which transitions are left out."""
         self.check_state_dict(state_dict)
         self._leaves_out = True
         priority, largest = state_dict["priority"], state_dict["largest"]

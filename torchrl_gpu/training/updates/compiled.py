@@ -20,11 +20,8 @@ class CompiledLosses:
     """`Agent.losses` as one compiled function, with the same random numbers as operators one by one.
 
     The first batch is computed both ways. Where losses, errors or gradients differ by more than rounding, or where the
-    machine cannot compile, a warning says so and the operators run one by one from then on. Generators, and what losses
-    change in the agent, such as statistics, are left as they were by that self-test.
-
-    Args:
-        agent: Whose losses are computed. Its weights are read anew at each call.
+    machine cannot compile, a warning says so and the operators run one by one from then on. The self-test leaves
+    generators and buffers of the agent as they were.
     """
 
     def __init__(self, agent: Agent) -> None:

@@ -40,9 +40,8 @@ class Graphed(ABC):
 
     An update is: `Agent.losses`, the backward pass of their sum, clipping, a step of the optimizer,
     `Agent.update_targets`. A call copies its data into tensors that the graph reads; weights, targets and the
-    optimizer's state are read and written where they are, and learning rates are taken from the optimizer at every
-    call. Random numbers come from torch's generator of the device. A call leaves no gradients, and a replay calls no
-    hooks.
+    optimizer's state are read and written where they are, learning rates taken from the optimizer at every call. Random
+    numbers come from torch's generator of the device. A call leaves no gradients, and a replay calls no hooks.
 
     A graph is made at the second of two calls that are alike in shapes, optimizer settings but the learning rate,
     autocast and training mode; other calls, hence the first, run one operator after the other. So do all calls, after a
@@ -50,13 +49,11 @@ class Graphed(ABC):
 
     Args:
         agent: Its losses and `update_targets` may not read the device back.
-        optimizer: Of the agent's weights; it keeps its state on the device, as with `capturable=True`, which is set
-            where there is such a setting and the weights are on CUDA.
+        optimizer: Of the agent's weights; keeps its state on the device, see `set_capturable`.
         max_grad_norm: Gradients of each of the optimizer's groups are clipped to this norm; None leaves them.
         updates: How many a call makes, K.
         losses: What is called in place of `agent.losses`, such as that compiled.
-        capture: Makes a graph of a function without arguments; None takes `capture_cuda` where the weights are on a
-            CUDA device, and no graph elsewhere.
+        capture: As in `GraphedRollout`.
     """
 
     instead: str = "operators are launched one by one"
@@ -93,12 +90,8 @@ class Graphed(ABC):
     def _learn(self, data: TensorDictBase, plan: Iterable[Settings]) -> TensorDictBase:
         """All updates of a call, one operator after the other; the body of a graph.
 
-        Args:
-            data: What the call is given; it may not be changed.
-            plan: The settings of each update, by `_settings`.
-
-        Returns:
-            Numbers that a replay must give as well, new tensors.
+        `data` may not be changed; `plan` holds the settings of each update, by `_settings`. Returns numbers that a
+        replay must give as well, new tensors.
         """
 
     def _run(self, data: TensorDictBase, plan: Sequence[Settings]) -> TensorDictBase:
@@ -231,11 +224,7 @@ class GraphedUpdate(Graphed):
         self._keys = agent.batch_keys
 
     def __call__(self, batch: TensorDictBase, update: int) -> dict[str, Tensor]:
-        """Updates.
-
-        Returns:
-            As `Agent.losses`, without gradients; `td_error` (B, 1) is written into `batch`.
-        """
+        """Updates; losses without gradients, as `Agent.losses`. `td_error` (B, 1) is written into `batch`."""
         result = self._run(batch.select(*self._keys, strict=False), [self._settings()])
         if not self.agent.targets_update_every_step:
             self.agent.update_targets(update)

@@ -25,15 +25,14 @@ class GraphedLearning(Graphed):
 
     The graph makes the batches, too: for PPO values of states, advantages and the random order of each epoch. Before a
     replay the schedule is stepped through all updates for their learning rates; where it changes other settings, a
-    graph is made only if it changes them alike at every call. A graph takes memory by the number of its operators, so
-    with K.
+    graph is made only if it changes them alike at every call. Of an agent whose targets follow by the number of the
+    update none is made. A graph takes memory by the number of its operators, so with K.
 
     Args:
-        agent, optimizer, max_grad_norm, losses, capture: As in `Graphed`. Targets that follow by the number of the
-            update cannot be in the graph: of such an agent none is made.
+        agent, optimizer, max_grad_norm, losses, capture: As in `Graphed`.
         batches: Gives the batches of a rollout, (B,) each, K of them or more; it may neither change the rollout nor
             read the device back. The rest is not drawn.
-        updates: How many are made from a rollout, K.
+        updates: K.
         schedule: Of the optimizer; None for none.
     """
 
@@ -62,11 +61,7 @@ class GraphedLearning(Graphed):
         return self._capture is not None
 
     def __call__(self, steps: TensorDictBase) -> list[dict[str, Tensor]]:
-        """Updates K times, and steps the schedule as often.
-
-        Returns:
-            Of each update, as `Agent.losses`, without gradients.
-        """
+        """Updates K times, and steps the schedule as often; losses of each update, without gradients."""
         if self._capture is not None and self._fixed:
             groups = self.optimizer.param_groups
             plan = [[{**group, **each} for group, each in zip(groups, new, strict=True)] for new in self._in_turn()]

@@ -17,10 +17,7 @@ def keep_capturable(optimizer: Optimizer) -> None:
 
 
 def set_capturable(optimizer: Optimizer) -> None:
-    """Has an optimizer count its steps where its weights are: on CUDA without host reads, which a CPU refuses.
-
-    Optimizers without such a setting are left as they are.
-    """
+    """Has an optimizer count its steps where its weights are: on CUDA without host reads, which a CPU refuses."""
     for group in optimizer.param_groups:
         if "capturable" not in group:
             continue
@@ -31,15 +28,10 @@ def set_capturable(optimizer: Optimizer) -> None:
 
 
 def clip_gradients(weights: Iterable[Tensor], max_norm: float, scaler: GradScaler | None = None) -> None:
-    """Clips the gradients of some weights to a norm, in place.
+    """Clips the gradients of some weights together to a norm, in place; weights without gradients are left.
 
-    Lightning's `clip_gradients`, in modules that step their own optimizer, takes the scaled gradients of float16 for
-    the true ones: they are unscaled only when the optimizer steps.
-
-    Args:
-        weights: With gradients; those without are left.
-        max_norm: Of all of them together, unscaled.
-        scaler: What the loss was scaled by.
+    Lightning's `clip_gradients` takes gradients of float16, scaled by `scaler`, for the true ones in modules that step
+    their own optimizer: they are unscaled only when it steps.
     """
     weights = [weight for weight in weights if weight.grad is not None]
     norm = get_total_norm(weight.grad for weight in weights if weight.grad is not None)
