@@ -90,7 +90,7 @@ def test_without_a_dump_nothing_is_kept(tmp_path: Path) -> None:
     run = module()
     with pytest.raises(Diverged):
         fit(run, tmp_path, 20, Poison(9), Divergence(dump=False))
-    assert run._watcher is None
+    assert run.watch_batch is None
     assert not (tmp_path / "diverged").exists()
 
 

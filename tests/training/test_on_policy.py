@@ -325,7 +325,7 @@ def test_where_all_learning_fits_no_graph_an_update_does(
 def test_a_run_by_graphs_notes_rollouts(tmp_path: Path, graphs: Graphs) -> None:
     made = module("v2", graph_updates=True)
     noted: list[TensorDictBase] = []
-    made.watch_batches(noted.append)
+    made.watch_batch = noted.append
     trained(made, tmp_path, "v2", 14)
     shapes = [tuple(each.shape) for each in noted]
     assert shapes == [(8, 4)] * 3 + [(16,)] * 2  # the last rollout is not learnt to its end

@@ -90,9 +90,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if monitor is None:
             arguments.check_effect(where, "monitor", mode=(mode, "max"))
         if name is not None and not _NAME.fullmatch(name):
-            raise ValueError(
-                f"EpisodeCheckpoint: name must be 1 to 40 letters, digits, hyphens and underscores; got {name!r}"
-            )
+            arguments.refuse(where, "name", "1 to 40 letters, digits, hyphens and underscores", name)
         self._kinds = ("episodes-", "updates-") if name is None else (f"{name}_ep", f"{name}_up")
         self.dirpath, self.every_n_episodes, self.keep, self.save_replay = dirpath, every_n_episodes, keep, save_replay
         self.every_n_updates, self.every_n_minutes = every_n_updates, every_n_minutes
@@ -161,9 +159,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             rank_zero_info(f"EpisodeCheckpoint: passed over {line}")
         if found is None:
             never = f" ({BEST} is saved by validation, where `monitor` names what it logs)" if word == "best" else ""
-            raise ValueError(
-                f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none{never}"
-            )
+            raise ValueError(f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole one in {folder}; got none{never}")
         return found
 
     def find_restart(self, trainer: Trainer) -> Path | None:
@@ -284,9 +280,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def _save_if_best(self, trainer: Trainer, pl_module: LightningModule) -> None:
         metrics = trainer.callback_metrics
         if self.monitor not in metrics:
-            raise ValueError(
-                f"EpisodeCheckpoint: monitor must be one of {', '.join(sorted(metrics))}; got {self.monitor}"
-            )
+            known = ", ".join(sorted(metrics))
+            raise ValueError(f"EpisodeCheckpoint: monitor must be one of {known}; got {self.monitor}")
         value = float(trainer.strategy.broadcast(float(metrics[self.monitor])))
         sign = 1 if self.mode == "max" else -1
         if math.isfinite(value) and (self._best is None or sign * value > sign * self._best):

@@ -136,7 +136,7 @@ class CheckpointMirror(CheckpointListener):
 
 
 def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
-    """Fetches the newest complete checkpoint, and the best one; their files. ValueError where storage cannot be read."""
+    """Fetches the newest complete checkpoint, and the best one; ValueError for unreadable storage."""
     try:
         fetched, torn = storage.fetch_newest(folder)
     except Exception as error:  # of whatever kind each storage raises

@@ -94,9 +94,7 @@ def _all_wrote(trainer: Trainer, problem: Exception | None) -> bool:
     if problem is not None and more:
         raise problem
     if ends:
-        raise RuntimeError(
-            "EpisodeCheckpoint: want all processes to save; got another one that failed, see what it says"
-        )
+        raise RuntimeError("EpisodeCheckpoint: want all processes to save; got one that failed, see what it says")
     return not failed
 
 

@@ -84,7 +84,7 @@ class Divergence(Callback):
         self._skipped, self._told, self._counts = None, False, (DeviceCount(), DeviceCount(), DeviceCount())
         self._batches = RecentBatches() if self.dump and isinstance(pl_module, EnvRun) else None
         if self._batches is not None:
-            cast("EnvRun", pl_module).watch_batches(self._batches.append)
+            cast("EnvRun", pl_module).watch_batch = self._batches.append
         lower = self.rate_factor ** (self.times - self._rates_taken)
         self._rates_taken = self.times
         if lower != 1:
@@ -159,7 +159,7 @@ class Divergence(Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._batches = None
         if isinstance(pl_module, EnvRun):
-            pl_module.watch_batches(None)
+            pl_module.watch_batch = None
 
     def state_dict(self) -> dict[str, Any]:
         """Number of rollbacks for which learning rates have been lowered; empty where there was none."""

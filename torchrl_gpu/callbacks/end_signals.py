@@ -91,9 +91,8 @@ def requeue_job() -> str | None:
         asked = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"scontrol requeue {job}: {error}"
-    return (
-        None if asked.returncode == 0 else f"scontrol requeue {job}: status {asked.returncode}, {asked.stderr.strip()}"
-    )
+    failed = f"scontrol requeue {job}: status {asked.returncode}, {asked.stderr.strip()}"
+    return None if asked.returncode == 0 else failed
 
 
 def requeue_from(trainer: Trainer) -> bool:

@@ -55,9 +55,8 @@ class EnvWorkers(ClosingCallback):
         if rollout.cuda_graphs:
             raise ValueError(f"{where}: want steps that leave the device, cuda_graphs=False; got cuda_graphs=True")
         if rollout.env.num_envs < self.num_workers:
-            raise ValueError(
-                f"{where}: num_workers must be at most the {rollout.env.num_envs} environments; got {self.num_workers}"
-            )
+            most = rollout.env.num_envs
+            raise ValueError(f"{where}: num_workers must be at most the {most} environments; got {self.num_workers}")
         return rollout
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -26,9 +26,8 @@ class FinalTable(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and not (hasattr(pl_module, "compare")):
-            raise ValueError(
-                f"FinalTable: want a module with `compare`, such as HierarchicalPacking; got {type(pl_module).__name__}"
-            )
+            came = type(pl_module).__name__
+            raise ValueError(f"FinalTable: want a module with `compare`, such as HierarchicalPacking; got {came}")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluates. Lightning has moved the module to the CPU by now, but not its environment."""

@@ -20,12 +20,7 @@ _ABSENT = "nothing"
 _RESTORED = ("model.optimizer.", "model.lr_scheduler.", "model.learning_rates")  # which a checkpoint decides
 _SAME_REPLAY = ("model.env.device", "model.env.num_envs", "model.env.seed")
 _SAME_RESULTS = (
-    ".device",
-    ".num_envs",
-    ".pictures",
-    ".batch_size",
-    ".steps_per_epoch",
-    ".num_val_episodes",
+    *(".device", ".num_envs", ".pictures", ".batch_size", ".steps_per_epoch", ".num_val_episodes"),
     ".backend",
 )
 

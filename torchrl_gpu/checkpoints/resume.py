@@ -153,9 +153,8 @@ def check_like(where: str, template: Any, given: Any, *, exact: bool) -> None:
             not (exact or where.startswith("optimizer")) or set(template) <= set(given)
         )
         if not known or (exact and counts and set(template) != set(given)):
-            raise ValueError(
-                f"{where}: want {', '.join(map(str, template)) or 'values by name'}; got {str(given)[:80]}"
-            )
+            wanted = ", ".join(map(str, template)) or "values by name"
+            raise ValueError(f"{where}: want {wanted}; got {str(given)[:80]}")
         for name in template.keys() & given.keys():
             check_like(f"{where}.{name}", template[name], given[name], exact=exact)
     elif isinstance(template, list | tuple):

@@ -48,9 +48,8 @@ class CheckpointStorage:
 
         protocol = urlsplit(url).scheme or "file"
         if urlsplit(url).password:
-            raise ValueError(
-                f"{_WHERE}: want a URL without a password, which would be saved with the configuration; got one"
-            )
+            wanted = "a URL without a password, which would be saved with the configuration"
+            raise ValueError(f"{_WHERE}: want {wanted}; got one")
         try:
             fsspec.get_filesystem_class(protocol)
         except (ValueError, ImportError) as error:

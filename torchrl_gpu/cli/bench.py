@@ -106,11 +106,8 @@ def difference(
     generator = torch.Generator().manual_seed(0)
     here, there = ours.reset(), theirs.reset()
     for step in range(steps):
-        weights = (
-            there["action_mask"].float()
-            + (torch.rand(2, 1, generator=generator, dtype=torch.float32, device="cpu") < 0.05)
-            + 1e-9
-        )
+        drawn = torch.rand(2, 1, generator=generator, dtype=torch.float32, device="cpu") < 0.05
+        weights = there["action_mask"].float() + drawn + 1e-9
         action = weights.multinomial(1, generator=generator).squeeze(1)
         here["action"], there["action"] = action.to(device), action
         (gave, here), (expected, there) = ours.step_and_maybe_reset(here), theirs.step_and_maybe_reset(there)

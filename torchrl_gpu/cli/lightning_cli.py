@@ -26,11 +26,8 @@ from torchrl_gpu.cli.errors import is_for_user, one_line
 from torchrl_gpu.system.allocator import keep_freed_memory
 from torchrl_gpu.system.arguments import refuse
 
-_NOISY = (
-    "lightning.pytorch.utilities.rank_zero",
-    "lightning.fabric.utilities.rank_zero",
-    "lightning.fabric.utilities.seed",
-)
+_NOISY = [f"lightning.{each}" for each in ("pytorch.utilities.rank_zero", "fabric.utilities.rank_zero")]
+_NOISY += ["lightning.fabric.utilities.seed"]
 _NOISE = (
     "💡 Tip:",
     "TPU available:",

@@ -96,9 +96,8 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         )
         flags = {name: values.dtype is torch.bool for name, values in ends.outcomes.items()}
         outcomes = {name: values if flags[name] else values.double() for name, values in ends.outcomes.items()}
-        return EpisodeResults(
-            returned=ends.returned, length=ends.length, outcomes=outcomes, actions=actions, **clock.times()
-        )
+        found = {"outcomes": outcomes, "actions": actions} | clock.times()
+        return EpisodeResults(returned=ends.returned, length=ends.length, **found)
 
     def table(self, results: dict[str, EpisodeResults], name: str) -> tuple[Table, dict[str, Any]]:
         columns = {

@@ -96,9 +96,8 @@ def ranks_by(env: BatchedEnv, choose: str, by: str | None, below: float | None) 
     """The metric that episodes are ranked by; ValueError where there is none, or failures of no flag have no limit."""
     names = [*env.outcome_names, "return"]
     by = arguments.choice(_WHERE, "by", names[0] if by is None else by, names)
-    specs = [
-        env.full_observation_spec.get(key, None) for name, key in zip(names, env.outcomes, strict=False) if name == by
-    ]
+    outcomes = dict(zip(names, env.outcomes, strict=False))
+    specs = [env.full_observation_spec.get(outcomes[by], None)] if by in outcomes else []
     if choose == "failures" and below is None and all(spec is not None and spec.dtype != torch.bool for spec in specs):
         raise ValueError(f"{_WHERE}: want below to say which {by} is a failure, since it is no flag; got None")
     return by

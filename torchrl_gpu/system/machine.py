@@ -35,11 +35,8 @@ def cuda_versions(device: torch.device) -> dict[str, str]:
     """Versions that code for a CUDA device may depend on: chip, driver, and the CUDA that torch was built with."""
     properties = torch.cuda.get_device_properties(device)
     capability = f"{properties.major}.{properties.minor}"
-    return {
-        "device": f"{properties.name}, compute capability {capability}",
-        "driver": driver(),
-        "CUDA": str(torch.version.cuda),
-    }
+    device_name = f"{properties.name}, compute capability {capability}"
+    return {"device": device_name, "driver": driver(), "CUDA": str(torch.version.cuda)}
 
 
 def driver() -> str:

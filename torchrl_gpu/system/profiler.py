@@ -111,7 +111,6 @@ class StepProfiler(Profiler):
             on_device = f"{self._device_ms.get(name, 0.0):>12.3f}" if self._device_ms else ""
             lines.append(f"{name:<16}{1000 * spent / self._counted:>12.3f}{spent / total:>9.1%}{on_device}")
         lines.append(f"{'all':<16}{1000 * total / self._counted:>12.3f}{1:>9.1%}")
-        traced = (
-            f"trace of {self._traced} steps: {self.trace}" if self.trace else f"no trace: want {self.wait + 1} steps"
-        )
+        traced = f"trace of {self._traced} steps: {self.trace}"
+        traced = traced if self.trace else f"no trace: want {self.wait + 1} steps"
         return "\n".join([*lines, traced])

@@ -141,12 +141,8 @@ class AfterstateLearning(EnvRun):
         """As in `EnvRun`; of several processes each keeps its own tables, which are the same."""
         super().make_env(device, rank)
         trainer = self._trainer
-        if (
-            trainer is not None
-            and trainer.state.fn == "fit"
-            and trainer.world_size > 1
-            and not hasattr(self, "_unsaved")
-        ):
+        several = trainer is not None and trainer.state.fn == "fit" and trainer.world_size > 1
+        if several and not hasattr(self, "_unsaved"):
             self.add_module("_unsaved", _Unsaved())
             self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]  # of DDP, to copy
 
@@ -186,12 +182,8 @@ class AfterstateLearning(EnvRun):
         torch.distributed.all_gather(found, sent)
         sizes = [each[0].numel() * each.element_size() for each in played]
         parts = torch.cat(found).split(sizes, 1)
-        return Played(
-            *(
-                part.contiguous().view(kind).unflatten(1, shape)
-                for part, (kind, shape) in zip(parts, kinds, strict=True)
-            )
-        )
+        flat = (part.contiguous().view(kind) for part, (kind, _) in zip(parts, kinds, strict=True))
+        return Played(*(part.unflatten(1, shape) for part, (_, shape) in zip(flat, kinds, strict=True)))
 
     @torch.no_grad()
     def _sweep(self, played: Played) -> Tensor:

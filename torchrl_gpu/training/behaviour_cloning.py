@@ -170,9 +170,8 @@ class BehaviourCloning(EnvRun):
         wanted["action"] = Entry(torch.int64, (), Bounds(0, cast("int", self.space.num_actions) - 1))
         for key, entry in wanted.items():
             if key not in found.rows.keys():  # noqa: SIM118  # of a tensordict
-                refuse(
-                    name, f"an entry {key}, which {type(self.env).__name__} shows", ", ".join(sorted(found.rows.keys()))
-                )
+                shown_by = type(self.env).__name__
+                refuse(name, f"an entry {key}, which {shown_by} shows", ", ".join(sorted(found.rows.keys())))
             _check_entry(found, key, entry)
         first = 0
         for index in torch.arange(len(found), device=found.rows["action"].device, dtype=torch.int64).split(_CHUNK):
@@ -213,10 +212,8 @@ class BehaviourCloning(EnvRun):
         if self._pass is None or self._pass[0] != number:
             device = self._rows.device
             generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + number) % 2**63)
-            self._pass = (
-                number,
-                self._rows[torch.randperm(len(self._rows), generator=generator, device=device, dtype=torch.int64)],
-            )
+            order = torch.randperm(len(self._rows), generator=generator, device=device, dtype=torch.int64)
+            self._pass = number, self._rows[order]
         together = self.batch_size * self.trainer.world_size
         return self._pass[1][place * together : (place + 1) * together][self.global_rank :: self.trainer.world_size]
 

@@ -197,9 +197,8 @@ class HierarchicalPacking(ReplayRun):
         self.codec = HeightmapCodec(env)
         kept = _STATE if self.bootstraps else []
         both = self._new_packer(env)
-        self.rollout = Rollout(
-            env, kept, self.n_steps, self.gamma, decisions=state, store=self.codec, written=both.written()
-        )
+        written = both.written()
+        self.rollout = Rollout(env, kept, self.n_steps, self.gamma, False, state, self.codec, written=written)
         self.replay = self._new_replay()
         both.epsilon.fill_(self.epsilon)
         both.item_epsilon.fill_(self.item_epsilon)
@@ -263,9 +262,8 @@ class HierarchicalPacking(ReplayRun):
         """
         scores = self.worker.scores_of(batch["box_heightmap"], batch["variant"][:, None]).flatten(1)
         advantage = scores.gather(1, batch["place"][:, None])[:, 0] + self.networks.slope * batch["least"]
-        return smooth_l1_loss(
-            (self.networks.value(self._state_features(batch)) + advantage) * self.reward_scale, target
-        )
+        value = self.networks.value(self._state_features(batch)) + advantage
+        return smooth_l1_loss(value * self.reward_scale, target)
 
     def manager_loss(self, batch: TensorDictBase, target: Tensor) -> Tensor:
         """Huber loss of the Q-values of the items that the manager chose, over the mean of those it chose from."""
@@ -289,9 +287,8 @@ class HierarchicalPacking(ReplayRun):
         after, packer = batch["next"], self.both if self.joint else self.worker
         slot = packer.pick(after["box_heightmap"], after["item_id"], after["item_mask"]).slot
         item = after["item_id"].gather(1, slot[:, None])[:, 0]
-        value = packer.best_advantage(after["box_heightmap"], item, self.targets) + self.targets.value(
-            self._state_features(after)
-        )
+        value = packer.best_advantage(after["box_heightmap"], item, self.targets)
+        value = value + self.targets.value(self._state_features(after))
         alive = ~after["terminated"][:, 0] & after["item_mask"].any(1)
         return torch.where(alive, self.gamma ** batch["steps_to_next_obs"][:, 0] * value * self.reward_scale, 0.0)
 

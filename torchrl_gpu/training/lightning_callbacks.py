@@ -77,9 +77,8 @@ class RunAveraging(WeightAveraging):
             make_env: Any = pl_module.make_env  # networks are made in the module's own setup, which comes later
             make_env(trainer.strategy.root_device, pl_module.global_rank)
             device = self._device or trainer.strategy.root_device
-            self._average_model = AveragedModel(
-                WeightCopy(pl_module), device=device, use_buffers=self._use_buffers, **self._kwargs
-            )
+            copied = WeightCopy(pl_module)
+            self._average_model = AveragedModel(copied, device=device, use_buffers=self._use_buffers, **self._kwargs)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Goes on with both; evaluation has the average from the checkpoint's weights."""

@@ -77,7 +77,7 @@ class EnvRun(LightningModule):
         self.automatic_optimization = False
         self.frames = 0
         self.resume, self.step_log = RunResume(self), StepLog(self)
-        self._watcher: Callable[[TensorDictBase], None] | None = None
+        self.watch_batch: Callable[[TensorDictBase], None] | None = None  # called with every batch of an update
         self._clock: Clock | None = None
         # In sequences, so that an environment is no submodule: its state is saved with the rollout.
         self._given_env: tuple[Any, ...] = (env,)
@@ -237,14 +237,10 @@ class EnvRun(LightningModule):
         after = played["next"]
         self.meter.count({"done": after["done"], **self.env.episode_outcomes(after)})
 
-    def watch_batches(self, watcher: Callable[[TensorDictBase], None] | None) -> None:
-        """Sets a function that is called with every batch that an update learns from; None removes it."""
-        self._watcher = watcher
-
     def note_batch(self, batch: TensorDictBase) -> None:
-        """Passes a batch that an update learns from to the function of `watch_batches`."""
-        if self._watcher is not None:
-            self._watcher(batch)
+        """Passes a batch that an update learns from to `watch_batch`."""
+        if self.watch_batch is not None:
+            self.watch_batch(batch)
 
     def updates_now(self, most: int) -> int:
         """Updates of this training step: so many, but never beyond `trainer.max_steps`."""
@@ -261,9 +257,7 @@ class EnvRun(LightningModule):
         try:
             schedule = make(optimizer)
         except KeyError as error:  # torch looks for the rates that a schedule before has left
-            raise ValueError(
-                f"{where}: want an lr_scheduler that begins here, last_epoch -1; got another one"
-            ) from error
+            raise ValueError(f"{where}: want an lr_scheduler that begins here, last_epoch -1; got another") from error
         for name in ("total_iters", "step_size", "T_max", "T_0"):
             whole(where, f"lr_scheduler.{name}", getattr(schedule, name, 1), 1)
         if isinstance(schedule, ReduceLROnPlateau):
@@ -401,9 +395,8 @@ class ReplayRun(EnvRun):
     def check_replay(self, replay: TensorDictReplayBuffer, needed: int) -> None:
         """ValueError unless a replay can hold so many transitions: a batch, and those played between two updates."""
         if (capacity := replay.storage.max_size) < needed:
-            raise ValueError(
-                f"{type(self).__name__}: replay must hold a batch and a rollout, {needed} transitions; got {capacity}"
-            )
+            where = type(self).__name__
+            raise ValueError(f"{where}: replay must hold a batch and a rollout, {needed} transitions; got {capacity}")
 
     def fill(self, play: Callable[[], None], batch_size: int) -> None:
         """Plays until every process has enough for the first update, so that all of them agree on `frames`.

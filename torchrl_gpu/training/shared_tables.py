@@ -64,10 +64,8 @@ class SharedTables:
         self._sum(num)
         counts = num.long().tolist()
         most = max(map(sum, counts))
-        mine = [
-            changes.first[offset : offset + count]
-            for offset, count in zip(self._offsets, counts[self.rank], strict=True)
-        ]
+        parts = zip(self._offsets, counts[self.rank], strict=True)
+        mine = [changes.first[offset : offset + count] for offset, count in parts]
         at = torch.cat([first + offset for first, offset in zip(mine, self._offsets, strict=True)]).long()
         sent = torch.zeros(4, most, dtype=torch.int32, device="cpu")
         sent[0, : len(at)] = torch.cat(mine)

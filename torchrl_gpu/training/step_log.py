@@ -35,8 +35,8 @@ class StepLog:
     def due(self) -> bool:
         """True where values of this training step are wanted.
 
-        They are where the loggers are given it (`trainer.log_every_n_steps`), in the first and the last step of a run, and in
-        the last one of an epoch; never where the Trainer is `barebones`.
+        They are where the loggers are given it (`trainer.log_every_n_steps`), in the first and the last step of a run,
+        and in the last one of an epoch; never where the Trainer is `barebones`.
         """
         trainer = self._run.trainer
         if trainer.barebones:

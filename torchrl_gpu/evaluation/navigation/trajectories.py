@@ -66,9 +66,8 @@ class Trajectories:
 
         moment = int(self.length[which]) - 1 if moment is None else moment
         trail = self.place[: moment + 1, which].numpy()
-        return torch.tensor(
-            draw(self.world(which, moment), trail, width=width, height=width), dtype=torch.uint8, device="cpu"
-        )
+        drawn = draw(self.world(which, moment), trail, width=width, height=width)
+        return torch.tensor(drawn, dtype=torch.uint8, device="cpu")
 
     def film(self, which: int, width: int = 480) -> Tensor:
         """A world from its start to its end, uint8 (T, width, width, 3), in equal strides of which there are few."""

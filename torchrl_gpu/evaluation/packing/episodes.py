@@ -107,9 +107,8 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
             done |= stepped["next", "done"].squeeze(-1)
             observation = step_mdp(stepped)
     state = env.state
-    made = (
-        torch.arange(state.placements.shape[1], device=env.device, dtype=torch.int64) < state.num_packed[:, None]
-    )  # (N, T)
+    number_of = torch.arange(state.placements.shape[1], device=env.device, dtype=torch.int64)
+    made = number_of < state.num_packed[:, None]  # (N, T)
     found = {
         "utilization": state.volume / env.bin.volume,
         "num_packed": state.num_packed.float(),

@@ -61,12 +61,8 @@ def irregular_tables(suite: PackingSuite, run: Any, options: TableOptions) -> It
                 made = base.like(1, items=source, order="box", stability_judge="com", **setting)
                 one = type(suite)(made, False, suite.num_episodes, suite.batch_size)
                 one.say = suite.say
-                about = {
-                    "set": name,
-                    "notes": notes,
-                    "objects": _arguments_of(items),
-                    "setting": {"K": visible, **setting},
-                }
+                about: dict[str, Any] = {"set": name, "notes": notes, "objects": _arguments_of(items)}
+                about["setting"] = {"K": visible, **setting}
                 yield about | _table(one, run, options, f"{name}: K = {visible}", type(items).__name__)
 
 

@@ -124,9 +124,8 @@ def sequence_sizes(env: PackingEnv, number: int) -> list[Tensor]:
     row = torch.arange(number, device=env.device, dtype=torch.int64)
     made = env.item_sequences
     key = made.begin(env.seed, row + env.first_env, torch.zeros_like(row))
-    items = made.items(
-        key, torch.arange(min(made.length, env.num_items), device=env.device, dtype=torch.int64).expand(number, -1)
-    ).cpu()
+    places = torch.arange(min(made.length, env.num_items), device=env.device, dtype=torch.int64)
+    items = made.items(key, places.expand(number, -1)).cpu()
     height = (env.catalogue.height[:, 0].cpu().double() / env.bin.cell[0]).round().long()
     sizes = torch.cat([env.catalogue.extent[:, 0].cpu(), height[:, None]], 1)
     return [sizes[each[each >= 0]] for each in items]

@@ -125,9 +125,8 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         """Results of published policies by the same rules, on sequences of their own; per cent by name."""
         if self.env.skip_unplaceable:
             return {}
-        return {
-            name: share for name, share, _ in PUBLISHED.get((protocol_of(self.env) or "", self.env.visible_items), ())
-        }
+        key = protocol_of(self.env) or "", self.env.visible_items
+        return {name: share for name, share, _ in PUBLISHED.get(key, ())}
 
     def describe(self) -> dict[str, Any]:
         env = self.env

@@ -184,11 +184,8 @@ class Rollout:
 
     @property
     def _num_trajectories(self) -> int:
-        return (
-            self.env.full_action_spec[(*self.group, "action") if self.group else "action"]
-            .shape[: 1 + bool(self.group)]
-            .numel()
-        )
+        key = (*self.group, "action") if self.group else "action"
+        return self.env.full_action_spec[key].shape[: 1 + bool(self.group)].numel()
 
 
 def _last(key: NestedKey) -> str:

@@ -106,11 +106,8 @@ class DemonstrationEpisodes(Episodes):
                 refuse(self.path, f"episodes of mask/{name}", f"masks {shown(sorted(there))}" if there else "no masks")
         train, held = ({*there[name]} for name in self.masks)
         if both := train & held:
-            refuse(
-                self.path,
-                f"other episodes in mask/{self.masks[0]} than in mask/{self.masks[1]}",
-                f"{len(both)} in both",
-            )
+            wanted = f"other episodes in mask/{self.masks[0]} than in mask/{self.masks[1]}"
+            refuse(self.path, wanted, f"{len(both)} in both")
         numbers = [torch.tensor(sorted(each), dtype=torch.int64, device="cpu") for each in (train, held)]
         return numbers[0], numbers[1]
 

@@ -132,10 +132,8 @@ class FrameStore:
         return kept | {"frame_at": Entry(torch.int64, (3,), Bounds(torch.zeros_like(most), most))}
 
     def _write(self, frames: Tensor, number: Tensor) -> None:
-        row, at = (
-            torch.arange(len(frames), device=number.device, dtype=torch.int64)[:, None],
-            number.remainder(self.capacity),
-        )
+        row = torch.arange(len(frames), device=number.device, dtype=torch.int64)[:, None]
+        at = number.remainder(self.capacity)
         if self.staged:
             row, at, frames = row.cpu(), at.cpu(), frames.cpu()
         self._frames[row, at] = frames

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import torch
 from tensordict import TensorDictBase
@@ -47,9 +48,8 @@ class CompiledLosses:
     def _proven(self, batch: TensorDictBase) -> Losses:
         before = [value.clone() for value in self.agent.buffers()]
         try:
-            compiled = torch.compile(
-                self.agent.losses, fullgraph=True, dynamic=False, options={"fallback_random": True}
-            )
+            options: dict[str, str | int | bool | Callable] = {"fallback_random": True}
+            compiled = torch.compile(self.agent.losses, fullgraph=True, dynamic=False, options=options)
             found = []
             with warnings.catch_warnings():  # of tensordict about a setting of torch that it looks at
                 warnings.filterwarnings("ignore", r"torch\._dynamo\.config\.inline_inbuilt_nn", FutureWarning)
