@@ -124,13 +124,6 @@ def test_saving_that_takes_too_much_of_the_time_is_a_warning(
     assert all("at most 5% of the time; got 6.2%" in line for line in said)
 
 
-def test_old_ones_go_with_their_parts(tmp_path: Path) -> None:
-    diary = Diary()
-    fit(module(), tmp_path, 16, diary, saver(1, keep=2))
-    kept = crossings(diary.episodes, 1)[-2:]
-    assert stems(tmp_path) == {"last", *(f"episodes-{count}" for count in kept)}
-
-
 def test_a_folder_of_its_own_and_no_replay(tmp_path: Path) -> None:
     fit(module(), tmp_path / "run", 2, EpisodeCheckpoint(dirpath=str(tmp_path / "checkpoints"), save_replay=False))
     assert files(tmp_path) == {tmp_path / "checkpoints" / "last.ckpt"}
@@ -208,22 +201,6 @@ class Luck(Callback):
         pl_module.log("val/luck", float(step) if self.values is None else self.values[step])
 
 
-@pytest.mark.filterwarnings("ignore:.*It is not saved")
-def test_a_best_one_that_cannot_be_written_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = checkpoint_writer._write
-
-    def full(trainer: Trainer, path: Path, content: Any) -> None:
-        if path.name == "best.ckpt" and trainer.global_step > 6:
-            raise OSError(28, "no space left", str(path))
-        write(trainer, path, content)
-
-    monkeypatch.setattr(checkpoint_writer, "_write", full)
-    fit(module(), tmp_path, 24, Luck(), EpisodeCheckpoint(monitor="val/luck"))
-    saved = torch.load(last(tmp_path), weights_only=True)["callbacks"]
-    (state,) = (value for name, value in saved.items() if name.startswith("EpisodeCheckpoint"))
-    assert state["best"] == 6.0
-
-
 def best_step(folder: Path) -> int:
     return int(torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["global_step"])
 
@@ -270,11 +247,6 @@ def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     assert callback.state_dict()["best"] == 0.5
 
 
-def test_a_value_that_nobody_logs_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"monitor must be one of .*val/utilization.*; got val/luck"):
-        fit(module(), tmp_path, 6, saver(monitor="val/luck"))
-
-
 # -- whose --
 
 
@@ -294,9 +266,7 @@ def test_a_new_run_moves_those_of_another_out_of_its_way(tmp_path: Path) -> None
     for number in (1, 2):
         fit(module(), tmp_path, 4, EpisodeCheckpoint())
         assert stems(tmp_path) == {"last"}
-        assert {path.name for path in (tmp_path / "checkpoints").glob("earlier-*")} == {
-            f"earlier-{n}" for n in range(1, number + 1)
-        }
+        assert len(list((tmp_path / "checkpoints").glob("earlier-*"))) == number
     aside = tmp_path / "checkpoints" / "earlier-1"
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == before
     fit(module(), tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=aside / "last.ckpt", seed=9)
@@ -410,8 +380,7 @@ def test_what_is_interrupted_leaves_the_one_before(
     assert stems(tmp_path) == {"last"}  # what lay around has gone
 
 
-@pytest.mark.parametrize("which", ["checkpoint", "part"])
-@pytest.mark.parametrize("where", [0.3, 0.6])
+@pytest.mark.parametrize(("which", "where"), [("checkpoint", 0.3), ("part", 0.6)])
 def test_one_byte_that_is_another_is_seen(tmp_path: Path, which: str, where: float) -> None:
     fit(module(), tmp_path, 4, saver(every_n_updates=2))
     path = last(tmp_path) if which == "checkpoint" else parts_of(last(tmp_path))[0]
@@ -428,22 +397,17 @@ def test_one_byte_that_is_another_is_seen(tmp_path: Path, which: str, where: flo
     fit(module(), tmp_path, 6, saver(), ckpt_path=found)
 
 
-def killed_at(moment: str, folder: Path) -> None:
-    """A run that goes on from its checkpoint, in a process that ends at once where it comes to a function."""
-
-    def die(*args: Any, **kwargs: Any) -> None:
-        os._exit(9)
-
-    setattr(checkpoint_writer, moment, die)
+def killed_at_publish(folder: Path) -> None:
+    """A run that goes on from its checkpoint, in a process that ends at once where the next one is to be committed."""
+    checkpoint_writer.publish = lambda *args: os._exit(9)
     fit(module(), folder, 4, EpisodeCheckpoint(), ckpt_path=last(folder))
 
 
-@pytest.mark.parametrize("moment", ["checkpoint_entry", "publish"])
-def test_killed_between_two_writes(tmp_path: Path, moment: str) -> None:
+def test_killed_between_two_writes(tmp_path: Path) -> None:
     """The new replay is there, the new checkpoint is not: the old pair still is one."""
     fit(module(), tmp_path, 2, EpisodeCheckpoint())
     before = everything(last(tmp_path))
-    assert forks.run(killed_at, moment, tmp_path, log=tmp_path / "log") == 9
+    assert forks.run(killed_at_publish, tmp_path, log=tmp_path / "log") == 9
     assert len(parts_of(last(tmp_path))) == 2
     content = torch.load(last(tmp_path), weights_only=True)
     (name,) = content[ENTRY]["parts"]
@@ -580,25 +544,22 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("default_interrupts")
 @pytest.mark.parametrize(
-    ("number", "raised", "cause"),
-    [(signal.SIGTERM, SIGTERMException, None), (signal.SIGINT, SystemExit, KeyboardInterrupt)],
-    ids=["SIGTERM", "Ctrl-C"],
+    ("number", "raised", "updates"),  # within an epoch, and before a validation
+    [(signal.SIGTERM, SIGTERMException, 6), (signal.SIGINT, SystemExit, 4), (signal.SIGINT, SystemExit, 6)],
 )
-@pytest.mark.parametrize("updates", [4, 6], ids=["within an epoch", "before validation"])
 def test_a_run_that_is_asked_to_end_goes_on_as_if_it_never_had(
-    number: signal.Signals, raised: type[BaseException], cause: type | None, updates: int, tmp_path: Path, straight: Any
+    number: signal.Signals, raised: type[BaseException], updates: int, tmp_path: Path, straight: Any
 ) -> None:
     with pytest.raises(raised) as error:
         fit(module(), tmp_path, 12, saver(), Asks(number, updates - 2))
-    assert cause is None or isinstance(error.value.__context__, cause)
+    assert isinstance(error.value.__context__, KeyboardInterrupt) is (number is signal.SIGINT)
     assert torch.load(last(tmp_path), weights_only=True)["global_step"] == updates
     fit(module(), tmp_path / "rest", 12, saver(), ckpt_path=last(tmp_path))
     assert differences(everything(last(tmp_path / "rest")), straight) == []
 
 
 @pytest.mark.usefixtures("default_interrupts")
-@pytest.mark.parametrize("moment", ["write_whole", "publish"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("moment", "number"), [("write_whole", signal.SIGTERM), ("publish", signal.SIGINT)])
 def test_a_run_that_is_asked_to_end_while_it_saves_saves_to_the_end(
     number: signal.Signals, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: Any
 ) -> None:

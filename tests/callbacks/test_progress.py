@@ -232,16 +232,6 @@ def test_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == ""
 
 
-def test_other_ranks_say_nothing(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
-    run = Run(clock)
-    capsys.readouterr()
-    run.trainer.is_global_zero = False
-    run.bar.setup(run.trainer, run.module, "fit")
-    run.bar.on_train_start(run.trainer, run.module)
-    run.step(100, 1, 1)
-    assert capsys.readouterr().out == ""
-
-
 def said_by(run: Callable[[Trainer, LightningModule], Any], tmp_path: Path) -> list[str]:
     bar, words = RunProgress(), []
     say = bar.say

@@ -12,7 +12,6 @@ import torch
 from tests.native.compilers import need_compiler, need_torch_compile
 from torchrl_gpu import cli, native
 from torchrl_gpu.cli import doctor
-from torchrl_gpu.cli import self_tests as tests_of_doctor
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.streaming.codecs import probes
 from torchrl_gpu.system import self_tests
@@ -35,11 +34,8 @@ def findings(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
 
 def test_each_probe_speaks_for_itself(findings) -> None:  # type: ignore[no-untyped-def]
     found = findings(nvenc="no engine")
-    assert [found[name].state for name in ("JPEG on GPU", "H.264 by NVENC", "H.264 by x264")] == [
-        "works",
-        "cannot",
-        "works",
-    ]
+    states = [found[name].state for name in ("JPEG on GPU", "H.264 by NVENC", "H.264 by x264")]
+    assert states == ["works", "cannot", "works"]
     assert found["H.264 by NVENC"].detail == "no engine"
     assert {"av", "cv2", "aiohttp", "aiortc"} <= set(found)
     assert all(finding.detail for finding in found.values())
@@ -124,9 +120,9 @@ def test_by_the_interpreter_no_self_test_runs(anew: list[SelfTest], monkeypatch:
 
 def test_what_is_tried_of_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **how: function)
-    assert tests_of_doctor.torch_compile("cpu") == ""
+    assert doctor.torch_compile("cpu") == ""
     monkeypatch.setattr(torch, "compile", lambda function, **how: lambda x: function(x) * 1.01)
-    assert tests_of_doctor.torch_compile("cpu") == "it gives wrong numbers"
+    assert doctor.torch_compile("cpu") == "it gives wrong numbers"
 
 
 def test_a_graph_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +135,8 @@ def test_a_graph_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         return Graph(lambda: result["sum"].add_(1), result)
 
     for how, found in ((still, "a replay gives wrong numbers"), (frozen, "replays draw the same random numbers")):
-        monkeypatch.setattr(tests_of_doctor, "capture_cuda", how)
-        assert tests_of_doctor.cuda_graph("cpu") == found
+        monkeypatch.setattr("torchrl_gpu.training.collect.graphed.capture_cuda", how)
+        assert doctor.cuda_graph("cpu") == found
 
 
 def test_doctor_with_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:

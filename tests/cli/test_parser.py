@@ -74,7 +74,8 @@ def test_what_the_arguments_alone_tell_is_said_before_lightning_is_loaded(
 
 @pytest.mark.parametrize("subcommand", ["fit", "validate", "test", "predict"])
 def test_the_options_that_are_known_without_lightning_are_its_own(config: Path, subcommand: str) -> None:
-    known = {option.partition(".")[0] for option in build(subcommand, ["--config", str(config)])._option_names()}
+    actions = build(subcommand, ["--config", str(config)])._subcommand_parsers[subcommand]._actions
+    known = {each.dest.partition(".")[0] for each in actions if each.option_strings}
     assert {*parser.OPTIONS} == known | {"help", "return_predictions"}
 
 

@@ -65,7 +65,7 @@ TRAINING: list[Mutant] = [
         "meter_keeps_its_memory",
         "torch.where(self.finished > 0, self.memory, 0.0)",
         "torch.where(self.finished > 0, self.memory, self.memory)",
-        "training/collect/test_episodes.py",
+        "training/collect/test_rollout.py",
     ),
 ]
 
@@ -201,7 +201,7 @@ RUNS: list[Mutant] = [
         "each_update_may_be_averaged",
         "for step in range(self._step, trainer.global_step)",
         "for step in [trainer.global_step - 1]",
-        "training/test_averaging.py",
+        "training/test_lightning_callbacks.py",
         k="hand or period",
     ),
     mutant(

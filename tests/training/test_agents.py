@@ -46,9 +46,11 @@ def test_it_trains_and_is_evaluated(tmp_path: Path, case: str) -> None:
     moved = [not torch.equal(a, b) for a, b in zip(before, weights(module), strict=True)]
     assert sum(moved) > len(moved) / 2
     assert runner.global_step == 6
+    assert "train/loss" in runner.progress_bar_metrics
     score = "utilization" if case.endswith("packs") else "success"
     assert [name for name in runner.progress_bar_metrics if name.startswith("val/")] == [f"val/{score}"]
     wanted = {"train/loss", "train/frames", f"train/{score}", f"val/{score}"}
+    wanted |= {f"val/{name}" for name in ("num_packed", "compactness", "pyramidality")} if score != "success" else set()
     wanted |= set() if case.endswith("packs") else {"train/collided", "val/arrived", "val/collision_rate", "val/return"}
     wanted |= {"train/epsilon"} if module.agent.exploration is not None else set()
     wanted |= {f"train/{group}_loss" for group in groups} if len(groups) > 1 else set()

@@ -118,12 +118,6 @@ def test_learning_rates_that_cannot_be(wrong: dict[str, float]) -> None:
         navigation("DDPG", learning_rates=wrong)
 
 
-def test_a_replay_that_is_too_small() -> None:
-    # 4 environments × 2 robots × 2 steps
-    with pytest.raises(ValueError, match=r"OffPolicy: replay must hold a batch and a rollout, 16 transitions"):
-        navigation(capacity=10, batch_size=4)
-
-
 def test_an_agent_for_other_actions_is_refused() -> None:
     with pytest.raises(ValueError, match=r"want a discrete action; that of MarineNavEnv is continuous"):
         OffPolicy(marine_env("v3"), AGENTS["IQN"])

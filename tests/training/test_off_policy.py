@@ -67,17 +67,6 @@ def test_rewards_are_scaled_in_the_loss_and_nowhere_else(tmp_path: Path) -> None
         assert torch.equal(reward, 1000 * stored[index])  # the ring has not come around yet
 
 
-def test_every_loss_and_score_is_logged(tmp_path: Path) -> None:
-    runner = fit(module(), tmp_path, 6).trainer
-    metrics = runner.callback_metrics
-    assert {"train/loss", "val/utilization"} <= set(runner.progress_bar_metrics)
-    wanted = {"train/loss", "train/epsilon", "train/utilization", "train/frames"}
-    wanted |= {f"val/{name}" for name in ("utilization", "num_packed", "compactness", "pyramidality")}
-    assert wanted <= set(metrics)
-    assert all(value.isfinite() for value in metrics.values())
-    assert 0 < metrics["val/utilization"] <= 1
-
-
 def test_what_nobody_looks_at_is_not_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[int] = []
     made, log = module(), OffPolicy.log
@@ -117,12 +106,6 @@ def test_same_seed_same_run(tmp_path: Path) -> None:
     first, second, other = (everything(last(tmp_path / name)) for name in "abc")
     assert differences(first, second) == []
     assert differences(first["state_dict"], other["state_dict"]) != []
-
-
-def test_priorities_follow_the_errors(tmp_path: Path) -> None:
-    made = fit(module(prioritized=True), tmp_path, 6)
-    priority = made.replay.sampler.priority[: len(made.replay)]
-    assert len(priority.unique()) > 10
 
 
 # -- it resumes exactly --
@@ -194,14 +177,6 @@ def test_gradients_are_clipped(tmp_path: Path) -> None:
 
     assert change(max_grad_norm=1e-3) == pytest.approx(1e-3, rel=0.01)
     assert change(max_grad_norm=None) > 1e-2
-
-
-def test_weights_are_those_of_the_policy(tmp_path: Path) -> None:
-    made = module()
-    before = {name: weight.clone() for name, weight in made.policy_for(made.env).state_dict().items()}
-    fit(made, tmp_path, 6)
-    after = made.policy_for(made.env).state_dict()
-    assert all(not torch.equal(before[name], weight) for name, weight in after.items())
 
 
 def test_names_for_tables(tmp_path: Path) -> None:

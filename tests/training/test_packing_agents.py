@@ -77,19 +77,13 @@ def spied(made: OffPolicy) -> list[tuple[float, TensorDictBase]]:
     return seen
 
 
-def test_the_exponent_goes_to_one_by_hand(tmp_path: Path) -> None:
-    # From 0.4 to 1 in 4 updates: 0.6 · 1/4 more with each, and then it stays.
-    made = module("DQN", prioritized=True, beta=0.4, beta_updates=4)
+# From 0.4 to 1 in 4 updates: 0.6 · 1/4 more with each, and then it stays; as it does where nothing is given.
+@pytest.mark.parametrize(("beta_updates", "exponents"), [(4, [0.4, 0.55, 0.7, 0.85, 1.0, 1.0]), (None, [0.4] * 6)])
+def test_the_exponent_goes_to_one_by_hand(tmp_path: Path, beta_updates: int | None, exponents: list[float]) -> None:
+    made = module("DQN", prioritized=True, beta=0.4, beta_updates=beta_updates)
     seen = spied(made)
     fit(made, tmp_path, 6)
-    assert [beta for beta, _ in seen] == pytest.approx([0.4, 0.55, 0.7, 0.85, 1.0, 1.0])
-
-
-def test_the_exponent_stays_where_nothing_is_said(tmp_path: Path) -> None:
-    made = module("DQN", prioritized=True, beta=0.3)
-    seen = spied(made)
-    fit(made, tmp_path, 4)
-    assert [beta for beta, _ in seen] == [0.3] * 4
+    assert [beta for beta, _ in seen] == pytest.approx(exponents)
 
 
 @every
