@@ -7,8 +7,10 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.conftest import ROOT
@@ -17,23 +19,27 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["lightning.pytorch.loggers", "torchrl_gpu.cli.lightning_cli", "tests.training.tiny"])
 
 
+def start(
+    function: Callable[..., Any],
+    *args: Any,
+    log: Path,
+    folder: Path = ROOT,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> ForkServerProcess:
+    """Calls a function of a module in a process and process group of its own; what it returns is the status.
+
+    What is printed is added to the file `log`; it runs in `folder`, with more variables of the environment.
+    """
+    process = CONTEXT.Process(target=_called, args=(function, args, log, folder, dict(environment)))
+    process.start()
+    return process
+
+
 def run(
     function: Callable[..., Any], *args: Any, log: Path, folder: Path = ROOT, kill_after_s: float | None = None
 ) -> int:
-    """Calls a function in a process and process group of its own.
-
-    Args:
-        function: Of a module; what it returns is the status of the process, as `sys.exit` takes it.
-        args: Of the function.
-        log: File to which what is printed is added.
-        folder: In which it runs.
-        kill_after_s: Seconds after which it is killed, with SIGKILL; None lets it end.
-
-    Returns:
-        Its status, as `subprocess` gives it: −9 where it was killed.
-    """
-    process = CONTEXT.Process(target=_called, args=(function, args, log, folder))
-    process.start()
+    """As `start`, to the end, or killed after so many seconds: the status, −9 where it was killed."""
+    process = start(function, *args, log=log, folder=folder)
     process.join(300 if kill_after_s is None else kill_after_s)
     if process.is_alive():
         process.kill()
@@ -42,8 +48,11 @@ def run(
     return process.exitcode
 
 
-def _called(function: Callable[..., Any], args: tuple[Any, ...], log: Path, folder: Path) -> None:
+def _called(
+    function: Callable[..., Any], args: tuple[Any, ...], log: Path, folder: Path, environment: dict[str, str]
+) -> None:
     os.setsid()
+    os.environ.update(environment)
     os.chdir(folder)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):

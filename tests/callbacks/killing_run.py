@@ -31,13 +31,14 @@ class Kills(Callback):
             if self.who == "worker":
                 os.kill(int(pids[1]), signal.SIGKILL)
             else:
-                os.killpg(0, signal.SIGINT)
+                for pid in map(int, pids):  # forked workers are in the process group of their server
+                    os.kill(pid, signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
 
 
 def main(folder: Path, who: str) -> None:
     """A run of eight updates."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
-    if who == "worker":  # forked workers start at once, but are in the process group of their server
-        multiprocessing.get_context = lambda method: forks.CONTEXT  # type: ignore[assignment,misc]
+    multiprocessing.get_context = lambda method: forks.CONTEXT  # type: ignore[assignment,misc]
     workers = EnvWorkers(num_workers=2)
     fit(module(), folder, 8, EpisodeCheckpoint(), workers, Kills(workers, who))

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests import forks
 from tests.test_end_to_end import small
 from torchrl_gpu import cli
 from torchrl_gpu.cli import play
@@ -30,31 +32,39 @@ pytest.importorskip("av")
 JPEG = b"\xff\xd8\xff"
 
 
-@pytest.fixture
-def serving() -> Iterator[subprocess.Popen[str]]:
+class Serving:
     """`torchrl-gpu serve` of a heuristic, at any port, with a token from the environment."""
-    words = [
-        sys.executable,
-        "-m",
-        "torchrl_gpu.cli",
-        "serve",
-        *small("packing_dqn.yaml"),
-        "--port",
-        "0",
-        "--speed",
-        "50",
-    ]
-    process = subprocess.Popen(
-        words,
-        env=os.environ | {"TORCHRL_GPU_TOKEN": "sesame"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    yield process
-    process.kill()
-    process.communicate()
+
+    def __init__(self, log: Path) -> None:
+        words = ["serve", *small("packing_dqn.yaml"), "--port", "0", "--speed", "50"]
+        self.log, token = log, {"TORCHRL_GPU_TOKEN": "sesame"}
+        self.process = forks.start(cli.main, words, "torchrl-gpu", log=log, environment=token)
+
+    def says(self, pattern: str) -> re.Match[str]:
+        """Waits for a line."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if self.log.exists() and (found := re.search(f"^{pattern}\n", self.log.read_text(), re.MULTILINE)):
+                return found
+            assert self.process.is_alive(), self.log.read_text()
+            time.sleep(0.01)
+        raise AssertionError(self.log.read_text())
+
+    def ends(self) -> list[str]:
+        """Sends SIGTERM: the lines that it has printed."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGTERM)
+        self.process.join(120)
+        assert self.process.exitcode == 0
+        return self.log.read_text().splitlines()
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    made = Serving(tmp_path / "log")
+    yield made
+    made.process.kill()
+    made.process.join()
 
 
 def asked(url: str) -> urllib.request.Request:
@@ -77,15 +87,11 @@ def get(url: str, tries: int = 10) -> bytes:
         return get(url, tries - 1)
 
 
-def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
-    assert serving.stdout is not None
-    told = (line for line in serving.stdout if "http" in line)
-    first = re.fullmatch(r"serve: loading the policy, watch at (http://127\.0\.0\.1:\d+/)\?token=sesame\n", next(told))
-    assert first
+def test_served_until_it_is_told_to_end(serving: Serving) -> None:
+    first = serving.says(r"serve: loading the policy, watch at (http://127\.0\.0\.1:\d+/)\?token=sesame")
     assert get(f"{first[1]}healthz") == b"ok\n"
     assert [each["name"] for each in json.loads(get(f"{first[1]}streams"))] == ["env0"]
-    found = re.fullmatch(r"serve: pretrained at (http://127\.0\.0\.1:\d+/)\?token=sesame\n", next(told))
-    assert found
+    found = serving.says(r"serve: pretrained at (http://127\.0\.0\.1:\d+/)\?token=sesame")
     assert found[1] == first[1]
     first_picture = picture = get(f"{found[1]}snapshot.jpg?stream=env0")
     assert picture.startswith(JPEG)
@@ -105,20 +111,13 @@ def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
     meta = json.loads(headers(f"{found[1]}snapshot.jpg?stream=env0")["X-Frame"])["meta"]
     assert meta["policy"] == "pretrained"
     assert meta["action/0"] >= 0 < meta["inference_ms"]
-    serving.send_signal(signal.SIGTERM)
-    _, errors = serving.communicate(timeout=600)
-    assert serving.returncode == 0
-    assert "Traceback" not in errors
+    assert not [line for line in serving.ends() if "Traceback" in line]
 
 
-def test_told_to_end_while_the_policy_is_loaded(serving: subprocess.Popen[str]) -> None:
-    assert serving.stdout is not None
-    assert "loading the policy" in next(serving.stdout)
-    serving.send_signal(signal.SIGTERM)
-    said, errors = serving.communicate(timeout=600)
-    assert serving.returncode == 0
-    assert "pretrained" not in said, "it was not waited for"
-    assert errors == ""
+def test_told_to_end_while_the_policy_is_loaded(serving: Serving) -> None:
+    serving.says("serve: loading the policy.*")
+    (line,) = serving.ends()  # that which came, and it was not waited for the policy
+    assert "loading the policy" in line
 
 
 @pytest.mark.parametrize("word", ["play", "serve"])

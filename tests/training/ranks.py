@@ -1,14 +1,10 @@
-"""A program that is one of two nodes of a run, started by torchrun; test_ranks.py looks at what it leaves.
-
-python -m torch.distributed.run --nnodes 2 … tests/training/ranks.py FOLDER
-"""
+"""Runs of one of two nodes, as torchrun starts them; test_ranks.py looks at what they leave."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,9 +20,7 @@ from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.training.lightning_callbacks import RunAveraging
 
-warnings.filterwarnings("ignore")
-FOLDER = Path(sys.argv[1])
-RANK = int(os.environ["RANK"])
+FOLDER, RANK = Path(), 0  # set by `main`
 TWO: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "num_nodes": 2, "strategy": "ddp"}
 TOLD: dict[str, Any] = {}
 
@@ -139,17 +133,21 @@ def terminated() -> None:
         TOLD["terminated"] = True
 
 
-for each in cases.NAMES:
-    whole(each)
-    resumed(each, "rest", cases.half(FOLDER / "two" / each))
-for each in cases.CROSSING:
-    resumed(each, "more", cases.half(FOLDER / "one" / each))
-for each in cases.GIVEN:
-    given(each)
-for each in cases.AVERAGED:
-    averaged(each, "average")
-    averaged(each, "average rest", cases.half(FOLDER / "average" / each))
-terminated()
-by_episodes()
-failed()
-(FOLDER / f"told-{RANK}.json").write_text(json.dumps(TOLD))
+def main(folder: Path) -> None:
+    global FOLDER, RANK
+    FOLDER, RANK = folder, int(os.environ["RANK"])
+    warnings.filterwarnings("ignore")
+    for each in cases.NAMES:
+        whole(each)
+        resumed(each, "rest", cases.half(FOLDER / "two" / each))
+    for each in cases.CROSSING:
+        resumed(each, "more", cases.half(FOLDER / "one" / each))
+    for each in cases.GIVEN:
+        given(each)
+    for each in cases.AVERAGED:
+        averaged(each, "average")
+        averaged(each, "average rest", cases.half(FOLDER / "average" / each))
+    terminated()
+    by_episodes()
+    failed()
+    (FOLDER / f"told-{RANK}.json").write_text(json.dumps(TOLD))

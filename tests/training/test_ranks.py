@@ -1,10 +1,9 @@
-"""Every module on two nodes of one process each, by torchrun over loopback: alike, exact, and equal to one process."""
+"""Every module on two nodes of one process each, over loopback: alike, exact, and equal to one process."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import ROOT
+from tests import forks
 from tests.training import rank_cases as cases
+from tests.training import ranks
 from tests.training.resuming import differences, last, without_replay
 from torchrl_gpu.checkpoints.files import newest_checkpoint, parts_of
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
@@ -33,29 +33,31 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the program ranks.py left, of runs that one process had begun among others."""
+    """What `ranks.main` left, of runs that one process had begun among others."""
     path = tmp_path_factory.mktemp("ranks")
     cases.write_rows(path)
     for name in (*cases.CROSSING, "afterstates"):
         cases.fit(name, cases.make(name, path), path / "one" / name)
     for name in cases.GIVEN:
         torch.save(cases.draw(name, path), path / f"{name}.pt")
-    at = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--local-addr", "127.0.0.1"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *at]
+    port = str(free_port())
     logs = [path / f"node-{node}.log" for node in range(2)]
-    nodes = []
-    for log in logs:
-        with log.open("w") as to:
-            program = [*command, str(Path(__file__).with_name("ranks.py")), str(path)]
-            nodes.append(subprocess.Popen(program, cwd=ROOT, stdout=to, stderr=to, start_new_session=True))
-    try:
-        status = [node.wait(timeout=300) for node in nodes]
-    finally:
-        for node in nodes:
-            if node.poll() is None:
-                os.killpg(node.pid, signal.SIGKILL)
+    nodes = [forks.start(ranks.main, path, log=log, environment=node_of(n, port)) for n, log in enumerate(logs)]
+    for node in nodes:
+        node.join(300)
+    status = [node.exitcode for node in nodes]
+    for node in nodes:
+        node.kill()
     assert status == [0, 0], "\n".join(log.read_text()[-3000:] for log in logs)
     return path
+
+
+def node_of(rank: int, port: str) -> dict[str, str]:
+    """Variables that torchrun gives the process of a node, of two nodes with one each."""
+    each = {"LOCAL_RANK": 0, "RANK": rank, "GROUP_RANK": rank, "LOCAL_WORLD_SIZE": 1, "WORLD_SIZE": 2}
+    elastic = {"RUN_ID": "ranks", "RESTART_COUNT": 0, "MAX_RESTARTS": 0, "USE_AGENT_STORE": False}
+    variables = each | {f"TORCHELASTIC_{name}": value for name, value in elastic.items()}
+    return {name: str(value) for name, value in variables.items()} | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
 
 @pytest.fixture(scope="module")
