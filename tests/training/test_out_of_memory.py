@@ -20,7 +20,7 @@ SAID = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capaci
 
 def test_what_is_advised_would_have_fitted() -> None:
     # 4 GiB stay, 3 of them replay; the update had made 5 and wanted 2 more. There are 9 of 10 to be used.
-    text = advised("OffPolicy", GPU, Memory(10 * GIB, 4 * GIB), 5 * GIB, SAID, 700, 3000, 3 * GIB)
+    text = advised("OffPolicy", GPU, Memory(10 * GIB, 4 * GIB), 5 * GIB, SAID, 700, (3000, 3 * GIB))
     assert text == (
         "OffPolicy: want an update that fits into 10.0 GiB of cuda:0; got one of 700 transitions that takes 7.0 GiB or"
         " more, beside 4.0 GiB that stay, of which replay has 3.0; at most this can fit: --model.batch_size 500 or"
@@ -37,7 +37,7 @@ def test_what_is_advised_would_have_fitted() -> None:
 )
 def test_nothing_is_advised_that_would_not_help(taken: float, replay_gib: float, expected: str) -> None:
     memory = Memory(10 * GIB, int(taken * GIB))
-    text = advised("X", GPU, memory, 5 * GIB, "out of memory", 250, 1000, int(replay_gib * GIB))
+    text = advised("X", GPU, memory, 5 * GIB, "out of memory", 250, (1000, int(replay_gib * GIB)))
     assert text.endswith(f"at most this can fit: {expected}")
 
 

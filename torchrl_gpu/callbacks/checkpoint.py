@@ -293,15 +293,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> bool:
         """Saves; False, with a warning, where that cannot be written."""
         begun = time.monotonic()
-        saved = write_checkpoint(
-            trainer,
-            pl_module,
-            self.folder(trainer) / name,
-            replay=replay,
-            run=self._run or new_id(),
-            generation=self._generation,
-            monitor=self._measure,
-        )
+        about = {"run": self._run or new_id(), "generation": self._generation, "monitor": self._measure}
+        saved = write_checkpoint(trainer, pl_module, self.folder(trainer) / name, replay, about)
         now = time.monotonic()
         self._saving_s += now - begun
         share = self._saving_s / max(now - self._begun, 1e-9)

@@ -27,9 +27,7 @@ class CheckpointListener(Callback):
         """Finishes pending work; called once the last checkpoint is written, or the run has failed."""
 
 
-def write_checkpoint(
-    trainer: Trainer, pl_module: Any, path: Path, *, replay: bool, run: str, generation: int, monitor: str
-) -> bool:
+def write_checkpoint(trainer: Trainer, pl_module: Any, path: Path, replay: bool, about: dict[str, Any]) -> bool:
     """Saves a run; False, with a warning, where the files cannot be written: the previous checkpoint stays then.
 
     All processes must call it at the same step. Raises `Diverged` where one would save weights that are not finite.
@@ -55,11 +53,11 @@ def write_checkpoint(
         problem = error
     if _all_wrote(trainer, problem):
         try:
-            entry = checkpoint_entry(run, checkpoint_id, parts, world, generation)
+            entry = checkpoint_entry(about["run"], checkpoint_id, parts, world, about["generation"])
             content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
             settle(content, trainer)
             record = run_record(getattr(pl_module, "run_config", None), pl_module)
-            content[ENTRY] = {**entry, **record, "monitor": monitor}
+            content[ENTRY] = {**entry, **record, "monitor": about["monitor"]}
             size += bytes_of(content)
             _write(trainer, path, content)
         except Exception as error:  # the same

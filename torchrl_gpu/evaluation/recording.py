@@ -65,6 +65,10 @@ def record_episodes(
     Raises:
         ValueError: An argument is something else, or the environment cannot be drawn.
     """
+
+    def path_of(episode: int) -> Path:
+        return Path(folder) / f"episode-{episode:06d}.mcap"
+
     arguments.choice(_WHERE, "choose", choose, CHOICES)
     episodes, most = (arguments.whole(_WHERE, *each, 1) for each in (("episodes", episodes), ("most", most)))
     viewable(suite.env)
@@ -81,15 +85,22 @@ def record_episodes(
             parts.append(_play(env, policy, min(side_by_side, episodes - first), {})[by])
             progress(min(episodes, first + side_by_side))
         chosen = choose_episodes(torch.cat(parts), choose, most, by, below)
-    paths: list[Path] = []
+    about, view = {"env": type(env).__name__, "seed": env.seed, **(facts or {})}, viewable(env)
     for first in batches:
         rows = [each - first for each in chosen if first <= each < first + side_by_side]
         if rows:
             suite.begin(env, first)
-            about = {"env": type(env).__name__, "seed": env.seed, **(facts or {})}
-            paths += _record(env, policy, Path(folder), first, rows, about, size, fps)
+            with ExitStack() as files:  # none of a batch's files is left where writing one fails
+                recorders = {
+                    row: files.enter_context(EpisodeRecorder(path_of(first + row), view, row, size=size, fps=fps))
+                    for row in rows
+                }
+                ends = _play(env, policy, max(rows) + 1, recorders)
+                for row, recorder in recorders.items():
+                    reached = {name: values[row].item() for name, values in ends.items()}
+                    recorder.describe({"episode": first + row, **reached, **about})
         progress(min(episodes, first + side_by_side))
-    return paths
+    return [path_of(each) for each in chosen]
 
 
 def ranks_by(env: BatchedEnv, choose: str, by: str | None, below: float | None) -> str:
@@ -112,29 +123,6 @@ def choose_episodes(values: Tensor, choose: str, most: int, by: str, below: floa
         return failed.nonzero().flatten().tolist()[:most]
     ranked = values.double().argsort(descending=choose == "best", stable=True)
     return sorted(ranked[:most].tolist())
-
-
-def _record(
-    env: BatchedEnv,
-    policy: Policy,
-    folder: Path,
-    first: int,
-    rows: Sequence[int],
-    facts: Mapping[str, Any],
-    size: Sequence[int],
-    fps: float,
-) -> list[Path]:
-    view = viewable(env)
-    paths = {row: folder / f"episode-{first + row:06d}.mcap" for row in rows}
-    with ExitStack() as open_files:
-        recorders = {}
-        for row, path in paths.items():
-            recorders[row] = open_files.enter_context(EpisodeRecorder(path, view, row, size=size, fps=fps))
-        ends = _play(env, policy, max(rows) + 1, recorders)
-        for row, recorder in recorders.items():
-            reached = {name: values[row].item() for name, values in ends.items()}
-            recorder.describe({"episode": first + row, **reached, **facts})
-    return list(paths.values())
 
 
 def _play(

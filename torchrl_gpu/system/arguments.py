@@ -147,23 +147,12 @@ def tensor(
     width become int64 where that is wanted, since it loses nothing; with `contiguous` it must be, as tensors written in
     place.
     """
-    at_once = isinstance(value, Tensor) and value.shape == shape and value.dtype is dtype and value.device == device
-    if not at_once or value.layout is not torch.strided:
-        _check_form(where, name, value, dtype, shape, device, cast)
-    if contiguous and not value.is_contiguous():
-        raise ValueError(f"{where}: {name} must be contiguous; got strides {value.stride()}")
-    return value if value.dtype is dtype else value.long()
-
-
-def _check_form(
-    where: str,
-    name: str,
-    value: Any,
-    dtype: torch.dtype,
-    shape: tuple[int | None, ...],
-    device: torch.device | None,
-    cast: bool,
-) -> None:
+    if (
+        isinstance(value, Tensor)
+        and (value.dtype, value.shape, value.device, value.layout) == (dtype, shape, device, torch.strided)
+        and (not contiguous or value.is_contiguous())
+    ):
+        return value  # what hot code gets
     if not isinstance(value, Tensor):
         raise ValueError(f"{where}: {name} must be a tensor; got {'none' if value is None else shown(value)}")
     is_meta = value.device.type == "meta" and device is None
@@ -177,6 +166,9 @@ def _check_form(
         raise ValueError(f"{where}: {name} must have shape {wanted}; got {tuple(value.shape)}")
     if device is not None and value.device != device:
         raise ValueError(f"{where}: {name} must be on {device}; got {value.device}")
+    if contiguous and not value.is_contiguous():
+        raise ValueError(f"{where}: {name} must be contiguous; got strides {value.stride()}")
+    return value if value.dtype is dtype else value.long()
 
 
 def length(value: object, axis: int = 0) -> int:

@@ -213,17 +213,9 @@ class HierarchicalPacking(ReplayRun):
         self._play(self.both if self.joint else self.worker)
         losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
         if self.step_log.due:
-            self.step_log.write(
-                {
-                    "loss": losses.mean(),
-                    "stage": 2 if self.joint else 1,
-                    "utilization": self.outcomes["utilization"],
-                    "frames": self.frames,
-                    "slope": self.networks.slope.detach(),
-                    "box_slope": self.networks.box_slope.detach(),
-                    "waste_slope": self.networks.waste_slope.detach(),
-                }
-            )
+            slopes = {name: getattr(self.networks, name).detach() for name in ("slope", "box_slope", "waste_slope")}
+            values = {"loss": losses.mean(), "stage": 2 if self.joint else 1, "frames": self.frames, **slopes}
+            self.step_log.write(values | {"utilization": self.outcomes["utilization"]})
         return {"loss": losses[-1]}
 
     @torch.no_grad()

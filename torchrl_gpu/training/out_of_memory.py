@@ -51,24 +51,18 @@ def advice(where: str, device: torch.device, batch_size: int, replay: TensorDict
         left = device_memory(device) or failing
         share = replay.storage.max_size, getattr(replay, "num_bytes", 0)
         made = failing.taken - left.taken
-        raise OutOfMemoryAdvice(advised(where, device, left, made, message, batch_size, *share)) from None
+        raise OutOfMemoryAdvice(advised(where, device, left, made, message, batch_size, share)) from None
 
 
 def advised(
-    where: str,
-    device: torch.device,
-    memory: Memory,
-    made: int,
-    message: str,
-    batch_size: int,
-    capacity: int,
-    replay_bytes: int,
+    where: str, device: torch.device, memory: Memory, made: int, message: str, batch_size: int, replay: tuple[int, int]
 ) -> str:
     """Error message with the batch or the replay that would have fitted.
 
     What an update takes grows with its batch and is known to be at least what it had made and could not have, so that
     what is advised is the most that can fit.
     """
+    capacity, replay_bytes = replay
     tried = _TRIED.search(message)
     more = int(float(tried[1]) * 2 ** _UNITS[tried[2]]) if tried else 0
     needed, room = made + more, int(memory.total * _SPARE) - memory.taken

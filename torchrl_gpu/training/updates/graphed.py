@@ -63,11 +63,11 @@ class Graphed(ABC):
         self,
         agent: Agent,
         optimizer: Optimizer,
-        max_grad_norm: float | None,
+        max_grad_norm: float | None = None,
         *,
-        updates: int,
-        losses: Losses | None,
-        capture: Capture | None,
+        updates: int = 1,
+        losses: Losses | None = None,
+        capture: Capture | None = None,
     ) -> None:
         self.agent, self.optimizer, self.max_grad_norm = agent, optimizer, max_grad_norm
         self.losses = agent.losses if losses is None else losses
@@ -211,21 +211,9 @@ class GraphedUpdate(Graphed):
     Targets that follow by the number of the update do so outside of the graph.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        optimizer: Optimizer,
-        max_grad_norm: float | None = None,
-        *,
-        losses: Losses | None = None,
-        capture: Capture | None = None,
-    ) -> None:
-        super().__init__(agent, optimizer, max_grad_norm, updates=1, losses=losses, capture=capture)
-        self._keys = agent.batch_keys
-
     def __call__(self, batch: TensorDictBase, update: int) -> dict[str, Tensor]:
         """Updates; losses without gradients, as `Agent.losses`. `td_error` (B, 1) is written into `batch`."""
-        result = self._run(batch.select(*self._keys, strict=False), [self._settings()])
+        result = self._run(batch.select(*self.agent.batch_keys, strict=False), [self._settings()])
         if not self.agent.targets_update_every_step:
             self.agent.update_targets(update)
         batch.set("td_error", result["td_error"])
