@@ -159,7 +159,9 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             rank_zero_info(f"EpisodeCheckpoint: passed over {line}")
         if found is None:
             never = f" ({BEST} is saved by validation, where `monitor` names what it logs)" if word == "best" else ""
-            raise ValueError(f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole one in {folder}; got none{never}")
+            raise ValueError(
+                f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none{never}"
+            )
         return found
 
     def find_restart(self, trainer: Trainer) -> Path | None:
