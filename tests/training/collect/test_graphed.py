@@ -161,21 +161,6 @@ def test_greedy_replays_are_the_plain_loop(env_of: Callable[..., PackingEnv], ca
     assert_same(ours, theirs.select(*ours.keys(True, True)))
 
 
-@pytest.mark.parametrize("capture", [None, capture_on_cpu], ids=["step by step", "recorded"])
-def test_exploring_replays_are_the_plain_loop(capture: Any) -> None:
-    env, twin = tiny_env(), tiny_env()
-    play, policy = graphed(env, PolicyWrapper(explorer(env)), capture), PolicyWrapper(explorer(twin))
-    ours, theirs = env.reset(), twin.reset()
-    with set_exploration_type(ExplorationType.RANDOM):
-        for turn in range(4):
-            torch.manual_seed(turn)
-            played, ours = play(ours)
-            torch.manual_seed(turn)
-            wanted, theirs = plain(twin, policy, theirs)
-            assert_same(played, wanted)
-    assert_same_env(env, twin)
-
-
 def test_nothing_is_read_back() -> None:
     env = tiny_env()
     play, current = graphed(env, PolicyWrapper(explorer(env))), env.reset()
@@ -216,64 +201,72 @@ def test_a_replay_goes_on_without_copies_from_outside(monkeypatch: pytest.Monkey
 # -- what happens between replays counts --
 
 
-@by_graphs
-def test_a_loaded_state_counts(env_of: Callable[..., PackingEnv], capture: Any) -> None:
-    env, twin = env_of(), env_of(seed=77)
-    play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
-    _, ours = play(env.reset())
-    theirs = twin.reset()
-    for _ in range(3):
-        _, theirs = plain(twin, policy, theirs)
-    env.load_state_dict(twin.state_dict())  # its seed, too
-    played, ours = play(theirs.clone())
-    wanted, theirs = plain(twin, policy, theirs)
-    assert_same(played, wanted)
-    played, ours = play(ours)
-    wanted, theirs = plain(twin, policy, theirs)
-    assert_same(played, wanted)
-    assert_same_env(env, twin)
-
-
-def test_what_was_loaded_from_is_left_alone(capture: Any) -> None:
-    env = tiny_env()
-    play = graphed(env, DeepestBottomLeft(env), capture)
-    start = env.reset()
-    state, shown = env.state_dict(), start.clone()
+def load(env: PackingEnv, turn: int) -> TensorDictBase:
+    """The state of another environment, its seed too; it is left alone."""
+    other = env.like(env.num_envs, seed=77 + turn)
+    current, state = other.reset(), other.state_dict()
     kept = {name: value.clone() for name, value in state.items()}
-    first, _ = play(start)
     env.load_state_dict(state)
-    again, _ = play(shown)
-    assert_same(first, again)
     assert all(torch.equal(state[name], kept[name]) for name in kept)
-    assert (start == shown).all()
+    return current
+
+
+def step(env: PackingEnv, turn: int) -> TensorDictBase:
+    current, policy = env.reset(), DeepestBottomLeft(env)
+    for _ in range(turn):
+        _, current = env.step_and_maybe_reset(policy(current))
+    return current
+
+
+def reset(env: PackingEnv, turn: int) -> TensorDictBase:
+    if turn == 2:
+        env.set_seed(5)
+    return env.reset()
 
 
 @by_graphs
-def test_steps_taken_otherwise_count(env_of: Callable[..., PackingEnv], capture: Any) -> None:
+@pytest.mark.parametrize("change", [load, step, reset])
+def test_a_changed_environment_counts(change: Any, env_of: Callable[..., PackingEnv], capture: Any) -> None:
     env, twin = env_of(), env_of()
     play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
     ours, theirs = env.reset(), twin.reset()
-    for _ in range(3):
-        (_, ours), (_, theirs) = play(ours), plain(twin, policy, theirs)
+    for turn in range(4):
         for _ in range(2):
-            _, ours = env.step_and_maybe_reset(policy(ours))
-            _, theirs = twin.step_and_maybe_reset(policy(theirs))
-    (played, _), (wanted, _) = play(ours), plain(twin, policy, theirs)
-    assert_same(played, wanted)
-    assert_same_env(env, twin)
+            before = ours.clone()
+            shown = before.clone()
+            (played, ours), (wanted, theirs) = play(before), plain(twin, policy, theirs)
+            assert_same(played, wanted)
+            assert (before == shown).all()
+        assert_same_env(env, twin)
+        ours, theirs = change(env, turn), change(twin, turn)
 
 
-@pytest.mark.parametrize("seed", [None, 5])
-def test_a_reset_counts(capture: Any, seed: int | None) -> None:
+def explore(agent: Any, turn: int) -> None:
+    agent.exploration.epsilon.fill_(0.25 * turn)
+
+
+def weigh(agent: Any, turn: int) -> None:
+    with torch.no_grad():
+        for weight in agent.policy.parameters():
+            weight.mul_(-1.5)
+
+
+@pytest.mark.parametrize("capture", [None, capture_on_cpu], ids=["step by step", "recorded"])
+@pytest.mark.parametrize("change", [explore, weigh])
+def test_a_changed_policy_counts(change: Any, capture: Any) -> None:
     env, twin = tiny_env(), tiny_env()
-    play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
-    play(env.reset())
-    plain(twin, policy, twin.reset())
-    for each in (env, twin):
-        if seed is not None:
-            each.set_seed(seed)
-    (played, _), (wanted, _) = play(env.reset()), plain(twin, policy, twin.reset())
-    assert_same(played, wanted)
+    agents = explorer(env), explorer(twin)
+    play, policy = graphed(env, PolicyWrapper(agents[0]), capture), PolicyWrapper(agents[1])
+    ours, theirs = env.reset(), twin.reset()
+    for turn, kind in enumerate(["RANDOM", "RANDOM", "DETERMINISTIC", "RANDOM", "DETERMINISTIC"]):
+        with set_exploration_type(ExplorationType[kind]):
+            torch.manual_seed(turn)
+            played, ours = play(ours)
+            torch.manual_seed(turn)
+            wanted, theirs = plain(twin, policy, theirs)
+        assert_same(played, wanted)
+        for agent in agents:
+            change(agent, turn)
     assert_same_env(env, twin)
 
 
@@ -295,34 +288,6 @@ def test_epsilon_counts(env_of: Callable[..., PackingEnv], capture: Any) -> None
     assert (actions[1] != actions[3]).any()  # random numbers are new in every replay
 
 
-def test_weights_count(capture: Any) -> None:
-    env, twin = tiny_env(), tiny_env()
-    agent, other = explorer(env), explorer(twin)
-    play = graphed(env, agent.policy, capture)
-    _, ours = play(env.reset())
-    _, theirs = plain(twin, other.policy, twin.reset())
-    for each in (agent, other):
-        with torch.no_grad():
-            for weight in each.policy.parameters():
-                weight.mul_(-1.5)
-    (played, _), (wanted, _) = play(ours), plain(twin, other.policy, theirs)
-    assert_same(played, wanted)
-
-
-def test_the_exploration_type_counts(capture: Any) -> None:
-    env = tiny_env()
-    play = graphed(env, PolicyWrapper(explorer(env, 1.0)), capture)
-    start, state = env.reset(), env.state_dict()
-    starts = [start.clone() for _ in range(3)]
-    actions = []
-    for first, kind in zip(starts, ["DETERMINISTIC", "RANDOM", "DETERMINISTIC"], strict=True):
-        env.load_state_dict(state)
-        with set_exploration_type(ExplorationType[kind]):
-            actions.append(play(first)[0]["action"])
-    assert torch.equal(actions[0], actions[2])
-    assert (actions[0] != actions[1]).any()
-
-
 SCORED = ("action", "chosen_action_value")
 
 
@@ -330,32 +295,20 @@ def scored(env: PackingEnv, policy: Policy, capture: Any) -> GraphedRollout:
     return GraphedRollout(env, policy, STEPS, env.stored_keys, SCORED, capture=capture)
 
 
-def test_under_autocast_weights_count(capture: Any) -> None:
+def test_autocast_and_weights_under_it_count(capture: Any) -> None:
     # Autocast keeps weights that it has cast: a graph that read those would not see later ones.
     env, twin = tiny_env(), tiny_env()
     agent, other = explorer(env), explorer(twin)
     play, ours, theirs = scored(env, agent.policy, capture), env.reset(), twin.reset()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        agent.policy(ours.clone())
-        for _ in range(3):
-            played, ours = play(ours)
-            with torch.no_grad():
-                wanted, theirs = play_steps(twin, other.policy, theirs, STEPS, twin.stored_keys, SCORED)
-                assert_same(played, wanted)
-                for weight in [*agent.policy.parameters(), *other.policy.parameters()]:
-                    weight.mul_(-1.5)
-            torch.clear_autocast_cache()
-
-
-def test_autocast_counts(capture: Any) -> None:
-    env, twin = tiny_env(), tiny_env()
-    play, policy = scored(env, explorer(env).policy, capture), explorer(twin).policy
-    ours, theirs = env.reset(), twin.reset()
-    for enabled in (False, True, False):
+    for enabled in (True, True, False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled), torch.no_grad():
+            agent.policy(ours.clone())
             played, ours = play(ours)
-            wanted, theirs = play_steps(twin, policy, theirs, STEPS, twin.stored_keys, SCORED)
+            wanted, theirs = play_steps(twin, other.policy, theirs, STEPS, twin.stored_keys, SCORED)
             assert_same(played, wanted)
+            for each in (agent, other):
+                weigh(each, 0)
+            torch.clear_autocast_cache()
 
 
 def test_a_graph_is_made_again_only_where_what_is_fixed_changed() -> None:

@@ -104,25 +104,57 @@ def test_fewer_steps_than_n_give_nothing() -> None:
 # -- rollouts --
 
 
-def rollout(n_steps: int = 3) -> tuple[Rollout, DeepestBottomLeft]:
-    env = packing_env(4)
+def rollout(n_steps: int = 3, seed: int = 3) -> tuple[Rollout, Policy]:
+    env = packing_env(4, seed=seed)
     return Rollout(env, env.stored_keys, n_steps, 0.9), DeepestBottomLeft(env)
 
 
-def transitions_of(chunks: list[int], n_steps: int) -> TensorDictBase:
-    """(N, T) transitions of a run in chunks of so many steps."""
-    made, policy = rollout(n_steps)
+ROBOTS, KEPT = 4, [("robots", "observation"), ("robots", "active")]
+ROWS = [(0, 2, 2, 0, 6.0), (1, ROBOTS, 2, 3, 9.0)]  # the first has two robots less, whose lanes stay empty
+
+
+def robots_env(seed: int = 4) -> MarineNavEnv:
+    """Three worlds that soon end: by arrivals, by collisions and by time."""
+    rows = {"curriculum": ROWS, "robots": None, "cores": None, "obstacles": None, "min_distance": None}
+    env = marine_env(3, **rows, pool=16, max_steps=20, seed=seed)
+    env.assign_levels([0, 1, 1])
+    return env
+
+
+def under_way(env: MarineNavEnv) -> Policy:
+    """Full ahead towards the goal, and nothing for those that take no part."""
+
+    def policy(seen: TensorDictBase) -> TensorDictBase:
+        active = seen["robots", "active"].squeeze(-1)
+        return acted(env, seen, torch.where(active, homing_action(env, seen), IDLE))
+
+    return policy
+
+
+def robots_rollout(n_steps: int = 3, seed: int = 4) -> tuple[Rollout, Policy]:
+    """Of each robot by itself, with a policy that draws nothing."""
+    env = robots_env(seed)
+    return Rollout(env, KEPT, n_steps, 0.9, group=("robots",)), under_way(env)
+
+
+LANES: dict[Any, int] = {rollout: 4, robots_rollout: 3 * ROBOTS}
+
+
+def transitions_of(make: Any, chunks: list[int], n_steps: int) -> TensorDictBase:
+    """(N or N·R, T) transitions of a run in chunks of so many steps."""
+    made, policy = make(n_steps)
     parts = [made.collect(policy, steps)[0] for steps in chunks]
-    return torch.cat([part.unflatten(0, (4, len(part) // 4)) for part in parts if len(part)], 1)
+    return torch.cat([part.unflatten(0, (LANES[make], len(part) // LANES[make])) for part in parts if len(part)], 1)
 
 
-@pytest.mark.parametrize("chunks", [[6] * 5, [1] * 30, [2, 1, 7, 20]], ids=str)
-@pytest.mark.parametrize("n_steps", [1, 3, 5])
-def test_pieces_are_as_one_long_rollout(chunks: list[int], n_steps: int) -> None:
-    whole, pieces = transitions_of([30], n_steps), transitions_of(chunks, n_steps)
+@pytest.mark.parametrize("chunks", [[4] * 5, [1] * 20, [2, 1, 7, 10]], ids=str)
+@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize("make", LANES)
+def test_pieces_are_as_one_long_rollout(make: Any, n_steps: int, chunks: list[int]) -> None:
+    whole, pieces = transitions_of(make, [20], n_steps), transitions_of(make, chunks, n_steps)
     assert whole["next", "done"].any()
-    assert whole.shape == pieces.shape == (4, 30 - n_steps + 1)
-    assert (whole == pieces).all()
+    assert whole.shape == (LANES[make], 20 - n_steps + 1)
+    assert_same(whole, pieces)
 
 
 def test_what_is_kept_and_what_is_not() -> None:
@@ -150,17 +182,21 @@ def test_a_transition_is_what_the_environment_did() -> None:
         assert after[env, time].sum() > 0  # and the true end is what is kept
 
 
-@pytest.mark.parametrize("before", [1, 4])
-def test_it_goes_on_where_its_state_was_saved(before: int) -> None:
-    made, policy = rollout(n_steps=4)
-    made.collect(policy, before)  # one step is fewer than the three that are pending later
-    state = made.state_dict()
-    wanted = [made.collect(policy, 6)[0] for _ in range(2)]
-    other = Rollout(packing_env(4, seed=99), ["box_heightmap", "item_id"], 4, 0.9)
+@pytest.mark.parametrize("before", [0, 1, 4])  # one step is fewer than the three that are pending later
+@pytest.mark.parametrize("make", LANES)
+def test_it_goes_on_where_its_state_was_saved(tmp_path: Path, make: Any, before: int) -> None:
+    made, policy = make(n_steps=4)
+    if before:
+        made.collect(policy, before)
+    torch.save(made.state_dict(), tmp_path / "state.pt")
+    wanted = [made.collect(policy, 6) for _ in range(2)]
+    other, policy = make(n_steps=4, seed=99)
     other.collect(policy, 3)
-    other.load_state_dict(state)
-    for chunk in wanted:
-        assert (other.collect(policy, 6)[0] == chunk).all()
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for transitions, steps in wanted:
+        ours = other.collect(policy, 6)
+        assert_same(ours[0], transitions)
+        assert_same(ours[1], steps)
 
 
 POISON: dict[str, tuple[str, Any, str]] = {
@@ -210,33 +246,6 @@ def test_a_state_that_no_run_could_have_written(kind: str) -> None:
 
 # -- robots --
 
-ROBOTS, KEPT = 4, [("robots", "observation"), ("robots", "active")]
-ROWS = [(0, 2, 2, 0, 6.0), (1, ROBOTS, 2, 3, 9.0)]  # the first has two robots less, whose lanes stay empty
-
-
-def robots_env(seed: int = 4) -> MarineNavEnv:
-    """Three worlds that soon end: by arrivals, by collisions and by time."""
-    rows = {"curriculum": ROWS, "robots": None, "cores": None, "obstacles": None, "min_distance": None}
-    env = marine_env(3, **rows, pool=16, max_steps=20, seed=seed)
-    env.assign_levels([0, 1, 1])
-    return env
-
-
-def under_way(env: MarineNavEnv) -> Policy:
-    """Full ahead towards the goal, and nothing for those that take no part."""
-
-    def policy(seen: TensorDictBase) -> TensorDictBase:
-        active = seen["robots", "active"].squeeze(-1)
-        return acted(env, seen, torch.where(active, homing_action(env, seen), IDLE))
-
-    return policy
-
-
-def robots_rollout(n_steps: int = 3, seed: int = 4) -> tuple[Rollout, Policy]:
-    """Of each robot by itself, with a policy that draws nothing."""
-    env = robots_env(seed)
-    return Rollout(env, KEPT, n_steps, 0.9, group=("robots",)), under_way(env)
-
 
 def test_steps_of_robots_are_those_of_the_environment() -> None:
     env, played, after = robots_env(), [], []
@@ -285,37 +294,6 @@ def test_what_is_kept_of_robots() -> None:
     assert steps.batch_size == (3, 5)
     assert steps["next", "robots", "collided"].shape == (3, 5, ROBOTS, 1)
     assert steps["next", "done"].shape == steps["next", "success"].shape == (3, 5, 1)
-
-
-def robot_transitions(chunks: list[int], n_steps: int) -> TensorDictBase:
-    """(N·R, T) transitions of a run in chunks of so many steps."""
-    made, policy = robots_rollout(n_steps)
-    parts = [made.collect(policy, steps)[0] for steps in chunks]
-    return torch.cat([part.unflatten(0, (3 * ROBOTS, len(part) // (3 * ROBOTS))) for part in parts if len(part)], 1)
-
-
-@pytest.mark.parametrize("chunks", [[1] * 20, [2, 1, 7, 10]], ids=str)
-@pytest.mark.parametrize("n_steps", [1, 3])
-def test_pieces_of_robots_are_as_one_long_rollout(chunks: list[int], n_steps: int) -> None:
-    whole, pieces = robot_transitions([20], n_steps), robot_transitions(chunks, n_steps)
-    assert whole.shape == (3 * ROBOTS, 20 - n_steps + 1)
-    assert_same(whole, pieces)
-
-
-@pytest.mark.parametrize("before", [0, 1, 4])
-def test_robots_go_on_where_their_state_was_saved(tmp_path: Path, before: int) -> None:
-    made, policy = robots_rollout(n_steps=4)
-    if before:
-        made.collect(policy, before)
-    torch.save(made.state_dict(), tmp_path / "state.pt")
-    wanted = [made.collect(policy, 6) for _ in range(2)]
-    other, policy = robots_rollout(n_steps=4, seed=99)
-    other.collect(policy, 3)
-    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    for transitions, steps in wanted:
-        ours = other.collect(policy, 6)
-        assert_same(ours[0], transitions)
-        assert_same(ours[1], steps)
 
 
 def test_nothing_of_robots_is_read_back() -> None:

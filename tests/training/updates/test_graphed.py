@@ -238,19 +238,6 @@ def test_what_losses_are_called_is_the_callers_choice(how: Any) -> None:
 # -- what happens between updates counts --
 
 
-def test_a_schedule_counts() -> None:
-    made = Counting()
-    pair = Pair("SAC", made)
-    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5) for optimizer in pair.optimizers]
-    for batch in batches("SAC", 7):
-        pair.update(batch)
-        for schedule in schedules:
-            schedule.step()
-    assert not any(isinstance(group["lr"], Tensor) for group in pair.optimizers[0].param_groups)
-    assert [group["lr"] for group in pair.optimizers[0].param_groups] == [RATE / 8, RATE / 32, RATE / 32]
-    assert made.made == 1
-
-
 def test_a_learning_rate_that_is_a_tensor_counts() -> None:
     pair = Pair("IQN", make=partial(Adam, lr=torch.tensor(RATE)))
     for batch in batches("IQN", 5):
@@ -259,21 +246,51 @@ def test_a_learning_rate_that_is_a_tensor_counts() -> None:
             optimizer.param_groups[0]["lr"].mul_(0.5)
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "graphs"),
-    [
-        ("betas", lambda number: (0.9 if number < 4 else 0.5, 0.999), 2),
-        ("weight_decay", lambda number: 0.01 * number, 0),  # what changes at every update is never recorded
-    ],
-)
-def test_settings_that_a_graph_cannot_read_count(setting: str, value: Callable[[int], Any], graphs: int) -> None:
-    made = Counting()
-    pair = Pair("IQN", made)
-    for number, batch in enumerate(batches("IQN", 8)):
+def set_groups(pair: Pair, **settings: Callable[[dict[str, Any]], Any]) -> None:
+    for optimizer in pair.optimizers:
+        for group in optimizer.param_groups:
+            group.update({name: value(group) for name, value in settings.items()})
+
+
+def halved(state: Any) -> Any:
+    return torch.utils._pytree.tree_map_only(
+        Tensor, lambda each: each * 0.5 if each.is_floating_point() else each, state
+    )
+
+
+def rates(pair: Pair, number: int) -> None:
+    set_groups(pair, lr=lambda group: group["lr"] * 0.5)
+
+
+def betas(pair: Pair, number: int) -> None:
+    set_groups(pair, betas=lambda group: (0.9 if number < 4 else 0.5, 0.999))
+
+
+def decay(pair: Pair, number: int) -> None:
+    set_groups(pair, weight_decay=lambda group: 0.01 * number)
+
+
+def weights(pair: Pair, number: int) -> None:
+    for agent in pair.agents:
+        agent.load_state_dict(halved(agent.state_dict()))
+
+
+def state(pair: Pair, number: int) -> None:
+    if number == 4:
         for optimizer in pair.optimizers:
-            optimizer.param_groups[0][setting] = value(number)
+            optimizer.load_state_dict(halved(optimizer.state_dict()))
+
+
+# What changes at every update and is no rate is never recorded.
+@pytest.mark.parametrize(("change", "graphs"), [(rates, 1), (betas, 2), (decay, 0), (weights, 1), (state, 2)])
+def test_changes_between_updates_count(change: Callable[[Pair, int], None], graphs: int) -> None:
+    made = Counting()
+    pair = Pair("ACIQN", made)
+    for number, batch in enumerate(batches("ACIQN", 8)):
+        change(pair, number)
         pair.update(batch)
     assert made.made == graphs
+    assert not any(isinstance(group["lr"], Tensor) for group in pair.optimizers[0].param_groups)
 
 
 def test_batches_of_another_size_or_with_fewer_keys_count() -> None:
@@ -284,33 +301,6 @@ def test_batches_of_another_size_or_with_fewer_keys_count() -> None:
     for batch in [*rows[:3], *halves, *rows[5:7], *fewer]:
         pair.update(batch)
     assert made.made == 4
-
-
-def test_weights_and_targets_count() -> None:
-    pair = Pair("ACIQN")
-    for batch in batches("ACIQN", 5):
-        pair.update(batch)
-        for agent in pair.agents:
-            agent.load_state_dict(
-                {
-                    key: value * 0.5 if isinstance(value, Tensor) and value.is_floating_point() else value
-                    for key, value in agent.state_dict().items()
-                }
-            )
-
-
-def test_a_state_that_the_optimizer_loads_counts() -> None:
-    pair, rows = Pair("IQN"), batches("IQN", 8)
-    for batch in rows[:3]:
-        pair.update(batch)
-    kept = [torch.utils._pytree.tree_map_only(Tensor, torch.clone, each.state_dict()) for each in pair.optimizers]
-    for batch in rows[3:5]:
-        pair.update(batch)
-    for optimizer, state in zip(pair.optimizers, kept, strict=True):
-        optimizer.load_state_dict(state)
-    for batch in rows[5:]:
-        pair.update(batch)
-    assert pair.graphed._graph is not None
 
 
 # -- what a graph is made of leaves no trace --
