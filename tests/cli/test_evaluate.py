@@ -144,10 +144,3 @@ def test_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert table["worlds"]["num_worlds"] == 5  # one of each row
     assert [row["policy"] for row in table["policies"]] == ["IQN (untrained)", "adaptive IQN"]
     assert "5 worlds" in capsys.readouterr().out
-
-
-def test_code_in_a_checkpoint_never_runs(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    torch.save({"state_dict": {}, "path": tmp_path}, tmp_path / "code.ckpt")
-    words = [*QUICK, *SMALL, "--ckpt_path", str(tmp_path / "code.ckpt")]
-    assert cli.main(["evaluate", "packing_irregular", *words], "torchrl-gpu") == 2
-    assert "want tensors and plain values only; got a pickle that calls pathlib" in capfd.readouterr().err

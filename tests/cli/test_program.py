@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -74,20 +75,13 @@ def test_debug_shows_the_traceback(config: Path, monkeypatch: pytest.MonkeyPatch
         cli.main(["fit", "--config", str(config), "--model.env.num_envs=0"])
 
 
-def test_sigterm_is_143(monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(argv: list[str], program: str) -> None:
-        raise SIGTERMException
+@pytest.mark.parametrize(("error", "status"), [(SIGTERMException, 143), (KeyboardInterrupt, 130)])
+def test_the_status_tells_of_the_signal(error: Any, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*args: object) -> None:
+        raise error
 
-    monkeypatch.setattr(program_module, "_dispatch", end)
-    assert cli.main([]) == 143
-
-
-def test_an_interrupt_is_130(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(program_module, "_dispatch", interrupted)
-    assert cli.main([]) == 130
+    monkeypatch.setattr(program_module, "_dispatch", ended)
+    assert cli.main([]) == status
 
 
 @pytest.mark.parametrize("program", ["lightning", "torchrl-gpu"])

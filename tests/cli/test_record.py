@@ -83,17 +83,8 @@ def test_the_command_records_video(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_command_records_the_worst_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = [
-        "record",
-        *small("packing_dqn.yaml"),
-        "--policy",
-        "deepest-bottom-left",
-        "--episodes",
-        "4",
-        "--format",
-        "mcap",
-    ]
-    args += ["--size", "48", "64", "--output", str(tmp_path / "bins"), "--choose"]
+    options = "--policy deepest-bottom-left --episodes 4 --format mcap --size 48 64"
+    args = ["record", *small("packing_dqn.yaml"), *options.split(), "--output", str(tmp_path / "bins"), "--choose"]
     assert cli.main([*args, "worst", "--most", "1"], program="torchrl-gpu") is None
     out = f"{tmp_path / 'bins'}, 1 files of 4 episodes, PackingEnv, deepest bottom left"
     assert out in " ".join(capsys.readouterr().out.split())
@@ -141,18 +132,7 @@ def test_a_checkpoint_plays_itself_and_without_one_chance_does(
         return LoadedPolicy(env, RandomActions(env), "somebody")
 
     monkeypatch.setattr("torchrl_gpu.cli.loading.load_policy", load_policy)
-    options = [
-        "--config",
-        "packing_dqn.yaml",
-        "--episodes",
-        "1",
-        "--output",
-        str(tmp_path / "a"),
-        "--task",
-        "wash",
-        *args,
-    ]
-    options += ["--format", "lerobot"]
-    assert cli.main(["record", *options], program="torchrl-gpu") is None
+    options = "record --config packing_dqn.yaml --episodes 1 --task wash --format lerobot --output"
+    assert cli.main([*options.split(), str(tmp_path / "a"), *args], program="torchrl-gpu") is None
     assert asked == [(*who, 1)]
     assert load_demonstrations(tmp_path / "a", device="cpu").tasks == {0: "wash"}

@@ -184,9 +184,7 @@ def test_meshes(run: HierarchicalPacking, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sets": ["hard"], "shapes": ["cup"]}, "ProceduralSolids: shapes must be among bowl, mug"),
         ({"steps": [50.0]}, "orientation_set: the step must be positive and divide 360 degrees; got 50.0"),
-        ({"seed": 2}, "evaluate: --seed must differ from that of the objects trained on; got 2"),
         ({"visible": [0], "methods": ["manager"]}, "--methods must name a row that there is; got manager"),
     ],
 )

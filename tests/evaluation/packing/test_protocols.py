@@ -108,8 +108,3 @@ def test_published_files_are_read_as_they_are(tmp_path: Path) -> None:
 def test_a_file_must_have_enough_sequences(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cut_2\.pt must have 3 sequences from number 1 on; got 3 in all"):
         ProtocolSuite("cut2", 3, sequences=written(tmp_path), first=1, device="cpu")
-
-
-def test_an_unknown_protocol_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"ProtocolSuite: protocol must be one of rs, .*; got 'cut3'"):
-        ProtocolSuite("cut3", device="cpu")
