@@ -22,7 +22,7 @@ EVALUATION: list[Mutant] = [
         "differences_are_paired",
         "estimate(values.double() - reference.double())",
         "estimate(values.double() - reference.double().mean())",
-        "evaluation/test_comparison.py",
+        "evaluation/test_estimates.py",
     ),
     mutant(
         "batches_go_on_numbering",

@@ -18,8 +18,7 @@ from tests.training.updates import test_graphed_learning
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies import PPO, Agent, AgentSpace, EpsilonGreedy, PeriodicTargets, PolicyWrapper, SoftTargets
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.updates.graphed import GraphedUpdate
-from torchrl_gpu.training.updates.graphed_learning import GraphedLearning
+from torchrl_gpu.training.updates.graphed import GraphedLearning, GraphedUpdate
 
 PACKERS = {f"{name} on bins": make for name, make in test_packing_agents.AGENTS.items()}
 PACKING = dict.fromkeys(PACKERS, partial(tiny.packing_env, 4, backend="eager"))

@@ -31,8 +31,7 @@ from torchrl_gpu.policies import (
 )
 from torchrl_gpu.training import Episodes, OffPolicy, OnPolicy, agent_run, on_policy
 from torchrl_gpu.training.collect.graphed import Graph, same_random_numbers
-from torchrl_gpu.training.updates.graphed import GraphedUpdate
-from torchrl_gpu.training.updates.graphed_learning import GraphedLearning
+from torchrl_gpu.training.updates.graphed import GraphedLearning, GraphedUpdate
 
 Adam = partial(torch.optim.Adam, lr=2**-9, fused=True)
 SMALL = {"channels": 4, "blocks": 1}

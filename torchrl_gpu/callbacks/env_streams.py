@@ -15,7 +15,7 @@ from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs.viewable import Decision, Overlay, Viewable
-    from torchrl_gpu.evaluation.decisions import Decisions
+    from torchrl_gpu.evaluation.player import Decisions
     from torchrl_gpu.streaming.server import StreamServer
 
 GRID_SIDE = 3  # pictures along each side of a grid, at most

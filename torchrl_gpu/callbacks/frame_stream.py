@@ -17,7 +17,7 @@ from torchrl_gpu.callbacks.logger_guard import outlives
 from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
 from torchrl_gpu.callbacks.time_budget import HookTimer, TimeBudget
 from torchrl_gpu.envs.viewable import Viewable, viewable
-from torchrl_gpu.evaluation.decisions import decisions_of
+from torchrl_gpu.evaluation.player import decisions_of
 from torchrl_gpu.streaming.web.settings import ServerSettings
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section

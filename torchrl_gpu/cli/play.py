@@ -60,8 +60,7 @@ def _load(
 ) -> tuple[LoadedPolicy, ViewerSession]:
     from torchrl_gpu.cli.loading import load_policy
     from torchrl_gpu.envs.viewable import viewable
-    from torchrl_gpu.evaluation.decisions import Decisions, has_values
-    from torchrl_gpu.evaluation.player import Player
+    from torchrl_gpu.evaluation.player import Decisions, Player, has_values
 
     played = load_policy(words, args.ckpt_path, args.policy, args.num_envs)
     view, valued = viewable(played.env), has_values(played.policy)

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import viewable
-from torchrl_gpu.evaluation.comparison import comparison_table
-from torchrl_gpu.evaluation.estimates import estimate
+from torchrl_gpu.evaluation.estimates import comparison_table, estimate
 from torchrl_gpu.evaluation.results import DecisionClock, Results, evaluation
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.policy import Policy

@@ -18,7 +18,7 @@ from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, check_counts
-from torchrl_gpu.training.updates.graphed_learning import GraphedLearning
+from torchrl_gpu.training.updates.graphed import GraphedLearning
 
 
 @final

@@ -36,7 +36,7 @@ from torchrl_gpu.envs import BatchedEnv
 from torchrl_gpu.policies import PPO, AgentSpace, PeriodicTargets, PolicyWrapper, SoftTargets
 from torchrl_gpu.training.collect.graphed import Graph, same_random_numbers
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.updates.graphed_learning import GraphedLearning
+from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.optimizers import set_capturable
 
 KINDS = ("packing", "v2", "v3")  # legal placements, robots that choose or steer; some robots take no part

@@ -16,7 +16,7 @@ from torch import Tensor
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource, ProceduralSolids
 from torchrl_gpu.envs.packing.items.source import SameItems
-from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
+from torchrl_gpu.evaluation.estimates import comparison_data, comparison_table
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults
 from torchrl_gpu.evaluation.reports import print_whole
 from torchrl_gpu.evaluation.suite import TableOptions

@@ -20,9 +20,8 @@ from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.items.sequences import PlayedBoxes
 from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
-from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.episodes import suite_for
-from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
+from torchrl_gpu.evaluation.estimates import comparison_data, comparison_table, plus_minus, standard_error
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
 from torchrl_gpu.evaluation.reports import without_noise
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite, TableOptions
