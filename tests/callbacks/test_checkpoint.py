@@ -426,19 +426,6 @@ def test_a_replay_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
         fit(module(), tmp_path / "rest", 6, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "a"))
 
 
-def test_parts_whose_checkpoint_is_gone_are_nothing_to_go_on_from(tmp_path: Path) -> None:
-    fit(module(), tmp_path, 8, saver(None, every_n_updates=4))
-    callback, runner = saver(1), trainer(tmp_path)
-    folder = tmp_path / "checkpoints"
-    (folder / "last.ckpt").unlink()
-    assert callback.find(runner) == folder / "updates-8.ckpt"
-    for path in folder.glob("*.ckpt"):
-        path.unlink()
-    assert list(folder.glob("*.pt"))
-    with pytest.raises(ValueError, match=r"wants a whole checkpoint in .*; got none"):
-        callback.find(runner)
-
-
 def test_a_torn_one_is_passed_over_in_one_line(tmp_path: Path) -> None:
     fit(module(), tmp_path, 8, saver(1, keep=1))
     folder = tmp_path / "checkpoints"

@@ -36,8 +36,8 @@ class Failing(CSVLogger):
             raise FULL
 
 
-def weights(folder: Path, *callbacks: Any, logger: Any) -> dict[str, torch.Tensor]:
-    return fit(module(), folder, 60, *callbacks, logger=logger).state_dict()
+def weights(folder: Path, *callbacks: Any, logger: Any, steps: int = 24) -> dict[str, torch.Tensor]:
+    return fit(module(updates_per_step=1), folder, steps, *callbacks, logger=logger).state_dict()
 
 
 def test_a_run_outlives_a_logger(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_what_went_well_begins_the_count_of_failures_anew(tmp_path: Path) -> Non
 
 def test_without_it_a_logger_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
-        weights(tmp_path / "run", logger=Failing(tmp_path, range(3, 10_000)))
+        weights(tmp_path / "run", logger=Failing(tmp_path, range(3, 10_000)), steps=6)
 
 
 def test_what_is_only_looked_at_costs_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -89,7 +89,8 @@ def test_what_is_only_looked_at_costs_a_warning(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(f"{add_film.__module__}.add_film", full)
     with pytest.warns(UserWarning, match=r"TrainingFilm: could not be written \(.*No space left on device\)"):
-        weights(tmp_path, TrainingFilm(first_after_s=0.0, width=16, height=16), logger=TensorBoardLogger(tmp_path))
+        film, logger = TrainingFilm(first_after_s=0.0, width=16, height=16), TensorBoardLogger(tmp_path)
+        weights(tmp_path, film, logger=logger, steps=6)
 
 
 def test_other_errors_are_not_hidden() -> None:

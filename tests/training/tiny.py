@@ -63,30 +63,15 @@ def module(
 
 def data(**changes: Any) -> PackingEpisodes:
     """Few episodes and short epochs."""
-    return PackingEpisodes(
-        **{
-            "steps_per_epoch": 3,
-            "num_episodes": 5,
-            "num_val_episodes": 4,
-            "pictures": False,
-            "batch_size": 5,
-            **changes,
-        }
-    )
+    few = {"steps_per_epoch": 3, "num_episodes": 5, "num_val_episodes": 4, "batch_size": 5, "pictures": False}
+    return PackingEpisodes(**few | changes)
 
 
 def trainer(folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> Trainer:
     """A quiet trainer on the CPU."""
-    arguments = {
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": bool(callbacks),
-        "num_sanity_val_steps": 0,
-        "log_every_n_steps": 1,
-    }
-    return Trainer(default_root_dir=folder, max_steps=max_steps, callbacks=list(callbacks), **arguments | changes)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+    quiet |= {"accelerator": "cpu", "enable_checkpointing": bool(callbacks), "log_every_n_steps": 1}
+    return Trainer(default_root_dir=folder, max_steps=max_steps, callbacks=list(callbacks), **quiet | changes)
 
 
 def fit(

@@ -25,24 +25,20 @@ def tiny_networks() -> PackerNetworks:
     """A narrow worker, and a manager that is no ResNet: a checkpoint of that has eleven million weights."""
     networks = narrow()
     torch.manual_seed(5)
-    seen = nn.Conv2d(ItemViews.num_views, 4, 3, 2)
-    networks.manager = nn.Sequential(
-        seen, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1), nn.Flatten(0)
-    )
+    networks.manager = tiny_manager(ItemViews.num_views)
     return networks
+
+
+def tiny_manager(views: int) -> nn.Module:
+    layers = [nn.Conv2d(views, 4, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1)]
+    return nn.Sequential(*layers, nn.Flatten(0))
 
 
 def module(*, env: dict[str, Any] | None = None, **changes: Any) -> HierarchicalPacking:
     """A module that is small in every respect; `env` changes the arguments of the environment."""
-    arguments: dict[str, Any] = {
-        "worker_updates": 4,
-        "manager_period": 2,
-        "rollout_steps": 2,
-        "updates_per_step": 2,
-        "batch_size": 6,
-        "capacity": 90,
-        "warmup_frames": 18,
-        "n_steps": 4,
-    }
+    periods: dict[str, Any] = {"worker_updates": 4, "manager_period": 2, "rollout_steps": 2, "updates_per_step": 2}
+    sizes: dict[str, Any] = {"batch_size": 6, "capacity": 90, "warmup_frames": 18, "n_steps": 4}
     adam = partial(torch.optim.Adam, lr=1e-3)
-    return HierarchicalPacking(short_env(**(env or {})), tiny_networks(), adam, **with_replay(arguments | changes))
+    return HierarchicalPacking(
+        short_env(**(env or {})), tiny_networks(), adam, **with_replay(periods | sizes | changes)
+    )
