@@ -88,8 +88,8 @@ def test_what_is_only_looked_at_costs_a_warning(monkeypatch: pytest.MonkeyPatch,
         raise FULL
 
     monkeypatch.setattr(f"{add_film.__module__}.add_film", full)
+    film, logger = TrainingFilm(first_after_s=0.0, width=16, height=16), TensorBoardLogger(tmp_path)
     with pytest.warns(UserWarning, match=r"TrainingFilm: could not be written \(.*No space left on device\)"):
-        film, logger = TrainingFilm(first_after_s=0.0, width=16, height=16), TensorBoardLogger(tmp_path)
         weights(tmp_path, film, logger=logger, steps=6)
 
 
