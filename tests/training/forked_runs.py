@@ -12,11 +12,9 @@ from typing import Any
 
 from tests import forks, test_end_to_end
 from tests.training import resuming, test_configs
-from tests.training.tiny_packer import tiny_manager
 from torchrl_gpu import cli, configs
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.checkpoints.files import newest_checkpoint
-from torchrl_gpu.policies.packing.hierarchical import packer
 
 UPDATES = 8
 SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 1}}"
@@ -71,7 +69,6 @@ def run(
 
 
 def _command(args: list[str], killed_when_saved: int | None) -> int:
-    packer.ViewResNet = tiny_manager  # type: ignore[assignment,misc]  # which has eleven million weights
     if killed_when_saved is not None:
         _die_when_saved(killed_when_saved)
     return int(cli.main(args, "lightning") or 0)

@@ -25,13 +25,10 @@ def tiny_networks() -> PackerNetworks:
     """A narrow worker, and a manager that is no ResNet: a checkpoint of that has eleven million weights."""
     networks = narrow()
     torch.manual_seed(5)
-    networks.manager = tiny_manager(ItemViews.num_views)
+    seen = nn.Conv2d(ItemViews.num_views, 4, 3, 2)
+    layers = [seen, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1), nn.Flatten(0)]
+    networks.manager = nn.Sequential(*layers)
     return networks
-
-
-def tiny_manager(views: int) -> nn.Module:
-    layers = [nn.Conv2d(views, 4, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1)]
-    return nn.Sequential(*layers, nn.Flatten(0))
 
 
 def module(*, env: dict[str, Any] | None = None, **changes: Any) -> HierarchicalPacking:
