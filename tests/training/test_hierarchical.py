@@ -15,7 +15,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from tests.no_host_reads import NoHostReads
 from tests.tolerances import assert_near
 from tests.training.resuming import check_checkpoint, differences, everything, last
-from tests.training.tiny import data, fit, trainer
+from tests.training.tiny import fit
 from tests.training.tiny_packer import module, short_env, tiny_networks
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.envs import PackingEnv
@@ -209,16 +209,6 @@ def test_frames_by_hand(tmp_path: Path) -> None:
     assert len(made.replay) == made.frames - 9
 
 
-@pytest.mark.parametrize("max_steps", [1, 5, 6])
-def test_max_steps_counts_updates_and_is_met_exactly(tmp_path: Path, max_steps: int) -> None:
-    made = fit(module(), tmp_path, max_steps)
-    state = made.optimizers().optimizer.state  # type: ignore[union-attr]
-    assert made.trainer.global_step == max_steps
-    assert state[made.networks.slope]["step"] == max_steps
-    managed = state[made.networks.box_slope]["step"] if made.networks.box_slope in state else 0
-    assert managed == (1 if max_steps > 4 else 0)  # update 4 is the first of stage two
-
-
 def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
     made = module(n_steps=2, env={"backend": "eager"}, worker_updates=0, manager_period=1)
     fit(made, tmp_path, 2)
@@ -341,17 +331,6 @@ def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, uninterrupted: tuple[
     assert differences(whole, everything(last(tmp_path / "half"))) != []
 
 
-def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path: Path) -> None:
-    fit(module(), tmp_path / "half", 6, EpisodeCheckpoint(save_replay=False))
-    made = module()
-    seen = Watched(made)
-    seen.rates = [0.0] * 6
-    fit(made, tmp_path / "rest", 8, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"))
-    assert made.trainer.global_step == 8
-    assert made.frames == 36 + 18 + 6  # of the first half, of another warm-up, of one training step
-    assert len(made.replay) == 18 + 6  # the unfinished returns had been saved, so that none is lost
-
-
 @pytest.mark.parametrize("n_steps", [4, 2])
 def test_a_checkpoint_holds_each_weight_once(tmp_path: Path, n_steps: int) -> None:
     made = fit(module(n_steps=n_steps), tmp_path, 2, EpisodeCheckpoint())
@@ -376,21 +355,6 @@ def test_acting_explores_and_evaluation_does_not(tmp_path: Path) -> None:
     with set_exploration_type(ExplorationType.RANDOM):
         drawn = [greedy(state.clone())["action"] for _ in range(5)]
     assert all(torch.equal(action, drawn[0]) for action in drawn)
-
-
-def test_rewards_are_scaled_in_the_loss_and_nowhere_else(tmp_path: Path) -> None:
-    made, seen = module(reward_scale=1000.0), []
-    loss = made.worker_loss
-
-    def spied(batch: TensorDictBase, target: Tensor) -> Tensor:
-        seen.append((target, batch["next", "reward"][:, 0]))
-        return loss(batch, target)
-
-    made.worker_loss = spied  # type: ignore[method-assign]
-    fit(made, tmp_path, 4)
-    assert 0 < made.replay.storage[:]["next", "reward"].max() < 1.25
-    for target, reward in seen:
-        assert torch.equal(target, 1000 * reward)
 
 
 def test_the_deep_networks_learn_at_their_own_rate(tmp_path: Path) -> None:
@@ -424,9 +388,3 @@ def test_mixed_precision(tmp_path: Path) -> None:
 def test_a_replay_that_is_too_small() -> None:
     with pytest.raises(ValueError, match=r"HierarchicalPacking: replay must hold .*, 12 transitions; got 11"):
         module(capacity=11)
-
-
-def test_it_tests_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = fit(module(), tmp_path, 2)
-    trainer(tmp_path).test(made, datamodule=data(), verbose=False)
-    assert "manager + worker" in capsys.readouterr().out

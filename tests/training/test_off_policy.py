@@ -111,17 +111,6 @@ def test_same_seed_same_run(tmp_path: Path) -> None:
 # -- it resumes exactly --
 
 
-def test_a_run_that_goes_on_from_any_of_its_checkpoints(tmp_path: Path) -> None:
-    fit(module(), tmp_path / "whole", 12, EpisodeCheckpoint(every_n_episodes=1, keep=100))
-    saved = sorted((tmp_path / "whole" / "checkpoints").glob("episodes-*.ckpt"))
-    steps = {torch.load(path, weights_only=True)["global_step"]: path for path in saved}
-    assert set(steps) >= {2, 6}  # in the middle of an epoch, and in its last step, before validation
-    for number in (2, 6):
-        folder = tmp_path / str(number)
-        fit(module(), folder, 12, EpisodeCheckpoint(), ckpt_path=steps[number], seed=5)
-        assert differences(everything(last(tmp_path / "whole")), everything(last(folder))) == []
-
-
 def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path: Path) -> None:
     fit(module(), tmp_path / "half", 6, EpisodeCheckpoint(save_replay=False))
     assert parts_of(last(tmp_path / "half")) == []
@@ -133,12 +122,6 @@ def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path: Path) -> None
     assert frames == [96 + 48]
     assert made.trainer.global_step == 8
     assert len(made.replay) == 48 + 16  # the unfinished returns had been saved, so that none is lost
-
-
-def test_a_replay_of_another_size_is_one_clear_error(tmp_path: Path) -> None:
-    fit(module(), tmp_path / "half", 2, EpisodeCheckpoint())
-    with pytest.raises(ValueError, match="want one for 320 transitions, as this run keeps; got one for 160"):
-        fit(module(capacity=320), tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"))
 
 
 def test_other_numbers_of_environments_cannot_go_on(tmp_path: Path) -> None:

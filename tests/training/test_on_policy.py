@@ -355,19 +355,10 @@ def test_it_learns_to_pack(tmp_path: Path) -> None:
 # -- what is refused --
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"minibatches": 5}, "minibatches must divide the 32 steps of a rollout, 4 of each of 8 trajectories; got 5"),
-        (
-            {"learning_rates": {"value": 1.0}},
-            "learning_rates wants factors above 0 for critic, actor; got {value: 1.0}",
-        ),
-    ],
-)
-def test_numbers_that_cannot_work(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"OnPolicy: {message}"):
-        module(**wrong)
+def test_minibatches_divide_a_rollout() -> None:
+    wanted = "minibatches must divide the 32 steps of a rollout, 4 of each of 8 trajectories; got 5"
+    with pytest.raises(ValueError, match=f"OnPolicy: {wanted}"):
+        module(minibatches=5)
 
 
 def test_each_agent_has_its_run() -> None:
