@@ -45,7 +45,6 @@ class FakeServer:
         return len(self.watched) if stream is None else int(stream in self.watched)
 
     def wanted_streams(self) -> list[str]:
-        """Those that were declared, in their order, and then the others."""
         declared = [name for name in self.declared if name in self.watched or name not in self.kept]
         return declared + sorted(self.watched - self.declared.keys())
 
@@ -70,5 +69,4 @@ class FakeServer:
         return drained
 
     def metas(self, stream: str) -> list[dict[str, Any]]:
-        """Meta data of the pictures of one stream, in order."""
         return [meta for name, _, meta in self.published if name == stream]

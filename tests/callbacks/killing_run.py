@@ -23,7 +23,6 @@ class Kills(Callback):
         self.workers, self.who = workers, who
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Writes down who works; then, at the fourth update, the kill."""
         assert self.workers.pool is not None
         pids = re.findall(r"process (\d+)", " ".join(self.workers.pool.names))
         Path(trainer.default_root_dir, "pids").write_text(" ".join(pids))
@@ -37,7 +36,6 @@ class Kills(Callback):
 
 
 def main(folder: Path, who: str) -> None:
-    """A run of eight updates."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
     multiprocessing.get_context = lambda method: forks.CONTEXT  # type: ignore[assignment,misc]
     workers = EnvWorkers(num_workers=2)

@@ -37,8 +37,6 @@ def saver(every_n_episodes: int | None = None, **changes: Any) -> EpisodeCheckpo
 
 
 class Diary(Callback):
-    """Episodes finished and updates made before the first training step and after each."""
-
     def __init__(self) -> None:
         self.episodes: list[int] = []
         self.updates: list[int] = []
@@ -92,8 +90,6 @@ def test_by_updates_nothing_waits_for_an_episode(tmp_path: Path) -> None:
 
 
 class Clock(Callback):
-    """Stands for the clock: training steps take so many seconds."""
-
     def __init__(self, step_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.step_s, self.now = step_s, 0.0
         monkeypatch.setattr(checkpoint_callback.time, "monotonic", lambda: self.now)
@@ -289,7 +285,6 @@ def test_a_strangers_checkpoint_names_nothing_to_remove(tmp_path: Path) -> None:
 
 
 def put(folder: Path, name: str, step: int, *, saved_s: float = 0.0, **entry: Any) -> None:
-    """Writes a checkpoint that holds little more than its place in the run."""
     known = checkpoint_entry("0123456789ab", new_id(), [], 1)
     write_whole({"global_step": step, ENTRY: {**known, "saved_s": saved_s, **entry}}, folder / f"{name}.ckpt")
 
@@ -503,8 +498,6 @@ def test_what_another_callback_saves_goes_on_without_its_replay(tmp_path: Path) 
 
 
 class Asks(Callback):
-    """Sends a signal to this process within training steps."""
-
     def __init__(self, number: signal.Signals, *updates: int) -> None:
         self.number, self.updates = number, updates
 
@@ -523,7 +516,6 @@ def default_interrupts() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """All that a run of twelve updates comes to."""
     folder = tmp_path_factory.mktemp("straight")
     fit(module(), folder, 12, saver())
     return everything(last(folder))

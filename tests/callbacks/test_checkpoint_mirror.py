@@ -78,8 +78,6 @@ def test_processes_of_a_machine_fetch_once(url: str, tmp_path: Path, monkeypatch
 
 
 class Slow(CheckpointStorage):
-    """Storage that waits for leave, and then notes what it is given."""
-
     def __init__(self) -> None:
         super().__init__("memory://slow")
         self.leave, self.begun = threading.Event(), threading.Event()

@@ -209,7 +209,6 @@ def test_weights_of_a_checkpoint_that_are_broken_are_refused(tmp_path: Path) -> 
 
 
 def going_back(poison: str, **back: int) -> list[str]:
-    """Command line of a run that goes back where it diverges."""
     poison = f"{{class_path: tests.callbacks.test_divergence.Poison, init_args: {{update: 9{poison}}}}}"
     arguments = ", ".join(["action: back", *(f"{name}: {value}" for name, value in back.items())])
     divergence = f"{{class_path: torchrl_gpu.callbacks.Divergence, init_args: {{{arguments}}}}}"

@@ -32,8 +32,6 @@ JOB = {
 
 
 class TimeLimit(Callback):
-    """Sends what SLURM sends before the time limit, in the first run of a job."""
-
     def __init__(self, updates: int) -> None:
         self.updates = updates
 

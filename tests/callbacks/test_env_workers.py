@@ -31,7 +31,6 @@ def run(folder: Path, who: str) -> tuple[int, str]:
 
 
 def left_behind(folder: Path) -> list[int]:
-    """Workers of a run that are still there."""
     return [pid for pid in map(int, (folder / "pids").read_text().split()) if Path(f"/proc/{pid}").exists()]
 
 
@@ -94,8 +93,6 @@ def test_on_a_gpu_a_warning_names_the_single_process(monkeypatch: pytest.MonkeyP
     pools: list[tuple[int, str]] = []
 
     class Pool:
-        """Starts nobody."""
-
         def __init__(self, env: object, num_workers: int, transport: str, threads: int) -> None:
             pools.append((num_workers, transport))
 

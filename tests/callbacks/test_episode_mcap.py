@@ -15,8 +15,6 @@ from torchrl_gpu.evaluation.suite import Suite
 
 
 class Scores(EpisodeMcap):
-    """Remembers what the validations' episodes came to."""
-
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *args: Any) -> None:
         assert isinstance(batch, Suite)
         assert batch.last is not None

@@ -82,8 +82,6 @@ def test_the_checkpoint_is_saved_first(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 class Stop(Callback):
-    """Ends a run that has just begun."""
-
     def on_train_batch_end(self, *args: Any) -> None:
         raise RuntimeError("stopped")
 

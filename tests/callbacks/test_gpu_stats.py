@@ -22,7 +22,6 @@ FOREVER_S = 1e6  # between readings of the thread: the tests read themselves
 
 @pytest.fixture
 def read() -> list[dict[str, float]]:
-    """What the next readings give."""
     return []
 
 
@@ -86,8 +85,6 @@ def test_a_run_logs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         return {"cpu_percent": 42.0}
 
     class Patient(GpuStats):
-        """Logs no earlier than there is a reading."""
-
         def on_train_batch_end(self, *args: Any) -> None:
             assert taken.wait(timeout=30)
             super().on_train_batch_end(*args)

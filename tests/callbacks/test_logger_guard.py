@@ -19,8 +19,6 @@ FULL = OSError(28, "No space left on device")
 
 
 class Failing(CSVLogger):
-    """Fails from its so-manieth call on, or in some of them."""
-
     def __init__(self, folder: Path, fails: range) -> None:
         super().__init__(folder)
         self.calls, self.fails = 0, fails

@@ -25,7 +25,6 @@ from torchrl_gpu.training import ClipReplay, Episodes, NavigationWorlds, OffPoli
 
 
 def pictures_in(folder: Path) -> list[tuple[int, str, Image.Image]]:
-    """Step, tag and picture of every image event below a folder."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     found = []
@@ -54,8 +53,6 @@ def test_one_after_every_validation(tmp_path: Path) -> None:
 
 
 class Player(Trained):
-    """Only validates."""
-
     def validation_step(self, suite: Suite[Any, Any], batch_idx: int) -> None:
         suite.play(homing(suite.env) if isinstance(suite.env, MarineNavEnv) else RandomActions(suite.env))
 

@@ -25,8 +25,6 @@ SHOWN: dict[str, Any] = {"enable_progress_bar": True, "enable_checkpointing": Fa
 
 
 class Clock:
-    """Seconds that go on by hand, and by `tick` at every look."""
-
     def __init__(self, tick: float = 0.0) -> None:
         self.now, self.tick = 0.0, tick
 
@@ -37,7 +35,6 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of the bar and of tqdm."""
     clock = Clock()
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr("tqdm.std.time", clock)
@@ -52,8 +49,6 @@ class Unreadable:
 
 
 class Run:
-    """As much of a trainer and a module as the callback looks at."""
-
     def __init__(self, clock: Clock, max_steps: int = 4000, device: str = "cuda", recent: Any = None) -> None:
         self.clock = clock
         self.bar = RunProgress()
@@ -73,7 +68,6 @@ class Run:
         return str(self.bar.train_progress_bar)
 
     def logs(self, **values: float) -> None:
-        """What the loggers are given."""
         self.bar._logged.log_metrics({name.replace("_", "/", 1): value for name, value in values.items()})
 
 
@@ -127,14 +121,11 @@ def test_a_run_without_an_end(clock: Clock) -> None:
 
 
 class Screen(io.StringIO):
-    """A terminal."""
-
     def isatty(self) -> bool:
         return True
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """Text written to the terminal from now on, until the test ends."""
     screen = Screen()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)
@@ -171,8 +162,6 @@ def test_it_leaves_the_loggers_as_they_were(tmp_path: Path) -> None:
 
 
 class Breaks(Callback):
-    """Ends a run that has just begun."""
-
     def on_train_batch_end(self, *args: Any) -> None:
         raise RuntimeError("broken")
 
@@ -204,8 +193,6 @@ def test_what_is_logged_meanwhile_stands_above(monkeypatch: pytest.MonkeyPatch, 
 
 
 class Other(LightningModule):
-    """Knows nothing of frames and episodes."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(2, 1)

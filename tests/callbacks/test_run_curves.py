@@ -75,8 +75,6 @@ def test_a_server_has_them_while_the_run_goes_on(tmp_path: Path, monkeypatch: py
 
 
 class Extra(Callback):
-    """Logs what it is given at the end of each training step."""
-
     def __init__(self, **scalars: float) -> None:
         self.scalars = scalars
 

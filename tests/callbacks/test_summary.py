@@ -18,7 +18,6 @@ from torchrl_gpu.policies import IQN, AgentSpace, PlacementQuantiles
 
 
 def rows(made: nn.Module) -> dict[str, tuple[str, int, str]]:
-    """Class, size and remark by name."""
     name, kind, size, remark = (list(column.cells) for column in network_table(made).columns)
     sizes = (int(str(each).replace(",", "")) for each in size)
     return dict(zip(map(str, name), zip(map(str, kind), sizes, map(str, remark), strict=True), strict=True))

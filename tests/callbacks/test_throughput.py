@@ -16,8 +16,6 @@ RATES = ("throughput/env_steps_per_s", "throughput/updates_per_s", "throughput/e
 
 
 class Run:
-    """As much of a trainer and a module as the callback looks at; `clock` is in seconds."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch, every_n_steps: int) -> None:
         self.clock, self.logged = 0.0, {}
         monkeypatch.setattr("time.perf_counter", lambda: self.clock)

@@ -29,7 +29,6 @@ SAVED = {
 
 
 def with_change(*path: str, value: Any) -> dict[str, Any]:
-    """The configuration with another value somewhere in the model's arguments."""
     arguments: dict[str, Any] = dict(SAVED["model"]["init_args"])  # type: ignore[arg-type]
     found = arguments
     for name in path[:-1]:
@@ -92,7 +91,6 @@ def test_a_run_tells_what_it_goes_on_with(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def config(visible_items: int = 1, num_envs: int = 64, **data: Any) -> dict[str, Any]:
-    """That of a run."""
     env = {"class_path": "Env", "init_args": {"visible_items": visible_items, "num_envs": num_envs}}
     return {
         "model": {"class_path": "Run", "init_args": {"env": env}},
@@ -102,7 +100,6 @@ def config(visible_items: int = 1, num_envs: int = 64, **data: Any) -> dict[str,
 
 
 def folder(root: Path, path: str | None, now: dict[str, Any] | None, stage: str = "test") -> str:
-    """Folder of the results, from the run's folder on."""
     trainer = SimpleNamespace(
         default_root_dir=str(root), ckpt_path=path and str(root / path), state=SimpleNamespace(fn=stage), global_step=7
     )

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Of a checkpoint after four updates."""
     folder = tmp_path_factory.mktemp("run")
     fit(module(), folder, 4, EpisodeCheckpoint())
     found: dict[str, Any] = torch.load(last(folder), weights_only=True)
@@ -98,7 +97,6 @@ def test_a_missing_part_is_one_line(content: dict[str, Any], tmp_path: Path) -> 
 
 
 def config(learner: str, env: str = "PackingEnv", **options: Any) -> dict[str, Any]:
-    """Of a run, as its checkpoints record it."""
     path = "torchrl_gpu.training.OffPolicy"
     parts = {"agent": {"class_path": f"torchrl_gpu.policies.{learner}"}, "env": {"class_path": f"a.b.{env}"}}
     return {"model": {"class_path": path, "init_args": {**parts, **options}}}

@@ -21,7 +21,6 @@ RUN = "0123456789ab"
 
 @pytest.fixture(params=["memory", "file"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CheckpointStorage]:
-    """Empty storage."""
     name = uuid.uuid4().hex
     yield CheckpointStorage(f"memory://{name}" if request.param == "memory" else f"file://{tmp_path / name}")
     files = fsspec.filesystem("memory")
@@ -32,7 +31,6 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoi
 def saved(
     folder: Path, name: str, at_s: float, run: str = RUN, **changes: Any
 ) -> tuple[dict[str, Any], Path, list[Path]]:
-    """A checkpoint with one part, as `EpisodeCheckpoint` saves it."""
     path, number = folder / f"{name}.ckpt", new_id()
     part = part_path(path, number, 0)
     write_whole({"id": number, "rank": 0, "world_size": 1, "replay": torch.arange(1000)}, part)
@@ -42,7 +40,6 @@ def saved(
 
 
 def step(folder: Path) -> int | None:
-    """Of the newest whole checkpoint of a folder."""
     path, _ = newest_checkpoint(folder)
     return None if path is None else int(torch.load(path, weights_only=True)["global_step"])
 
@@ -186,8 +183,6 @@ def test_two_that_remove_at_the_same_time(
 
 
 class Code:
-    """Would write a file where it is unpickled."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 

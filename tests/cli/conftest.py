@@ -13,7 +13,6 @@ from torchrl_gpu import cli
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A config of the stand-ins that writes below a temporary folder."""
     trainer = CONFIG["trainer"] | {"default_root_dir": str(tmp_path / "run")}  # type: ignore[operator]
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(CONFIG | {"trainer": trainer}), encoding="utf-8")
@@ -22,7 +21,6 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def checkpoint(config: Path, tmp_path: Path) -> Path:
-    """What a short run leaves."""
     assert cli.main(["fit", "--config", str(config)]) is None
     (path,) = (tmp_path / "run" / "checkpoints").glob("*.ckpt")
     return path

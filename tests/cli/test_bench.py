@@ -23,7 +23,6 @@ TINY += ["--num_objects", "2", "--resolution", "26", "--grid_step", "5"]
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ceilings that take no time."""
     rows = (COPY, ADD_MAX)
     monkeypatch.setattr(bench, "ceilings", lambda device: [TimedRow(n, lambda calls: None, 1000) for n in rows])
 

@@ -57,8 +57,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def evaluate(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """What the command writes, given its arguments."""
-
     def run(*args: str) -> dict[str, Any]:
         path = tmp_path / "table.json"
         assert (

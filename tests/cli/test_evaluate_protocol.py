@@ -19,7 +19,6 @@ QUICK = ["evaluate", "bpp10", "--device=cpu", "--cases=3", "--timed=1"]
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
-    """A DQN for `cut2`, as a run leaves it."""
     agent, settings = checkpoints.packer("DQN", make_protocol("cut2", 1, device="cpu", include=["z_map"]))
     torch.save(checkpoints.content_of(agent, settings), tmp_path / "some.ckpt")
     return str(tmp_path / "some.ckpt")

@@ -22,7 +22,6 @@ from torchrl_gpu.cli.lightning_cli import PackageCLI, SaveConfig, build
 
 
 def shown_by(cli: PackageCLI) -> dict[type, list[str]]:
-    """Names of the callbacks that show a run, by their role."""
     return {
         role: [type(each).__name__ for each in cli.trainer.callbacks if isinstance(each, role)]
         for role in (ProgressBar, ModelSummary)
@@ -154,8 +153,6 @@ def test_a_seed_is_used_by_default(config: Path) -> None:
 
 
 class Malicious:
-    """Writes a file when it is unpickled without care."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 

@@ -136,8 +136,6 @@ Fit = Callable[..., str | None]
 
 
 class TinyPacking(OffPolicy):
-    """`tests.training.tiny` as a class of one name, which is parsed in a moment."""
-
     def __init__(self) -> None:
         agent = partial(dqn, network=partial(PlacementScores, channels=2, blocks=1))
         replay = partial(DeviceReplay, capacity=64)
@@ -199,7 +197,6 @@ def test_the_table_of_the_documentation_has_all_of_it() -> None:
 
 
 def added(*names: str) -> list[dict[str, Any]]:
-    """Callbacks as a config names them."""
     return [{"class_path": f"{PACKAGE}.callbacks.{name}", "init_args": CALLBACKS[name][0]} for name in names]
 
 

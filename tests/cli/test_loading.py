@@ -15,7 +15,6 @@ from torchrl_gpu.evaluation.player import Player
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a short run of packing_dqn.yaml leaves."""
     folder = tmp_path_factory.mktemp("run")
     args = [f"--trainer.default_root_dir={folder}", "--trainer.logger=false", "--trainer.enable_progress_bar=false"]
     args += ["--trainer.callbacks=[torchrl_gpu.callbacks.EpisodeCheckpoint]"]

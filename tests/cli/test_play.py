@@ -41,7 +41,6 @@ class Serving:
         self.process = forks.start(cli.main, words, "torchrl-gpu", log=log, environment=token)
 
     def says(self, pattern: str) -> re.Match[str]:
-        """Waits for a line."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             if self.log.exists() and (found := re.search(f"^{pattern}\n", self.log.read_text(), re.MULTILINE)):
@@ -51,7 +50,6 @@ class Serving:
         raise AssertionError(self.log.read_text())
 
     def ends(self) -> list[str]:
-        """Sends SIGTERM: the lines that it has printed."""
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGTERM)
         self.process.join(120)

@@ -68,8 +68,6 @@ def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path) -> None:
 
 
 class Bridge:
-    """Swaps, or fails."""
-
     def __init__(self, error: Exception | None = None) -> None:
         self.error, self.policies = error, []  # type: ignore[var-annotated]
 

@@ -123,7 +123,6 @@ data: {class_path: torchrl_gpu.training.PackingEpisodes}
 
 
 def packer_checkpoint(folder: Path) -> Path:
-    """A checkpoint of the hierarchical packer, as far as it decides."""
     networks = {"class_path": "torchrl_gpu.policies.packing.PackerNetworks", "init_args": {"channels": list(NARROW)}}
     content = {
         "state_dict": {f"networks.{name}": value for name, value in trained().state_dict().items()},

@@ -21,8 +21,6 @@ pytest.importorskip("cv2")
 
 
 class Stage:
-    """A session with a clock that is set by hand."""
-
     def __init__(self, num_envs: int = 1, speed: float = 2.0, watched: tuple[str, ...] = ("env0",)) -> None:
         self.clock, self.env, self.server = 100.0, packing_env(num_envs), FakeServer(watched)
         streams = EnvStreams(self.server, viewable(self.env), ["env0", "best"], 32, 24)
@@ -30,7 +28,6 @@ class Stage:
         self.session = ViewerSession(player, self.server, streams, speed, {"policy_version": 9}, now=lambda: self.clock)
 
     def wait(self, seconds: float) -> None:
-        """Takes turns every hundredth of a second."""
         for _ in range(round(100 * seconds)):
             self.session.turn()
             self.clock += 0.01

@@ -9,8 +9,6 @@ from torchrl_gpu.cli.timing import TimedRow, measure
 
 
 class Clock:
-    """A second passes for each unit of work."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.order = 0.0, list[str]()
         monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)

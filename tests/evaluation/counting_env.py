@@ -47,6 +47,5 @@ class CountingEnv(EpisodicEnv):
         return seen | ({"action_mask": torch.arange(3) <= left.clamp_min(1)} if self.masked else {})
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> Tensor:
-        """As bright as the sum, in tens."""
         sums = self.entries["sum"]
         return torch.stack([torch.full((height, width, 3), 10 * int(sums[i]), dtype=torch.uint8) for i in index])

@@ -144,10 +144,10 @@ def test_its_episodes_are_not_those_of_the_environment() -> None:
 
 def test_a_family_registers_its_own() -> None:
     class OtherEnv(CountingEnv):
-        """Of a family with a suite."""
+        pass
 
     class OtherSuite(EpisodeSuite):
-        """That suite."""
+        pass
 
     @suite_for.register(OtherEnv)
     def _(env: OtherEnv, num_episodes: int, **arguments: object) -> OtherSuite:

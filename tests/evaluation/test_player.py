@@ -19,7 +19,6 @@ from torchrl_gpu.policies.packing import DeepestBottomLeft, HierarchicalPacker, 
 
 
 def ends(player: Player, steps: int) -> list[tuple[int, int, float]]:
-    """Step, row and utilization of every end of an episode."""
     found = []
     for step in range(steps):
         done, state = player.step(), player.env.state

@@ -13,8 +13,6 @@ from torchrl_gpu.system import sections
 
 
 class Hand:
-    """A clock's hand, moved by the test."""
-
     def __init__(self) -> None:
         self.at = 100.0
 
@@ -24,7 +22,6 @@ class Hand:
 
 @pytest.fixture
 def hand(monkeypatch: pytest.MonkeyPatch) -> Hand:
-    """That of the clock which sections are counted by."""
     hand = Hand()
     monkeypatch.setattr(sections, "_clock", sections.Clock(hand))
     return hand

@@ -20,7 +20,6 @@ ON = {"driver": "1.0"}
 
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and a process that knows no result."""
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("TORCHRL_GPU_CACHE", str(folder))
@@ -34,7 +33,6 @@ def self_test(how: str, tmp_path: Path, **depends_on: str) -> SelfTest:
 
 
 def calls(tmp_path: Path) -> list[int]:
-    """The process of every call so far."""
     path = tmp_path / "calls"
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 

@@ -17,14 +17,11 @@ AHEAD, IDLE = 7, 4  # of v2: full acceleration; nothing
 
 
 def marine_env(num_envs: int = 8, **changes: Any) -> MarineNavEnv:
-    """Worlds of v2 with one robot and open water."""
     arguments = ALONE | {"device": "cpu", "seed": 4, "pool": num_envs, "in_order": True, "max_steps": 80}
     return MarineNavEnv(num_envs, **arguments | changes)
 
 
 def always(action: int) -> Policy:
-    """Does the same thing, whatever it sees."""
-
     def policy(seen: TensorDictBase) -> TensorDictBase:
         active = seen["robots", "active"].squeeze(-1)
         return seen.set(("robots", "action"), torch.full_like(active, action, dtype=torch.int64))
@@ -33,5 +30,4 @@ def always(action: int) -> Policy:
 
 
 def homing(env: MarineNavEnv) -> Policy:
-    """Full ahead towards the goal."""
     return lambda seen: acted(env, seen, homing_action(env, seen))

@@ -43,7 +43,6 @@ def arguments(name: str, folder: Path, updates: int = UPDATES) -> list[str]:
 
 
 def write_inputs(folder: Path) -> None:
-    """What some configs read: orders, demonstrations, a cloned policy."""
     test_end_to_end.write_orders(folder / "orders.json")
     test_end_to_end.write_demonstrations(folder)
 
@@ -75,7 +74,6 @@ def _command(args: list[str], killed_when_saved: int | None) -> int:
 
 
 def _die_when_saved(most: int) -> None:
-    """Kills this process once it has saved so many checkpoints."""
     save, made = EpisodeCheckpoint._save_numbered, Counter[str]()
 
     def dying(self: EpisodeCheckpoint, *args: Any) -> None:
@@ -106,7 +104,6 @@ def result(folder: Path, name: str) -> dict[str, Any]:
 
 
 def curves(folder: Path) -> list[list[dict[str, str]]]:
-    """What each start of a run has logged, in order."""
     starts = sorted((folder / "csv").glob("version_*"), key=lambda path: int(path.name.rpartition("_")[2]))
     return [rows(path / "metrics.csv") for path in starts if (path / "metrics.csv").exists()]
 

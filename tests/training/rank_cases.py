@@ -96,7 +96,6 @@ def dishes(**changes: Any) -> DishwashingEnv:
 
 
 def write_rows(folder: Path) -> None:
-    """Demonstrations of random actions."""
     memmap.save(play_rows(suite_for(dishes(), 20, seed=2), RandomActions(dishes()), 20), folder / "rows")
 
 
@@ -115,7 +114,6 @@ def fit(
     ckpt_path: Any = None,
     **kw: Any,
 ) -> EnvRun:
-    """The module after `STEPS` updates."""
     module, data = given
     max_steps = kw.pop("max_steps", STEPS)
     torch.manual_seed(kw.pop("seed", 1))
@@ -125,7 +123,6 @@ def fit(
 
 
 def half(folder: Path) -> Path:
-    """The checkpoint in the middle of a run."""
     return folder / "checkpoints" / f"updates-{STEPS // 2}.ckpt"
 
 
@@ -138,7 +135,6 @@ def weights_of(module: EnvRun) -> torch.Tensor:
 
 
 def draw(name: str, folder: Path) -> dict[str, torch.Tensor]:
-    """Rows of an update of one process, or steps of its environments, as plain tensors."""
     module, data = make(name, folder)
     fit(name, (module, data), folder / f"drawn-{name}", max_steps=1)
     if name == "ppo":
@@ -174,8 +170,6 @@ class Given(Callback):
 
 
 class Lines(logging.Handler):
-    """What the first process tells while training."""
-
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []

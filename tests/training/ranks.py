@@ -42,8 +42,6 @@ class Watch(Callback):
 
 
 class Terminated(Callback):
-    """SIGTERM to the second process alone."""
-
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if RANK == 1 and trainer.global_step == 1:
             signal.raise_signal(signal.SIGTERM)
@@ -117,7 +115,6 @@ class Failing(EpisodeCheckpoint):
 
 
 def failed() -> None:
-    """Both must end, and neither wait for the other."""
     made, error = tiny.module(), None
     try:
         tiny.fit(made, FOLDER / "failed", 6, Failing(every_n_updates=2), **TWO)

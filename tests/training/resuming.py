@@ -17,12 +17,10 @@ LIGHTNINGS_OWN = ("callbacks", ENTRY)
 
 
 def last(folder: Path) -> Path:
-    """The last checkpoint of a run."""
     return folder / "checkpoints" / "last.ckpt"
 
 
 def part_of(checkpoint: Path) -> Path:
-    """The one part beside a checkpoint of one process."""
     (part,) = parts_of(checkpoint)
     return part
 
@@ -40,7 +38,6 @@ def everything(checkpoint: Path) -> dict[str, Any]:
 
 
 def without_replay(checkpoint: Path) -> dict[str, Any]:
-    """The same of a run that has no replay."""
     content = torch.load(checkpoint, weights_only=True)
     return {key: value for key, value in content.items() if key not in LIGHTNINGS_OWN}
 

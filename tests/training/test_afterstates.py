@@ -125,7 +125,6 @@ def test_a_checkpoint_holds_what_has_learned(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_with_whole_tables_goes_on(tmp_path: Path) -> None:
-    """As they were saved at first."""
     fit(module(), tmp_path / "straight", 8)
     made = module()
     fit(made, tmp_path / "parts", 4)
@@ -160,7 +159,6 @@ def test_max_steps_counts_sweeps_and_is_met_exactly(tmp_path: Path, max_steps: i
 
 
 def policy_file(folder: Path) -> tuple[Path, AfterstateLearning, dict[str, Any]]:
-    """A checkpoint that names its tables, the module that wrote it and its content."""
     made = module()
     settings = {"patches": ["2x2", "1x3"]}
     tables = {"class_path": "torchrl_gpu.policies.PatchTables", "init_args": settings}

@@ -86,7 +86,6 @@ RESUMED: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module", params=RESUMED, ids=str)
 def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any, Any]:
-    """A case, what makes its module, and everything that its run in one go consists of."""
     case, changes = request.param
     schedule = partial(torch.optim.lr_scheduler.LinearLR, start_factor=1.0, end_factor=0.1, total_iters=10)
     make, folder = partial(CASES[case], lr_scheduler=schedule, **changes), tmp_path_factory.mktemp("whole")

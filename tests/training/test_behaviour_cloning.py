@@ -33,14 +33,12 @@ SCHEDULE = partial(torch.optim.lr_scheduler.LinearLR, start_factor=1.0, end_fact
 
 @pytest.fixture(scope="module")
 def bins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A rule's packings of 40 small bins."""
     env = tiny.packing_env()
     shown = play_rows(suite_for(env, 40, seed=5), DeepestBottomLeft(env), 40)
     return memmap.save(shown, tmp_path_factory.mktemp("bins") / "rows")
 
 
 def choice(**changes: Any) -> BehaviourCloning:
-    """A small network of placements."""
     torch.manual_seed(7)
     arguments = {"batch_size": 32, "updates_per_step": 2, "lr_scheduler": SCHEDULE} | changes
     network = partial(PlacementScores, channels=8, blocks=1)
@@ -255,7 +253,6 @@ def test_vectors_in_an_environment(tmp_path: Path) -> None:
 
 
 def spoilt(bins: Path, folder: Path, **entries: Any) -> Path:
-    """The same demonstrations with other entries."""
     shown = memmap.open_saved(bins)
     rows = TensorDict({**shown.rows, **entries}, [len(shown)])
     rows = rows.exclude(*(name for name, value in entries.items() if value is None))

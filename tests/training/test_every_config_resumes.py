@@ -47,7 +47,6 @@ def uninterrupted(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
 
 
 def resuming(folder: Path) -> list[str]:
-    """How a run goes on that may have been killed before it has saved anything."""
     return ["--ckpt_path=last"] if list((folder / "checkpoints").glob("*.ckpt")) else []
 
 

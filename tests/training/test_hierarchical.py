@@ -75,13 +75,11 @@ def test_what_is_learned_from_is_what_was_played(tmp_path: Path) -> None:
 
 
 def huber(value: Tensor, target: Tensor) -> Tensor:
-    """Mean over the batch of d²/2 where |d| < 1, else |d| − 1/2."""
     error = (value - target).abs()
     return torch.where(error < 1, error**2 / 2, error - 0.5).mean()
 
 
 def batch_of(made: HierarchicalPacking, number: int = 5) -> tuple[TensorDictBase, Tensor]:
-    """The last transitions of the replay, and targets near their returns."""
     batch = made.codec.unpacked(made.replay.storage[len(made.replay) - number :].clone())
     target = made.reward_scale * batch["next", "reward"][:, 0]
     return batch, target + torch.linspace(-2, 2, number)
@@ -172,7 +170,6 @@ class Watched:
         made._play = lambda packer: (self.players.append((packer.items, packer.places)), play(packer))[1]  # type: ignore[method-assign, assignment]
 
     def watch(self) -> Tensor:
-        """An update, seen from outside."""
         assert self.made.trainer.global_step == len(self.rates)
         before = {name: weight.clone() for name, weight in self.made.networks.state_dict().items()}
         loss = self.update()
@@ -244,7 +241,6 @@ class NaiveTargets:
         made.worker_loss = self.checked  # type: ignore[method-assign]
 
     def checked(self, batch: TensorDictBase, target: Tensor) -> Tensor:
-        """The loss, once its target has been found right."""
         with torch.no_grad():
             wanted = torch.stack([self.target(row) for row in batch])
         assert_near(target, wanted)
@@ -313,7 +309,6 @@ def test_whole_episodes_need_no_targets(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module", params=[4, 2], ids=["whole episodes", "bootstrapped"])
 def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """Changes of a module, and everything that its run in one go consists of."""
     changes, folder = {"n_steps": request.param, "updates_per_step": 1}, tmp_path_factory.mktemp("whole")
     fit(module(**changes), folder, 10, EpisodeCheckpoint())
     return changes, everything(last(folder))

@@ -20,8 +20,6 @@ WEIGHT = "agent.policy.module.0.module.stem.weight"
 
 
 class Notes(Callback):
-    """Keeps a weight after every training step, and as validation finds it."""
-
     def __init__(self) -> None:
         self.trained: list[torch.Tensor] = []
         self.validated: list[torch.Tensor] = []

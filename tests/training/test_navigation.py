@@ -16,7 +16,6 @@ from torchrl_gpu.training.collect.rollout import EpisodeMeter
 
 
 def trained(module: OffPolicy, folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> OffPolicy:
-    """The module after a run."""
     return tiny.fit(module, folder, max_steps, *callbacks, data_module=worlds(), **changes)  # type: ignore[arg-type]
 
 

@@ -62,7 +62,6 @@ def agent_of(kind: str) -> dict[str, Any]:
 def module(
     kind: str = "packing", *, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = None, **changes: Any
 ) -> OnPolicy:
-    """A module that is small in every respect; a training step is four updates."""
     torch.manual_seed(7)
     arguments: dict[str, Any] = {"rollout_steps": 4, "epochs": 2, "minibatches": 2, "optimizer": Adam} | changes
     return OnPolicy(env_of(kind, **(env or {})), partial(PPO, **agent_of(kind) | (agent or {})), **arguments)
@@ -75,7 +74,6 @@ def trained(made: OnPolicy, folder: Path, kind: str, max_steps: int = 8, *callba
 
 
 def spied(made: OnPolicy) -> tuple[list[TensorDictBase], list[TensorDictBase]]:
-    """Rollouts and minibatches of a run, as they come."""
     samples: list[TensorDictBase] = []
     batches: list[TensorDictBase] = []
     estimate, losses = made.agent.estimate, made.agent.losses
@@ -226,7 +224,6 @@ class Graphs:
 
     @property
     def made(self) -> tuple[int, int]:
-        """How many of each."""
         return self.learning.made, self.updates.made
 
 

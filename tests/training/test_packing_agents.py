@@ -28,14 +28,12 @@ TARGETS = {"targets": SoftTargets(0.1)}
 
 
 def rainbow(space: AgentSpace, **changes: Any) -> Rainbow:
-    """With few atoms, over the utilizations that there are."""
     network, exploration = partial(PlacementAtoms, num_atoms=7, channels=4, blocks=1), EpsilonGreedy(0.5, 0.0, 400)
     arguments = {"v_min": 0.0, "v_max": 1.0, "exploration": exploration}
     return Rainbow(space, network=network, **{**arguments, **TARGETS, **changes})
 
 
 def iqn(space: AgentSpace, **changes: Any) -> IQN:
-    """With few τ."""
     network = partial(PlacementQuantiles, channels=4, blocks=1)
     arguments = {"num_taus": 4, "acting_taus": 4, "exploration": EpsilonGreedy(frames=400)}
     return IQN(space, network=network, **{**arguments, **TARGETS, **changes})
@@ -46,7 +44,6 @@ every = pytest.mark.parametrize("name", AGENTS)
 
 
 def module(name: str, **changes: Any) -> OffPolicy:
-    """A run that is small in every respect."""
     return tiny.module(make=AGENTS[name], **changes)
 
 
@@ -65,7 +62,6 @@ def test_its_policy_chooses_what_is_legal(tmp_path: Path, name: str) -> None:
 
 
 def spied(made: OffPolicy) -> list[tuple[float, TensorDictBase]]:
-    """The exponent and the batch of every update that is made from now on."""
     seen, losses = [], made.agent.losses
 
     def watched(batch: TensorDictBase) -> dict[str, Tensor]:

@@ -33,7 +33,6 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `ranks.main` left, of runs that one process had begun among others."""
     path = tmp_path_factory.mktemp("ranks")
     cases.write_rows(path)
     for name in (*cases.CROSSING, "afterstates"):
@@ -62,7 +61,6 @@ def node_of(rank: int, port: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def told(folder: Path) -> list[dict[str, Any]]:
-    """What each process said of its runs."""
     return [json.loads((folder / f"told-{rank}.json").read_text()) for rank in (0, 1)]
 
 

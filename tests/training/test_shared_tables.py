@@ -46,7 +46,6 @@ def memory_of(room: int, processes: int) -> mmap.mmap:
 
 
 def as_processes(processes: int, run: Any) -> None:
-    """Runs `run(rank)` in as many threads, and raises what one of them does."""
     problems: list[BaseException] = []
 
     def one(rank: int) -> None:
@@ -196,8 +195,6 @@ def test_one_that_does_not_come_is_waited_for_no_longer_than_that(monkeypatch: p
 
 def test_where_no_memory_can_be_shared_there_are_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     class Two:
-        """Of two processes, the second of which is on another machine."""
-
         all_reduce = staticmethod(lambda values: None)
         get_rank, get_world_size = staticmethod(lambda: 0), staticmethod(lambda: 2)
         broadcast_object_list = staticmethod(lambda told: None)

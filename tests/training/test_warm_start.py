@@ -18,7 +18,6 @@ LAYERS = 14  # tensors of a network with one block
 
 
 def cloned(path: Path, **changes: Any) -> nn.Module:
-    """What cloning leaves in a checkpoint."""
     torch.manual_seed(11)
     space = AgentSpace.of(tiny.packing_env())
     network = PlacementScores(space, **{"channels": 4, "blocks": 1, **changes})

@@ -25,19 +25,16 @@ REPLAY = ("capacity", "prioritized", "alpha", "beta", "beta_updates", "storage")
 
 
 def with_replay(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a run, those of its replay among them, as the run takes them."""
     replay = partial(DeviceReplay, **{name: arguments[name] for name in REPLAY if name in arguments})
     return {name: value for name, value in arguments.items() if name not in REPLAY} | {"replay": replay}
 
 
 def packing_env(num_envs: int = 8, **changes: Any) -> PackingEnv:
-    """Bins of 5×5×5 cells for boxes with sides from 1 to 3."""
     arguments = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5, "items": RandomBoxes(1, 3), "include": ("z_map",)}
     return PackingEnv(num_envs, **{**arguments, "device": "cpu", "seed": 3, **changes})
 
 
 def dqn(given: PackingEnv | AgentSpace, **changes: Any) -> DQN:
-    """An agent of an environment or its space, with a narrow network."""
     space = given if isinstance(given, AgentSpace) else AgentSpace.of(given)
     arguments = {"network": partial(PlacementScores, channels=4, blocks=1), "targets": SoftTargets(0.1)}
     return DQN(space, **{**arguments, "exploration": EpsilonGreedy(frames=400), **changes})
@@ -62,13 +59,11 @@ def module(
 
 
 def data(**changes: Any) -> PackingEpisodes:
-    """Few episodes and short epochs."""
     few = {"steps_per_epoch": 3, "num_episodes": 5, "num_val_episodes": 4, "batch_size": 5, "pictures": False}
     return PackingEpisodes(**few | changes)
 
 
 def trainer(folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> Trainer:
-    """A quiet trainer on the CPU."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
     quiet |= {"accelerator": "cpu", "enable_checkpointing": bool(callbacks), "log_every_n_steps": 1}
     return Trainer(default_root_dir=folder, max_steps=max_steps, callbacks=list(callbacks), **quiet | changes)
@@ -84,7 +79,6 @@ def fit(
     seed: int = 1,
     **changes: Any,
 ) -> Run:
-    """The module after a run from a seed, or after what follows a checkpoint."""
     seed_everything(seed, verbose=False)
     runner = trainer(folder, max_steps, *callbacks, **changes)
     runner.fit(module, datamodule=data_module or data(), ckpt_path=ckpt_path, weights_only=True)

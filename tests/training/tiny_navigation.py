@@ -53,7 +53,6 @@ def marine_env(version: str = "v2", num_envs: int = 4, **changes: Any) -> Marine
 def navigation(
     name: str = "IQN", *, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = None, **changes: Any
 ) -> OffPolicy:
-    """A module that is small in every respect; `agent` and `env` change the arguments of those."""
     arguments: dict[str, Any] = {"batch_size": 16, "capacity": 400, "warmup_frames": 48}
     arguments |= {"rollout_steps": 2, "updates_per_step": 2}
     torch.manual_seed(7)
@@ -66,6 +65,5 @@ def navigation(
 
 
 def worlds(**changes: Any) -> NavigationWorlds:
-    """Two short worlds of each row that is trained on."""
     small = {"steps_per_epoch": 3, "worlds_per_level": 2, "val_worlds_per_level": 2, "pictures": False, "batch_size": 4}
     return NavigationWorlds(**small | {"test_levels": "own", "val_levels": "own", "max_steps": 12} | changes)  # type: ignore[arg-type]

@@ -17,7 +17,6 @@ from torchrl_gpu.training import HierarchicalPacking
 
 
 def short_env(num_envs: int = 3, **changes: Any) -> PackingEnv:
-    """Episodes of at most four items, three of them in sight."""
     return solids_env(num_envs, **{"num_items": 4, "visible_items": 3, **changes})
 
 
@@ -32,7 +31,6 @@ def tiny_networks() -> PackerNetworks:
 
 
 def module(*, env: dict[str, Any] | None = None, **changes: Any) -> HierarchicalPacking:
-    """A module that is small in every respect; `env` changes the arguments of the environment."""
     periods: dict[str, Any] = {"worker_updates": 4, "manager_period": 2, "rollout_steps": 2, "updates_per_step": 2}
     sizes: dict[str, Any] = {"batch_size": 6, "capacity": 90, "warmup_frames": 18, "n_steps": 4}
     adam = partial(torch.optim.Adam, lr=1e-3)

@@ -86,7 +86,6 @@ def test_the_last_play_is_kept_with_a_world_of_every_row() -> None:
 
 
 def lines_of(shown: Table) -> dict[tuple[str, str], dict[str, str]]:
-    """Cells of each line by column, under its row of the curriculum and its policy."""
     columns = [list(column.cells) for column in shown.columns]
     lines, level = {}, ""
     for first, policy, *figures in zip(*columns, strict=True):
@@ -126,7 +125,6 @@ def test_nobody_arrived() -> None:
 
 
 def quick(suite: NavigationSuite) -> NavigationResults:
-    """Something to make a table of, without hundreds of steps."""
     short = NavigationSuite(suite.env.like(1, max_steps=1), False)
     return short.play(homing(short.env))
 
@@ -183,7 +181,6 @@ def test_published_figures_only_where_the_test_is_the_same() -> None:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[NavigationSuite, Path, dict[str, float]]:
-    """A comparison with pictures, of few worlds."""
     folder = tmp_path_factory.mktemp("suite") / "run"
     suite = small_suite(max_steps=70, pictures=True)
     return suite, folder, suite.compare(homing(suite.env), folder, "homing", {"idle": always(IDLE)})

@@ -32,7 +32,6 @@ def solids_env(num_envs: int = 4) -> PackingEnv:
 
 
 def packed(values: torch.Tensor, **changes: Any) -> PackingResults:
-    """Results with the same values in every column."""
     names = ("utilization", "num_packed", "compactness", "pyramidality")
     return PackingResults(**{name: values for name in names} | changes)
 
@@ -106,7 +105,6 @@ def scores_of(results: PackingResults) -> dict[str, torch.Tensor]:
 
 
 def packers(env: PackingEnv) -> dict[str, Policy]:
-    """Rules, draws, and networks with weights that decide something."""
     networks = narrow()
     torch.manual_seed(1)
     with torch.no_grad():

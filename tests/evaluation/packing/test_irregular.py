@@ -110,7 +110,6 @@ def tables_of(run: HierarchicalPacking, seed: int = 5, batch_size: int = 2, **op
 
 
 def rows_of(table: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """The cases of every column but the rate, by method."""
     return {
         row["method"]: {name: c["cases"] for name, c in row["columns"].items() if name != "objects/s"}
         for row in table["methods"]

@@ -60,8 +60,6 @@ def test_the_first_sequence_is_counted_from_the_same_place() -> None:
 
 
 class Knowing(PlacementHeuristic):
-    """A policy that says what it knows."""
-
     knows = "the distribution"
 
     def choose(self, placements: Placements) -> torch.Tensor:

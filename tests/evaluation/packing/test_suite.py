@@ -37,7 +37,6 @@ def test_names_of_scores_are_known_before(judge: str) -> None:
 
 
 def sequence_of(env: PackingEnv, index: int) -> list[int]:
-    """Items of the first episode of an environment, in order."""
     key = env.item_sequences.begin(env.seed, torch.tensor([index]), torch.tensor([0]))
     return env.item_sequences.items(key, torch.arange(env.num_items)[None])[0].tolist()
 
@@ -149,7 +148,6 @@ def test_the_table_is_sorted_and_says_what_it_says() -> None:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[PackingSuite, Path, dict[str, float]]:
-    """A comparison with pictures, of very few episodes."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("suite") / "run"
     suite = PackingSuite(packing_env(3))

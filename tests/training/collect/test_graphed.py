@@ -36,8 +36,6 @@ STEPS = 6
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes down every operator with the tensors that it read and gave."""
-
     def __init__(self) -> None:
         super().__init__()
         self.tape: list[tuple[Any, Any, Any, Any]] = []
@@ -48,7 +46,6 @@ class _Recorder(TorchDispatchMode):
         return out
 
     def replay(self) -> None:
-        """Every operator again, into the memory of the first time."""
         with torch.no_grad():
             for func, args, kwargs, out in self.tape:
                 tree_map(_copy_into, out, func(*args, **kwargs))
@@ -106,7 +103,6 @@ by_graphs = pytest.mark.parametrize(
 
 
 def explorer(env: PackingEnv, epsilon: float = 0.5) -> Any:
-    """An exploring agent, the same at each call."""
     with torch.random.fork_rng():
         torch.manual_seed(11)
         agent = dqn(env, exploration=EpsilonGreedy(1.0, 0.0))
@@ -170,8 +166,6 @@ def test_nothing_is_read_back() -> None:
 
 
 class Copies(TorchDispatchMode):
-    """Counts copies between tensors that are there already."""
-
     count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -404,15 +398,12 @@ def test_an_error_after_an_operator_that_went_well_says_which() -> None:
 
 
 def fails(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
-    """A capture that breaks off when the steps have been played."""
     with same_random_numbers(device), NoHostReads(), operator_named():
         body()["action"].sum().item()
     raise AssertionError
 
 
 def fails_at_launch(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
-    """A graph that cannot be launched."""
-
     def replay() -> None:
         raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported elsewhere")
 

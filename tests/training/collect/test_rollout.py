@@ -122,8 +122,6 @@ def robots_env(seed: int = 4) -> MarineNavEnv:
 
 
 def under_way(env: MarineNavEnv) -> Policy:
-    """Full ahead towards the goal, and nothing for those that take no part."""
-
     def policy(seen: TensorDictBase) -> TensorDictBase:
         active = seen["robots", "active"].squeeze(-1)
         return acted(env, seen, torch.where(active, homing_action(env, seen), IDLE))
@@ -141,7 +139,6 @@ LANES: dict[Any, int] = {rollout: 4, robots_rollout: 3 * ROBOTS}
 
 
 def transitions_of(make: Any, chunks: list[int], n_steps: int) -> TensorDictBase:
-    """(N or N·R, T) transitions of a run in chunks of so many steps."""
     made, policy = make(n_steps)
     parts = [made.collect(policy, steps)[0] for steps in chunks]
     return torch.cat([part.unflatten(0, (LANES[make], len(part) // LANES[make])) for part in parts if len(part)], 1)

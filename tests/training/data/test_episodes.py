@@ -22,7 +22,6 @@ from torchrl_gpu.training.data.episodes import StepLoader, single_batch, suite_o
 
 
 def connected(env: Any, data: Episodes | None = None) -> Trained:
-    """A module and, where there is one, a data module, as the Trainer connects them."""
     runner, module = trainer(Path("unused")), Trained(env)
     runner.strategy.connect(module)
     module.trainer = runner
@@ -103,8 +102,6 @@ def test_an_epoch_of_steps() -> None:
 
 
 class Counted(LightningModule):
-    """Notes the steps of each epoch, and validations."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer, self.automatic_optimization = torch.nn.Linear(1, 1), False

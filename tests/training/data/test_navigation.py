@@ -20,15 +20,12 @@ SMALL = {"worlds_per_level": 2, "val_worlds_per_level": 1}
 
 
 class Trained(LightningModule):
-    """What a data module sees of a module that trains."""
-
     def __init__(self, env: Any) -> None:
         super().__init__()
         self.__dict__["env"] = env
 
 
 def connected(worlds: NavigationWorlds, env: Any) -> NavigationWorlds:
-    """As the Trainer connects it with a module."""
     runner = trainer(Path("unused"))
     runner.strategy.connect(Trained(env))
     worlds.trainer = runner

@@ -16,7 +16,6 @@ from torchrl_gpu.training import PackingEpisodes
 
 
 def connected(episodes: PackingEpisodes, env: dict[str, Any] | None = None) -> PackingEpisodes:
-    """As the Trainer connects it with a module."""
     runner = trainer(Path("unused"))
     runner.strategy.connect(module(env=env))
     episodes.trainer = runner
@@ -35,7 +34,6 @@ def test_the_environment_is_like_the_one_of_training() -> None:
 
 
 def items_of(env: Any, number: int) -> list[list[int]]:
-    """Of the first episode of so many environments."""
     key = env.item_sequences.begin(env.seed, torch.arange(number), torch.zeros(number, dtype=torch.int64))
     return env.item_sequences.items(key, torch.arange(env.item_sequences.length).expand(number, -1)).tolist()
 

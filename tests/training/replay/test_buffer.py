@@ -28,7 +28,6 @@ CPU = torch.device("cpu")
 
 
 def transitions(first: int, number: int) -> TensorDict:
-    """Transitions that can be told apart by `obs`."""
     obs = torch.arange(first, first + number).float().unsqueeze(-1)
     after = {"obs": obs + 0.5, "done": obs.long() % 3 == 0}
     return TensorDict({"obs": obs, "next": after}, batch_size=[number], device=CPU)
@@ -185,7 +184,6 @@ def masked(is_prioritized: bool, capacity: int = 10, batch_size: int = 64) -> Te
 
 
 def drawn(replay: TensorDictReplayBuffer, batches: int = 20) -> set[float]:
-    """Which transitions some batches hold."""
     return set(torch.cat([replay.sample()["obs"] for _ in range(batches)]).flatten().tolist())
 
 
@@ -281,12 +279,10 @@ def test_sums_are_restored_as_they_were_rounded() -> None:
 
 
 def save_replay(replay: TensorDictReplayBuffer, path: Path) -> None:
-    """As part of a checkpoint."""
     write_whole(replay_state(replay), path)
 
 
 def load_replay(replay: TensorDictReplayBuffer, path: Path, entries: Any = None) -> None:
-    """Likewise."""
     restore_replay(replay, read_archive(path, "replay"), f"replay {path}", entries)
 
 

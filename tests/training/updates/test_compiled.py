@@ -36,7 +36,6 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compiles_to(function: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.compile makes something else of losses."""
     monkeypatch.setattr(torch, "compile", lambda losses, **options: lambda batch: function(losses(batch)))
 
 

@@ -48,8 +48,6 @@ def capture(body: Body, device: torch.device) -> Graph:
 
 
 class Counting:
-    """Counts graphs."""
-
     made = 0
 
     def __call__(self, body: Body, device: torch.device) -> Graph:
@@ -58,7 +56,6 @@ class Counting:
 
 
 def agent_of(name: str, **changes: Any) -> Agent:
-    """The same agent at each call."""
     torch.manual_seed(7)
     space = AgentSpace.of(marine_env("v2" if name in DISCRETE else "v3"))
     return AGENTS[name](space, **{"n_steps": 3, "targets": SoftTargets(0.1), **changes})
@@ -87,15 +84,12 @@ def transitions(name: str) -> TensorDictBase:
 
 
 def batches(name: str, number: int) -> list[TensorDictBase]:
-    """Of 16 transitions each."""
     return [transitions(name)[16 * k : 16 * (k + 1)].clone() for k in range(number)]
 
 
 def eager(
     agent: Agent, optimizer: Optimizer, max_norm: float | None = MAX_NORM
 ) -> Callable[[TensorDictBase, int], dict[str, Tensor]]:
-    """What an update is."""
-
     def update(batch: TensorDictBase, number: int) -> dict[str, Tensor]:
         optimizer.zero_grad()
         losses = agent.losses(batch)
@@ -117,7 +111,6 @@ def graphed(
 
 
 def everything_of(agent: Agent, optimizer: Optimizer) -> dict[str, Any]:
-    """All that is trained, as it is now."""
     weights = {key: value for key, value in agent.state_dict().items() if isinstance(value, Tensor)}
     state = {"agent": weights, "optimizer": optimizer.state_dict()["state"], "random": torch.get_rng_state()}
     return torch.utils._pytree.tree_map_only(Tensor, torch.clone, state)
@@ -134,7 +127,6 @@ class Pair:
         self.number = 0
 
     def update(self, batch: TensorDictBase) -> None:
-        """An update of both, which must be the same bit by bit."""
         self.number += 1
         ends = []
         for update, agent, optimizer in zip(self.updates, self.agents, self.optimizers, strict=True):
@@ -307,7 +299,6 @@ def test_batches_of_another_size_or_with_fewer_keys_count() -> None:
 
 
 def fails(body: Body, device: torch.device) -> Graph:
-    """A capture that breaks off when the update has been made."""
     with same_random_numbers(device):
         body()
     raise RuntimeError("GraphedUpdate: want losses; got aten._local_scalar_dense:\nit waits")
@@ -360,8 +351,6 @@ def test_it_leaves_no_gradients(how: Any) -> None:
 
 
 class Counter(Optimizer):
-    """Counts its steps on the host."""
-
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, {"lr": lr})
 
@@ -440,7 +429,6 @@ def run(folder: Path, name: str, max_steps: int = 6, **changes: Any) -> OffPolic
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    """What makes graphs in every run."""
     counting = Counting()
     monkeypatch.setattr(agent_run, "GraphedUpdate", partial(GraphedUpdate, capture=counting))
     return counting

@@ -17,7 +17,6 @@ OPTIMIZERS = [torch.optim.Adam, torch.optim.RMSprop, partial(torch.optim.Adam, f
 
 
 def stepped(weight: nn.Parameter, make: type[Optimizer] = torch.optim.Adam) -> Optimizer:
-    """An optimizer of a weight that has made a step."""
     optimizer = make([weight])  # type: ignore[call-arg]
     weight.grad = torch.ones_like(weight)
     optimizer.step()
