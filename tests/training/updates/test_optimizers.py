@@ -76,34 +76,19 @@ def scaler_of(scale: float) -> torch.amp.GradScaler:
     return scaler
 
 
-def test_by_hand() -> None:
-    weights = weights_with([3.0, 0.0], [4.0])  # norm 5
-    clip_gradients(weights, 2.5)
-    assert gradients_of(weights) == [[pytest.approx(1.5), 0.0], [pytest.approx(2.0)]]
-
-
-def test_what_is_short_is_left() -> None:
-    weights = weights_with([3.0, 0.0], [4.0])
-    clip_gradients(weights, 6.0)
-    assert gradients_of(weights) == [[3.0, 0.0], [4.0]]
-
-
-def test_the_norm_is_that_of_unscaled_gradients() -> None:
-    weights = weights_with([3.0 * 64, 0.0], [4.0 * 64])
-    clip_gradients(weights, 2.5, scaler_of(64.0))
-    assert gradients_of(weights) == [[pytest.approx(1.5 * 64), 0.0], [pytest.approx(2.0 * 64)]]
+@pytest.mark.parametrize(("most", "scale", "left"), [(2.5, None, 0.5), (6.0, None, 1.0), (2.5, 64.0, 0.5)])
+def test_by_hand(most: float, scale: float | None, left: float) -> None:
+    large = scale or 1.0
+    weights = weights_with([3.0 * large, 0.0], [4.0 * large])  # norm 5, once unscaled
+    weights.append(nn.Parameter(torch.zeros(2)))  # without a gradient
+    clip_gradients(weights, most, None if scale is None else scaler_of(scale))
+    assert gradients_of(weights) == [[pytest.approx(3.0 * large * left), 0.0], [pytest.approx(4.0 * large * left)]]
 
 
 def test_what_overflowed_is_still_seen_as_such() -> None:
     weights = weights_with([float("inf"), 1.0])
     clip_gradients(weights, 2.5, scaler_of(64.0))
     assert not weights[0].grad.isfinite().all()  # type: ignore[union-attr]
-
-
-def test_weights_without_gradients_are_passed_over() -> None:
-    weights = [*weights_with([3.0, 4.0]), nn.Parameter(torch.zeros(2))]
-    clip_gradients(weights, 1.0)
-    assert weights[1].grad is None
 
 
 @pytest.mark.parametrize("scaled", [False, True])
