@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests import forks
+from tests.cli.serving import Serving
 from tests.test_end_to_end import small
 from torchrl_gpu import cli
 from torchrl_gpu.cli import play
@@ -32,37 +29,12 @@ pytest.importorskip("av")
 JPEG = b"\xff\xd8\xff"
 
 
-class Serving:
-    """`torchrl-gpu serve` of a heuristic, at any port, with a token from the environment."""
-
-    def __init__(self, log: Path) -> None:
-        words = ["serve", *small("packing_dqn.yaml"), "--port", "0", "--speed", "50"]
-        self.log, token = log, {"TORCHRL_GPU_TOKEN": "sesame"}
-        self.process = forks.start(cli.main, words, "torchrl-gpu", log=log, environment=token)
-
-    def says(self, pattern: str) -> re.Match[str]:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            if self.log.exists() and (found := re.search(f"^{pattern}\n", self.log.read_text(), re.MULTILINE)):
-                return found
-            assert self.process.is_alive(), self.log.read_text()
-            time.sleep(0.01)
-        raise AssertionError(self.log.read_text())
-
-    def ends(self) -> list[str]:
-        assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGTERM)
-        self.process.join(120)
-        assert self.process.exitcode == 0
-        return self.log.read_text().splitlines()
-
-
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Serving]:
-    made = Serving(tmp_path / "log")
-    yield made
-    made.process.kill()
-    made.process.join()
+    """`torchrl-gpu serve` of a heuristic, at any port, with a token from the environment."""
+    words = ["serve", *small("packing_dqn.yaml"), "--port", "0", "--speed", "50"]
+    with Serving(words, tmp_path / "log", TORCHRL_GPU_TOKEN="sesame") as made:
+        yield made
 
 
 def asked(url: str) -> urllib.request.Request:

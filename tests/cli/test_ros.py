@@ -3,8 +3,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.cli.serving import Serving
 from tests.policies import checkpoints
 from tests.streaming.ros2.robots import MESSAGES, until
 from torchrl_gpu.cli import main
@@ -30,12 +29,9 @@ def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path) -> None:
         f"policy: {path}\ndevice: cpu\nobservation_topic: /sink\nsafe_action: [0.0, 1.0]\nmax_age: 60.0\n"
         f"action_names: [speed, care]\ntransport: cyclonedds\ndomain: {DOMAIN}\nserver: {{port: 0}}\n"
     )
-    command = [sys.executable, "-m", "torchrl_gpu.cli", "ros", "--config", str(config), "--rate", "20"]
-    environment = os.environ | {"ROS_LOCALHOST_ONLY": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as run:
-        assert run.stdout is not None
-        line = run.stdout.readline()
-        assert re.fullmatch(r"ros: SAC on cpu, actions to /policy/action, watch at http://127.0.0.1:\d+/\n", line), line
+    words = ["ros", "--config", str(config), "--rate", "20"]
+    with Serving(words, tmp_path / "log", ROS_LOCALHOST_ONLY="1") as run:
+        run.says(r"ros: SAC on cpu, actions to /policy/action, watch at http://127.0.0.1:\d+/")
         robot, came = CycloneDds(DOMAIN, loopback=True), threading.Event()
         actions: list[dict[str, float]] = []
 
@@ -50,19 +46,15 @@ def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path) -> None:
         sent = MESSAGES.floats([0.1] * 6)
         until(lambda: robot.publish("/sink", FLOATS, sent) or actions[-1]["safe"] == 0)
         for _ in range(20):  # one after the other: some are taken together
-            run.send_signal(signal.SIGHUP)
-        assert run.stdout.readline() == f"ros: SAC of {path} decides now\n"
+            run.tell(signal.SIGHUP)
+        run.says(rf"ros: SAC of {path} decides now")
         path.write_text("no checkpoint")
-        run.send_signal(signal.SIGHUP)
-        said = f"ros: SAC of {path} decides now\n"
-        while said == f"ros: SAC of {path} decides now\n":  # of those above
-            said = run.stdout.readline()
-        assert said.startswith("ros: the policy before goes on; policy ")
+        run.tell(signal.SIGHUP)
+        run.says("ros: the policy before goes on; policy .*")
         at = len(actions)
         until(lambda: robot.publish("/sink", FLOATS, sent) or any(each["safe"] == 0 for each in actions[at:]))
-        run.send_signal(signal.SIGTERM)
-        assert re.fullmatch(r"ros: \d+ actions, \d+ safe ones; no error\n", run.stdout.readline())
-        assert run.wait(120) == 0
+        *_, line = run.ends()
+        assert re.fullmatch(r"ros: \d+ actions, \d+ safe ones; no error", line)
         until(lambda: actions[-1]["safe"] == 1)
         robot.close()
 
