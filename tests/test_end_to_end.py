@@ -224,9 +224,7 @@ def test_a_seed_decides_a_run(checkpoint: str, tmp_path: Path) -> None:
 # -- every shipped config --
 
 
-def test_irregular_items_from_fit_to_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_irregular_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     args, run = small("packing_irregular.yaml", max_steps=4), tmp_path / "runs" / "packing_irregular"
     with Deterministic():
@@ -254,9 +252,7 @@ def test_every_shipped_packing_run(name: str, tmp_path: Path, monkeypatch: pytes
         assert load_policy(last, "cpu").name == "BC"
 
 
-def test_real_orders_with_what_was_learned_on_small_bins(
-    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_real_orders_after_small_bins(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_orders(tmp_path / "orders.json")
     args = [*small("packing_orders.yaml"), f"--data.sequences={tmp_path / 'orders.json'}", "--ckpt_path", checkpoint]
     assert cli.main(["test", *args, f"--trainer.default_root_dir={tmp_path}"]) is None

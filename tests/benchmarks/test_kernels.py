@@ -58,9 +58,7 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "% copy" in capsys.readouterr().out
 
 
-def test_nothing_is_timed_while_parity_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parity_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(kernel_parity, "_unlike", lambda *args: "z_map differs in 1 of 2 entries")
     assert command.main([*SMALL, "--output", str(tmp_path / "kernels.json")]) == 1
     said = capsys.readouterr()

@@ -202,9 +202,7 @@ def best_step(folder: Path) -> int:
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("max", 1.0), ("min", -1.0)])
-def test_a_run_that_goes_on_from_an_older_checkpoint_keeps_a_better_best(
-    tmp_path: Path, mode: Any, sign: float
-) -> None:
+def test_a_run_from_an_older_checkpoint_keeps_a_better_best(tmp_path: Path, mode: Any, sign: float) -> None:
     def saving() -> EpisodeCheckpoint:
         return saver(monitor="val/luck", every_n_updates=6, mode=mode)
 
@@ -349,9 +347,7 @@ def test_two_runs_do_not_save_to_one_folder_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["write_whole", "publish", "strategies.SingleDeviceStrategy.save_checkpoint"])
-def test_what_is_interrupted_leaves_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_what_is_interrupted_leaves_that_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     fit(module(), tmp_path, 2, EpisodeCheckpoint())
     before = everything(last(tmp_path))
 
@@ -561,9 +557,7 @@ def test_a_run_that_is_asked_to_end_while_it_saves_saves_to_the_end(
     assert differences(everything(last(tmp_path / "rest")), straight) == []
 
 
-def test_a_folder_that_nothing_can_be_written_to_is_told_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_to_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(**options: Any) -> None:
         raise PermissionError(13, "Permission denied", str(options["dir"]))
 

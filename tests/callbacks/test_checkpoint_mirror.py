@@ -158,9 +158,7 @@ def test_without_anything_to_listen_to(tmp_path: Path) -> None:
         fit(module(), tmp_path, 2, CheckpointMirror("memory://x"))
 
 
-def test_the_command_line_goes_on_from_storage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"file://{tmp_path / 'bucket'}"
     mirrored = ["--trainer.callbacks+=torchrl_gpu.callbacks.CheckpointMirror", f"--trainer.callbacks.url={url}"]
     words = ["--trainer.logger=false", *mirrored]

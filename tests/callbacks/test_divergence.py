@@ -231,9 +231,7 @@ def test_a_run_goes_back_with_a_lower_rate(tmp_path: Path, monkeypatch: pytest.M
     assert all(value.isfinite().all() for value in weights if value.is_floating_point())
 
 
-def test_it_goes_back_so_often_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_back_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.warns(UserWarning, match="goes back") as told:
         assert cli.main(going_back("", most=1), "lightning") == cli.program.USER_ERROR

@@ -63,9 +63,7 @@ def command(folder: Path) -> list[str]:
     return ["fit", *small("packing_dqn.yaml"), *more]
 
 
-def test_a_requeued_job_goes_on_as_if_it_had_never_stopped(
-    slurm: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_requeued_job_goes_on(slurm: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(command(tmp_path / "straight")) is None
     calls = slurm(0)
     assert cli.main(command(tmp_path / "job")) == 143
@@ -78,9 +76,7 @@ def test_a_requeued_job_goes_on_as_if_it_had_never_stopped(
     assert not list((tmp_path / "job").rglob("hpc_ckpt*"))
 
 
-def test_a_job_that_ended_before_it_saved_anything_begins_anew(
-    slurm: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_without_a_save(slurm: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm(0)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
     assert cli.main(command(tmp_path)) is None
@@ -95,9 +91,7 @@ def test_where_slurm_refuses_the_run_goes_on(slurm: Callable[[int], Path], tmp_p
     assert everything(last(tmp_path))["global_step"] == 6
 
 
-def test_a_task_of_an_array_is_requeued_by_its_own_number(
-    slurm: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_of_an_array(slurm: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = slurm(0)
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "4700")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "11")

@@ -61,8 +61,6 @@ def test_sizes_that_are_none(size: Any) -> None:
         ({"choose": "failures", "by": "return"}, "want below to say which return is a failure"),
     ],
 )
-def test_what_would_fail_after_a_validation_is_told_before_training(
-    tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
+def test_what_would_fail_later_is_told_before_training(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fit(module(warmup_frames=10**9), tmp_path, 2, EpisodeMcap(**options))

@@ -111,9 +111,7 @@ def config(learner: str, env: str = "PackingEnv", **options: Any) -> dict[str, A
         (None, "want the weights of this OffPolicy; got none for strange$"),
     ],
 )
-def test_a_checkpoint_of_another_run_says_of_which(
-    content: dict[str, Any], tmp_path: Path, now: Any, said: str
-) -> None:
+def test_a_checkpoint_of_another_run_says_which(content: dict[str, Any], tmp_path: Path, now: Any, said: str) -> None:
     made = module()
     made.run_config, made.strange = now, torch.nn.Parameter(torch.zeros(3))
     record = {**content[ENTRY], "config": config("DQN", batch_size=3)}

@@ -64,9 +64,7 @@ def test_empty_storage_has_none(storage: CheckpointStorage, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("put", [0, 1, 1.5])
-def test_half_an_upload_is_never_taken(
-    storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: float
-) -> None:
+def test_half_uploads(storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: float) -> None:
     """Killed after so many of the two files."""
     here, there = tmp_path / "here", tmp_path / "there"
     storage.put(*saved(here, "last", 1.0))
@@ -151,9 +149,7 @@ def test_the_best_one_is_of_the_run_that_is_fetched(storage: CheckpointStorage, 
     assert [path.name for path in fetched] == ["last.ckpt"]
 
 
-def test_an_upload_that_fails_leaves_nothing_and_counts_for_nothing(
-    storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_that_fails(storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.put(*saved(tmp_path, "last", 1.0))
     files, root = storage._open()
     put_file = files.put_file
@@ -170,9 +166,7 @@ def test_an_upload_that_fails_leaves_nothing_and_counts_for_nothing(
     assert len(files.ls(root, detail=False)) == 1
 
 
-def test_two_that_remove_at_the_same_time(
-    storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_that_remove_at_once(storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for at_s in (1.0, 2.0, 3.0):
         storage.put(*saved(tmp_path, f"updates-{at_s:.0f}", at_s))
     listed = storage.found()

@@ -47,9 +47,7 @@ def test_the_command_writes_every_raw_timing(tmp_path: Path, capsys: pytest.Capt
     assert "GPU utilisation n/a" in printed
 
 
-def test_nothing_is_timed_while_parity_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parity_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(bench, "difference", lambda *args, **kwargs: "step 1: legal_mask differs")
     monkeypatch.setattr(bench, "measure", pytest.fail)
     output = tmp_path / "packing.json"

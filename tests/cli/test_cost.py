@@ -35,9 +35,7 @@ def test_a_given_rate(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1,000,000 updates at 0.25 updates/s: 1111.1 hours" in capsys.readouterr().out
 
 
-def test_a_trial_on_this_machine(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_here(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = [*SMALL, "--price", "0.44", "--seconds", "0.01", "--json"]
     assert cli.main(["cost", *words], "torchrl-gpu") is None
@@ -50,9 +48,7 @@ def test_a_trial_on_this_machine(
     assert list(tmp_path.iterdir()) == []  # a trial leaves nothing
 
 
-def test_the_rate_of_a_finished_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(tmp_path / "run" / "tensorboard" / "version_0"))

@@ -66,9 +66,7 @@ def test_a_file_of_the_protocol_s_boxes_is_played_one_item_ahead_as_the_suite_is
     assert played[0]["sequences"]["sha256"] == played[1]["sequences"]["sha256"]
 
 
-def test_a_file_of_other_boxes_is_not_played_by_what_comes_next(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_other_boxes_are_not_played_by_what_comes_next(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch.save([[[2, 2, 2], [6, 2, 2]]], tmp_path / "mine.pt")
     words = ["evaluate", "bpp10", "--device=cpu", "--protocol=cut2", "--policy", "cut2", "--candidates=2"]
     assert cli.main([*words, "--sequences", str(tmp_path / "mine.pt")], "torchrl-gpu") == 2

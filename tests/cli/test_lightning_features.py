@@ -240,9 +240,7 @@ def test_profiler(fit: Fit, profiler: str) -> None:
     check(fit({"profiler": profiler}), PROFILERS[profiler])
 
 
-def test_our_own_profiler_and_figures_of_the_machine(
-    fit: Fit, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_our_profiler_and_figures_of_the_machine(fit: Fit, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     profiler = "--trainer.profiler=torchrl_gpu.system.profiler.StepProfiler"
     stats = "--trainer.callbacks+=torchrl_gpu.callbacks.GpuStats"
     assert fit({"max_steps": 9, "logger": CSV}, None, profiler, stats) is None

@@ -65,9 +65,7 @@ def test_what_would_be_dropped_is_refused(error_of: Run, first: str, second: str
 @pytest.mark.parametrize(
     "args", [["--modle.env=3"], ["--weights_only=false"], ["--ckpt_path=no.ckpt"], ["--ckpt_path", "no.ckpt"]]
 )
-def test_what_the_arguments_alone_tell_is_said_before_lightning_is_loaded(
-    error_of: Run, args: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arguments_come_before_lightning(error_of: Run, args: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchrl_gpu.cli.lightning_cli.run", pytest.fail)
     assert "; got " in error_of(*args)
 

@@ -137,9 +137,7 @@ def test_help_says_what_viewers_can_do(capsys: pytest.CaptureFixture[str]) -> No
     assert "TORCHRL_GPU_TOKEN" in said
 
 
-def test_no_address_is_told_before_the_name_of_a_policy_is_known(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_known_before_addresses(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It came at once, and the error seventeen seconds later."""
 
     def load(*_: object) -> None:
@@ -154,7 +152,7 @@ def test_no_address_is_told_before_the_name_of_a_policy_is_known(
 
 
 @pytest.mark.parametrize("is_stopgap", [True, False])
-def test_that_nothing_is_trained_is_told(
+def test_untrained_is_told(
     is_stopgap: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played: Any = SimpleNamespace(name="random", is_stopgap=is_stopgap)

@@ -79,9 +79,7 @@ class Bridge:
         MemoryError(),
     ],
 )
-def test_whatever_fails_at_a_swap_leaves_the_policy_that_decides(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_swap_that_fails_changes_nothing(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     bridge: Any = Bridge(error)
     said = _swap(bridge, str(path), "cpu")

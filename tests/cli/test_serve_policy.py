@@ -41,9 +41,7 @@ def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--page"]])
-def test_the_page_shows_requests_where_that_is_asked_for(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_shows_requests_if_asked(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(_: object, **options: object) -> None:
         raise ValueError(f"page is {options['page']}")
 
@@ -54,9 +52,7 @@ def test_the_page_shows_requests_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize(("words", "wanted"), [([], 3), (["--threads", "2"], 2)])
-def test_threads_of_a_pass_are_torchs_where_none_are_asked_for(
-    words: list[str], wanted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_of_a_pass(words: list[str], wanted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     monkeypatch.setattr("torchrl_gpu.serving.server.policy_server", lambda *_, **__: 1 / 0)
@@ -132,9 +128,7 @@ def packer_checkpoint(folder: Path) -> Path:
     return folder / "packer.ckpt"
 
 
-def test_the_hierarchical_packer_is_served_with_the_config_of_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_packer_is_served_with_the_config_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served = []
 
     def made(policy: InferencePolicy, **_: object) -> None:

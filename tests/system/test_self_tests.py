@@ -70,9 +70,7 @@ def test_it_runs_again_when_what_it_depends_on_changes(tmp_path: Path) -> None:
         assert len(calls(tmp_path)) == min(number, 2)
 
 
-def test_forgotten_results_are_found_again_once(
-    tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forgotten_results_are_found_once(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_tests, "_reads_disk", True)  # and again when this test is over
     self_test("works", tmp_path).keep("an old failure")
     assert self_test("works", tmp_path).failure() == "an old failure"
@@ -85,9 +83,7 @@ def test_forgotten_results_are_found_again_once(
     assert len(list(empty_cache.iterdir())) == 1
 
 
-def test_without_a_subprocess_it_runs_here_and_is_not_kept(
-    tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_subprocess_it_runs_here(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert self_test("busy", tmp_path).failure() == "Unavailable: the device takes one process"  # here, too
     assert calls(tmp_path)[1] == os.getpid() != calls(tmp_path)[0]
     monkeypatch.setattr(sys, "executable", "")
@@ -155,9 +151,7 @@ def test_without_a_folder_results_last_as_long_as_the_process(tmp_path: Path, mo
     assert self_test("works", tmp_path).known_failure() is None
 
 
-def test_it_is_logged_once_and_warned_of_where_it_takes_long(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     with caplog.at_level(logging.INFO):
         self_test("works", tmp_path).failure()
         self_test("works", tmp_path).failure()

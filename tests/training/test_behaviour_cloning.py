@@ -85,9 +85,7 @@ def test_a_run_goes_on_bit_for_bit(bins: Path, tmp_path: Path) -> None:
     assert ours["agent_space"]["source"] == "PackingEnv"
 
 
-def test_a_run_that_goes_on_reads_every_byte_and_tells_what_is_new(
-    bins: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_resumed_run_reads_every_byte(bins: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def run(steps: int, batch_size: int, **changes: Any) -> None:
         module = choice()
         module.run_config = {"model": {"init_args": {"batch_size": batch_size}}}

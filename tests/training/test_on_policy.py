@@ -250,9 +250,7 @@ def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.parametrize("graphed", [False, True], ids=["plain", "graphs"])
-def test_a_run_that_goes_on_from_the_middle_ends_as_if_it_had_never_stopped(
-    tmp_path: Path, straight: tuple[str, Path, OnPolicy], graphs: Graphs, graphed: bool
-) -> None:
+def test_a_resumed_run(tmp_path: Path, straight: tuple[str, Path, OnPolicy], graphs: Graphs, graphed: bool) -> None:
     kind, folder, _ = straight
     middle = folder / "checkpoints" / "updates-8.ckpt"
     assert parts_of(middle) == []
@@ -284,9 +282,7 @@ def both(folder: Path, kind: str, max_steps: int, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("more", [1, 3])
-def test_a_rollout_that_is_not_learnt_to_its_end_is_learnt_an_update_at_a_time(
-    tmp_path: Path, graphs: Graphs, more: int
-) -> None:
+def test_the_end_of_a_rollout_is_learnt_an_update_at_a_time(tmp_path: Path, graphs: Graphs, more: int) -> None:
     both(tmp_path, "v3", 12 + more)
     assert graphs.made == (1, more > 1)
 

@@ -90,9 +90,7 @@ def test_two_resume_to_the_last_bit(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", cases.AVERAGED)
-def test_averaged_weights_are_the_same_everywhere_and_resume_exactly(
-    folder: Path, told: list[dict[str, Any]], name: str
-) -> None:
+def test_averaged_weights_agree_and_resume_exactly(folder: Path, told: list[dict[str, Any]], name: str) -> None:
     for rank in told:
         whole, rest = rank[f"average/{name}"], rank[f"average rest/{name}"]
         assert whole["agreed"] == [True] * cases.STEPS

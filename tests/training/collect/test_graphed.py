@@ -427,9 +427,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_without_a_graph_the_steps_run_one_by_one_and_a_line_says_why(
-    how: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_graph_steps_run_one_by_one_and_a_line_says_why(how: Any, caplog: pytest.LogCaptureFixture) -> None:
     env, twin = tiny_env(), tiny_env()
     policies = [PolicyWrapper(explorer(each)) for each in (env, twin)]
     play = graphed(env, policies[0], how)

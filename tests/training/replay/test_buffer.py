@@ -98,9 +98,7 @@ OPERATIONS = ["extend", "leave_out", "sample", "update", "reload", "empty"]
     seed=st.integers(0, 1000),
     operations=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(1, 9)), max_size=14),
 )
-def test_same_operations_as_the_naive_twin(
-    block: int, exponents: dict[str, float], seed: int, operations: list[tuple[str, int]]
-) -> None:
+def test_the_naive_twin(block: int, exponents: dict[str, float], seed: int, operations: list[tuple[str, int]]) -> None:
     with mock.patch.object(replay_module, "_BLOCK", block):
         ours, twin = prioritized(**exponents), NaiveReplay(10, **exponents)
     generator, added = np.random.default_rng(seed), 0
@@ -199,9 +197,7 @@ def test_what_is_left_out_is_never_drawn(is_prioritized: bool, shape: tuple[int,
 
 
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
-def test_what_is_left_out_is_not_drawn_by_the_least_or_largest_number(
-    monkeypatch: pytest.MonkeyPatch, number: float
-) -> None:
+def test_what_is_left_out_is_not_drawn_by_extreme_numbers(monkeypatch: pytest.MonkeyPatch, number: float) -> None:
     replay = masked(False, batch_size=4)
     index = replay.extend(transitions(0, 8))
     replay.sampler.leave_out(index, torch.tensor([1, 0, 1, 0, 0, 1, 0, 1]).bool())

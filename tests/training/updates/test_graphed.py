@@ -313,9 +313,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("broken", "name"), list(zip(BROKEN, ("Rainbow", "SAC", "SAC"), strict=True)))
-def test_without_a_graph_updates_are_the_plain_loop_and_a_line_says_why(
-    name: str, broken: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_graph_updates_are_the_plain_loop(name: str, broken: Any, caplog: pytest.LogCaptureFixture) -> None:
     pair = Pair(name, broken)
     for batch in batches(name, 4):
         pair.update(batch)

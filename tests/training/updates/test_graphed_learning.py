@@ -330,9 +330,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("kind", ["packing", "v3"])
-def test_without_a_graph_learning_is_the_plain_loop_and_a_line_says_why(
-    kind: str, broken: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_graph_learning_is_the_plain_loop(kind: str, broken: Any, caplog: pytest.LogCaptureFixture) -> None:
     pair = Pair(kind, broken, schedule=RATES)
     for number, steps in enumerate(rollouts(kind, 4), 1):
         pair.learn(steps)
