@@ -72,9 +72,8 @@ def test_the_batches_that_it_came_from_are_written(tmp_path: Path) -> None:
 
 def test_what_a_checkpoint_notices_is_told_in_full(tmp_path: Path) -> None:
     """The last update of a training step breaks the weights: its loss was whole, and the checkpoint comes first."""
-    with pytest.raises(
-        Diverged, match=r"got, by update 12, NaN .* does not save .*batches are in .*updates-8"
-    ) as raised:
+    wanted = r"got, by update 12, NaN .* does not save .*batches are in .*updates-8"
+    with pytest.raises(Diverged, match=wanted) as raised:
         fit(module(), tmp_path, 20, Poison(12), Divergence("back"), saver())
     assert raised.value.checkpoint == tmp_path / "checkpoints" / "updates-8.ckpt"
 

@@ -292,9 +292,8 @@ def test_an_action_that_is_not_legal_there(bins: Path, tmp_path: Path) -> None:
     row = int((~batch["action_mask"]).any(1).nonzero()[4])
     illegal = int((~batch["action_mask"][row]).nonzero()[0])
     path = spoilt(bins, tmp_path, **changed(bins, "action", row, illegal))
-    with pytest.raises(
-        ValueError, match=rf"want actions that are legal in this PackingEnv; got {illegal} in row {row}"
-    ):
+    wanted = rf"want actions that are legal in this PackingEnv; got {illegal} in row {row}"
+    with pytest.raises(ValueError, match=wanted):
         fit(module, data(path), tmp_path, 1)
 
 

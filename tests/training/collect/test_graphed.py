@@ -359,9 +359,8 @@ def test_steps_must_be_positive() -> None:
 def test_an_environment_that_reads_the_host_is_refused() -> None:
     pytest.importorskip("mujoco")
     env = tiny_env(stability_judge="physics")
-    with pytest.raises(
-        ValueError, match=r"never make the host wait, .*; got one that does: .*stability_judge='physics'"
-    ):
+    wanted = r"never make the host wait, .*; got one that does: .*stability_judge='physics'"
+    with pytest.raises(ValueError, match=wanted):
         graphed(env, DeepestBottomLeft(env))
 
 

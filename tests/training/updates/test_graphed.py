@@ -472,9 +472,8 @@ def test_a_run_in_bfloat16_by_graphs_is_the_same(tmp_path: Path, graphs: Countin
 
 def test_gradients_that_need_a_scaler_are_refused(tmp_path: Path) -> None:
     scaled = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
-    with pytest.raises(
-        ValueError, match=r"OffPolicy: graph_updates wants .* no scaler, .*; got 1, and precision 16-mixed"
-    ):
+    wanted = r"OffPolicy: graph_updates wants .* no scaler, .*; got 1, and precision 16-mixed"
+    with pytest.raises(ValueError, match=wanted):
         run(tmp_path, "IQN", graph_updates=True, plugins=[scaled])
 
 
