@@ -161,18 +161,10 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         return shown, {"policies": policies, "published": reported}
 
     def describe(self) -> dict[str, Any]:
-        env = self.env
-        return {
-            "version": env.version,
-            "rows": {str(row): level._asdict() for row, level in enumerate(env.levels)},
-            "num_worlds": self.num_episodes,
-            "max_steps": env.max_steps,
-            "end_on_collision": env.end_on_collision,
-            "actions": env.actions,
-            "sensor_noise": env.sensor_noise,
-            "seed": env.seed,
-            "device": str(env.device),
-        }
+        env, names = self.env, ("max_steps", "end_on_collision", "actions", "sensor_noise", "seed")
+        rows = {str(row): level._asdict() for row, level in enumerate(env.levels)}
+        settings = {name: getattr(env, name) for name in names} | {"device": str(env.device)}
+        return {"version": env.version, "rows": rows, "num_worlds": self.num_episodes} | settings
 
     def pictures(self, num: int, width: int) -> Tensor:
         trajectories = self._trajectories

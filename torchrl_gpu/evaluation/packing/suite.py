@@ -128,20 +128,12 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return {name: share for name, share, _ in PUBLISHED.get(key, ())}
 
     def describe(self) -> dict[str, Any]:
-        env = self.env
-        return {
-            "bin_size_m": list(env.bin_size),
-            "cells": list(env.bin.cells),
-            "grid_step": env.grid_step,
-            "items": env.items.path.name if isinstance(env.items, BoxSequences) else type(env.items).__name__,
-            **({} if self.played is None else {"unit": env.items.unit, "left_out": self.played.left_out}),
-            "num_items": env.num_items,
-            "orientations": env.orientations,
-            "stability": env.stability,
-            "visible_items": env.visible_items,
-            "seed": env.seed,
-            "device": str(env.device),
-        }
+        env, names = self.env, ("num_items", "orientations", "stability", "visible_items", "seed")
+        items = env.items.path.name if isinstance(env.items, BoxSequences) else type(env.items).__name__
+        bins = {"bin_size_m": list(env.bin_size), "cells": list(env.bin.cells), "grid_step": env.grid_step}
+        played = {} if self.played is None else {"unit": env.items.unit, "left_out": self.played.left_out}
+        settings = {name: getattr(env, name) for name in names} | {"device": str(env.device)}
+        return bins | {"items": items} | played | settings
 
     @cached_property
     def played(self) -> PlayedBoxes | None:
