@@ -24,7 +24,6 @@ from torchrl_gpu.training.collect import rollout
 from torchrl_gpu.training.collect.graphed import (
     Graph,
     GraphedRollout,
-    _abandon,
     operator_named,
     play_steps,
     same_random_numbers,
@@ -461,19 +460,6 @@ def test_a_few_environments_may_go_another_way(caplog: pytest.LogCaptureFixture)
         caplog.clear()
         graphed(env, DeepestBottomLeft(env), slips)(env.reset())
         assert len(caplog.records) == line
-
-
-def test_a_capture_that_broke_off_is_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[Any] = []
-
-    class Broken:
-        def reset(self) -> None:
-            done.append("reset")
-
-    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *which: done.append(("end", *which)), raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *which: done.append(("release", *which)), raising=False)
-    _abandon(Broken(), (0, 7), torch.device("cuda", 1))  # type: ignore[arg-type]
-    assert done == ["reset", ("end", 1, (0, 7)), ("release", 1, (0, 7))]
 
 
 # -- CUDA --
