@@ -30,11 +30,11 @@ from torchrl_gpu.policies.packing.heuristics import (
 
 SMALL = [
     "--model.env.bin_size=[0.24,0.24,0.24]",
-    "--model.env.resolution=24",
-    "--model.env.grid_step=3",
-    "--model.env.num_items=8",
+    "--model.env.resolution=16",
+    "--model.env.grid_step=2",
+    "--model.env.num_items=5",
     "--model.env.visible_items=3",
-    "--model.env.items.num_objects=12",
+    "--model.env.items.num_objects=8",
     "--model.networks.channels=[8,4]",
 ]
 QUICK = ["--device=cpu", "--cases=3", "--batch=2", "--timed=0", "--sets", "easy"]
@@ -79,7 +79,7 @@ def test_every_row(
     shown = capsys.readouterr().out
     rows = rows_of(result)
     assert list(rows) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, WORKER, MANAGER, BOTH]
-    assert "easy: K = 3 of 8 objects, 24 orientations, 24×24 cells, 3 cases" in shown
+    assert "easy: K = 3 of 5 objects, 24 orientations, 16×16 cells, 3 cases" in shown
     assert "…" not in shown
     assert all(name in shown for name in [*rows, *FIGURES, "objects/s", "ms/object"])
     for name, row in rows.items():
@@ -101,10 +101,10 @@ def test_what_is_written(evaluate: Callable[..., dict[str, Any]], capsys: pytest
     result = evaluate("--seed", "5")  # and without a checkpoint
     assert list(rows_of(result)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES]
     (table,) = result["tables"]
-    asked = {"visible_items": 3, "skip_unplaceable": False, "orientations": "cube", "resolution": 24}
+    asked = {"visible_items": 3, "skip_unplaceable": False, "orientations": "cube", "resolution": 16}
     assert table["setting"] == {"K": 3, **asked}
     assert (table["set"], table["cases"], table["batch"], table["reference"]) == ("easy", 3, 2, RULE)
-    assert (table["objects"]["num_objects"], table["objects"]["seed"]) == (12, 5)
+    assert (table["objects"]["num_objects"], table["objects"]["seed"]) == (8, 5)
     assert (result["seed"], table["episodes"]["seed"]) == (5, 5)
     assert result["config"]["test"]["model"]["init_args"]["env"]["init_args"]["items"]["init_args"]["seed"] == 1
     assert result["machine"]["versions"]["torch"] == metadata.version("torch")

@@ -184,7 +184,7 @@ def test_an_episode_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     ("options", "says"),
     [
         ({"choose": "odd"}, "choose must be one of all, worst, best, failures"),
-        ({"by": "profit"}, "by must be one of utilization, num_packed, return"),
+        ({"by": "profit"}, "by must be one of utilization, return"),
         ({"most": 0}, "most must be"),
         ({"size": (8, 64)}, "EpisodeRecorder: size must be"),
         ({"size": (64,)}, "EpisodeRecorder: size must be height and width"),
