@@ -100,7 +100,7 @@ def test_it_learns_to_pack(tmp_path: Path) -> None:
         return evaluate(environment(64, seed=99), made.policy_for(made.env)).utilization.mean().item()
 
     before = utilization()
-    fit(made, tmp_path, 60)
+    fit(made, tmp_path, 30)
     assert utilization() > before + 0.05
 
 

@@ -40,5 +40,4 @@ def test_sac_comes_to_the_best_policy(tmp_path: Path) -> None:
         made.agent.policy.network.net[-1].bias[:2] = torch.tensor([1.5, -1.5])
     assert earned() < 0.7 * env.optimum.reward
     trainer(tmp_path, 480).fit(made, Episodes(steps_per_epoch=30, num_val_episodes=2, pictures=False))
-    print("EARNED", earned() / env.optimum.reward)
     assert earned() > 0.96 * env.optimum.reward
