@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
+import platform
+import resource
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
+from tests import forks
 from torchrl_gpu.system import allocator
 
 
@@ -20,21 +24,21 @@ def test_without_mallopt_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> Non
     assert allocator.keep_freed_memory() is False
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is asked on Linux only")
-def test_freed_blocks_are_not_faulted_in_again() -> None:
-    program = """
-import resource, platform
-import torch
-from torchrl_gpu.system.allocator import keep_freed_memory
-kept = keep_freed_memory()
-assert kept or platform.libc_ver()[0] != "glibc"
-def touch():
+def touch() -> None:
     for _ in range(20):
-        a, b = torch.ones(1 << 20), torch.ones(1 << 20)  # 4 MiB each
-touch()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-touch()
-faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-assert not kept or faults < 1000, faults  # 40,960 pages were written
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
+        _, _ = torch.ones(1 << 20), torch.ones(1 << 20)  # 4 MiB each
+
+
+def keep_and_touch() -> None:
+    kept = allocator.keep_freed_memory()
+    assert kept or platform.libc_ver()[0] != "glibc"
+    touch()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    touch()
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert not kept or faults < 1000, faults  # 40,960 pages were written
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is asked on Linux only")
+def test_freed_blocks_are_not_faulted_in_again(tmp_path: Path) -> None:
+    assert forks.run(keep_and_touch, log=tmp_path / "log") == 0, (tmp_path / "log").read_text()
