@@ -221,9 +221,6 @@ def test_a_seed_decides_a_run(checkpoint: str, tmp_path: Path) -> None:
     assert not all(torch.equal(first[key], weights["b"][key]) for key in first)
 
 
-# -- every shipped config --
-
-
 def test_irregular_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     args, run = small("packing_irregular.yaml", max_steps=4), tmp_path / "runs" / "packing_irregular"
@@ -270,9 +267,6 @@ def test_real_orders_after_small_bins(checkpoint: str, tmp_path: Path, capsys: p
     assert best["num_packed"] == 2.5
 
 
-# -- what the user can mend is one line, with status 2 --
-
-
 @pytest.fixture
 def error_of(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """The one line that a word of the program says of arguments that are wrong."""
@@ -304,9 +298,6 @@ WRONG = [
 @pytest.mark.parametrize(("args", "message"), WRONG, ids=[args[0] for args, _ in WRONG])
 def test_wrong_arguments(error_of: Callable[..., str], args: list[str], message: str) -> None:
     assert message in error_of("fit", *args)
-
-
-# -- states and replays that no run could have written --
 
 
 def poisoned(checkpoint: str, folder: Path, where: str) -> list[str]:

@@ -68,9 +68,6 @@ def test_what_cpp_writes_into_is_made_in_one_place(name: str) -> None:
     assert len([each for each in made if each in UNFILLED]) == (name == "native/operators.py")
 
 
-# -- torch's defaults decide nothing ----------------------------------------------------------------------------------
-
-
 @contextmanager
 def other_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Another default dtype."""

@@ -117,9 +117,6 @@ def test_a_run_without_an_end(clock: Clock) -> None:
     assert Run(clock, max_steps=-1).step(2, 42, 10) == "42 updates, 00:02, env-steps/s=5"
 
 
-# -- small runs --
-
-
 class Screen(io.StringIO):
     def isatty(self) -> bool:
         return True

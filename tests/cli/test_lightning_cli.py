@@ -18,8 +18,6 @@ from tests.training.resuming import check_checkpoint
 from torchrl_gpu import cli, configs
 from torchrl_gpu.cli.lightning_cli import PackageCLI, SaveConfig, build
 
-# -- what the terminal shows --
-
 
 def shown_by(cli: PackageCLI) -> dict[type, list[str]]:
     return {
@@ -76,9 +74,6 @@ def test_only_fit_saves_its_config(config: Path, tmp_path: Path) -> None:
         assert cli.main(["fit", "--config", str(config)]) is None
     saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text(encoding="utf-8"))
     assert saved["model"]["init_args"]["env"]["init_args"]["num_envs"] == 8
-
-
-# -- the config and what the command line changes in it --
 
 
 def test_overrides_reach_nested_classes(config: Path) -> None:
@@ -147,9 +142,6 @@ def test_a_seed_is_used_by_default(config: Path) -> None:
     config.write_text(text, encoding="utf-8")
     weights = [build_with(config).model.layer.weight for _ in range(2)]
     assert torch.equal(*weights)
-
-
-# -- checkpoints --
 
 
 class Malicious:

@@ -149,9 +149,6 @@ def test_the_page_is_told_what_can_be_asked_for() -> None:
     }
 
 
-# -- curves --
-
-
 def test_each_episode_is_a_point() -> None:
     stage = Stage(speed=50.0)
     while len(stage.server.logged) < 2:

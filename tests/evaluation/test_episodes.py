@@ -92,9 +92,6 @@ def test_plans_hold_the_actions(tmp_path: Path) -> None:
     assert [plan["actions"]["action"] for plan in plans] == [[2] * -(-goal // 2) for goal in GOALS]
 
 
-# -- pictures --
-
-
 def test_pictures_are_of_the_ends_of_the_first_episodes() -> None:
     suite = suite_of_nine(4)
     played = suite.play(always(1))
@@ -129,9 +126,6 @@ def test_an_environment_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest
     suite = suite_of_nine()
     suite.compare(always(1), tmp_path, "ones", {})
     assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
-
-
-# -- the suite of an environment --
 
 
 def test_its_episodes_are_not_those_of_the_environment() -> None:

@@ -111,9 +111,6 @@ def test_a_message_is_one_short_line_whatever_came() -> None:
     assert len(arguments.shown(list(range(10_000)))) == 80
 
 
-# -- tensors -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_tensor_that_is_as_wanted_is_given_back_itself() -> None:
     for dtype in (torch.float32, torch.int64, torch.bool):
         value = torch.zeros(2, 3, dtype=dtype)

@@ -131,9 +131,6 @@ def weights_of(module: EnvRun) -> torch.Tensor:
     return torch.cat([value.detach().double().reshape(-1) for value in module.state_dict().values()])
 
 
-# -- updates of given rows --
-
-
 def draw(name: str, folder: Path) -> dict[str, torch.Tensor]:
     module, data = make(name, folder)
     fit(name, (module, data), folder / f"drawn-{name}", max_steps=1)

@@ -200,9 +200,6 @@ def test_it_stops_early(bins: Path, tmp_path: Path) -> None:
     assert "val/utilization" not in trainer.callback_metrics
 
 
-# -- vectors -----------------------------------------------------------------------------------------------------------
-
-
 def vectors(**changes: Any) -> BehaviourCloning:
     torch.manual_seed(7)
     names = ["state", "hand"]
@@ -245,9 +242,6 @@ def test_vectors_in_an_environment(tmp_path: Path) -> None:
     loaded, seen = load_policy(tmp_path / "last.ckpt", "cpu"), env.reset()
     assert loaded.space == AgentSpace.of(env)
     assert torch.equal(loaded(seen.clone())["action"], module.policy_for(env).eval()(seen)["action"])
-
-
-# -- what does not fit -------------------------------------------------------------------------------------------------
 
 
 def spoilt(bins: Path, folder: Path, **entries: Any) -> Path:

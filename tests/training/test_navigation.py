@@ -19,9 +19,6 @@ def trained(module: OffPolicy, folder: Path, max_steps: int = 6, *callbacks: Cal
     return tiny.fit(module, folder, max_steps, *callbacks, data_module=worlds(), **changes)  # type: ignore[arg-type]
 
 
-# -- the curriculum, and who takes part --
-
-
 def test_the_curriculum_follows_the_frames(tmp_path: Path) -> None:
     module, seen = navigation(), []
     play = module.rollout_steps * module.env.num_envs  # 8 frames at a time
@@ -87,9 +84,6 @@ def test_success_and_collisions_are_counted_by_world() -> None:
     assert recent == {"success": pytest.approx(1 / 3), "collided": pytest.approx(2 / 3)}
 
 
-# -- tests and tables --
-
-
 @pytest.mark.parametrize("name", DISCRETE)
 def test_test_prints_the_table(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     module = navigation(name)
@@ -99,9 +93,6 @@ def test_test_prints_the_table(tmp_path: Path, name: str, capsys: pytest.Capture
     assert f"{name} (untrained)" in printed
     assert ("adaptive IQN" in printed) is (name == "IQN")
     assert (tmp_path / "evaluation.json").exists()
-
-
-# -- at the border --
 
 
 def test_learning_rates_by_loss(tmp_path: Path) -> None:

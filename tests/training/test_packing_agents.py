@@ -58,9 +58,6 @@ def test_its_policy_chooses_what_is_legal(tmp_path: Path, name: str) -> None:
     assert legal.all()
 
 
-# -- priorities --
-
-
 def spied(made: OffPolicy) -> list[tuple[float, TensorDictBase]]:
     seen, losses = [], made.agent.losses
 

@@ -38,9 +38,6 @@ def results(**changes: Any) -> NavigationResults:
     return NavigationResults(**parts | changes)  # type: ignore[arg-type]
 
 
-# -- by hand --
-
-
 def test_scores_by_hand() -> None:
     scores = results().scores()
     assert scores == pytest.approx(
@@ -77,9 +74,6 @@ def test_nobody_arrived_and_nothing_is_told_of_it() -> None:
     assert not {"time", "energy"} & set(scores)
     assert (scores["success"], scores["arrived"]) == (0, 0)
     assert all(math.isfinite(value) for value in scores.values())
-
-
-# -- episodes --
 
 
 def straight(env: MarineNavEnv, world: int) -> tuple[int, float] | None:
@@ -202,9 +196,6 @@ def test_twice_is_the_same_and_torchs_generator_goes_on_as_it_was() -> None:
     torch.manual_seed(5)
     assert torch.equal(torch.rand(3), drawn)
     assert not same(first, evaluate(env.like(6, seed=5), policy))
-
-
-# -- trajectories --
 
 
 def test_trajectories_lead_from_the_start_to_where_a_world_was_over() -> None:

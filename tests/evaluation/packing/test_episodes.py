@@ -93,9 +93,6 @@ def test_draws_repeat_and_leave_the_generator_alone() -> None:
     assert not torch.equal(evaluate(other, RandomLegal(other)).utilization, first.utilization)
 
 
-# -- batches --
-
-
 def scores_of(results: PackingResults) -> dict[str, torch.Tensor]:
     assert results.stable is not None
     assert results.placements is not None

@@ -87,9 +87,6 @@ def test_steps_that_pass_an_item_over_make_no_placement() -> None:
     assert verdicts[0].data()["placements"] == results.num_packed.sum()
 
 
-# -- tables --
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> HierarchicalPacking:
     """A packer whose networks differ from the rules, as if they had been trained."""

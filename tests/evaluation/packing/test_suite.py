@@ -143,9 +143,6 @@ def test_the_table_is_sorted_and_says_what_it_says() -> None:
     assert shown["better"] == ("60.0% ± 10.0%", "6.00 ± 1.00", "0.600", "0.600", "1.500")
 
 
-# -- what is written --
-
-
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[PackingSuite, Path, dict[str, float]]:
     torch.manual_seed(0)
@@ -194,9 +191,6 @@ def test_a_picture_of_each_order(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("order-*")} == {
         f"order-{i}.{form}" for i in (0, 1) for form in ("png", "gif")
     }
-
-
-# -- plans --
 
 
 def voxels_of(plan: dict[str, Any], cells: tuple[int, int, int], cell: tuple[float, float, float]) -> np.ndarray:
@@ -271,9 +265,6 @@ def test_rows_of_a_plan_follow_what_was_chosen_among_several_boxes(tmp_path: Pat
     (plan,) = PackingSuite(env).plan(DeepestBottomLeft(env), tmp_path)
     assert sorted(p["row"] for p in plan["placements"]) == [0, 1, 2, 3, 4]
     assert all(p["sides"] == boxes[p["row"]] == p["size"] for p in plan["placements"])
-
-
-# -- batches --
 
 
 def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:

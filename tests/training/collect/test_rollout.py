@@ -101,9 +101,6 @@ def test_fewer_steps_than_n_give_nothing() -> None:
     assert n_step(random_steps(3, 2, seed=0), 4, 0.9).batch_size == (3, 0)
 
 
-# -- rollouts --
-
-
 def rollout(n_steps: int = 3, seed: int = 3) -> tuple[Rollout, Policy]:
     env = packing_env(4, seed=seed)
     return Rollout(env, env.stored_keys, n_steps, 0.9), DeepestBottomLeft(env)
@@ -241,9 +238,6 @@ def test_a_state_that_no_run_could_have_written(kind: str) -> None:
     assert all(torch.equal(value, before[key]) for key, value in other.env.state_dict().items())
 
 
-# -- robots --
-
-
 def test_steps_of_robots_are_those_of_the_environment() -> None:
     env, played, after = robots_env(), [], []
     policy, seen = under_way(env), env.reset()
@@ -300,9 +294,6 @@ def test_nothing_of_robots_is_read_back() -> None:
     with NoHostReads(), set_exploration_type(ExplorationType.RANDOM):
         for _ in range(3):
             made.collect(policy, 5)
-
-
-# -- packed heightmaps --
 
 
 def solid_rollouts(n_steps: int, seed: int = 0) -> tuple[Rollout, Rollout, HeightmapCodec, DeepestBottomLeft]:

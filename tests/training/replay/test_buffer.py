@@ -172,8 +172,6 @@ def test_nothing_is_read_back(is_prioritized: bool, is_masked: bool) -> None:
                 replay.update_priority(batch["index"], batch["obs"])
 
 
-# -- transitions that are left out --
-
 BOTH = pytest.mark.parametrize("is_prioritized", [False, True], ids=["uniform", "prioritized"])
 
 
@@ -269,9 +267,6 @@ def test_sums_are_restored_as_they_were_rounded() -> None:
     loaded.load_state_dict(state)
     assert torch.equal(loaded.state_dict()["sums"], state["sums"])
     assert not torch.equal(loaded.state_dict()["sums"], saved.state_dict()["sums"])
-
-
-# -- as a file --
 
 
 def save_replay(replay: TensorDictReplayBuffer, path: Path) -> None:
