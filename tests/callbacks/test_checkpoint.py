@@ -114,7 +114,7 @@ def test_saving_that_takes_too_much_of_the_time_is_a_warning(
         fresh.replace(path)
 
     monkeypatch.setattr(checkpoint_writer, "publish", slow)
-    fit(module(), tmp_path, 40, clock, saver(every_n_updates=2))  # 20 training steps, and as many saves
+    fit(module(), tmp_path, 24, clock, saver(every_n_updates=2))  # 12 training steps, and as many saves
     said = [str(each.message) for each in recwarn if "want saving to take" in str(each.message)]
     assert len(said) == (seconds > 1.5)  # 6.25% of the time, and 3.2%
     assert all("at most 5% of the time; got 6.2%" in line for line in said)
