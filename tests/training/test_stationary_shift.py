@@ -24,7 +24,7 @@ def test_sac_comes_to_the_best_policy(tmp_path: Path) -> None:
         partial(sac, exploration=EpsilonGreedy(start=1.0, end=0.2, frames=50_000)),
         partial(torch.optim.Adam, lr=3e-3),
         replay=partial(DeviceReplay, capacity=100_000),
-        batch_size=512,
+        batch_size=256,
         rollout_steps=16,
         updates_per_step=16,
         warmup_frames=20_000,
