@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torchrl.envs.utils import ExplorationType, set_exploration_type
-from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 
 from tests.envs.packing.settings import packing
 from tests.policies.navigation_spaces import AGENTS, DISCRETE, grouped, make, states, transitions
