@@ -100,9 +100,8 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         super().__setattr__(name, value)
 
     def _refuse_name(self, name: str) -> NoReturn:
-        raise ValueError(
-            f"{type(self).__name__}: want another name for this attribute; {name} is the environment's own"
-        )
+        where = type(self).__name__
+        raise ValueError(f"{where}: want another name for this attribute; {name} is the environment's own")
 
     def _complete(self) -> None:
         """Hook that runs once, when all constructors have returned."""
@@ -212,13 +211,11 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
     def like(self, num_envs: int, **changes: Any) -> Self:
         """New environment of the same class with the same constructor arguments, but for `changes`.
 
-        Raises:
-            ValueError: An argument of the constructor is no attribute of the same name, or a change is no argument.
+        ValueError where an argument of the constructor is no attribute of the same name, or a change is no argument.
         """
         return type(self)(**self._arguments_like(num_envs, **changes))
 
     def _arguments_like(self, num_envs: int, **changes: Any) -> dict[str, Any]:
-        """Constructor arguments that `like` passes."""
         where, given = f"{type(self).__name__}.like", {"num_envs": num_envs, **changes}
         wanted = [name for name in _constructor_arguments(type(self)) if name not in self.not_passed_on]
         if unknown := set(changes) - set(wanted):
@@ -231,8 +228,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
     def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
         """Constructor arguments of a worker's environment, which plays some of these rows on the CPU of its process.
 
-        Raises:
-            ValueError: The class has a `like` of its own, so that it is not known how one is made.
+        ValueError where the class has a `like` of its own, so that it is not known how one is made.
         """
         if type(self).like is not BatchedEnv.like:
             raise ValueError(
@@ -246,15 +242,10 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         return {"seed": self._seed_tensor, **{name: value.clone() for name, value in self._env_state().items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, **kwargs: Any) -> None:
-        """Loads `state_dict`; the next step is the one that the saved environment would have made.
+        """Loads a result of `state_dict`; the next step is the one that the saved environment would have made.
 
-        Args:
-            state_dict: Result of `state_dict`.
-            strict: Whether every key must be present; otherwise the tensors of missing keys stay as they are.
-
-        Raises:
-            ValueError: Names, dtypes or shapes differ, as when `num_envs` does, or values cannot be those of this
-                environment. Nothing has changed then.
+        Unless `strict`, tensors of missing keys stay as they are. ValueError where names, dtypes or shapes differ, as
+        when `num_envs` does, or values cannot be those of this environment; nothing has changed then.
         """
         self._take_state(f"{type(self).__name__}.load_state_dict", state_dict, strict)
 
@@ -265,14 +256,9 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         wanted: dict[NestedKey, Entry] = {
             name: Entry(value.dtype, tuple(value.shape), bounds.get(name, Bounds())) for name, value in present.items()
         }
-        if isinstance(given, Mapping):  # so that bounds and values are on one device
-            moved = {
-                name: value.to(present[name].device) if _can_move(value) and name in present else value
-                for name, value in given.items()
-            }
-        else:
-            moved = given
-        found = check_entries(where, moved, wanted, strict, more=not strict)
+        if isinstance(given, Mapping):
+            given = {n: _moved(value, present[n].device) if n in present else value for n, value in given.items()}
+        found = check_entries(where, given, wanted, strict, more=not strict)
         state = present | {str(name): value for name, value in found.items()}
         if conflict := self._state_conflict(state):
             raise ValueError(f"{where}: {conflict.name} must be {conflict.wanted}; got {conflict.came}")
@@ -363,8 +349,10 @@ def _constructor_arguments(cls: type) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _can_move(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and value.device.type != "meta"
+def _moved(value: Any, device: torch.device) -> Any:
+    """Value on a device, where that of bounds and of the state is; unchanged where it is no tensor with data."""
+    can_move = isinstance(value, Tensor) and value.layout == torch.strided and value.device.type != "meta"
+    return value.to(device) if can_move else value
 
 
 def where_rows(mask: Tensor, fresh: Tensor, kept: Tensor) -> Tensor:

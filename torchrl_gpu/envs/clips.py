@@ -64,11 +64,7 @@ def next_clip(clip: Tensor, frame: Tensor) -> Tensor:
 
 
 def seen(clip: Tensor, shown: Tensor, step_count: Tensor) -> dict[str, Tensor]:
-    """Clip observations, of the keys of `clip_specs`, of clips (N, T, 3, H, W).
-
-    `shown` (N,) is the number of pictures that each environment had shown before the newest, `step_count` (N,) that of
-    the episode's steps.
-    """
+    """Observations `clip_specs` of clips (N, T, 3, H, W), pictures shown before the newest (N,) and steps (N,)."""
     earlier = step_count.clamp_max(clip.shape[1] - 1)
     row = torch.arange(len(clip), device=clip.device, dtype=torch.int64)
     return {"clip": clip, "frame": clip[:, -1], "frame_at": torch.stack([row, shown, earlier], 1)}

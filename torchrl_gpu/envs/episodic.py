@@ -13,6 +13,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Un
 
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
 from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
+from torchrl_gpu.envs.state_validation import Entry
 from torchrl_gpu.system import arguments
 
 _COUNTS = ("step_count", "episode", "score")
@@ -90,13 +91,14 @@ class EpisodicEnv(BatchedEnv):
         done = self._spec(Binary(1, (1,), dtype=torch.bool))
         self.done_spec = Composite({key: done.clone() for key in DONE_KEYS}, shape=(num_envs,))
         self.outcomes = self._cleared = tuple(columns)
-        self._observed = {name: _Form.of(self.observation_spec[name]) for name in observed}
-        self._outcome_forms = {name: _Form.of(self.observation_spec[name]) for name in columns}
+        forms = {name: Entry(leaf.dtype, tuple(leaf.shape)) for name, leaf in leaves.items()}
+        self._observed = {name: forms[name] for name in observed}
+        self._outcome_forms = {name: forms[name] for name in columns}
         count = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
         score = torch.zeros(num_envs, dtype=torch.float32, device=self.device)
         self._state = {"step_count": count, "episode": count.clone(), "score": score}
-        self._reward, self._flag = (_Form((num_envs, 1), dtype) for dtype in (torch.float32, torch.bool))
-        self._kept: dict[str, _Form] = {}
+        self._reward, self._flag = (Entry(dtype, (num_envs, 1)) for dtype in (torch.float32, torch.bool))
+        self._kept: dict[str, Entry] = {}
         self._drawn = 0
 
     def _complete(self) -> None:
@@ -152,7 +154,7 @@ class EpisodicEnv(BatchedEnv):
 
     # -- validation of a subclass's results ---------------------------------------------------------------------------
 
-    def _forms_of(self, state: Any) -> dict[str, _Form]:
+    def _forms_of(self, state: Any) -> dict[str, Entry]:
         """Shapes and dtypes of the state of the first `begin`; they stay the same from then on."""
         where = f"{type(self).__name__}.begin"
         if not isinstance(state, Mapping):
@@ -165,11 +167,11 @@ class EpisodicEnv(BatchedEnv):
         forms = {}
         for name, value in state.items():
             shape, dtype = (value.shape[1:], value.dtype) if isinstance(value, Tensor) else ((), torch.float32)
-            forms[name] = seen.get(name, _Form((self.num_envs, *shape), dtype))
+            forms[name] = seen.get(name, Entry(dtype, (self.num_envs, *shape)))
         return forms
 
     def _checked(
-        self, method: str, what: str, given: Any, wanted: Mapping[str, _Form], columns: bool = False
+        self, method: str, what: str, given: Any, wanted: Mapping[str, Entry], columns: bool = False
     ) -> dict[str, Tensor]:
         """Tensors by name from a method of the subclass, validated in form without reading their values."""
         if not isinstance(given, Mapping) or given.keys() != wanted.keys():
@@ -177,22 +179,11 @@ class EpisodicEnv(BatchedEnv):
             raise ValueError(f"{type(self).__name__}.{method}: want {what} {_names(wanted)}; got {came}")
         return {name: self._fitting(method, name, given[name], form, columns) for name, form in wanted.items()}
 
-    def _fitting(self, method: str, name: str, given: Any, form: _Form, column: bool = False) -> Tensor:
+    def _fitting(self, method: str, name: str, given: Any, form: Entry, column: bool = False) -> Tensor:
         """Validated tensor of this form; as a column (N, 1) also where (N,) was given."""
         value = given[:, None] if column and isinstance(given, Tensor) and given.ndim == 1 else given
-        fits = isinstance(value, Tensor) and value.shape == form.shape and value.dtype is form.dtype
-        if fits and value.device == self.device:
-            return value
-        shape = form.shape[:1] if column else form.shape
-        if not isinstance(given, Tensor):
-            wanted, came = f"as a tensor {shape}", "none" if given is None else arguments.shown(given)
-        elif value.shape != form.shape:
-            wanted, came = str(shape), str(tuple(given.shape))
-        elif value.dtype is not form.dtype:
-            wanted, came = (str(dtype).removeprefix("torch.") for dtype in (form.dtype, value.dtype))
-        else:
-            wanted, came = f"on {self.device}", str(value.device)
-        raise ValueError(f"{type(self).__name__}.{method}: want {name} {wanted}; got {came}")
+        where = f"{type(self).__name__}.{method}"
+        return arguments.tensor(where, name, value, form.dtype, form.shape, self.device)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -234,17 +225,6 @@ class EpisodicEnv(BatchedEnv):
     def observation(self, index: int) -> TensorDictBase:
         """Current observation of one environment, batch size (1,)."""
         return TensorDict(self._first_observations(), batch_size=self.batch_size, device=self.device)[index : index + 1]
-
-
-class _Form(NamedTuple):
-    """Required shape and dtype of a tensor."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, spec: TensorSpec) -> _Form:
-        return cls(tuple(spec.shape), spec.dtype)
 
 
 def _names(names: Iterable[Any]) -> str:

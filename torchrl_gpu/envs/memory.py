@@ -28,17 +28,15 @@ Placement = Literal["auto", "device", "host"]
 
 MOST_TIMES_LEAST = 8  # a step takes up to five times what is always taken
 _MOST_UNMEASURED = 8  # environments: fewer are too few to measure how much one takes
+_MEMINFO = Path("/proc/meminfo")
 _FEW, _MORE, _STEPS = 2, 4, 2  # the second step is made while the first is still held
 
 
 class LiveBytes(TorchDispatchMode):
     """Dispatch mode that counts the bytes of live tensors made under it: what a device would hold, on any device.
 
-    What a kernel allocates and frees inside itself is not seen, nor is an allocator's rounding.
-
-    Attributes:
-        live: Bytes alive now.
-        peak: Most bytes alive after any operator since the mode was entered, or since `restart_peak`.
+    What a kernel allocates and frees inside itself is not seen, nor is an allocator's rounding. `live` are the bytes
+    now, `peak` the most after any operator since the mode was entered, or since `restart_peak`.
     """
 
     def __init__(self) -> None:
@@ -47,7 +45,6 @@ class LiveBytes(TorchDispatchMode):
         self._sizes: dict[int, int] = {}  # bytes of each storage, by the address of its object
 
     def restart_peak(self) -> None:
-        """Restarts the measurement of the peak."""
         self.peak = self.live
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -76,11 +73,10 @@ class LiveBytes(TorchDispatchMode):
 
 
 def measure_bytes_per_env(make: Callable[[int], BatchedEnv], act: Callable[[TensorDictBase], Tensor]) -> int:
-    """Peak bytes of one environment during `step, current = env.step_and_maybe_reset(current)`.
+    """Peak bytes of one environment during `step, current = env.step_and_maybe_reset(current)`, by `LiveBytes`.
 
-    Counted are tensors alive, as growth from a few environments, which `make` makes, to a few more, so that what any
-    number shares is left out. So is what a kernel allocates and frees inside itself, an allocator's rounding, and the
-    action, which `act` returns for their observations.
+    Counted is the growth from a few environments, which `make` makes, to a few more, so that what any number shares is
+    left out. So is the action, which `act` returns for their observations.
     """
     return max(1, -(-(_peak(make, _MORE, act) - _peak(make, _FEW, act)) // (_MORE - _FEW)))
 
@@ -110,23 +106,13 @@ def check_fits(
     device: torch.device,
     *,
     measure: Callable[[], int] | None = None,
-    budget: int | None = None,
     where: str = "PackingEnv",
 ) -> None:
-    """Raises ValueError where there is not memory enough for all environments.
+    """Raises ValueError, with the number that would fit, where there is not memory enough for all environments.
 
-    Args:
-        num_envs: N.
-        least: Bytes that one environment takes at least.
-        device: Device of the environments.
-        measure: Returns the peak bytes of one environment; called only where that may decide. None for `least`.
-        budget: Bytes available there; None for `free_bytes`, and where that is None, too, any number is allowed.
-        where: The first part of the message.
-
-    Raises:
-        ValueError: They do not fit; the message has the number that would.
+    Each takes `least` bytes or more, or as many as `measure` returns, which is called only where that may decide.
     """
-    budget = free_bytes(device) if budget is None else budget
+    budget = free_bytes(device)
     if budget is None:
         return
     may_decide = num_envs > _MOST_UNMEASURED and num_envs * least <= budget < MOST_TIMES_LEAST * num_envs * least
@@ -138,7 +124,7 @@ def check_fits(
         )
 
 
-def free_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> int | None:
+def free_bytes(device: torch.device) -> int | None:
     """Free memory for tensors on a device, bytes; None where it is not known.
 
     On CUDA the driver's free memory counts and what torch's allocator holds unused; on a CPU the memory that the
@@ -147,9 +133,9 @@ def free_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> i
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    if device.type != "cpu" or not meminfo.is_file():
+    if device.type != "cpu" or not _MEMINFO.is_file():
         return None
-    for line in meminfo.read_text(encoding="ascii", errors="replace").splitlines():
+    for line in _MEMINFO.read_text(encoding="ascii", errors="replace").splitlines():
         name, _, amount = line.partition(":")
         if name == "MemAvailable":
             return 1024 * int(amount.split()[0])
@@ -157,13 +143,10 @@ def free_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> i
 
 
 def place(where: str, what: str, needed: int, device: torch.device, wanted: Placement = "auto") -> torch.device:
-    """Device of a store: the wanted one, or the host, logged, where it takes over `SHARE` of the device's free memory.
+    """Device of a store of `needed` bytes: by "auto" the one that reads it, or, logged, the host.
 
-    Args:
-        where, what: Owner and name of what is stored, in the plural, such as "frames".
-        needed: Bytes that the store takes.
-        device: Device that reads it.
-        wanted: Only "auto" depends on free memory.
+    That is where it takes more than `SHARE` of the device's free memory. `where` and `what` name the owner and what is
+    stored, in the plural, such as "frames".
     """
     host = torch.device("cpu")
     if wanted != "auto" or device.type == "cpu":

@@ -29,9 +29,9 @@ class Bounds(NamedTuple):
 
     def violated(self, value: Tensor) -> Tensor:
         """Mask of the elements out of bounds; bool, of the shape of `value`."""
-        if value.dtype == torch.bool:
-            return torch.zeros_like(value)
         out = torch.zeros_like(value, dtype=torch.bool)
+        if value.dtype == torch.bool:
+            return out
         if self.low is None and self.high is None and value.is_floating_point():
             out = ~value.isfinite()
         low, high = (limit.to(value.device) if isinstance(limit, Tensor) else limit for limit in self)
@@ -80,12 +80,7 @@ def check_entries(
 ) -> dict[NestedKey, Tensor]:
     """Validated tensors of the wanted keys, out of a mapping of names, nested ones included.
 
-    Args:
-        where: The first part of messages.
-        given: The mapping.
-        wanted: Required dtype, shape and bounds by key.
-        strict: Whether every wanted key must be present.
-        more: Whether there may be other keys, which are then left out.
+    If `strict`, every wanted key must be present, and no other, unless there may be `more`, which are left out.
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}: want a mapping of names to tensors; got {shown(given)}")
@@ -97,11 +92,9 @@ def check_entries(
 
 def entries_of(spec: Composite, batch_dims: int | None = None) -> dict[NestedKey, Entry]:
     """Required dtype, shape without `batch_dims`, and bounds of every leaf of a TorchRL spec; NaN is never allowed."""
-    out: dict[NestedKey, Entry] = {}
-    for key in spec.keys(True, True):
-        leaf = spec[key]
-        out[key] = Entry(leaf.dtype, tuple(leaf.shape[batch_dims or 0 :]), _bounds_of(leaf, batch_dims or 0))
-    return out
+    first = batch_dims or 0
+    leaves = {key: spec[key] for key in spec.keys(True, True)}
+    return {key: Entry(leaf.dtype, tuple(leaf.shape[first:]), _bounds_of(leaf, first)) for key, leaf in leaves.items()}
 
 
 def _bounds_of(leaf: TensorSpec, batch_dims: int) -> Bounds:

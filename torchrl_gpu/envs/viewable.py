@@ -34,26 +34,17 @@ class Viewable(Protocol):
 
 
 class Decision(NamedTuple):
-    """Action and action values of a policy in the current state of one environment.
+    """Action and action values of a policy in the current state of one environment."""
 
-    Attributes:
-        action: Action in the environment's form, without the axis of environments.
-        values: Value of each action, (…, A) float; None where the policy gives none.
-    """
-
-    action: Tensor
-    values: Tensor | None
+    action: Tensor  # in the environment's form, without the axis of environments
+    values: Tensor | None  # value of each action, (…, A) float; None where the policy gives none
 
 
 class Overlay(NamedTuple):
-    """Picture that viewers can show besides that of the environment itself.
+    """Picture that viewers can show besides that of the environment itself."""
 
-    Attributes:
-        title: Display name in viewers.
-        needs: Required input: "env" alone, the "action" of a policy, or the "values" of its actions, too.
-    """
-
-    title: str
+    title: str  # display name in viewers
+    # required input: "env" alone, the "action" of a policy, or the "values" of its actions, too
     needs: Literal["env", "action", "values"]
 
 
@@ -73,21 +64,14 @@ class Overlaid(Viewable, Protocol):
 
 
 class Shape(NamedTuple):
-    """A body in an environment's world, whose z points up.
+    """A body in an environment's world, whose z points up."""
 
-    Attributes:
-        kind: "cuboid"; "cylinder", upright in its own frame; or "outline", the edges of a cuboid.
-        center: Metres.
-        size: Sides of the cuboid around it in its own frame, metres.
-        color: Red, green, blue, opacity in [0, 1].
-        quaternion: w, x, y, z of its rotation.
-    """
-
+    # "cuboid"; "cylinder", upright in its own frame; or "outline", the edges of a cuboid
     kind: Literal["cuboid", "cylinder", "outline"]
-    center: Sequence[float]
-    size: Sequence[float]
-    color: Sequence[float]
-    quaternion: Sequence[float] = (1.0, 0.0, 0.0, 0.0)
+    center: Sequence[float]  # metres
+    size: Sequence[float]  # sides of the cuboid around it in its own frame, metres
+    color: Sequence[float]  # red, green, blue, opacity in [0, 1]
+    quaternion: Sequence[float] = (1.0, 0.0, 0.0, 0.0)  # w, x, y, z of its rotation
 
 
 @runtime_checkable
@@ -99,14 +83,11 @@ class Spatial(Viewable, Protocol):
 
 
 def viewable(env: Any) -> Viewable:
-    """`Viewable` interface of an environment.
+    """`Viewable` interface of an environment; ValueError where it has none.
 
     An environment that has the methods of `Viewable` is one. For any other, the module `viewable` beside the one in
     which its class is defined gives one by its function `viewable(env)`: an environment itself imports nothing that
     draws.
-
-    Raises:
-        ValueError: There is neither.
     """
     if isinstance(env, Viewable):
         return env

@@ -15,21 +15,14 @@ from torchrl_gpu.envs.base import BatchedEnv
 class AgentRows:
     """The rows of a `BatchedEnv` with one action: its environments, or, where it groups its robots, all their robots.
 
-    A robot ends once in an episode; until the next one it then earns 0 and ends no more.
+    A robot ends once in an episode; until the next one it then earns 0 and ends no more. ValueError, which begins with
+    `where`, for several actions, or one that is neither an index nor bounded.
 
     Attributes:
         number: N, environments, or environments · robots.
         shape: (environments,) or (environments, robots).
         group: Key of the group of robots; empty where entries are at the root.
-        action_key: Of the action.
-        action: Its specification, over all environments.
-
-    Args:
-        env: The environment.
-        where: First part of error messages.
-
-    Raises:
-        ValueError: It has several actions, or one that is neither an index nor bounded.
+        action_key, action: Key of the action, and its specification, over all environments.
     """
 
     def __init__(self, env: BatchedEnv, where: str) -> None:
@@ -81,12 +74,9 @@ class AgentRows:
         return value.reshape(len(value), -1).expand(self.shape[0], self.number // self.shape[0]).reshape(-1)
 
     def earned(self, before: TensorDictBase, after: TensorDictBase, over: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rewards, terminations and ends (N,) of a step for each row, those of environments that are `over` among them.
+        """Rewards, terminations and ends (N,) of a step by row, from observations `before` it and its `next`, `after`.
 
-        Args:
-            before: Observations that the action was chosen by.
-            after: `next` of the step, of episodes that it ended too.
-            over: Whether the environment begins anew, (environments, 1) bool.
+        Rows end, too, where their environment begins anew, `over` (environments, 1) bool.
         """
         own = self.entries(after)
         reward, terminated, done = (self.flat(own[name]) for name in ("reward", "terminated", "done"))

@@ -139,15 +139,13 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         return tuple(np.repeat(arrays, self.num_envs // self.env.num_envs, 0))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Closes the environment."""
         self.env.close()
 
     def _given(self, actions: Any) -> Tensor:
         action = actions.detach() if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions))
-        if action.shape != self.action_space.shape:
-            raise ValueError(
-                f"GymnasiumVectorEnv.step: want actions of shape {self.action_space.shape}; got {tuple(action.shape)}"
-            )
+        wanted = self.action_space.shape
+        if action.shape != wanted:
+            raise ValueError(f"GymnasiumVectorEnv.step: want actions of shape {wanted}; got {tuple(action.shape)}")
         spec = self._rows.action
         action = action.to(spec.device).view(spec.shape)
         return action.to(spec.dtype) if spec.dtype.is_floating_point else action
@@ -169,11 +167,11 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         return seen if self._one is None else seen[self._one]
 
     def _infos(self, tensordict: TensorDictBase) -> dict[str, Any]:
-        """Infos of the current rows: legal actions and active robots, where there are such."""
         entries = self._rows.entries(tensordict)
         active = entries.get("active", None)
         infos = {"action_mask": self._shown(entries["action_mask"].reshape(self.num_envs, -1))} if self.masked else {}
-        infos |= {} if active is None else {"active": self._out(self._rows.flat(active))}
+        if active is not None:
+            infos["active"] = self._out(self._rows.flat(active))
         everyone = self._out(torch.ones(self.num_envs, dtype=torch.bool, device=self.device)) if infos else None
         return infos | {f"_{name}": everyone for name in infos}
 

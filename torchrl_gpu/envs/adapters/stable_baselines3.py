@@ -24,10 +24,7 @@ class Sb3VecEnv(VecEnv):
     """A `GymnasiumVectorEnv` under the contract of Stable-Baselines3's `VecEnv`, with masks for `MaskablePPO`.
 
     The infos of a row that ends hold `terminal_observation`, `TimeLimit.truncated`, so that time-outs are bootstrapped,
-    and the outcomes of its episode.
-
-    Args:
-        env: Environment that returns NumPy arrays.
+    and the outcomes of its episode. It must return NumPy arrays.
     """
 
     def __init__(self, env: GymnasiumVectorEnv) -> None:
@@ -45,7 +42,6 @@ class Sb3VecEnv(VecEnv):
         return seen
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Stores the actions of the next `step_wait`."""
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
@@ -68,7 +64,6 @@ class Sb3VecEnv(VecEnv):
         return masks
 
     def close(self) -> None:
-        """Closes the environment."""
         self.env.close()
 
     def get_images(self) -> Sequence[np.ndarray | None]:
@@ -81,7 +76,6 @@ class Sb3VecEnv(VecEnv):
         return [self.action_masks if masks else getattr(self.env, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Sets an attribute of the environment, of all rows."""
         setattr(self.env, attr_name, value)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
@@ -92,5 +86,4 @@ class Sb3VecEnv(VecEnv):
         return [masks[row] for row in self._get_indices(indices)]
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
-        """False for every row, as rows have no wrappers of their own."""
         return [False] * len(list(self._get_indices(indices)))

@@ -36,12 +36,7 @@ class Camera:
     One picture shows the stack, and how much of the shift is over. The rest is visible in motion alone: the belt
     moves as fast as dishes will come, the arm swings as fast as it works, its tremble is as wide as it is tired, and
     foam drifts over the water the slower the more the sponge is worn. No phase moves by half a turn from one picture to
-    the next.
-
-    Args:
-        height, width: Pixels, at least 16 each.
-        stack_limit: Dishes of a stack that fills the picture.
-        device: Device of states and pictures.
+    the next. Pictures have at least 16 pixels a side, and are filled by a stack of `stack_limit` dishes.
     """
 
     def __init__(self, height: int, width: int, stack_limit: float, device: torch.device) -> None:

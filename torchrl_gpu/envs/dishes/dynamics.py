@@ -1,30 +1,32 @@
-"""Slices of a batch of shifts in torch, as `reference` defines them."""
+"""Slices of a batch of shifts in torch, as `tests/envs/dishes/reference.py` defines them."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.dishes.economics import MOST_BROKEN, Economics
 
+Number = TypeVar("Number")
 
-class Slices(NamedTuple):
-    """Batched `reference.Slice`, (N,) each; `broken` is float32, too."""
 
-    stack: Tensor
-    fatigue: Tensor
-    wear: Tensor
-    trend: Tensor
-    washed: Tensor
-    broken: Tensor
-    reward: Tensor
+class Slice(NamedTuple, Generic[Number]):
+    """Result of a slice of a shift; of a batch of them, tensors (N,) float32."""
+
+    stack: Number  # dishes that wait at its end
+    fatigue: Number  # at its end, in [0, 1]; wear in [0, 1)
+    wear: Number
+    trend: Number  # logarithm of the demand of the next slice over its usual level
+    washed: Number  # dishes that were washed, the broken ones among them
+    broken: Number  # dishes that broke, a whole number
+    reward: Number  # EUR
 
 
 def demand_of(prices: Economics, trend: Tensor) -> Tensor:
-    """Dishes that come in a slice, (N,), as `reference.demand_of`."""
+    """Dishes that come in a slice, (N,); `prices.demand` on average over the trends of a shift."""
     return prices.demand * (trend - prices.demand_swing**2 / 2).exp()
 
 
@@ -40,8 +42,13 @@ def work(
     chance: Tensor,
     weather: Tensor,
     stationary: bool = False,
-) -> Slices:
-    """Result of a slice in every shift; arguments are those of `reference.work`, (N,) float32 each, action (N, 2)."""
+) -> Slice[Tensor]:
+    """Result of a slice in every shift, from its stack, fatigue, wear and trend at the beginning, (N,) float32 each.
+
+    The action (N, 2) is speed and care in [0, 1]. `chance` (N,) in [0, 1) decides how many dishes break, as a Poisson
+    number of at most `MOST_BROKEN`; `weather` (N,), standard normal, moves demand. A `stationary` shift has as many
+    dishes as are wanted, and neither stack, fatigue nor wear.
+    """
     speed, care = action.unbind(1)
     stack, fatigue, wear, trend = (state[name] for name in ("stack", "fatigue", "wear", "trend"))
     washed = prices.capacity * speed * (1 - prices.tired_share * fatigue)
@@ -55,12 +62,12 @@ def work(
     reward = prices.value * (washed - broken) - prices.damage * broken
     reward = reward - prices.energy * speed**2 - prices.attention * care**2 - prices.wage
     if stationary:
-        return Slices(stack, fatigue, wear, trend, washed, broken, reward)
+        return Slice(stack, fatigue, wear, trend, washed, broken, reward)
     used = wear + washed * prices.wear_per_dish
     worn = used >= 1
     effort = (speed**2 + care**2) / 2
     memory = prices.demand_memory
-    return Slices(
+    return Slice(
         stack=waiting - washed,
         fatigue=fatigue + prices.fatigue_rate * (effort - fatigue),
         wear=torch.where(worn, 0.0, used),

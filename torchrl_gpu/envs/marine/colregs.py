@@ -18,15 +18,9 @@ def starboard_turn(velocity: Tensor, objects: Tensor, radius: float) -> Tensor:
     """Turn to starboard that a robot should make for the nearest object to which a rule makes it give way.
 
     Seen from the object along its course, a robot gives way where it comes head on or crosses from the object's port
-    side. It should then head past the object's circle, widened by its own radius.
-
-    Args:
-        velocity: Own, over ground, m/s, in the robot's frame, (R, 2, N).
-        objects: x, y, vx, vy, r in the robot's frame, nearest first, (R, K, 5, N).
-        radius: Own, metres.
-
-    Returns:
-        Radians, (R, N), from 0, where no rule applies, to π.
+    side. It should then head past the object's circle, widened by its own radius. In the robot's frame, `velocity` over
+    ground is (R, 2, N), and `objects` are x, y, vx, vy, r, nearest first, (R, K, 5, N). Returned are radians (R, N)
+    from 0, where no rule applies, to π.
     """
     x, y, vx, vy, r = objects.unbind(2)  # (R, K, N)
     own_x, own_y = velocity.unsqueeze(2).unbind(1)  # (R, 1, N)
@@ -41,7 +35,11 @@ def starboard_turn(velocity: Tensor, objects: Tensor, radius: float) -> Tensor:
     bearing = torch.atan2(own_x * y - own_y * x, own_x * x + own_y * y)  # from the own course
     turn = bearing + torch.atan2(wide, tangent) + (radius / tangent).atan()
     turn = (turn + math.pi).remainder(2 * math.pi) - math.pi
-    return _first_positive(torch.where(meets & moving & (distance >= wide), turn, 0.0))
+    turn = torch.where(meets & moving & (distance >= wide), turn, 0.0)
+    nearest = torch.zeros_like(turn[:, 0])
+    for of_object in reversed(turn.unbind(1)):
+        nearest = torch.where(of_object > 0, of_object, nearest)
+    return nearest
 
 
 def _norm(x: Tensor, y: Tensor) -> Tensor:
@@ -60,11 +58,3 @@ def _crossing(ahead: Tensor, aside: Tensor, along: Tensor, across: Tensor) -> Te
     here = beside & (ahead >= CROSSING_AHEAD[0]) & (ahead <= CROSSING_AHEAD[1])
     in_front = aside - CORNER[1] > CORNER[1] / CORNER[0] * (ahead - CORNER[0])
     return here & ~in_front & (across >= along.abs())
-
-
-def _first_positive(values: Tensor) -> Tensor:
-    """First value above 0 along dimension 1; 0 where there is none."""
-    first = torch.zeros_like(values[:, 0])
-    for value in reversed(values.unbind(1)):
-        first = torch.where(value > 0, value, first)
-    return first

@@ -1,4 +1,4 @@
-"""Robot dynamics during one action: a unicycle (v2) or a vessel with two thrusters (v3), in moving water."""
+"""Water currents, and robot dynamics during one action: a unicycle (v2) or a vessel with two thrusters (v3)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.marine.currents import flow
-from torchrl_gpu.envs.marine.memory_format import contiguous_copy
-from torchrl_gpu.envs.marine.types import DT, HEADING, SPEED, SUBSTEPS, THRUST, Scene
+from torchrl_gpu.envs.marine.types import CORE_RADIUS, DT, HEADING, SPEED, SUBSTEPS, THRUST, Scene, contiguous_copy
 
 MAX_SPEED = 2.0  # m/s through the water
 ACCELERATION = 0.4  # m/s²
@@ -26,15 +24,26 @@ THRUST_RATE = 1000.0  # N/s, of a full command
 THRUST_LEVELS = (0.0, -0.5, -1.0, 0.5, 1.0)  # of `THRUST_RATE`: the discrete commands of one thruster
 
 
+def flow(x: Tensor, y: Tensor, core: Tensor, circulation: Tensor) -> tuple[Tensor, Tensor]:
+    """Velocity of the water at given positions: a sum of Rankine vortices, which turn as a solid inside their core.
+
+    With q = core − place, a core moves it by γ q⊥ / max(|q|², r₀²), where γ is the circulation over 2π and q⊥ is q
+    turned by a quarter from x to y. Places x and y are (R, N), cores (2, C, 1, N), metres, and γ (C, 1, N), m²/s, 0
+    for a core that is not there. Returned are the velocities along x and along y, m/s, (R, N).
+    """
+    if not len(circulation):
+        return torch.zeros_like(x), torch.zeros_like(y)
+    core_x, core_y = core.unbind()
+    qx, qy = core_x - x, core_y - y  # (C, R, N)
+    # In place: half of this function's time goes into memory.
+    strength = circulation / (qx * qx).addcmul_(qy, qy).clamp_min_(CORE_RADIUS**2)
+    return qy.mul_(strength).sum(0).neg_(), qx.mul_(strength).sum(0)
+
+
 class Unicycle:
     """Unicycle model of v2: forward acceleration and rate of turn, linear drag through the water.
 
-    Speed and heading do not depend on where the robot is, so that all substeps of both are worked out at once:
-    u' = clip(u + (a − k u) dt, 0, 2) is a + of a geometric series towards a/k that, once clipped, stays so.
-
-    Args:
-        like: Tensor of the dtype and device to use.
-        lagged: Whether the velocity that is observed is the one before the last substep.
+    It has the dtype and device of `like`; where it is `lagged`, the velocity before the last substep is observed.
     """
 
     def __init__(self, like: Tensor, lagged: bool = False) -> None:
@@ -44,18 +53,14 @@ class Unicycle:
         self.signs = torch.stack((signs.repeat_interleave(3), signs.repeat(3)))  # (2, 9)
 
     def move(self, motion: Tensor, action: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        """Motion after one action, and its energy.
+        """Motion (8, R, N), rows as in `types`, after one action, and the energy that it took: 0, 1 or 2, (R, N).
 
-        Args:
-            motion: (8, R, N), rows as in `types`.
-            action: 3·i + j, int64 (R, N): acceleration i and turn j of −1, 0, 1 times their largest; any other number
-                does nothing.
-            scene: Only its cores are used.
-
-        Returns:
-            Motion after it, and the energy that it took: 0, 1 or 2, (R, N).
+        Action 3·i + j, int64 (R, N), is acceleration i and turn j of −1, 0, 1 times their largest; any other number
+        does nothing. Of the scene only the cores are used.
         """
         push, turn = _looked_up(self.signs, action, idle=4)
+        # Speed and heading do not depend on where the robot is, so that all substeps of both are worked out at once:
+        # u' = clip(u + (a − k u) dt, 0, 2) is of a geometric series towards a/k that, once clipped, stays so.
         limit = push * MAX_SPEED
         speed = (limit + (motion[SPEED] - limit) * self.kept).clamp(0, MAX_SPEED)  # (11, R, N)
         heading = motion[HEADING] + turn * TURN * self.time
@@ -72,15 +77,7 @@ class Unicycle:
         return torch.stack((x, y, last, vx, vy, drift_x, drift_y, speed[SUBSTEPS])), push.abs() + turn.abs()
 
     def start(self, place: Tensor, heading: Tensor, speed: Tensor, scene: Scene, still: bool) -> Tensor:
-        """Initial motion of robots, (8, R, N).
-
-        Args:
-            place: (2, R, N).
-            heading: (R, N).
-            speed: (R, N).
-            scene: Only its cores are used.
-            still: Whether the first velocity leaves the current out.
-        """
+        """Initial motion (8, R, N) from place (2, R, N), heading and speed (R, N), without the current if `still`."""
         drift = torch.stack(flow(place[0], place[1], scene.core, scene.circulation))
         own = speed * torch.stack((heading.cos(), heading.sin()))
         return torch.cat((place, heading[None], own if still else own + drift, drift, speed[None]))
@@ -89,11 +86,8 @@ class Unicycle:
 class Vessel:
     """Vessel model of v3: WAM-V 16 with two fixed thrusters, three degrees of freedom (Fossen 2011, chapter 6).
 
-    x north, y east, yaw clockwise; M ν̇_r = −C_RB ν − (C_A + D + D_n) ν_r + τ, with ν_r relative to the water.
-
-    Args:
-        like: Tensor of the dtype and device to use.
-        lagged: Whether the velocity that is observed is the one before the last substep.
+    x north, y east, yaw clockwise; M ν̇_r = −C_RB ν − (C_A + D + D_n) ν_r + τ, with ν_r relative to the water. Arguments
+    are those of `Unicycle`.
     """
 
     def __init__(self, like: Tensor, lagged: bool = False) -> None:
@@ -102,16 +96,10 @@ class Vessel:
         self.commands = torch.stack((levels.repeat_interleave(5), levels.repeat(5)))  # (2, 25)
 
     def move(self, motion: Tensor, action: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        """Motion after one action, and its energy.
+        """Motion (13, R, N), rows as in `types`, after one action, and the energy that it took, N s, (R, N).
 
-        Args:
-            motion: (13, R, N), rows as in `types`.
-            action: Commands of both thrusters in [−1, 1], (2, R, N); or 5·i + j, int64 (R, N): level i of the left one
-                and j of the right one, where any other number does nothing.
-            scene: Only its cores are used.
-
-        Returns:
-            Motion after it, and the energy that it took, N s, (R, N).
+        Actions are commands of both thrusters in [−1, 1], (2, R, N); or 5·i + j, int64 (R, N): level i of the left one
+        and j of the right one, where any other number does nothing.
         """
         if action.is_floating_point():
             command = action.to(motion.dtype).nan_to_num(0.0).clamp(-1, 1)
@@ -141,7 +129,7 @@ class Vessel:
     def _accelerated(
         self, vx: Tensor, vy: Tensor, wx: Tensor, wy: Tensor, r: Tensor, *loads: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Velocity through the water and yaw rate after one substep of the equation above, in the frame of the map.
+        """Velocity through the water and yaw rate after one substep, in the frame of the map.
 
         Given are the velocities over ground and through the water, yaw rate, and heading, force ahead and torque.
         """

@@ -16,13 +16,21 @@ from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, episode_key, 
 from torchrl_gpu.envs.marine.colregs import starboard_turn
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.generator import generate
-from torchrl_gpu.envs.marine.levels import Level, Sizes, chosen_levels
-from torchrl_gpu.envs.marine.memory_format import contiguous_copy, to_bool
-from torchrl_gpu.envs.marine.noise import draw_noise, radius_factors
+from torchrl_gpu.envs.marine.levels import Sizes, chosen_levels
 from torchrl_gpu.envs.marine.reward import Outcome, rewards_and_ends
-from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation, see_v2, see_v3
+from torchrl_gpu.envs.marine.sensors import Sight, draw_noise, object_mask, observation, radius_factors, see_v2, see_v3
 from torchrl_gpu.envs.marine.specs import GROUP, make_specs
-from torchrl_gpu.envs.marine.types import CORE_RADIUS, CRAFTS, FAR, MOTION_SIZE, QUIRKS, Craft, MarineState, Scene
+from torchrl_gpu.envs.marine.types import (
+    CORE_RADIUS,
+    CRAFTS,
+    FAR,
+    MOTION_SIZE,
+    QUIRKS,
+    MarineState,
+    Scene,
+    contiguous_copy,
+    to_bool,
+)
 from torchrl_gpu.envs.marine.world_pool import Pool
 from torchrl_gpu.envs.memory import check_fits
 from torchrl_gpu.envs.state_validation import Bounds
@@ -106,7 +114,13 @@ class MarineNavEnv(BatchedEnv):
         if isinstance(upstream_compat, bool):
             quirks = QUIRKS if upstream_compat else ()
         self.quirks = frozenset(arguments.choices(where, "upstream_compat", quirks, QUIRKS))
-        _check_distances(self.levels, self.craft)
+        most = math.sqrt(2) * self.craft.side
+        for level in self.levels:
+            if level.min_distance > most:
+                raise ValueError(
+                    f"{where}: min_distance must be at most {most:.6g}, the map's diagonal in metres;"
+                    f" got {level.min_distance:g}"
+                )
         max_steps = arguments.whole(where, "max_steps", max_steps, 1, MOST_STEPS)
         pool = arguments.whole(where, "pool", pool, 1, MOST_WORLDS)
         self.end_on_collision = arguments.flag(where, "end_on_collision", end_on_collision)
@@ -185,7 +199,6 @@ class MarineNavEnv(BatchedEnv):
         self.state.next_level.copy_(torch.tensor(numbers, dtype=torch.int64, device="cpu"))
 
     def _build(self) -> None:
-        """Makes all that stays the same for the life of the environment."""
         like = torch.empty(0, dtype=self.dtype, device=self.device)
         lagged = "lagged_velocity" in self.quirks
         self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged)
@@ -194,8 +207,8 @@ class MarineNavEnv(BatchedEnv):
         actions = torch.arange(self.num_actions, device=self.device, dtype=torch.int64)
         self._idle = (actions == self.craft.idle).to(self.dtype)
         self._make_pool()
-        shape = {"discrete": bool(self.num_actions), "flat": self.flat, "dtype": self.dtype, "device": self.device}
-        specs = make_specs(self.craft, self.num_envs, self.num_robots, **cast(Any, shape))
+        shape = (self.num_envs,) if self.flat else (self.num_envs, self.num_robots)
+        specs = make_specs(self.craft, shape, discrete=bool(self.num_actions), dtype=self.dtype, device=self.device)
         self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = specs
 
     def _make_pool(self) -> None:
@@ -211,7 +224,6 @@ class MarineNavEnv(BatchedEnv):
         self._pool = Pool(worlds, self.model, look, like, "still_start" in self.quirks)
 
     def _blank_state(self) -> MarineState:
-        """State before the first reset: the first world of the pool everywhere, without robots."""
         n, device = self.num_envs, self.device
         number = torch.zeros(n, dtype=torch.int64, device=device)
         begun = self._pool.begin(number)
@@ -220,20 +232,12 @@ class MarineNavEnv(BatchedEnv):
         return MarineState(
             scene=begun.scene,
             motion=begun.motion,
-            exists=nobody,
-            active=nobody.clone(),
-            arrived=nobody.clone(),
-            collided=nobody.clone(),
-            energy=nothing,
-            score=nothing.clone(),
+            **{name: nobody.clone() for name in ("exists", "active", "arrived", "collided")},
+            **{name: nothing.clone() for name in ("energy", "score")},
             observation=torch.zeros_like(begun.observation),
             object_mask=torch.zeros_like(begun.object_mask),
             clearance=begun.clearance,
-            step_count=number,
-            episode=number.clone(),
-            level=number.clone(),
-            next_level=number.clone(),
-            key=number.clone(),
+            **{name: number.clone() for name in ("step_count", "episode", "level", "next_level", "key")},
         )
 
     @property
@@ -282,7 +286,6 @@ class MarineNavEnv(BatchedEnv):
         return contiguous_copy(action.reshape(self.num_envs, self.num_robots, 2).permute(2, 1, 0))
 
     def _look(self, motion: Tensor, scene: Scene, there: Tensor, key: Tensor, step: Tensor) -> Sight:
-        """Sensor readings of the robots, with the noise of a step of the streams `key` (N,)."""
         if self.version == "v2":
             return see_v2(motion, scene, there, self.craft)
         return see_v3(motion, scene, there, self.craft, self._noise(key, step))
@@ -343,7 +346,6 @@ class MarineNavEnv(BatchedEnv):
         return robots, {"episode_step": s.step_count, "level": s.level, "success": success}
 
     def _nested(self, robots: dict[str, Tensor], root: dict[str, Tensor]) -> dict[str, Any]:
-        """Observations by key: the robots in their group, or the one robot without it."""
         out: dict[str, Any] = {name: value.unsqueeze(-1) for name, value in root.items()}
         if self.flat:
             return out | {name: value.squeeze(1) for name, value in robots.items()}
@@ -430,16 +432,6 @@ class MarineNavEnv(BatchedEnv):
         if bool((state["arrived"] & state["collided"]).any()):
             return Conflict("collided", "false for robots that arrived", "one that is true")
         return None
-
-
-def _check_distances(levels: Sequence[Level], craft: Craft) -> None:
-    most = math.sqrt(2) * craft.side
-    for level in levels:
-        if level.min_distance > most:
-            raise ValueError(
-                f"MarineNavEnv: min_distance must be at most {most:.6g}, the map's diagonal in metres;"
-                f" got {level.min_distance:g}"
-            )
 
 
 def _by_env(rows: Tensor) -> Tensor:

@@ -29,26 +29,16 @@ _ROBOTS, _CORES, _OBSTACLES, _HEADINGS, _SPEEDS, _ROUNDS = (i << 20 for i in ran
 
 @dataclass
 class Worlds:
-    """P worlds, float64; missing objects are `FAR` away, where cores have no circulation and robots no speed.
+    """P worlds, float64; missing objects are `FAR` away, where cores have no circulation and robots no speed."""
 
-    Attributes:
-        start, goal: (P, R, 2), metres.
-        heading: (P, R), radians in [0, 2π).
-        speed: (P, R), m/s through the water; v2.
-        core: (P, C, 2), metres.
-        circulation: (P, C), over 2π, m²/s; positive where it turns clockwise.
-        obstacle: (P, M, 2), metres.
-        num_robots, num_cores, num_obstacles: (P,) int64.
-    """
-
-    start: Tensor
-    goal: Tensor
-    heading: Tensor
-    speed: Tensor
-    core: Tensor
-    circulation: Tensor
-    obstacle: Tensor
-    num_robots: Tensor
+    start: Tensor  # (P, R, 2), metres
+    goal: Tensor  # likewise
+    heading: Tensor  # (P, R), radians in [0, 2π)
+    speed: Tensor  # (P, R), m/s through the water; v2
+    core: Tensor  # (P, C, 2), metres
+    circulation: Tensor  # (P, C), over 2π, m²/s; positive where it turns clockwise
+    obstacle: Tensor  # (P, M, 2), metres
+    num_robots: Tensor  # (P,) int64
     num_cores: Tensor
     num_obstacles: Tensor
 
@@ -58,18 +48,10 @@ class Worlds:
 
 @lru_cache(maxsize=4)
 def generate(craft: Craft, levels: tuple[Level, ...], pool: int, seed: int, quirks: frozenset[str]) -> Worlds:
-    """Worlds of a curriculum, `pool` of each level, level after level.
+    """Worlds of a curriculum, `pool` of each level, level after level; ValueError where a level has not room enough.
 
-    Args:
-        craft: Sizes and distances.
-        levels: Of the curriculum.
-        pool: Worlds of a level.
-        seed: Seed of all worlds.
-        quirks: "fewer_objects" leaves worlds as they are for which `DRAWS` candidates did not suffice, instead of
-            drawing others; "touching_cores" lets unlike cores lie in each other.
-
-    Raises:
-        ValueError: A level has no room for what it asks for.
+    Of the quirks, "fewer_objects" leaves worlds as they are for which `DRAWS` candidates did not suffice, instead of
+    drawing others; "touching_cores" lets unlike cores lie in each other.
     """
     number = torch.arange(len(levels) * pool, dtype=torch.int64, device="cpu")
     level = number // pool
@@ -96,7 +78,6 @@ def generate(craft: Craft, levels: tuple[Level, ...], pool: int, seed: int, quir
 
 
 def _short(worlds: Worlds, levels: tuple[Level, ...], level: Tensor) -> Tensor:
-    """Indices of the worlds with fewer objects than wanted."""
     made = torch.stack((worlds.num_robots, worlds.num_cores, worlds.num_obstacles), 1)
     return (made < _wanted(levels)[level]).any(1).nonzero().squeeze(1)
 
@@ -211,13 +192,11 @@ def _clear_of_robots(place: Tensor, start: Tensor, goal: Tensor, radius: float) 
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
-    """Distances (W, K) between positions (W, K, 2) and (W, 1, 2)."""
     x, y = (a - b).unbind(-1)
     return (x * x + y * y).sqrt()
 
 
 def _nowhere(key: Tensor, most: int) -> Tensor:
-    """Initial positions of `most` objects in each world, all of them `FAR` away."""
     return torch.full((len(key), most, 2), FAR, dtype=torch.float64, device="cpu")
 
 

@@ -11,19 +11,13 @@ MOST = 256  # robots, cores or obstacles of a level
 
 
 class Level(NamedTuple):
-    """One row of a curriculum.
+    """One row of a curriculum: numbers of robots, cores and obstacles, and from when it is played."""
 
-    Attributes:
-        from_step: Environment steps from which it is played.
-        robots, cores, obstacles: Number of each.
-        min_distance: Least distance from a start to its goal, metres.
-    """
-
-    from_step: int
+    from_step: int  # of the environment
     robots: int
     cores: int
     obstacles: int
-    min_distance: float
+    min_distance: float  # least distance from a start to its goal, metres
 
 
 class Sizes(NamedTuple):

@@ -20,17 +20,11 @@ BAR = 3.5  # m, of a full command of a thruster
 
 
 class Choice(NamedTuple):
-    """Next actions of the robots of one world.
+    """Next actions of the robots of one world."""
 
-    Attributes:
-        action: (R,) int, or (R, 2) float: commands of both thrusters.
-        active: (R,) bool, robots that act.
-        speed: (R,), over ground, m/s.
-    """
-
-    action: np.ndarray
-    active: np.ndarray
-    speed: np.ndarray
+    action: np.ndarray  # (R,) int, or (R, 2) float: commands of both thrusters
+    active: np.ndarray  # (R,) bool, robots that act
+    speed: np.ndarray  # (R,), over ground, m/s
 
 
 def draw_range(
@@ -98,8 +92,6 @@ def _laid_out(values: np.ndarray, action: int, version: str) -> tuple[np.ndarray
 
 
 class _Sheet:
-    """Picture with the world on the left and the legend on the right."""
-
     def __init__(self, world: Snapshot, trail: np.ndarray, width: int, height: int, title: str) -> None:
         side = max(16, min(height, round(0.7 * width)))
         self.world, self.chart = world, Chart(world.version, world.side, side, side)

@@ -12,27 +12,17 @@ RULE_REWARD = -0.1  # v3, per radian of a turn to starboard that a rule asks for
 
 
 class Outcome(NamedTuple):
-    """Rewards and ends after an action.
+    """Rewards and ends after an action."""
 
-    Attributes:
-        reward: (R, N), 0 for robots that were not active.
-        arrived, collided: (R, N) bool, with this action or before.
-        active: (R, N) bool, robots that have neither arrived nor collided.
-        terminated, truncated: (R, N) bool; false for robots that do not exist.
-        over: (N,) bool, episodes that are over.
-        cut: (N,) bool, over by the time limit.
-        decided: (N,) bool, over by what robots did.
-    """
-
-    reward: Tensor
-    arrived: Tensor
-    collided: Tensor
-    active: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    over: Tensor
-    cut: Tensor
-    decided: Tensor
+    reward: Tensor  # (R, N), 0 for robots that were not active
+    arrived: Tensor  # (R, N) bool, with this action or before
+    collided: Tensor  # likewise
+    active: Tensor  # (R, N) bool, robots that have neither arrived nor collided
+    terminated: Tensor  # (R, N) bool; false for robots that do not exist
+    truncated: Tensor  # likewise
+    over: Tensor  # (N,) bool, episodes that are over
+    cut: Tensor  # (N,) bool, over by the time limit
+    decided: Tensor  # (N,) bool, over by what robots did
 
 
 def distance(motion: Tensor, scene: Scene) -> Tensor:
@@ -53,15 +43,12 @@ def rewards_and_ends(
     end_on_collision: bool,
     cut_is_end: bool,
 ) -> Outcome:
-    """Rewards and ends of an action.
+    """Rewards and ends of an action, which led from the state `before` to `motion`.
 
     The time limit goes before a collision, and a collision before an arrival.
 
     Args:
-        before: State before the action.
-        motion: After it, (…, R, N).
-        scene: Only its goals are used.
-        craft: Rewards and radii.
+        before, motion, scene, craft: Of the scene only the goals are used.
         touches: (R, N) bool, robots that meet something.
         turn: Radians to starboard that a rule asks for, (R, N); None where no rule counts.
         cut: (N,) bool, the time is up.

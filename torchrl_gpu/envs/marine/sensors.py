@@ -1,39 +1,48 @@
-"""Sensors of a robot: itself, and the nearest objects within its range, in its own frame.
+"""Sensors of a robot: itself, and the nearest objects within its range, in its own frame; their errors in v3.
 
 Shapes: R robots that look, J objects looked at, N environments.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torchrl_gpu.envs.marine.memory_format import contiguous_copy
-from torchrl_gpu.envs.marine.types import FAR, HEADING, NEAREST, PLACE, THRUST, VELOCITY, YAW_RATE, Craft, Scene
+from torchrl_gpu.envs.counter_rng import draw_bits
+from torchrl_gpu.envs.marine.types import (
+    FAR,
+    HEADING,
+    NEAREST,
+    PLACE,
+    THRUST,
+    VELOCITY,
+    YAW_RATE,
+    Craft,
+    Scene,
+    contiguous_copy,
+)
 
+ERROR = 0.05  # standard deviation along each axis, of a place in metres and of a velocity in m/s
+KAPPA = 1.0  # concentration of the error of a radius
+TRUE_SHARE = 0.8  # of the radius; the rest is multiplied by the error
+_KNOTS = 256
 _ABOVE_ZERO = 8.0  # m: no gap between surfaces is so far below 0
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 class Sight(NamedTuple):
-    """Sensor readings of the robots of a batch of worlds, zeros for robots that are not active.
+    """Sensor readings of the robots of a batch of worlds, zeros for robots that are not active."""
 
-    Attributes:
-        own: (R, 4 or 7, N): goal, velocity over ground; v3: yaw rate and thrusts, too.
-        objects: (R, 5, features, N) of each kind, nearest first, 0 where there is none.
-        mask: (R, num_seen, N), 1 where there is an object, else 0.
-        clearance: (R, N), metres between the hull and the nearest detected object; the range where there is none.
-        touches: (R, N) bool, true where the hull meets something, without sensor errors.
-    """
-
-    own: Tensor
-    objects: tuple[Tensor, ...]
-    mask: Tensor
-    clearance: Tensor
-    touches: Tensor
+    own: Tensor  # (R, 4 or 7, N): goal, velocity over ground; v3: yaw rate and thrusts, too
+    objects: tuple[Tensor, ...]  # (R, 5, features, N) of each kind, nearest first, 0 where there is none
+    mask: Tensor  # (R, num_seen, N), 1 where there is an object, else 0
+    clearance: Tensor  # (R, N), metres between the hull and the nearest detected object; the range where there is none
+    touches: Tensor  # (R, N) bool, true where the hull meets something, without sensor errors
 
 
 class Frame(NamedTuple):
@@ -51,11 +60,7 @@ class Frame(NamedTuple):
 def see_v2(motion: Tensor, scene: Scene, active: Tensor, craft: Craft) -> Sight:
     """Sensor readings of unicycles: obstacles (x, y, r) and other robots (x, y, vx, vy), five of each.
 
-    Args:
-        motion: (8, R, N).
-        scene: Only its goals and obstacles are used.
-        active: (R, N) of 0 and 1, the active robots.
-        craft: "v2".
+    Motion is (8, R, N), and `active` (R, N) of 0 and 1.
     """
     frame = _frame(motion)
     radius = scene.obstacle_radius.expand(len(active), 1, -1, -1)  # (R, 1, M, N)
@@ -68,7 +73,10 @@ def see_v2(motion: Tensor, scene: Scene, active: Tensor, craft: Craft) -> Sight:
     static = nearest.listed([*frame.turn(nearest.pick(to_obstacle)), *nearest.pick(radius).unbind(1)])
     moving = [*frame.turn(nearest_robots.pick(to_robot)), *frame.turn(nearest_robots.pick(velocity))]
     least, least_robot = gap.amin(1), robot_gap.amin(1)
-    clearance = torch.minimum(_within(least, reach, craft), _within(least_robot, robot_reach, craft))
+    clearance = torch.minimum(
+        torch.where(least <= reach, least, craft.sight),
+        torch.where(least_robot <= robot_reach, least_robot, craft.sight),
+    )
     return Sight(
         own=torch.stack(_own(motion, scene, frame), 1) * active.unsqueeze(1),
         objects=(static, nearest_robots.listed(moving)),
@@ -81,12 +89,7 @@ def see_v2(motion: Tensor, scene: Scene, active: Tensor, craft: Craft) -> Sight:
 def see_v3(motion: Tensor, scene: Scene, active: Tensor, craft: Craft, noise: Tensor | None) -> Sight:
     """Sensor readings of vessels: five objects (x, y, vx, vy, r), obstacles and robots alike, with sensor errors.
 
-    Args:
-        motion: (13, R, N).
-        scene: Only its goals and obstacles are used.
-        active: (R, N) of 0 and 1, the active robots.
-        craft: "v3".
-        noise: (5, R, M + R, N) as `noise.draw_noise` returns it; None for true places, velocities and radii.
+    Motion is (13, R, N), `active` (R, N) of 0 and 1, and `noise` (5, R, M + R, N) as `draw_noise` returns it, or None.
     """
     frame = _frame(motion)
     offset = torch.cat((_offsets(scene.obstacle, motion), _offsets(motion[PLACE], motion)), 2)  # (R, 2, J, N)
@@ -99,29 +102,22 @@ def see_v3(motion: Tensor, scene: Scene, active: Tensor, craft: Craft, noise: Te
     if noise is not None:
         offset, velocity = offset + noise[:2].transpose(0, 1), velocity + noise[2:4].transpose(0, 1)
         radius = radius * noise[4]
-    gap = _length(offset) - radius - craft.radius + away
-    nearest = Nearest.of(gap, craft.sight - craft.radius, active)
-    seen = [
-        *frame.turn(nearest.pick(offset)),
-        *frame.turn(nearest.pick(velocity)),
-        nearest.pick(radius.unsqueeze(1))[:, 0],
-    ]
+    gap, reach = _length(offset) - radius - craft.radius + away, craft.sight - craft.radius
+    nearest, least = Nearest.of(gap, reach, active), gap.amin(1)
+    seen = [*frame.turn(nearest.pick(offset)), *frame.turn(nearest.pick(velocity))]
+    seen.append(nearest.pick(radius.unsqueeze(1))[:, 0])
     own = [*_own(motion, scene, frame), motion[YAW_RATE], *motion[THRUST]]
     return Sight(
         own=torch.stack(own, 1) * active.unsqueeze(1),
         objects=(nearest.listed(seen),),
         mask=nearest.mask,
-        clearance=_within(gap.amin(1), craft.sight - craft.radius, craft),
+        clearance=torch.where(least <= reach, least, craft.sight),
         touches=touches,
     )
 
 
 def observation(sight: Sight) -> Tensor:
-    """Observation vectors of the robots.
-
-    Returns:
-        (N, R, F), contiguous: the own numbers, then each kind of objects one after the other.
-    """
+    """Observation vectors (N, R, F), contiguous: the own numbers, then each kind of objects one after the other."""
     rows = contiguous_copy(torch.cat([sight.own, *(kind.flatten(1, 2) for kind in sight.objects)], 1))  # (R, F, N)
     robots, features, num_envs = rows.shape
     # One transposition of a matrix: several times as fast as that of three axes.
@@ -135,15 +131,10 @@ def object_mask(sight: Sight) -> Tensor:
 
 
 class Nearest(NamedTuple):
-    """The five objects with the least gap to each robot, in order, or all of them where there are fewer.
+    """The five objects with the least gap to each robot, in order, or all of them where there are fewer."""
 
-    Attributes:
-        number: Indices of the objects, int64 (R, 1, K, N).
-        mask: (R, 5, N), 1 where the object is within reach, else 0.
-    """
-
-    number: Tensor
-    mask: Tensor
+    number: Tensor  # indices of the objects, int64 (R, 1, K, N)
+    mask: Tensor  # (R, 5, N), 1 where the object is within reach, else 0
 
     @staticmethod
     def of(gap: Tensor, reach: float, active: Tensor) -> Nearest:
@@ -176,7 +167,7 @@ def _own(motion: Tensor, scene: Scene, frame: Frame) -> list[Tensor]:
 
 
 def _offsets(place: Tensor, motion: Tensor) -> Tensor:
-    """Vectors from every robot to every position (2, J, N), in the frame of the map, (R, 2, J, N)."""
+    """Vectors (R, 2, J, N) from every robot to every position (2, J, N), in the frame of the map."""
     return place - motion[PLACE].transpose(0, 1).unsqueeze(2)
 
 
@@ -191,10 +182,6 @@ def _absent(active: Tensor) -> Tensor:
     robots = len(active)
     itself = torch.eye(robots, dtype=active.dtype, device=active.device).unsqueeze(-1)
     return (1 - active + itself) * FAR
-
-
-def _within(gap: Tensor, reach: float, craft: Craft) -> Tensor:
-    return torch.where(gap <= reach, gap, craft.sight)
 
 
 def _places(count: int) -> int:
@@ -218,3 +205,37 @@ def _nearest_keys(gap: Tensor) -> Tensor:
             lower, upper = torch.minimum(keys[j - 1], keys[j]), torch.maximum(keys[j - 1], keys[j])
             keys[j - 1], keys[j] = lower, upper
     return torch.stack(keys[:NEAREST], 1)
+
+
+def draw_noise(key: Tensor, step: Tensor, objects: int, table: Tensor) -> Tensor:
+    """Sensor errors for each of J objects as every robot observes it, (5, R, J, N), of the dtype of the table.
+
+    They are what is added to x, y (metres), vx and vy (m/s), along the axes of the map, and what the radius is
+    multiplied by. `key` (R, 1, N) names the draws of each robot, `table` is the result of `radius_factors`.
+    """
+    place = torch.arange(3 * objects, device=key.device, dtype=torch.int64).view(3, 1, objects, 1)
+    bits = draw_bits(key, place + step * (3 * objects))  # (3, R, J, N)
+    # Two standard normal numbers from each 32 bits: Box and Muller, 1958.
+    radius = ((bits[:2] >> 16).to(table.dtype) + 0.5) * 2.0**-16
+    angle = (bits[:2] & 0xFFFF).to(table.dtype) * (2 * math.pi * 2.0**-16)
+    normal = (-2 * radius.log()).sqrt().unsqueeze(1) * torch.stack((angle.cos(), angle.sin()), 1)
+    return torch.cat((*(normal * ERROR), _looked_up(bits[2:], table)))
+
+
+def radius_factors(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Quantiles (257,) of 0.8 + 0.2 φ/π at equally spaced probabilities, with φ von Mises of concentration 1.
+
+    Made on the host: a table needs no rejection and so no host reads where it is drawn from.
+    """
+    angle = np.linspace(-math.pi, math.pi, 100_001)
+    density = np.exp(KAPPA * np.cos(angle))
+    below = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    quantile = np.interp(np.linspace(0.0, 1.0, _KNOTS + 1), below / below[-1], angle)
+    return torch.from_numpy(TRUE_SHARE + (1 - TRUE_SHARE) * quantile / math.pi).to(device, dtype)
+
+
+def _looked_up(bits: Tensor, table: Tensor) -> Tensor:
+    """Values of a table of quantiles, interpolated linearly between its knots."""
+    place = bits.to(table.dtype) * (_KNOTS * 2.0**-32)
+    knot = place.long().clamp_max(_KNOTS - 1)  # float32 may round up to the last one
+    return torch.lerp(table[knot], table[knot + 1], place - knot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
@@ -13,27 +13,11 @@ from torchrl_gpu.envs.marine.types import Craft
 GROUP = "robots"
 
 
-class Specs(NamedTuple):
-    """The four specs that TorchRL requires of an environment."""
-
-    observation: Composite
-    action: Composite
-    reward: Composite
-    done: Composite
-
-
 def make_specs(
-    craft: Craft,
-    num_envs: int,
-    num_robots: int,
-    *,
-    discrete: bool,
-    flat: bool,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Specs:
-    """Specs of N worlds of R robots; without the group where there is but one robot and it is `flat`."""
-    shape = (num_envs,) if flat else (num_envs, num_robots)
+    craft: Craft, shape: tuple[int, ...], *, discrete: bool, dtype: torch.dtype, device: torch.device
+) -> tuple[Composite, Composite, Composite, Composite]:
+    """Specs of observation, action, reward and done of N worlds of R robots, (N, R); of one without its group, (N,)."""
+    num_envs, flat = shape[0], len(shape) == 1
 
     def flag(size: int) -> Binary:
         return Binary(size, (*shape, size), device=device, dtype=torch.bool)
@@ -59,9 +43,9 @@ def make_specs(
     count = Unbounded((num_envs, 1), device, torch.int64)
     over = Binary(1, (num_envs, 1), device=device, dtype=torch.bool)
     done = {key: over.clone() for key in DONE_KEYS}
-    return Specs(
-        observation=nested(robots, {"episode_step": count, "level": count.clone(), "success": over}),
-        action=nested({"action": action}, {}),
-        reward=nested({"reward": number(1)}, {}),
-        done=nested({} if flat else {key: flag(1) for key in DONE_KEYS}, done),
+    return (
+        nested(robots, {"episode_step": count, "level": count.clone(), "success": over}),
+        nested({"action": action}, {}),
+        nested({"reward": number(1)}, {}),
+        nested({} if flat else {key: flag(1) for key in DONE_KEYS}, done),
     )

@@ -28,37 +28,22 @@ QUIRKS = ("lagged_velocity", "still_start", "late_limit", "terminal_limit", "tou
 
 @dataclass(frozen=True)
 class Craft:
-    """Constants of a version, v2 or v3; lengths are metres.
+    """Constants of a version, v2 or v3; lengths are metres."""
 
-    Attributes:
-        version: "v2" or "v3".
-        side: Of the map.
-        clear_radius: Around starts and goals, where nothing else begins.
-        edge_speed: Least and largest speed of the water at the edge of a core, m/s.
-        radius: Of a robot that collides.
-        detection_radius: Of a robot that is detected.
-        sight: Range of detection, to the edge of what is detected.
-        step_reward, collision_reward, goal_reward: Of an action, and of how it ended.
-        num_actions: Number of discrete actions.
-        idle: The discrete action that does nothing.
-        observation_size: Numbers that a robot observes.
-        num_seen: Objects that it sees at most.
-    """
-
-    version: str
-    side: float
-    clear_radius: float
-    edge_speed: tuple[float, float]
-    radius: float
-    detection_radius: float
-    sight: float
-    step_reward: float
+    version: str  # "v2" or "v3"
+    side: float  # of the map
+    clear_radius: float  # around starts and goals, where nothing else begins
+    edge_speed: tuple[float, float]  # least and largest speed of the water at the edge of a core, m/s
+    radius: float  # of a robot that collides
+    detection_radius: float  # of a robot that is detected
+    sight: float  # range of detection, to the edge of what is detected
+    step_reward: float  # of an action
     collision_reward: float
     goal_reward: float
-    num_actions: int
-    idle: int
-    observation_size: int
-    num_seen: int
+    num_actions: int  # discrete ones
+    idle: int  # the discrete action that does nothing
+    observation_size: int  # numbers that a robot observes
+    num_seen: int  # objects that it sees at most
 
 
 _LENGTHS = {"v2": (1.0, 0.5), "v3": (5.0, 2.5)}  # of a hull, metres
@@ -100,21 +85,14 @@ CRAFTS = {
 
 
 class Scene(NamedTuple):
-    """Static parts of a batch of worlds: views of one tensor.
+    """Static parts of a batch of worlds: views of one tensor."""
 
-    Attributes:
-        goal: (2, R, N), metres.
-        core: (2, C, 1, N), metres.
-        circulation: (C, 1, N), circulation over 2π, m²/s; positive for a core that turns from x to −y ("clockwise").
-        obstacle: (2, M, N), metres.
-        obstacle_radius: (M, N), metres.
-    """
-
-    goal: Tensor
-    core: Tensor
+    goal: Tensor  # (2, R, N), metres
+    core: Tensor  # (2, C, 1, N), metres
+    # (C, 1, N), circulation over 2π, m²/s; positive for a core that turns from x to −y ("clockwise")
     circulation: Tensor
-    obstacle: Tensor
-    obstacle_radius: Tensor
+    obstacle: Tensor  # (2, M, N), metres
+    obstacle_radius: Tensor  # (M, N), metres
 
     @staticmethod
     def split(rows: Tensor, sizes: Sizes) -> Scene:
@@ -162,3 +140,18 @@ class MarineState:
     level: Tensor  # (N,) int64, row of the curriculum
     next_level: Tensor  # (N,) int64, that of the episode after this one
     key: Tensor  # (N,) int64, names the noise of this episode
+
+
+def contiguous_copy(tensor: Tensor) -> Tensor:
+    """Contiguous tensor of the same numbers and shape (…), which torch.compile fuses into nothing else.
+
+    torch.compile fuses a plain `contiguous` into the loops that read it, and those then run along the axes of the
+    original, one number at a time. It never does so with a tensor of given strides.
+    """
+    whole = tensor.contiguous()
+    return whole.as_strided(whole.shape, whole.stride())
+
+
+def to_bool(zeros_and_ones: Tensor) -> Tensor:
+    """Zeros and ones (…) as bool: what torch.compile makes of a comparison takes twenty times as long on a CPU."""
+    return zeros_and_ones.to(torch.uint8).view(torch.bool)

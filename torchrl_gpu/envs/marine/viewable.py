@@ -24,9 +24,6 @@ class ViewableMarine:
     """`Viewable` of a `MarineNavEnv`, with overlays and shapes.
 
     A trail joins the positions of a robot in the pictures that were drawn of an episode.
-
-    Args:
-        env: Environment, read at every call.
     """
 
     def __init__(self, env: MarineNavEnv) -> None:
@@ -35,7 +32,6 @@ class ViewableMarine:
 
     @property
     def num_envs(self) -> int:
-        """Number of worlds N."""
         return self.env.num_envs
 
     @torch.no_grad()
@@ -57,8 +53,7 @@ class ViewableMarine:
         }
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> np.ndarray:
-        """RGB pictures of some of the worlds, uint8 (B, H, W, 3)."""
-        return np.stack([self._picture(each, width, height) for each in index])
+        return np.stack([draw(*self._seen(each), width=width, height=height) for each in index])
 
     def shapes(self, index: int) -> list[Shape]:
         """Shapes of the map's edges, of obstacles, then of each robot that exists with its goal; reads the device."""
@@ -83,12 +78,10 @@ class ViewableMarine:
         return found | ({"q": Overlay("Q of actions", "values")} if self.env.num_actions else {})
 
     def observation(self, index: int) -> TensorDictBase:
-        """Policy input of one world, as `MarineNavEnv.observation`."""
         return self.env.observation(index)
 
     @torch.no_grad()
     def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> np.ndarray:
-        """RGB picture of an overlay of one world, uint8 (H, W, 3); reads the device."""
         world, trail = self._seen(index)
         active = self.env.state.active[:, index].cpu().numpy()
         if name == "range":
@@ -104,12 +97,7 @@ class ViewableMarine:
         values = decision.values.float().cpu().numpy().reshape(len(active), -1)
         return draw_values(world, trail, choice, values, width, height)
 
-    def _picture(self, index: int, width: int, height: int) -> np.ndarray:
-        world, trail = self._seen(index)
-        return draw(world, trail, width=width, height=height)
-
     def _seen(self, index: int) -> tuple[Snapshot, np.ndarray]:
-        """Snapshot of a world, and the trail of its robots, (T, R, 2)."""
         world, episode = snapshot(self.env, index), int(self.env.state.episode[index])
         begun, trail = self._trails.pop(index, (episode, []))
         if begun != episode:
@@ -123,5 +111,5 @@ class ViewableMarine:
 
 
 def viewable(env: MarineNavEnv) -> ViewableMarine:
-    """`Viewable` interface, the function that `torchrl_gpu.envs.viewable` calls."""
+    """The function that `torchrl_gpu.envs.viewable` calls."""
     return ViewableMarine(env)

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu.envs.marine.currents import flow
+from torchrl_gpu.envs.marine.dynamics import flow
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.types import CORE_RADIUS, FAR, GOAL_RADIUS, HEADING, PLACE
 from torchrl_gpu.envs.packing.render.palette import item_colors
@@ -39,29 +39,18 @@ Place = Sequence[float] | np.ndarray
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One world at one moment, on the host.
+    """One world at one moment, on the host."""
 
-    Attributes:
-        version: "v2" or "v3".
-        side: Of the map, metres.
-        place: (R, 2), metres.
-        heading: (R,), radians.
-        goal: (R, 2), metres.
-        exists, arrived, collided: (R,) bool.
-        core: (C, 3): place, and circulation over 2π.
-        obstacle: (M, 3): place and radius.
-    """
-
-    version: str
-    side: float
-    place: np.ndarray
-    heading: np.ndarray
-    goal: np.ndarray
-    exists: np.ndarray
-    arrived: np.ndarray
-    collided: np.ndarray
-    core: np.ndarray
-    obstacle: np.ndarray
+    version: str  # "v2" or "v3"
+    side: float  # of the map, metres
+    place: np.ndarray  # (R, 2), metres
+    heading: np.ndarray  # (R,), radians
+    goal: np.ndarray  # (R, 2), metres
+    exists: np.ndarray  # (R,) bool
+    arrived: np.ndarray  # likewise
+    collided: np.ndarray  # likewise
+    core: np.ndarray  # (C, 3): place, and circulation over 2π
+    obstacle: np.ndarray  # (M, 3): place and radius
 
 
 def snapshot(env: MarineNavEnv, index: int) -> Snapshot:

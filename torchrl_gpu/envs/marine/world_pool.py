@@ -10,9 +10,8 @@ from torch import Tensor
 
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.generator import Worlds
-from torchrl_gpu.envs.marine.memory_format import contiguous_copy
 from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation
-from torchrl_gpu.envs.marine.types import OBSTACLE_RADIUS, Scene
+from torchrl_gpu.envs.marine.types import OBSTACLE_RADIUS, Scene, contiguous_copy
 
 
 @dataclass
@@ -30,12 +29,8 @@ class Begun:
 class Pool:
     """World pool of P worlds, one behind the other in memory: to fetch one is to copy a few runs of numbers.
 
-    Args:
-        worlds: Generated worlds, on the host.
-        model: Dynamics, for the first velocities.
-        look: Returns sensor readings, from motion, scene, and a mask of 0 and 1 of the robots that exist.
-        like: Tensor of the dtype and device to use.
-        still_start: Whether the first velocity leaves the current out.
+    They have the dtype and device of `like`. `look` returns sensor readings from motion, scene, and a mask of 0 and 1
+    of the robots that exist; with `still_start` the first velocity leaves the current out.
     """
 
     def __init__(
@@ -85,5 +80,4 @@ def _scene(worlds: Worlds, like: Tensor) -> Scene:
 
 
 def _last(worlds_first: Tensor, axes: tuple[int, ...], like: Tensor) -> Tensor:
-    """Tensor with the worlds along the last axis."""
     return worlds_first.permute(axes).contiguous().to(like)

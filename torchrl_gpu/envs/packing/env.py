@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,12 +18,11 @@ from torchrl_gpu.envs.base import BatchedEnv, Conflict
 from torchrl_gpu.envs.memory import check_fits, measure_bytes_per_env
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, item_source
-from torchrl_gpu.envs.packing.items.checks import check_built
-from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences
+from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences, check_built
 from torchrl_gpu.envs.packing.kernels import Setting, balanced, get_kernels, judge_placements, tested_in
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
-from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights
+from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights, reward_of_step
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.system import arguments
@@ -166,12 +165,10 @@ class PackingEnv(BatchedEnv):
         return self._sizes[:-1]
 
     def _item_sizes(self) -> Tensor:
-        """`item_sizes` and a last row for no item, (M + 1, O, 4) float32."""
         cell = torch.tensor(self.bin.cell, device=self.device, dtype=torch.float32)
         volume = self.catalogue.volume[:, None].expand_as(self.catalogue.height)
-        sizes = torch.cat(
-            [self.catalogue.extent * cell, self.catalogue.height[..., None], volume[..., None]], -1
-        ).float()
+        columns = [self.catalogue.extent * cell, self.catalogue.height[..., None], volume[..., None]]
+        sizes = torch.cat(columns, -1).float()
         return torch.cat([sizes, torch.zeros_like(sizes[:1])])
 
     def _sizes_of(self, item_id: Tensor) -> Tensor:
@@ -188,11 +185,7 @@ class PackingEnv(BatchedEnv):
     def bytes_per_env(self) -> int:
         """Peak bytes of one environment during a step, measured in a few environments with the same items."""
         judge = "rule" if self.stability_judge == "physics" else self.stability_judge
-        changes = {"items": SameItems(self), "seed": 0, "stability_judge": judge}
-
-        def make(num_envs: int) -> PackingEnv:
-            return PackingEnv.like(self, num_envs, **changes)
-
+        make = partial(PackingEnv.like, self, items=SameItems(self), seed=0, stability_judge=judge)
         return measure_bytes_per_env(make, lambda shown: shown["action_mask"].int().argmax(1))
 
     def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
@@ -336,20 +329,14 @@ class PackingEnv(BatchedEnv):
         if self._physics is not None:
             self._state.stable = self._simulated(before, legal)
         out = self._observation()
-        done = self._done(out["item_mask"], legal, stuck)
-        _, gained = REWARDS[self.reward]
-        gain = gained(self.state, before, self.bin, self.objective_weights)
+        over = ~legal | ~out["item_mask"].any(1)
+        if stuck is not None:
+            over = ~(legal | stuck) | (self.state.item_id[:, 0] < 0)
+        done = over.unsqueeze(-1)
+        gain = reward_of_step(self.reward, self.state, before, self.bin, self.objective_weights)
         out |= {"reward": torch.where(legal, gain, 0.0).unsqueeze(-1), "done": done, "terminated": done.clone()}
         out["truncated"] = torch.zeros_like(done)
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
-
-    def _done(self, item_mask: Tensor, legal: Tensor, stuck: Tensor | None) -> Tensor:
-        """Episodes that end with this step, (N, 1) bool."""
-        if stuck is None:
-            done = ~legal | ~item_mask.any(1)
-        else:
-            done = ~(legal | stuck) | (self.state.item_id[:, 0] < 0)
-        return done.unsqueeze(-1)
 
     def _advanced(self, action: Tensor, stuck: Tensor | None) -> tuple[PackingState, Tensor]:
         """Next state, maps included, and the mask of legal actions, (N,) bool."""
@@ -460,8 +447,7 @@ class PackingEnv(BatchedEnv):
         if bool((legal & ~(fits_x[..., :, None] & fits_y[..., None, :])).any()):
             return Conflict("legal", "false wherever the footprint does not fit", "a legal placement beyond the walls")
         if bool((legal & (top > self.bin.size[2] + 2 * self.bin.tolerance)).any()):
-            wanted = "false wherever the item does not fit below the bin's height"
-            return Conflict("legal", wanted, "one that is higher")
+            return Conflict("legal", "false wherever the item does not fit below the bin's height", "a higher one")
         item, orientation, x, y = state["placements"].long().unbind(-1)  # (N, T)
         extent = self.catalogue.extent[item, orientation]
         made = torch.arange(item.shape[1], device=self.device, dtype=torch.int64)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchrl_gpu.envs.packing.items.columns import crossings
+from torchrl_gpu.envs.packing.items.columns import enclosed
 from torchrl_gpu.envs.packing.plan import PackingPlan
 
 
@@ -38,42 +38,33 @@ class _Voxels(NamedTuple):
 def overlaps(plan: PackingPlan, voxel: float) -> Overlap:
     """The deepest overlap between two items, and between an item and the bin.
 
-    A voxel, of a side of a cell or less, is filled where its centre is inside.
-
-    Raises:
-        ValueError: The side is not positive.
+    A voxel, of a side of a cell or less, is filled where its centre is inside; ValueError for a side that is not
+    positive.
     """
     if not 0 < voxel < math.inf:
         raise ValueError(f"overlaps: voxel must be a positive length in metres; got {voxel}")
     placed = [
         solid.vertices @ pose.rotation.T + pose.position for solid, pose in zip(plan.solids, plan.poses, strict=True)
     ]
-    walls, item = _sticking_out(placed, plan.bin_size)
+    out = [max(0.0, float(-points.min()), float((points - plan.bin_size).max())) for points in placed]
+    item = max(range(len(out)), key=out.__getitem__, default=None)
+    walls = 0.0 if item is None else out[item]
     voxels = [_filled(points[solid.faces], voxel) for points, solid in zip(placed, plan.solids, strict=True)]
     depth, pair = 0, None
     for i, j in itertools.combinations(range(len(voxels)), 2):
-        shared = _thickness(_shared(voxels[i], voxels[j]))
-        if shared > depth:
-            depth, pair = shared, (i, j)
-    return Overlap(depth * voxel, pair, walls, item)
-
-
-def _sticking_out(surfaces: list[np.ndarray], size: tuple[float, float, float]) -> tuple[float, int | None]:
-    out = [max(0.0, float(-triangles.min()), float((triangles - size).max())) for triangles in surfaces]
-    worst = max(range(len(out)), key=out.__getitem__, default=None)
-    return (0.0, None) if worst is None or out[worst] == 0 else (out[worst], worst)
+        shared = _shared(voxels[i], voxels[j])
+        shortest = np.minimum.reduce([_runs(shared, axis) for axis in range(3)]).max(initial=0)
+        if shortest > depth:
+            depth, pair = int(shortest), (i, j)
+    return Overlap(depth * voxel, pair, walls, item if walls else None)
 
 
 def _filled(triangles: np.ndarray, voxel: float) -> _Voxels:
     """The voxels of a lattice through the bin's corner whose centres closed surfaces (F, 3, 3) enclose."""
     triangles = triangles / voxel
     low = np.floor(triangles.min((0, 1))).astype(np.int64)
-    columns_x, columns_y, levels = (np.ceil(triangles.max((0, 1))).astype(np.int64) - low).tolist()
-    found = crossings(triangles - low, columns_x, columns_y)
-    first = np.clip(np.ceil(found.z - 0.5), 0, levels).astype(np.int64)  # the first voxel with its centre above
-    winding = np.zeros((columns_x, columns_y, levels + 1), dtype=np.int32)
-    np.add.at(winding, (found.x, found.y, first), found.enters)
-    return _Voxels(low, winding.cumsum(2)[:, :, :-1] > 0)
+    shape = np.ceil(triangles.max((0, 1))).astype(np.int64) - low
+    return _Voxels(low, enclosed(triangles - low, *shape.tolist()))
 
 
 def _shared(a: _Voxels, b: _Voxels) -> np.ndarray:
@@ -87,13 +78,6 @@ def _shared(a: _Voxels, b: _Voxels) -> np.ndarray:
         start, stop = low - each.low, high - each.low
         cut.append(each.filled[start[0] : stop[0], start[1] : stop[1], start[2] : stop[2]])
     return cut[0] & cut[1]
-
-
-def _thickness(shared: np.ndarray) -> int:
-    """Overlap in voxels: the largest, over shared voxels, of the shortest run of them along x, y or z."""
-    if not shared.any():
-        return 0
-    return int(np.minimum.reduce([_runs(shared, axis) for axis in range(3)]).max())
 
 
 def _runs(mask: np.ndarray, axis: int) -> np.ndarray:

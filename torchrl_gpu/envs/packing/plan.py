@@ -33,10 +33,7 @@ class PackedBins(Protocol):
 
 
 class Pose(NamedTuple):
-    """Pose of one packed item.
-
-    A point p of its solid is at `rotation @ p + position`, metres from the bin's lower corner.
-    """
+    """Pose of a packed item: a point p of its solid is at `rotation @ p + position`, metres from the bin's corner."""
 
     item: int
     rotation: np.ndarray  # (3, 3) float64

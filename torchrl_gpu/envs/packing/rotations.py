@@ -9,11 +9,12 @@ import numpy as np
 
 from torchrl_gpu.system import arguments
 
+_WORDS = ("fixed", "yaw", "axis", "cube")
 LEAST_STEP = 15  # degrees; below, the distinct rotations are tens of thousands and take minutes to find
 
 
 def orientation_set(orientations: str | float, *, boxes: bool) -> np.ndarray:
-    """Rotation matrices of an orientation set.
+    """Rotation matrices (O, 3, 3) float64 of an orientation set, the identity first.
 
     Args:
         orientations: "fixed" (as given), "yaw" (turns by π/2 about the vertical; the 2 that differ for boxes, else 4),
@@ -21,56 +22,38 @@ def orientation_set(orientations: str | float, *, boxes: bool) -> np.ndarray:
             distinct rotation by roll, pitch and yaw in multiples of it; at least `LEAST_STEP`.
         boxes: Whether the items are boxes, for which half turns change nothing.
 
-    Returns:
-        (O, 3, 3) float64; the first is the identity.
-
     Raises:
         ValueError: The word is unknown, or the step is too small or does not divide 360.
     """
     if isinstance(orientations, str):
-        if orientations not in _SETS:
-            raise ValueError(
-                f"orientation_set: want one of {', '.join(_SETS)} or a step in degrees; got {orientations!r}"
-            )
-        return _SETS[orientations](boxes)
+        if orientations not in _WORDS:
+            wanted = f"one of {', '.join(_WORDS)} or a step in degrees"
+            raise ValueError(f"orientation_set: want {wanted}; got {orientations!r}")
+        return _quarter_turns(orientations, boxes)
     try:
         step = arguments.number("orientation_set", "the step", orientations)
+        count = 360 / step if step > 0 else math.nan
     except ValueError:
-        raise ValueError(
-            f"orientation_set: the step must be positive and divide 360 degrees; got {arguments.shown(orientations)}"
-        ) from None
-    return _euler_set(step, boxes)
-
-
-def _fixed(boxes: bool) -> np.ndarray:
-    return np.eye(3)[None]
-
-
-def _yaw(boxes: bool) -> np.ndarray:
-    return np.stack([turn(0, 0, 90 * k) for k in range(2 if boxes else 4)])
-
-
-def _axis(boxes: bool) -> np.ndarray:
-    key = np.abs if boxes else (lambda rotation: rotation[2])  # boxes: which side lies where; solids: which face is up
-    return _distinct_by(_cube(boxes), key)
-
-
-def _cube(boxes: bool) -> np.ndarray:
-    return _distinct([turn(90 * r, 90 * p, 90 * y) for r, p, y in itertools.product(range(4), repeat=3)])
-
-
-_SETS = {"fixed": _fixed, "yaw": _yaw, "axis": _axis, "cube": _cube}
-
-
-def _euler_set(step: float, boxes: bool) -> np.ndarray:
-    count = 360 / step if step > 0 else math.nan
+        count = math.nan
     if not 1 <= count < math.inf or abs(count - round(count)) > 1e-9:
-        raise ValueError(f"orientation_set: the step must be positive and divide 360 degrees; got {step}")
+        arguments.refuse("orientation_set", "the step", "positive and divide 360 degrees", orientations)
     if step < LEAST_STEP:
         raise ValueError(f"orientation_set: the step must be at least {LEAST_STEP} degrees; got {step:g}")
     angles = [step * k for k in range(round(count))]
     distinct = _distinct([turn(*rpy) for rpy in itertools.product(angles, repeat=3)])
     return _distinct_by(distinct, np.abs) if boxes else distinct
+
+
+def _quarter_turns(word: str, boxes: bool) -> np.ndarray:
+    if word == "fixed":
+        return np.eye(3)[None]
+    if word == "yaw":
+        return np.stack([turn(0, 0, 90 * k) for k in range(2 if boxes else 4)])
+    cube = _distinct([turn(90 * r, 90 * p, 90 * y) for r, p, y in itertools.product(range(4), repeat=3)])
+    if word == "cube":
+        return cube
+    # Which side of a box lies where, and which face of a solid is up.
+    return _distinct_by(cube, np.abs if boxes else (lambda rotation: rotation[2]))
 
 
 def turn(roll: float, pitch: float, yaw: float) -> np.ndarray:

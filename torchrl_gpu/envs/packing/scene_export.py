@@ -24,11 +24,9 @@ Y_UP = np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 1]])
 def plan_table(plan: PackingPlan) -> dict[str, Any]:
     """Plan as plain numbers, in the form that `save_plan` writes.
 
-    Returns:
-        `bin_size` (metres) and `items`, in the order of packing, each with `name` (of the object, or its file), `item`
-        (catalogue row), `position` (metres from the bin's lower corner) and `quaternion` (w, x, y, z) of the object's
-        own frame, and `scale` where the object was made larger or smaller: a point p of the object goes to
-        rotation · scale · p + position.
+    Keys are `bin_size` (metres) and `items`, in the order of packing, each with `name` (of the object, or its file),
+    `item` (catalogue row), `position` (metres from the bin's lower corner) and `quaternion` (w, x, y, z) of the
+    object's own frame, and `scale` where it is not 1: a point p of the object goes to rotation · scale · p + position.
     """
     items = []
     for solid, pose in zip(plan.solids, plan.poses, strict=True):
@@ -50,10 +48,7 @@ def save_glb(plan: PackingPlan, path: str | os.PathLike[str]) -> Path:
     """Writes the packed bin as a glTF scene and returns the path: items in the viewer's colours, transparent walls.
 
     Item i is the node `item-i`, a child of the node `bin`, which turns z up into glTF's y up: poses in `bin` are those
-    of the plan. Parent folders are made.
-
-    Raises:
-        ModuleNotFoundError: trimesh is not installed.
+    of the plan. Parent folders are made. ModuleNotFoundError where trimesh is not installed.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +58,10 @@ def save_glb(plan: PackingPlan, path: str | os.PathLike[str]) -> Path:
 
 def scene_of(plan: PackingPlan) -> Any:
     """The `trimesh.Scene` that `save_glb` writes."""
-    trimesh = _trimesh()
+    try:
+        import trimesh
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(MISSING, name=error.name) from error
     scene = trimesh.Scene(base_frame="world")
     scene.graph.update("bin", "world", matrix=Y_UP)
     colors = decode_srgb(item_colors(torch.arange(len(plan.poses), dtype=torch.int64, device="cpu"))).tolist()
@@ -78,14 +76,6 @@ def scene_of(plan: PackingPlan) -> Any:
         wall.visual = _paint(trimesh, WALL_COLOR)
         scene.add_geometry(wall, f"wall-{i}", f"wall-{i}", parent_node_name="bin")
     return scene
-
-
-def _trimesh() -> Any:
-    try:
-        import trimesh
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(MISSING, name=error.name) from error
-    return trimesh
 
 
 def _paint(trimesh: Any, color: tuple[float, ...]) -> Any:

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.catalogue_check import check_catalogue
 from torchrl_gpu.system import arguments
 
 STABILITY_RULES = ("none", "corners", "support", "com")
 UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}  # in metres
 LEAST_SIDE, MOST_SIDE = 1e-4, 1e6  # of a bin, metres: products of its sides stay far inside float32
 MOST_CELLS = 4096  # of any bin, along a side
+MOST_MAP_CELLS = 32767  # of an item's map, along a side: kernels number them in 16 bits
 _EXACT_CELLS = 151  # of height: up to here sums of heights in float32 are exact to a thousandth of a cell
 _MOST_TOLERANCE = 0.25  # cells
 _MOST_CELLS = 2047  # of a bin with the rule "com": products of offsets in sixteenths of a cell then fit int32
@@ -34,9 +34,7 @@ class Bin:
         size, cells = _sizes_of(self.size), _cells_of(self.cells)
         step = arguments.whole("Bin", "grid_step", self.step)
         if not 1 <= step <= min(cells):
-            raise ValueError(
-                f"Bin: grid_step must be from 1 to the bin's {min(cells)} cells; got {arguments.shown(step)}"
-            )
+            arguments.refuse("Bin", "grid_step", f"from 1 to the bin's {min(cells)} cells", step)
         for name, value in (("size", size), ("cells", cells), ("step", step)):
             object.__setattr__(self, name, value)  # plain numbers, whatever came
         arguments.choice("Bin", "stability", self.stability, STABILITY_RULES)
@@ -100,12 +98,12 @@ def _sizes_of(given: Any) -> tuple[float, float, float]:
 
 
 def _cells_of(given: Any) -> tuple[int, int]:
-    wanted = "at least one cell along x and y"
     cells = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
     try:
         along_x, along_y = (arguments.whole("Bin", "resolution", each, 1) for each in cells)
     except ValueError:
-        raise ValueError(f"Bin: resolution must give {wanted}; got {arguments.shown(cells)}") from None
+        came = arguments.shown(cells)
+        raise ValueError(f"Bin: resolution must give at least one cell along x and y; got {came}") from None
     if max(along_x, along_y) > MOST_CELLS:
         arguments.refuse("Bin", "resolution", f"at most {MOST_CELLS} cells a side", given)
     return along_x, along_y
@@ -205,7 +203,7 @@ class Catalogue:
     steady: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_catalogue(self)
+        _check_catalogue(self)
         for name in ("extent", "height", "volume", "steady"):  # small, and kernels read them as they lie in memory
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else value.contiguous())
@@ -237,14 +235,9 @@ class Catalogue:
         return self if all(v is values[name] for name, v in moved.items()) else replace(self, **moved)
 
     def maps(self, item_id: Tensor, orientation: Tensor) -> tuple[Tensor, Tensor]:
-        """Top and bottom maps of items in given orientations.
+        """Top and bottom maps (…, P, Q) of items (…) in given orientations, which broadcast against them, int64.
 
-        Args:
-            item_id: int64, any shape; one that is no row, such as −1, gives an item without material.
-            orientation: int64, broadcasts against `item_id`.
-
-        Returns:
-            Two float32 tensors of shape (…, P, Q).
+        An id that is no row, such as −1, gives an item without material.
         """
         item_id, orientation = torch.broadcast_tensors(item_id, orientation)
         row = item_id.clamp(0, self.num_items - 1)
@@ -276,12 +269,7 @@ class Catalogue:
 
     @staticmethod
     def of_boxes(sizes: Tensor, volume: Tensor) -> Catalogue:
-        """Catalogue of boxes of given sizes.
-
-        Args:
-            sizes: (M, O, 3), cells along x and y and height in metres, float64.
-            volume: (M,), cubic metres.
-        """
+        """Catalogue of boxes of sizes (M, O, 3), cells along x and y and height in metres, and volumes (M,)."""
         extent = sizes[..., :2].round().long()
         return Catalogue(extent, sizes[..., 2].float(), volume.float(), _pairs(extent.amax(0)), _pairs(extent.amin(0)))
 
@@ -310,3 +298,48 @@ def _inside(extent: Tensor, footprint: tuple[int, int]) -> Tensor:
     inside_rows = rows < extent[..., 0:1]  # (…, P)
     inside_columns = columns < extent[..., 1:2]  # (…, Q)
     return inside_rows[..., :, None] & inside_columns[..., None, :]
+
+
+def _check_catalogue(c: Catalogue) -> None:
+    """Validates dtypes, shapes and extents against each other, as kernels index maps by them; else a ValueError.
+
+    The extents themselves are read on a CPU only, where every catalogue is made before it is moved.
+    """
+    where = "Catalogue"
+    items, orientations = arguments.length(c.extent), arguments.length(c.extent, 1)
+    if min(items, orientations) < 1:
+        raise ValueError(f"{where}: want at least one item in one orientation; got {items} in {orientations}")
+    each, device = (items, orientations), c.extent.device
+    for name, dtype, shape in (
+        ("extent", torch.int64, (*each, 2)),
+        ("height", torch.float32, each),
+        ("volume", torch.float32, (items,)),
+        ("plumb", torch.int32, (*each, 2)),
+        ("steady", torch.bool, each),
+    ):
+        value = getattr(c, name)
+        if value is not None or name not in ("plumb", "steady"):
+            arguments.tensor(where, name, value, dtype, shape, device)
+    if (c.top is None) != (c.bottom is None):
+        came = "tops" if c.bottom is None else "bottoms"
+        raise ValueError(f"{where}: want tops and bottoms, or neither; got the {came} only")
+    if c.unit is not None and not 0 < c.unit < math.inf:
+        raise ValueError(f"{where}: want a unit in metres above 0; got {c.unit}")
+    if not len(c.bounds) == len(c.least) == orientations:
+        came = f"{len(c.bounds)}, {len(c.least)}"
+        raise ValueError(f"{where}: want bounds and least extents of {orientations} orientations; got {came}")
+    if c.top is not None and c.bottom is not None:
+        maps = (*each, arguments.length(c.bottom, 2), arguments.length(c.bottom, 3))
+        arguments.tensor(where, "top", c.top, torch.float32, maps, device)
+        arguments.tensor(where, "bottom", c.bottom, torch.float32, maps, device)
+        if any(most > cells for most, cells in zip(c.footprint, maps[2:], strict=True)):
+            raise ValueError(f"{where}: want maps that hold footprints of {c.footprint} cells; got {maps[2:]}")
+        if max(maps[2:]) > MOST_MAP_CELLS:
+            raise ValueError(f"{where}: want maps of at most {MOST_MAP_CELLS} cells a side; got {maps[2:]}")
+    if device.type == "cpu":
+        low, high = _pairs(c.extent.amin(0)), _pairs(c.extent.amax(0))
+        for found, least, bound in zip(zip(low, high, strict=True), c.least, c.bounds, strict=True):
+            for smallest, largest, at_least, at_most in zip(*found, least, bound, strict=True):
+                if not 1 <= at_least <= smallest <= largest <= at_most:
+                    wanted = f"extents of at least one cell, from {least} to {bound}"
+                    raise ValueError(f"{where}: want {wanted}; got {smallest} to {largest}")

@@ -15,7 +15,7 @@ from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.plan import plan_of
 from torchrl_gpu.envs.packing.render.palette import item_colors
 from torchrl_gpu.envs.packing.render.top_view import Pile, Placing, draw_action, draw_mask, draw_values
-from torchrl_gpu.envs.packing.reward import REWARDS
+from torchrl_gpu.envs.packing.reward import reward_so_far
 from torchrl_gpu.envs.packing.viewer import BinView
 from torchrl_gpu.envs.viewable import Decision, Overlay, Shape
 
@@ -31,11 +31,7 @@ OVERLAYS = {
 
 
 class ViewablePacking:
-    """Viewer interface of the bins of a `PackingEnv`.
-
-    Args:
-        env: Read at every call.
-    """
+    """Viewer interface of the bins of a `PackingEnv`, which it reads at every call."""
 
     def __init__(self, env: PackingEnv) -> None:
         self.env = env
@@ -43,7 +39,6 @@ class ViewablePacking:
 
     @property
     def num_envs(self) -> int:
-        """Number of environments, N."""
         return self.env.num_envs
 
     @torch.no_grad()
@@ -54,17 +49,15 @@ class ViewablePacking:
         """
         env, s = self.env, self.env.state
         utilization = s.volume / env.bin.volume
-        reached, _ = REWARDS[env.reward]
         return {
             "step": s.step_count,
             "episode": s.episode,
-            "return": reached(s, env.bin, env.objective_weights),
+            "return": reward_so_far(env.reward, s, env.bin, env.objective_weights),
             "utilization": utilization,
             "num_packed": s.num_packed,
         }
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> np.ndarray:
-        """Rendered bins, uint8 (B, H, W, 3)."""
         return np.stack([self._view(each, width, height).picture() for each in index])
 
     def shapes(self, index: int) -> list[Shape]:
@@ -85,12 +78,10 @@ class ViewablePacking:
         return OVERLAYS
 
     def observation(self, index: int) -> TensorDictBase:
-        """As `PackingEnv.observation`."""
         return self.env.observation(index)
 
     @torch.no_grad()
     def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> np.ndarray:
-        """Picture of an overlay, uint8 (H, W, 3); reads the device."""
         s, env = self.env.state, self.env
         heightmap, volume = s.heightmap[index].cpu().numpy(), float(s.volume[index])
         unit = env.items.unit
@@ -113,7 +104,6 @@ class ViewablePacking:
         return draw_values(pile, values[slot].amax(0).numpy(), placing, width, height)
 
     def _placing(self, index: int, slot: int, orientation: int, place: tuple[int, int]) -> Placing:
-        """`Placing` of a legal action in an environment."""
         env, s = self.env, self.env.state
         item = int(s.item_id[index, slot])
         extent = env.catalogue.extent[item, orientation].cpu()
@@ -131,5 +121,5 @@ class ViewablePacking:
 
 
 def viewable(env: PackingEnv) -> ViewablePacking:
-    """Viewer interface of an environment; `torchrl_gpu.envs.viewable` looks for this function."""
+    """The function that `torchrl_gpu.envs.viewable` calls."""
     return ViewablePacking(env)

@@ -18,15 +18,7 @@ from torchrl_gpu.envs.packing.render.palette import item_colors
 from torchrl_gpu.envs.packing.render.pictures import contact_sheet, save_gif, save_png
 from torchrl_gpu.envs.packing.render.solids import SolidsPainting
 
-__all__ = [
-    "BinView",
-    "contact_sheet",
-    "frames",
-    "item_colors",
-    "render",
-    "save_gif",
-    "save_png",
-]
+__all__ = ["BinView", "contact_sheet", "frames", "item_colors", "render", "save_gif", "save_png"]
 
 
 def render(
@@ -37,16 +29,10 @@ def render(
     height: int = 480,
     upto: int | None = None,
 ) -> Tensor:
-    """Pictures of the bins of an environment in their current state.
+    """Pictures of bins of an environment in their current state, uint8 on the CPU.
 
-    Args:
-        env: A `PackingEnv`, or anything with the attributes of `PackedBins`.
-        index: Indices of the bins: one, a slice or a list.
-        width, height: Pixels.
-        upto: Draw only the first so many placements; None draws all.
-
-    Returns:
-        uint8 on the CPU, (H, W, 3) for an int index, else (B, H, W, 3).
+    The environment may be anything with the attributes of `PackedBins`. An int index gives (H, W, 3), a slice or a list
+    (B, H, W, 3). `upto` draws only the first so many placements.
     """
     numbers = range(len(env.num_packed))[index] if isinstance(index, slice) else index
     if isinstance(numbers, int):

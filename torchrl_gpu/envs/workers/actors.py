@@ -65,7 +65,6 @@ class RayWorker:
         self.name = "an actor of Ray"
 
     def wait_ready(self) -> None:
-        """Returns once the environment is made."""
         try:
             self.name = ray.get(self._pending)
         except exceptions.RayTaskError as error:
@@ -74,13 +73,12 @@ class RayWorker:
             raise WorkerDied(_end(error)) from error
 
     def send(self, command: str, values: tuple[Any, ...] = ()) -> None:
-        """Sends a command with its tensors."""
         self._command = command
-        tensors = ({key: value.clone() for key, value in self._given.get(command, {}).items()},)
-        self._pending = self._actor.call.remote(command, values, tensors if command in self._given else ())
+        given = [self._given[command]] if command in self._given else []
+        tensors = tuple({key: value.clone() for key, value in each.items()} for each in given)
+        self._pending = self._actor.call.remote(command, values, tensors)
 
     def finish(self) -> None:
-        """Waits for the command, and copies its results into place."""
         try:
             answer = ray.get(self._pending)
         except exceptions.RayActorError as error:
@@ -91,7 +89,6 @@ class RayWorker:
             place.copy_(answer[key])
 
     def close(self) -> None:
-        """Kills the actor."""
         if ray.is_initialized():
             ray.kill(self._actor)
 

@@ -6,9 +6,9 @@ import atexit
 import logging
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -16,32 +16,15 @@ from tensordict import NestedKey, TensorDictBase
 from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.workers.self_test import SelfTest
-from torchrl_gpu.envs.workers.shard import Recipe, Tensors, WorkerDied, WorkerFailed
-from torchrl_gpu.envs.workers.slices import SplitTensors, axes, shares
+from torchrl_gpu.envs.workers.shard import Recipe, SplitTensors, Tensors, WorkerDied, WorkerFailed, axes, shares
+
+if TYPE_CHECKING:
+    from torchrl_gpu.envs.workers.actors import RayWorker
+    from torchrl_gpu.envs.workers.processes import ProcessWorker
 
 _LOG = logging.getLogger(__name__)
 
 Transport = Literal["processes", "ray"]
-
-
-class Worker(Protocol):
-    """Interface of a worker that plays some of the environments; see `ProcessWorker` and `RayWorker`."""
-
-    @property
-    def name(self) -> str:
-        """Name of the process, for messages."""
-
-    def wait_ready(self) -> None:
-        """Returns once the environment is made."""
-
-    def send(self, command: str, values: tuple[Any, ...] = ()) -> None:
-        """Sends a command, a method of `Shard`; raises WorkerDied where the process is gone."""
-
-    def finish(self) -> None:
-        """Waits for the results, whose tensors are then in place; raises WorkerDied or WorkerFailed where none come."""
-
-    def close(self) -> None:
-        """Ends the worker."""
 
 
 class WorkerPool:
@@ -78,7 +61,7 @@ class WorkerPool:
         ]
         self._deaths = [0] * num_workers
         self._journal: list[tuple[str, tuple[Any, ...], Tensors]] = []
-        self._workers: list[Worker | None] = [None] * num_workers
+        self._workers: list[ProcessWorker | RayWorker | None] = [None] * num_workers
         self._check_sendable()
         self._transport = _transport(transport)
         self._transport.prepare(num_workers)
@@ -93,7 +76,6 @@ class WorkerPool:
             raise
 
     def _check_sendable(self) -> None:
-        """Raises ValueError where the class or arguments of the workers' environments cannot be pickled."""
         try:
             with open(os.devnull, "wb") as nowhere:
                 pickle.dump(self._recipes[0], nowhere)
@@ -114,7 +96,6 @@ class WorkerPool:
             ) from error
 
     def _make_places(self, self_test: SelfTest) -> None:
-        """Makes the tensors that carry states and actions to the workers, and results back."""
         state, axis = dict(self_test.state), {}
         if len(self._shares) > 1:
             sample = self._recipes[0].make()
@@ -174,11 +155,8 @@ class WorkerPool:
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """As `BatchedEnv.step_and_maybe_reset`, played by the workers."""
-        actions = {key: tensordict.get(key) for key in self._given["step"].whole}
-        for key, place in self._given["step"].whole.items():
-            if actions[key].shape != place.shape:
-                actions[key] = actions[key].reshape(place.shape)
-        self._given["step"].put(actions)
+        places = self._given["step"].whole
+        self._given["step"].put({key: tensordict.get(key).reshape(place.shape) for key, place in places.items()})
         self._ask("step", tensors=self._given["step"].copy(torch.device("cpu")))
         parts = (parts.empty(recurse=True) for parts in self._shapes)
         following = dict(zip(("next", "current"), parts, strict=True))
@@ -201,33 +179,35 @@ class WorkerPool:
         """Runs a command on all workers and waits for it; those that die in between are replaced and catch up."""
         self._journal.append((command, values, tensors or {}))
         dead = {}
-        for number, worker in enumerate(self._workers):
-            assert worker is not None
+        for number in range(len(self._workers)):
             try:
-                worker.send(command, values)
+                self._worker(number).send(command, values)
             except WorkerDied as error:
                 dead[number] = error
-        for number, worker in enumerate(self._workers):
-            assert worker is not None
-            if number not in dead:
-                try:
-                    self._of(number, worker.finish)
-                except WorkerDied as error:
-                    dead[number] = error
+        for number in range(len(self._workers)):
+            try:
+                if number not in dead:
+                    self._wait(number, "finish")
+            except WorkerDied as error:
+                dead[number] = error
         for number, how in dead.items():
             self._replace(number, how)
 
-    def _of(self, number: int, wait: Callable[[], None]) -> None:
+    def _worker(self, number: int) -> ProcessWorker | RayWorker:
+        worker = self._workers[number]
+        assert worker is not None
+        return worker
+
+    def _wait(self, number: int, until: Literal["wait_ready", "finish"]) -> None:
         """Waits for a worker; an error of its environment is raised with the worker's name."""
         try:
-            wait()
+            getattr(self._worker(number), until)()
         except WorkerFailed as error:
             raise WorkerFailed(
                 f"EnvWorkers: want environments that raise nothing; got from {self._called(number)} {error}"
             ) from None
 
     def _replace(self, number: int, how: WorkerDied) -> None:
-        """Replaces a dead worker by a new one, which repeats the commands since the rollout began."""
         while True:
             self._deaths[number] += 1
             if self._deaths[number] >= self.most_deaths:
@@ -245,15 +225,13 @@ class WorkerPool:
                 how = error
 
     def _catch_up(self, number: int) -> None:
-        worker = self._workers[number]
-        assert worker is not None
         first, count = self._shares[number]
         # Of tensors the journal has actions alone: the state in which the rollout began still lies in those of "begin".
         for command, values, tensors in self._journal:
             for key, value in tensors.items():
                 self._given[command].parts[number][key].copy_(value.narrow(0, first, count))
-            worker.send(command, values)
-            self._of(number, worker.finish)
+            self._worker(number).send(command, values)
+            self._wait(number, "finish")
 
     def _start(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -264,9 +242,7 @@ class WorkerPool:
             given, made = ({name: place.parts[number] for name, place in each.items()} for each in places)
             self._workers[number] = self._transport(self._recipes[number], given, made)
         for number in numbers:
-            worker = self._workers[number]
-            assert worker is not None
-            self._of(number, worker.wait_ready)
+            self._wait(number, "wait_ready")
 
     def _called(self, number: int) -> str:
         worker, (first, count) = self._workers[number], self._shares[number]

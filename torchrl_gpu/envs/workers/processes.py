@@ -15,14 +15,10 @@ _READY = "ready"
 
 
 class ProcessWorker:
-    """Worker in a process of this machine.
+    """Worker in a process of this machine, made by a `recipe`, with tensors for input and results by command.
 
     Commands go through a pipe, tensors lie in shared memory. It ignores SIGINT and SIGTERM, which a terminal or a
     cluster sends to all processes of a run, and ends when the other end of its pipe is gone, however that came about.
-
-    Args:
-        recipe: Of its environment.
-        given, made: Tensors for the input and for the result of a command, by command.
     """
 
     shares_memory = True
@@ -39,26 +35,21 @@ class ProcessWorker:
             self._process.start()
         finally:
             theirs.close()  # so that the worker has the only one, and its end is seen
-        self.pid = self._process.pid
-
-    @property
-    def name(self) -> str:
-        """Name of the process, for messages."""
-        return f"process {self.pid}"
+        self.name = f"process {self._process.pid}"
 
     def wait_ready(self) -> None:
         """Returns once the environment is made."""
         self.finish()
 
     def send(self, command: str, values: tuple[Any, ...] = ()) -> None:
-        """Sends a command; its tensors are in shared memory already."""
+        """Sends a command, a method of `Shard`; WorkerDied where the process is gone."""
         try:
             self._pipe.send((command, values))
         except (BrokenPipeError, ConnectionResetError) as error:
             raise WorkerDied(self._end()) from error
 
     def finish(self) -> None:
-        """Waits for the command."""
+        """Waits for the results, which are then in place; WorkerDied or WorkerFailed where none come."""
         try:
             answer = self._pipe.recv()
         except (EOFError, ConnectionResetError) as error:

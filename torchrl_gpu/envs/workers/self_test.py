@@ -21,12 +21,8 @@ _RESTARTS, _STEPS = 2, 4  # an environment may count its second episode otherwis
 class SelfTest:
     """Recorded restarts and random steps of an environment, whose state and generators are restored.
 
-    Attributes:
-        state: Of the environment.
-        shown: Observations after a restart of all rows.
-        actions: Of the last step.
-        stepped: Its result, as `Shard.step` returns it.
-        next, current: The tensordicts of that result, without their tensors.
+    Kept are its `state`, the observations `shown` after a restart, and the `actions` of the last step, with its result
+    `stepped`, as `Shard.step` returns it, and the tensordicts `next` and `current` of that, without their tensors.
     """
 
     @torch.no_grad()

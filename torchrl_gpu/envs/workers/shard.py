@@ -1,12 +1,13 @@
-"""`Shard`: the part of a run's environments that a worker holds and plays on command; how workers fail."""
+"""`Shard`: the environments that a worker holds and plays on command; which ones, its tensors, and how it fails."""
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
@@ -25,17 +26,11 @@ Tensors = dict[NestedKey, Tensor]
 
 
 class Recipe(NamedTuple):
-    """Class and arguments from which a worker makes its environment, in its own process.
-
-    Attributes:
-        cls: The class.
-        arguments: Of its constructor; a recipe among them stands for the environment that it makes.
-        threads: Threads of torch in the worker.
-    """
+    """Class and arguments from which a worker makes its environment, in its own process."""
 
     cls: type[BatchedEnv]
-    arguments: dict[str, Any]
-    threads: int = 1
+    arguments: dict[str, Any]  # of its constructor; a recipe among them stands for the environment that it makes
+    threads: int = 1  # threads of torch in the worker
 
     def make(self) -> BatchedEnv:
         """Makes the environment."""
@@ -67,8 +62,7 @@ class Shard:
     @torch.no_grad()
     def step(self, actions: Tensors) -> Tensors:
         """Plays a step; returns its `next` under ("next", …), and observations after restarts under ("current", …)."""
-        given = TensorDict(batch_size=self.env.batch_size)
-        given = self.env.full_action_spec.zero().update(given)
+        given = self.env.full_action_spec.zero()
         for key, value in actions.items():
             given.set(key, value)
         stepped, current = self.env.step_and_maybe_reset(given)
@@ -77,6 +71,65 @@ class Shard:
     def end(self) -> Tensors:
         """State in which the rollout has ended."""
         return dict(self.env._env_state())
+
+
+def shares(num_envs: int, num_workers: int) -> list[tuple[int, int]]:
+    """First environment and number of environments of each worker: multiples of 16 where there are enough.
+
+    Then no row is computed by the scalar remainder of a vectorised loop here and by the loop itself there, which may
+    differ in the last bit.
+    """
+    unit = 16 if num_envs >= 16 * num_workers else 1
+    ends = [num_envs // unit * (i + 1) // num_workers * unit for i in range(num_workers - 1)] + [num_envs]
+    return [(start, end - start) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def axes(whole: Tensors, part: Tensors, num_envs: int, of_part: int) -> dict[NestedKey, int]:
+    """Axis of environments of every tensor, found by comparing shapes with those of fewer environments.
+
+    ValueError where a tensor has none, or several.
+    """
+    found = {}
+    for key, tensor in whole.items():
+        shape, other = tuple(tensor.shape), tuple(part[key].shape)
+        differ = [i for i, (a, b) in enumerate(zip(shape, other, strict=False)) if a != b]
+        if len(shape) != len(other) or [(shape[i], other[i]) for i in differ] != [(num_envs, of_part)]:
+            raise ValueError(
+                f"EnvWorkers: want a state whose entries have one axis of environments each, to be split; got {key} of"
+                f" {shape} for {num_envs} environments and of {other} for {of_part}"
+            )
+        found[key] = differ[0]
+    return found
+
+
+class SplitTensors:
+    """Tensors of all environments on the CPU, in shared memory if so wanted, and each worker's part: views, not copies.
+
+    They have the shapes and dtypes of `like`; `axes` names the axis of environments of each where it is not 0.
+    """
+
+    def __init__(
+        self, like: Tensors, axes: dict[NestedKey, int], parts: Sequence[tuple[int, int]], shared: bool
+    ) -> None:
+        self.whole: Tensors = {
+            key: torch.empty(value.shape, dtype=value.dtype, device="cpu") for key, value in like.items()
+        }
+        if shared:
+            for value in self.whole.values():
+                value.share_memory_()
+        self.parts: list[Tensors] = [
+            {key: value.narrow(axes.get(key, 0), start, count) for key, value in self.whole.items()}
+            for start, count in parts
+        ]
+
+    def put(self, values: Tensors) -> None:
+        """Copies values in, from any device."""
+        for key, place in self.whole.items():
+            place.copy_(values[key])
+
+    def copy(self, device: torch.device) -> Tensors:
+        """Copies of the tensors on a device."""
+        return {key: value.to(device, copy=True) for key, value in self.whole.items()}
 
 
 def leaves(tensordict: TensorDictBase, above: str | None = None) -> Tensors:

@@ -29,15 +29,10 @@ _WORDS = {"random": RandomBoxes, "cut": CutBoxes, "orders": OrderBoxes, "procedu
 
 
 def item_source(items: str | Path | ItemSource) -> ItemSource:
-    """The item source that a word or a path names.
+    """The item source that a word, "random", "cut", "orders" or "procedural", or a path names.
 
-    Args:
-        items: A source, or "random", "cut", "orders", "procedural", or a path: of a file of box sequences, of a
-            mesh file, or of a folder of mesh files.
-
-    Raises:
-        FileNotFoundError: It is neither a word nor an existing file.
-        ValueError: It is something else, or the file does not hold box sequences, or no mesh that can be used.
+    A path is that of a file of box sequences, of a mesh file, or of a folder of mesh files. FileNotFoundError where it
+    is neither a word nor an existing file; ValueError where the file does not hold what can be used.
     """
     if isinstance(items, ItemSource):
         return items

@@ -28,8 +28,7 @@ _BY_LAYERS = {"layers": True, "stack": False}  # orders of `CutBoxes`
 def box_catalogue(sizes: np.ndarray, volume: np.ndarray, bin_: Bin, orientations: str | float) -> Catalogue:
     """Catalogue of boxes of sizes (M, 3), whole cells as high as they are long, and volumes (M,), cubic metres.
 
-    Raises:
-        ValueError: A box fits the bin in no orientation, or boxes are to be turned on cells that are not square.
+    ValueError where a box fits the bin in no orientation, or boxes are to be turned on cells that are not square.
     """
     turned = _turned(sizes, bin_, orientations)
     inside = _inside(turned, bin_)
@@ -69,8 +68,7 @@ def whole_cells(sizes: np.ndarray, unit: str, bin_: Bin) -> np.ndarray:
 def check_rounding(where: str, sizes: np.ndarray, number: np.ndarray, unit: str, bin_: Bin) -> str:
     """Warning text where `whole_cells` makes boxes of sizes (M, 3), so many of each (M,), a tenth larger; else empty.
 
-    Raises:
-        ValueError: The cells hold more than ten times the volume of the boxes.
+    ValueError where the cells hold more than ten times the volume of the boxes.
     """
     cell = np.array(bin_.per_unit("cells")) / bin_.per_unit(unit)
     true, taken = sizes.prod(1), (whole_cells(sizes, unit, bin_) * cell).prod(1)

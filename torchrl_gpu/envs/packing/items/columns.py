@@ -53,18 +53,22 @@ def union(triangles: np.ndarray, columns: int = 160, parts: int = 1) -> tuple[fl
 def voxelised(triangles: np.ndarray, longest: int = 32) -> tuple[np.ndarray, np.ndarray, float]:
     """Voxels, `longest` along the longest side, whose centres closed surfaces (F, 3, 3) enclose.
 
-    Returns:
-        Occupancy (A, B, C) bool, the corner (3,) of the first voxel, and the side of a voxel.
+    Returned are their mask (A, B, C), the corner (3,) of the first one, and the side of one.
     """
     size = np.ptp(triangles.reshape(-1, 3), 0)
     side = size.max() / longest
     shape = np.maximum(1, np.ceil(size / side - 1e-6)).astype(int)
     corner = triangles.min((0, 1)) - (shape * side - size) / 2
-    found = crossings((triangles - corner) / side, *shape[:2])
-    winding = np.zeros((shape[0], shape[1], shape[2] + 1), dtype=np.int64)
-    first = np.clip(np.ceil(found.z - 0.5), 0, shape[2]).astype(int)  # the first voxel with its centre above
+    return enclosed((triangles - corner) / side, *shape.tolist()), corner, float(side)
+
+
+def enclosed(triangles: np.ndarray, a: int, b: int, c: int) -> np.ndarray:
+    """Mask (A, B, C) of the voxels whose centres closed surfaces (F, 3, 3), in units of voxels, enclose."""
+    found = crossings(triangles, a, b)
+    first = np.clip(np.ceil(found.z - 0.5), 0, c).astype(int)  # the first voxel with its centre above
+    winding = np.zeros((a, b, c + 1), dtype=np.int32)
     np.add.at(winding, (found.x, found.y, first), found.enters)
-    return winding.cumsum(2)[:, :, :-1] > 0, corner, float(side)
+    return winding.cumsum(2)[:, :, :-1] > 0
 
 
 def crossings(triangles: np.ndarray, columns_x: int, columns_y: int) -> Crossings:

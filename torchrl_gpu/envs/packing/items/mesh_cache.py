@@ -96,7 +96,6 @@ def _bytes(maps: Heightmaps) -> int:
 
 
 def _checked(held: Any, key: str, num_orientations: int) -> Heightmaps:
-    """Validated heightmaps of a file's content; ValueError if they are invalid."""
     if not isinstance(held, dict) or held.get("key") != key:
         raise ValueError("it has another key")
     extent = Entry(torch.int64, (num_orientations, 2), Bounds(1)).check("it", "extent", held.get("extent"))

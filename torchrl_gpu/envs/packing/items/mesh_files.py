@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from torchrl_gpu.envs.packing.items.obj import read_obj
-from torchrl_gpu.envs.packing.items.ply import read_ply
+from torchrl_gpu.envs.packing.items.mesh_formats import READERS
 from torchrl_gpu.envs.packing.items.rasterise import Mesh
-from torchrl_gpu.envs.packing.items.stl import read_stl
 from torchrl_gpu.envs.packing.items.urdf import URDF, referred_meshes, urdf_groups
 from torchrl_gpu.envs.packing.types import UNITS
 
 MESH_SUFFIXES = (".obj", ".stl", ".ply", ".glb", URDF)
-
-# What trimesh reads of these is wrong, or nothing, for files that many programs write and read: see the tests.
-_READERS: dict[str, Callable[[bytes], list[Mesh]]] = {".obj": read_obj, ".stl": read_stl, ".ply": read_ply}
 
 
 def find_meshes(paths: Sequence[Path]) -> list[Path]:
     """Mesh files among files and in folders, sorted within a folder.
 
     Folders are searched with all below them, but for names that begin with a dot. Of a URDF's meshes, which lie about
-    it, none counts by itself.
-
-    Raises:
-        FileNotFoundError: A path does not exist.
-        ValueError: A folder holds no mesh.
+    it, none counts by itself. FileNotFoundError for a path that does not exist, ValueError for a folder without meshes.
     """
     found: list[Path] = []
     for path in paths:
@@ -46,14 +37,9 @@ def find_meshes(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_groups(path: Path, unit: str) -> list[Mesh]:
-    """Groups of triangles in a file, metres; each object, group or node is one.
+    """Groups of triangles in an OBJ, STL, PLY, GLB or URDF file, metres; each object, group or node is one.
 
-    Args:
-        path: OBJ, STL, PLY, GLB or URDF.
-        unit: Of `UNITS`; a URDF is in metres whatever it says.
-
-    Raises:
-        ValueError: It cannot be read as one of these; the reason alone, without the file.
+    A URDF is in metres, whatever `unit` says. ValueError, with the reason alone, for a file that cannot be read.
     """
     if path.suffix.lower() == URDF:
         return urdf_groups(path, read_mesh)
@@ -68,8 +54,8 @@ def read_mesh(path: Path) -> list[Mesh]:
     if suffix not in MESH_SUFFIXES[:-1]:
         raise ValueError(f"want a {_wanted()} file; got {suffix or 'no suffix'!r}")
     try:
-        if suffix in _READERS:
-            return _READERS[suffix](path.read_bytes())
+        if suffix in READERS:
+            return READERS[suffix](path.read_bytes())
         # From memory: a file that names others, for materials or buffers, does not get them.
         scene = trimesh.load_scene(io.BytesIO(path.read_bytes()), file_type=suffix[1:], process=False)
         meshes = [mesh for mesh in scene.dump() if isinstance(mesh, trimesh.Trimesh)]

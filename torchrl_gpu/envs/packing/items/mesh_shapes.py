@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import ConvexHull, QhullError
 
 from torchrl_gpu.envs.packing.items.columns import union, voxelised
-from torchrl_gpu.envs.packing.items.rasterise import Mesh
+from torchrl_gpu.envs.packing.items.rasterise import Mesh, joined
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.items.voxels import boxes_of, corners_of
 
@@ -37,8 +37,7 @@ class MeshShape:
     def of(name: str, groups: Sequence[Mesh]) -> MeshShape:
         """Solid made of groups of triangles: each group a union of closed parts, or all of them together.
 
-        Raises:
-            ValueError: Empty, not finite, not closed, or without volume; the reason alone, without the file.
+        ValueError, with the reason alone, where it is empty, not finite, not closed, or without volume.
         """
         parts = _oriented(_closed_parts(groups))
         if len(parts) == 1:
@@ -51,15 +50,14 @@ class MeshShape:
             volume, centre = union(np.concatenate([vertices[faces] for vertices, faces in parts]), parts=len(parts))
         size = np.ptp(np.concatenate([vertices for vertices, _ in parts]), 0)
         if not volume > 1e-9 * size.max() ** 3:
-            raise ValueError(f"want a solid; got one of {volume:.3g} m³ within {_written(size)} m")
+            sides = " × ".join(f"{side:.3g}" for side in size)
+            raise ValueError(f"want a solid; got one of {volume:.3g} m³ within {sides} m")
         return MeshShape(name, tuple(parts), volume, centre)
 
     @cached_property
     def mesh(self) -> Mesh:
         """All parts as one mesh."""
-        starts = np.cumsum([0] + [len(vertices) for vertices, _ in self.parts])
-        faces = [faces + start for (_, faces), start in zip(self.parts, starts, strict=False)]
-        return np.concatenate([vertices for vertices, _ in self.parts]), np.concatenate(faces)
+        return joined(self.parts)
 
     @cached_property
     def digest(self) -> str:
@@ -97,13 +95,15 @@ def _closed_parts(groups: Sequence[Mesh]) -> list[Mesh]:
     if not groups:
         raise ValueError("want triangles; got none")
     for vertices, faces in groups:
-        _check_numbers(vertices, faces)
+        if faces.min() < 0 or faces.max() >= len(vertices):
+            raise ValueError(f"want faces of its {len(vertices)} vertices; got vertex {faces.max()}")
+        finite = np.isfinite(vertices[faces]).all((1, 2))
+        if not finite.all():
+            raise ValueError(f"want finite coordinates; got {vertices[faces[~finite][0]].tolist()}")
     longest = np.ptp(np.concatenate([vertices[faces].reshape(-1, 3) for vertices, faces in groups]), 0).max()
     parts, still_open = _split_all(groups, longest)
     if len(groups) > 1 and still_open:
-        starts = np.cumsum([0] + [len(vertices) for vertices, _ in groups])
-        whole = np.concatenate([f + start for (_, f), start in zip(groups, starts, strict=False)])
-        parts, still_open = _split_all([(np.concatenate([v for v, _ in groups]), whole)], longest)
+        parts, still_open = _split_all([joined(groups)], longest)
     if not parts:
         raise ValueError("want triangles with area; got none")
     if still_open:
@@ -112,17 +112,8 @@ def _closed_parts(groups: Sequence[Mesh]) -> list[Mesh]:
 
 
 def _split_all(groups: Sequence[Mesh], longest: float) -> tuple[list[Mesh], int]:
-    """Parts of each group, and their open edges."""
     found = [_split(group, longest) for group in groups]
     return [part for parts, _ in found for part in parts], sum(number for _, number in found)
-
-
-def _check_numbers(vertices: np.ndarray, faces: np.ndarray) -> None:
-    if faces.min() < 0 or faces.max() >= len(vertices):
-        raise ValueError(f"want faces of its {len(vertices)} vertices; got vertex {faces.max()}")
-    finite = np.isfinite(vertices[faces]).all((1, 2))
-    if not finite.all():
-        raise ValueError(f"want finite coordinates; got {vertices[faces[~finite][0]].tolist()}")
 
 
 def _merged(mesh: Mesh, longest: float) -> Mesh:
@@ -203,8 +194,8 @@ def _directed(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _by_edge(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Sides of faces, those along the same edge beside each other.
 
-    Returns:
-        Edges (3F, 2), whether each runs upward, its number 3 · face + side, and where each edge begins and the end.
+    Returned are edges (3F, 2), whether each runs upward, its number 3 · face + side, and where each edge begins, and
+    the end.
     """
     edges, upward = _directed(faces)
     order = np.lexsort(edges.T)
@@ -299,7 +290,6 @@ def _oriented(parts: list[Mesh]) -> list[Mesh]:
 
 
 def _bounds(parts: Sequence[Mesh]) -> tuple[np.ndarray, np.ndarray]:
-    """Least and largest coordinates of parts, (M, 3) each."""
     return np.array([vertices.min(0) for vertices, _ in parts]), np.array([vertices.max(0) for vertices, _ in parts])
 
 
@@ -349,7 +339,3 @@ def _boxes(triangles: np.ndarray, volume: float) -> list[np.ndarray]:
     longest = np.ptp(triangles.reshape(-1, 3), 0).max()
     occupied, corner, side = voxelised(triangles, int(np.clip(1.5 * longest / wall, *_VOXELS)))
     return [corner + side * box for box in corners_of(boxes_of(occupied))]
-
-
-def _written(size: np.ndarray) -> str:
-    return " × ".join(f"{s:.3g}" for s in size)

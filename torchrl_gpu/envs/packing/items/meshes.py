@@ -34,6 +34,11 @@ class MeshItem(NamedTuple):
     shape: MeshShape
     scale: float
 
+    @property
+    def vertices(self) -> np.ndarray:
+        """Vertices (V, 3), metres."""
+        return self.shape.mesh[0] * self.scale
+
 
 class MeshItems(ItemSource):
     """Objects from mesh files: OBJ, STL, PLY, GLB, and the collision geometry of URDFs. Needs the extra `meshes`.
@@ -106,14 +111,13 @@ class MeshItems(ItemSource):
             )
         top, bottom, extent = padded([maps[row] for row in rows])
         items = [self.items[row] for row in rows]
-        centres = turned_centres(
-            [item.shape.centre * item.scale for item in items], [_vertices(item) for item in items], rotations
-        )
+        centres = [item.shape.centre * item.scale for item in items]
+        centre = turned_centres(centres, [item.vertices for item in items], rotations)
         exact = torch.tensor([item.shape.volume * item.scale**3 for item in items], dtype=torch.float64, device="cpu")
         # No more than between bottom and top in any orientation: a pile cannot hold more than its heights say.
         thick = torch.where(bottom.isfinite(), top - bottom, 0.0).sum((-1, -2), dtype=torch.float64)  # (M, O)
         volume = torch.minimum(exact, (thick.amin(1) * bin_.cell_area).cpu())
-        catalogue = Catalogue.of_maps(top, bottom, extent, volume, centre=centres)
+        catalogue = Catalogue.of_maps(top, bottom, extent, volume, centre=centre)
         return catalogue.to(self.device), EndlessSequences(catalogue.num_items, num_items)
 
     def solid(self, item: int, bin_: Bin) -> Solid:
@@ -125,7 +129,6 @@ class MeshItems(ItemSource):
         return {"item": item, "name": shape.name, "scale": scale}
 
     def _item(self, item: int, bin_: Bin) -> MeshItem:
-        """`MeshItem` of a row of the catalogue for a bin."""
         return self.items[self._rows[bin_][item] if bin_ in self._rows else item]
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -157,20 +160,21 @@ class MeshItems(ItemSource):
 
     def _heightmaps(self, rotations: np.ndarray, bin_: Bin) -> dict[int, Heightmaps]:
         """Heightmaps by item number, from the cache where it has them; none of items that are far too large."""
-        near = [row for row, item in enumerate(self.items) if not _too_large(item, rotations, bin_)]
-        keys = {
-            row: cache_key(self.items[row].shape.digest, self.items[row].scale, rotations, bin_.cell) for row in near
-        }
+        room = np.array(bin_.size) + max(bin_.cell)
+        keys = {}
+        for row, item in enumerate(self.items):
+            # Heightmaps of an item in millimetres that are taken for metres would fill any memory.
+            if any((np.ptp(item.vertices @ rotation.T, 0) <= room).all() for rotation in rotations):
+                keys[row] = cache_key(item.shape.digest, item.scale, rotations, bin_.cell)
         found = {key: self._cache.get(key, len(rotations), self.device) for key in dict.fromkeys(keys.values())}
         missing = {key: self.items[row] for row, key in keys.items() if found[key] is None}
-        meshes = [(_vertices(item), item.shape.mesh[1]) for item in missing.values()]
+        meshes = [(item.vertices, item.shape.mesh[1]) for item in missing.values()]
         for key, made in zip(missing, rasterise(meshes, rotations, bin_.cell, self.device), strict=True):
             self._cache.put(key, made)
             found[key] = made
         return {row: maps for row, key in keys.items() if (maps := found[key]) is not None}
 
     def _fitting(self, maps: dict[int, Heightmaps], bin_: Bin) -> list[int]:
-        """Numbers of the items that fit the bin in some orientation."""
         rows, before = [], len(self.skipped)
         for row, item in enumerate(self.items):
             reason = _misfit(maps.get(row), item, bin_, self.unit)
@@ -195,19 +199,6 @@ def _shapes() -> Callable[[str, Sequence[Mesh]], MeshShape]:
     return MeshShape.of
 
 
-def _vertices(item: MeshItem) -> np.ndarray:
-    return item.shape.mesh[0] * item.scale
-
-
-def _too_large(item: MeshItem, rotations: np.ndarray, bin_: Bin) -> bool:
-    """True where an item is larger than the bin by a cell in every orientation.
-
-    Heightmaps of an item in millimetres that are taken for metres would fill any memory.
-    """
-    room, vertices = np.array(bin_.size) + max(bin_.cell), _vertices(item)
-    return not any((np.ptp(vertices @ rotation.T, 0) <= room).all() for rotation in rotations)
-
-
 def _misfit(maps: Heightmaps | None, item: MeshItem, bin_: Bin, unit: str) -> str:
     """Reason why an item cannot be packed, lengths in a unit; empty if it can. Without heightmaps it is too large."""
     if maps is not None:
@@ -218,7 +209,7 @@ def _misfit(maps: Heightmaps | None, item: MeshItem, bin_: Bin, unit: str) -> st
         inside = (maps.extent <= cells).all(-1) & (height <= bin_.size[2] + bin_.tolerance)
         if inside.any():
             return ""
-    size = np.ptp(_vertices(item), 0)
+    size = np.ptp(item.vertices, 0)
     return (
         f"want an item that fits the bin of {_lengths(bin_.size, unit)} in some orientation; got one of"
         f" {_lengths(size, unit)} at scale {item.scale:.3g}"

@@ -14,9 +14,7 @@ def triangulated(vertices: np.ndarray, corners: np.ndarray, number: np.ndarray) 
 
     Large polygons with dents that no corner sees all of become fans: their volume is right, their outline may not be.
     `corners` (C,) int64 are the vertices (V, 3) of one polygon after the other, `number` (P,) how many each has.
-
-    Raises:
-        ValueError: A corner is no vertex.
+    ValueError where a corner is no vertex.
     """
     if len(corners) and not 0 <= corners.min() <= corners.max() < len(vertices):
         raise ValueError(f"faces of the {len(vertices)} vertices wanted, some are of others")
@@ -25,9 +23,11 @@ def triangulated(vertices: np.ndarray, corners: np.ndarray, number: np.ndarray) 
         faces, polygon = _fans(corners, number)
         dented = _dented(vertices, faces, polygon, len(number)) & (number > 3)
         found.append(faces[~dented[polygon]])
-        corners, number = _turned_on(corners[np.repeat(dented, number)], number[dented])
+        corners, number = corners[np.repeat(dented, number)], number[dented]
         if not len(number):
             return np.concatenate(found)
+        starts = np.repeat(np.cumsum(number) - number, number)
+        corners = corners[starts + (np.arange(len(corners)) - starts + 1) % np.repeat(number, number)]  # from the next
     cut = np.flatnonzero(number <= _MOST_EARS)[:_MOST_CUT]
     starts = np.cumsum(number) - number
     found += [_ears(vertices, corners[starts[k] : starts[k] + number[k]]) for k in cut]
@@ -51,13 +51,6 @@ def _dented(vertices: np.ndarray, faces: np.ndarray, polygon: np.ndarray, number
     whole = np.stack([np.bincount(polygon, axis, number) for axis in normals.T], 1)[polygon]
     against = (normals * whole).sum(1) < -1e-9 * (whole**2).sum(1)
     return np.bincount(polygon, against, number) > 0
-
-
-def _turned_on(corners: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The polygons, each from its second corner on."""
-    starts = np.repeat(np.cumsum(number) - number, number)
-    behind = (np.arange(len(corners)) - starts + 1) % np.repeat(number, number)
-    return corners[starts + behind], number
 
 
 def _ears(vertices: np.ndarray, corners: np.ndarray) -> np.ndarray:

@@ -27,7 +27,6 @@ def _grid(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def bowl(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
-    """Lower half of a shell."""
     x, y, z = _grid(size)
     thickness = rng.uniform(0.12, 0.25)
     outer = x**2 + y**2 + ((z - 1) / 2) ** 2 <= 1
@@ -49,21 +48,18 @@ def mug(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
 
 
 def l_shape(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
-    """Two bars at a right angle."""
     x, _, z = np.broadcast_arrays(*_grid(size))
     a, b = rng.uniform(-0.5, 0.2, 2)
     return (x <= a) | (z <= b)
 
 
 def u_shape(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
-    """A channel."""
     x, _, z = np.broadcast_arrays(*_grid(size))
     wall, floor = rng.uniform(0.3, 0.6), rng.uniform(-0.7, -0.2)
     return (np.abs(x) >= 1 - wall) | (z <= floor)
 
 
 def cylinder(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
-    """A can."""
     x, y, _ = np.broadcast_arrays(*_grid(size))
     return x**2 + y**2 <= 1
 

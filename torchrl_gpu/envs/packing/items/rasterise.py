@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from torchrl_gpu.envs.packing.items.segments import EDGE, Surfaces, extremes
 
@@ -60,13 +61,13 @@ def padded(maps: Sequence[Heightmaps]) -> tuple[Tensor, Tensor, Tensor]:
     """Top and bottom (M, O, P, Q) and extent (M, O, 2) of all items together, filled up to the largest."""
     extent = torch.stack([each.extent for each in maps])
     p, q = extent.amax((0, 1)).tolist()
-    top = maps[0].top.new_zeros((*extent.shape[:2], p, q))
-    bottom = torch.full_like(top, torch.inf)
-    for m, each in enumerate(maps):
-        rows, columns = each.top.shape[1:]
-        top[m, :, :rows, :columns] = each.top
-        bottom[m, :, :rows, :columns] = each.bottom
-    return top, bottom, extent
+    top = torch.stack([resized(each.top, p, q, 0.0) for each in maps])
+    return top, torch.stack([resized(each.bottom, p, q, torch.inf) for each in maps]), extent
+
+
+def resized(maps: Tensor, p: int, q: int, value: float) -> Tensor:
+    """Maps (…, rows, columns) cut off, or filled up with a value, to (…, P, Q)."""
+    return functional.pad(maps, (0, q - maps.shape[-1], 0, p - maps.shape[-2]), value=value)
 
 
 def turned_centres(centres: Sequence[np.ndarray], vertices: Sequence[np.ndarray], rotations: np.ndarray) -> Tensor:
@@ -76,16 +77,22 @@ def turned_centres(centres: Sequence[np.ndarray], vertices: Sequence[np.ndarray]
     return torch.from_numpy(np.stack(found)).float()
 
 
-def _surfaces(meshes: Sequence[Mesh], device: torch.device) -> Surfaces:
+def joined(meshes: Sequence[Mesh]) -> Mesh:
+    """All triangles of some meshes as one mesh."""
     starts = np.cumsum([0] + [len(vertices) for vertices, _ in meshes])
-    faces = np.concatenate([faces + start for (_, faces), start in zip(meshes, starts, strict=False)])
+    faces = [faces + start for (_, faces), start in zip(meshes, starts, strict=False)]
+    return np.concatenate([vertices for vertices, _ in meshes]), np.concatenate(faces)
+
+
+def _surfaces(meshes: Sequence[Mesh], device: torch.device) -> Surfaces:
+    vertices, faces = joined(meshes)
     sides = np.sort(faces[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2), 1)
-    code = np.unique(sides[:, 0] * starts[-1] + sides[:, 1])
+    code = np.unique(sides[:, 0] * len(vertices) + sides[:, 1])
     return Surfaces(
-        _tensor(np.concatenate([vertices for vertices, _ in meshes]).T, device),
+        _tensor(vertices.T, device),
         _tensor(faces.T, device),
-        _tensor(np.stack(np.divmod(code, starts[-1])), device),
-        _tensor(np.repeat(np.arange(len(meshes)), np.diff(starts)), device),
+        _tensor(np.stack(np.divmod(code, len(vertices))), device),
+        _tensor(np.repeat(np.arange(len(meshes)), [len(own) for own, _ in meshes]), device),
         len(meshes),
     )
 
@@ -115,20 +122,17 @@ def _block_maps(surfaces: Surfaces, rotations: np.ndarray, cell: tuple[float, fl
     for orientation, twin in _twins(rotations, square=abs(cell[0] - cell[1]) < 1e-9 * cell[0]):
         views[orientation] = _view(surfaces, rotations[orientation], cell)
         if twin is not None:
-            seen = views[orientation]  # from below: x and y are swapped, and z points down
-            height = seen.height[:, None, None]
-            top, bottom = (height - seen.bottom).transpose(1, 2), (height - seen.top).transpose(1, 2)
-            views[twin] = _View(top, bottom, seen.extent.flip(1), seen.height)
+            view = views[orientation]  # from below: x and y are swapped, and z points down
+            height = view.height[:, None, None]
+            top, bottom = (height - view.bottom).transpose(1, 2), (height - view.top).transpose(1, 2)
+            views[twin] = _View(top, bottom, view.extent.flip(1), view.height)
     extent = torch.stack([views[o].extent for o in range(len(rotations))], 1)  # (M, O, 2)
     found = []
     for m, (p, q) in enumerate(extent.amax(1).tolist()):
-        top = extent.new_zeros((len(rotations), p, q), dtype=torch.float32)
-        bottom = torch.full_like(top, torch.inf)
-        for o, view in views.items():
-            rows, columns = min(p, view.top.shape[1]), min(q, view.top.shape[2])
-            top[o, :rows, :columns] = view.top[m, :rows, :columns].clamp_min(0)
-            bottom[o, :rows, :columns] = view.bottom[m, :rows, :columns]
-        found.append(Heightmaps(top, bottom, extent[m].clone()))
+        seen = [views[o] for o in range(len(rotations))]
+        top = torch.stack([resized(view.top[m], p, q, 0.0) for view in seen]).clamp_min(0)
+        bottom = torch.stack([resized(view.bottom[m], p, q, torch.inf) for view in seen])
+        found.append(Heightmaps(top.float(), bottom.float(), extent[m].clone()))
     return found
 
 

@@ -75,11 +75,7 @@ def _corners(points: Tensor, corners: Tensor) -> Tensor:
 
 
 def _chords(points: Tensor, faces: Tensor) -> tuple[Tensor, ...]:
-    """Chords in which triangles (3, F) meet the borders of strips.
-
-    Returns:
-        For each chord its triangle, its strip, and y and z of its two ends.
-    """
+    """Chords in which triangles (3, F) meet borders of strips: triangle and strip of each, y and z of its ends."""
     order = _corners(points[:1], faces)[0].argsort(0)
     corners = _corners(points, faces.gather(0, order))  # the second axis by x
     owner, border = _runs(_border_above(corners[0, 0]), _border_below(corners[0, 2]))
@@ -100,7 +96,6 @@ def _border_above(x: Tensor) -> Tensor:
 
 
 def _border_below(x: Tensor) -> Tensor:
-    """The last border at or below x, int64."""
     whole = x.floor()
     rest = x - whole
     return 2 * whole.long() - 1 + (rest >= EDGE).long() + (rest >= 1 - EDGE).long()

@@ -9,7 +9,6 @@ import pickle
 import re
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -28,7 +27,7 @@ from torchrl_gpu.envs.packing.items.boxes import (
     written,
 )
 from torchrl_gpu.envs.packing.items.source import Built, ItemSource, PooledSequences
-from torchrl_gpu.envs.packing.types import UNITS, Bin
+from torchrl_gpu.envs.packing.types import UNITS, Bin, Catalogue
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.archives import refused
 
@@ -39,23 +38,6 @@ MISFITS = ("refuse", "skip_boxes", "skip_orders")
 MOST_BYTES = 2**30  # of a file, unpacked
 MOST_NUMBERS = 2**27  # of all episodes
 MOST_SIZE = 1e9  # of a side, in any unit
-_UNREADABLE = (
-    ValueError,
-    TypeError,
-    OSError,
-    EOFError,
-    RuntimeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    MemoryError,
-    KeyError,
-    IndexError,
-    NotImplementedError,
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 
 class BoxSequences(ItemSource):
@@ -146,11 +128,13 @@ class BoxSequences(ItemSource):
     def played(self, bin_: Bin, orientations: str | float) -> PlayedBoxes:
         """Boxes of the file that are packed into a bin: neither end marks, nor boxes left out as misfits.
 
-        Raises:
-            ValueError: A box does not fit, see `misfits`, or all are left out; or sizes in cells are not whole numbers.
+        ValueError where a box does not fit, see `misfits`, or all are left out, or cells are not whole numbers.
         """
         whole = np.array(bin_.size) / bin_.per_unit(self.unit)  # in the unit of the file
-        episodes = [_without_marks(episode, whole) for episode in self.episodes]
+        episodes = []
+        for episode in self.episodes:
+            smaller = ~np.isclose(episode, whole, rtol=1e-6, atol=0).all(1)  # the others, at its end, mark it
+            episodes.append(episode[: int(np.nonzero(smaller)[0][-1]) + 1] if smaller.any() else episode)
         sizes, row = np.unique(np.concatenate(episodes), axis=0, return_inverse=True)
         rows = np.split(row.reshape(-1), np.cumsum([len(each) for each in episodes])[:-1])
         if self.unit == "cells" and (sizes % 1 != 0).any():
@@ -172,13 +156,9 @@ class BoxSequences(ItemSource):
         used, row = np.unique(np.concatenate([rows[i][places[i]] for i in kept]), return_inverse=True)
         parts = np.split(row.reshape(-1), np.cumsum([len(places[i]) for i in kept])[:-1])
         number = sum(map(len, rows)) - sum(map(len, parts))
-        return PlayedBoxes(
-            kept,
-            [places[i].tolist() for i in kept],
-            [each.tolist() for each in parts],
-            sizes[used],
-            {"boxes": number, "orders": len(left_out)},
-        )
+        left = {"boxes": number, "orders": len(left_out)}
+        boxes = [each.tolist() for each in parts]
+        return PlayedBoxes(kept, [places[i].tolist() for i in kept], boxes, sizes[used], left)
 
     def box_label(self, episode: int, place: int) -> dict[str, Any]:
         """Label of a box of the file in plans: its row in the episode, the names that it has there, and its sides."""
@@ -207,7 +187,6 @@ class BoxSequences(ItemSource):
         self._say(f"{self._where}: left out the {what} that do not fit the bin of {room}: {told}, the first of {count}")
 
     def _say(self, warning: str) -> None:
-        """Logs a warning once."""
         if warning and warning not in self._said:
             self._said.add(warning)
             _LOG.warning(warning)
@@ -227,14 +206,59 @@ class PlayedBoxes(NamedTuple):
     left_out: dict[str, int]  # numbers of "boxes" and of whole "orders" that are left out because they do not fit
 
 
+class AlikeSequences(BoxSequences):
+    """Sequences of a file with the catalogue of a source that draws the same boxes, as a protocol's published ones.
+
+    What was made for that source's items, such as `NextItems`, takes these. Boxes that it lacks are an error of
+    `build`.
+    """
+
+    def __init__(self, file: BoxSequences, source: ItemSource) -> None:
+        self.__dict__ |= file.__dict__  # read once
+        self.source = source
+
+    @property
+    def drawn_as(self) -> ItemSource:
+        return self.source
+
+    def foreign(self, bin_: Bin, orientations: str | float) -> str:
+        """First box of the file that the other source lacks, as "6 × 2 × 2 cells"; "" for none."""
+        of_file, _ = super().build(bin_, orientations, 1, 1)
+        catalogue, _ = self.source.build(bin_, orientations, 1, 1)
+        rows = _rows(of_file, catalogue, bin_)
+        return "" if None not in rows else _boxes(of_file, bin_)[rows.index(None)]
+
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
+        of_file, sequences = super().build(bin_, orientations, num_items, num_envs)
+        catalogue, _ = self.source.build(bin_, orientations, num_items, num_envs)
+        rows = _rows(of_file, catalogue, bin_)
+        if None in rows:
+            wanted = f"the {catalogue.num_items} boxes of {type(self.source).__name__}"
+            came = _boxes(of_file, bin_)[rows.index(None)]
+            raise ValueError(f"BoxSequences: {self.path}: want no boxes but {wanted}; got one of {came}")
+        assert isinstance(sequences, PooledSequences)
+        place = torch.tensor([*rows, -1], dtype=torch.int64, device="cpu")  # the last place is also number −1, no box
+        return catalogue, PooledSequences(place[sequences.sequences], sequences.in_order, sequences.stride)
+
+
+def _rows(of_file: Catalogue, catalogue: Catalogue, bin_: Bin) -> list[int | None]:
+    """Row of each box of one catalogue in another one, with the same volume; None where it has none."""
+    row = {box: i for i, box in enumerate(_boxes(catalogue, bin_))}
+    found = [row.get(box) for box in _boxes(of_file, bin_)]
+    ours, theirs = of_file.volume.tolist(), catalogue.volume.tolist()
+    same = [at is not None and math.isclose(ours[i], theirs[at], rel_tol=1e-5) for i, at in enumerate(found)]
+    return [at if yes else None for at, yes in zip(found, same, strict=True)]
+
+
+def _boxes(catalogue: Catalogue, bin_: Bin) -> list[str]:
+    """Text of each box's length, width and height in the first orientation."""
+    height = (catalogue.height[:, :1].double() / bin_.cell[0]).round().long()
+    sides = torch.cat([catalogue.extent[:, 0], height], 1).tolist()
+    return [" × ".join(map(str, box)) + " cells" for box in sides]
+
+
 def _shown(size: np.ndarray) -> str:
     return " × ".join(f"{side:g}" for side in size)
-
-
-def _without_marks(episode: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """An episode (items, 3) without the boxes as large as the bin (3,) at its end, which mark it."""
-    smaller = ~np.isclose(episode, whole, rtol=1e-6, atol=0).all(1)
-    return episode[: int(np.nonzero(smaller)[0][-1]) + 1] if smaller.any() else episode
 
 
 def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], list[list[dict[str, Any]]], str]:
@@ -266,7 +290,7 @@ def _load(path: Path, where: str) -> Any:
             warnings.simplefilter("ignore")  # on what is odd about a file that is refused anyway
             _check_size(path)
             return _READERS[suffix](file)
-    except _UNREADABLE as error:
+    except Exception as error:  # whatever a broken or foreign file makes a reader raise
         reason = re.split(r"\.\s|\n", str(error).strip())[0][:100] or type(error).__name__
         raise ValueError(
             f"{where}: want numbers only, no pickled objects; got a file that fails with: {reason}"
@@ -274,7 +298,6 @@ def _load(path: Path, where: str) -> Any:
 
 
 def _check_size(path: Path) -> None:
-    """Raises ValueError if a file, or its unpacked content, is larger than `MOST_BYTES`."""
     size = path.stat().st_size
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -380,7 +403,6 @@ def _listed(episode: Any, where: str) -> np.ndarray:
 
 
 def _checked(sizes: np.ndarray, where: str) -> np.ndarray:
-    """Validated sizes, without their padding."""
     for broken, wanted in (
         (~np.isfinite(sizes), "sizes must be finite"),
         (sizes > MOST_SIZE, f"sizes must be at most {MOST_SIZE:g}"),

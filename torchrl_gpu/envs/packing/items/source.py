@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
@@ -13,8 +13,14 @@ from torch import Tensor
 from torchrl_gpu.envs.counter_rng import draw_integers, episode_key
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.state_validation import ANY, Bounds, Entry
+from torchrl_gpu.system.arguments import refuse, shown, whole
+
+if TYPE_CHECKING:
+    from torchrl_gpu.envs.packing.env import PackingEnv
 
 NUM_BITS = 2**32  # what `draw_bits` gives is below
+_SIXTEENTHS = 16  # of a cell, see `Catalogue.plumb`
 
 
 class ItemSequences(ABC):
@@ -95,7 +101,7 @@ class PooledSequences(ItemSequences):
 
 @dataclass(frozen=True)
 class SortedSequences(ItemSequences):
-    """The episodes of other sequences, each from its largest item to its smallest."""
+    """The episodes of other sequences, each from its largest item to its smallest; ties keep their order."""
 
     episodes: ItemSequences  # the others; an episode is drawn whole and sorted at each look-up
     volume: Tensor  # (M,) float32, cubic metres of the catalogue's items
@@ -112,8 +118,11 @@ class SortedSequences(ItemSequences):
         return self.episodes.begin(seed, env, episode)
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        whole = torch.arange(self.length, device=key.device, dtype=torch.int64).expand(len(key), -1)
-        ordered = sorted_by_volume(self.episodes.items(key, whole), self.volume)
+        every = torch.arange(self.length, device=key.device, dtype=torch.int64).expand(len(key), -1)
+        items = self.episodes.items(key, every)  # (N, T)
+        known = items.clamp(0, len(self.volume) - 1)
+        of_item = torch.where(items == known, self.volume[known], -1.0)  # behind the end of an episode it is −1
+        ordered = items.gather(1, of_item.sort(dim=1, descending=True, stable=True).indices)
         return torch.where(position < self.length, ordered.gather(1, position.clamp_max(self.length - 1)), -1)
 
     def to(self, device: torch.device) -> SortedSequences:
@@ -145,13 +154,9 @@ class ItemSource(ABC):
 
     @abstractmethod
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
-        """Catalogue and sequences on the CPU.
+        """Catalogue and sequences on the CPU, of at most `num_items` an episode, for `num_envs` environments.
 
-        Args:
-            bin_: The bin to pack.
-            orientations: As in `orientation_set`.
-            num_items: Most items of an episode.
-            num_envs: Environments that will read the sequences.
+        Orientations are those of `orientation_set`.
         """
 
     def solid(self, item: int, bin_: Bin) -> Solid:
@@ -163,24 +168,14 @@ class ItemSource(ABC):
         return {"item": item}
 
 
-class WithItems(Protocol):
-    """Attributes of a `PackingEnv` that define its items."""
-
-    items: ItemSource
-    catalogue: Catalogue
-    item_sequences: ItemSequences
-    orientations: str | float
-
-
 @final
 class SameItems(ItemSource):
     """Items and episodes of another environment, not built again: its catalogue is shared.
 
-    In other orientations they are built, by the other environment's source. An environment built with this source
-    differs from that one in no argument that decides its items.
+    In other orientations they are built, by the other environment's source.
     """
 
-    def __init__(self, env: WithItems) -> None:
+    def __init__(self, env: PackingEnv) -> None:
         self.source, self.orientations = env.items, env.orientations
         self.boxes, self.unit = env.items.boxes, env.items.unit
         # The environment that is built with this source sorts by itself.
@@ -193,7 +188,6 @@ class SameItems(ItemSource):
         return self._made
 
     def to(self, device: torch.device) -> SameItems:
-        """The same on `device`."""
         moved = copy(self)
         moved._made = self._made[0].to(device), self._made[1].to(device)
         return moved
@@ -205,8 +199,25 @@ class SameItems(ItemSource):
         return self.source.label(item, bin_)
 
 
-def sorted_by_volume(sequences: Tensor, volume: Tensor) -> Tensor:
-    """Each sequence (R, T) of items with `volume` (M,) from the largest to the smallest; ties keep their order."""
-    known = sequences.clamp(0, len(volume) - 1)
-    of_item = torch.where(sequences == known, volume[known], -1.0)
-    return sequences.gather(1, of_item.sort(dim=1, descending=True, stable=True).indices)
+def check_built(where: str, catalogue: Any, sequences: Any) -> None:
+    """Validates what `ItemSource.build` gave; a ValueError, whose message begins with `where`. Reads the device."""
+    if not isinstance(catalogue, Catalogue) or not isinstance(sequences, ItemSequences):
+        came = f"{shown(catalogue)} and {shown(sequences)}"
+        raise ValueError(f"{where}: want a Catalogue and ItemSequences; got {came}")
+    # Types, shapes and extents have been checked when the catalogue was made.
+    finite = Bounds(0, torch.finfo(torch.float32).max)
+    limits = {"height": finite, "volume": finite, "bottom": Bounds(0, ANY[1]), "centre": Bounds()}
+    for name, bounds in (limits | {"plumb": Bounds(0, _SIXTEENTHS * catalogue.extent)}).items():
+        value = getattr(catalogue, name)
+        if value is not None:
+            Entry(value.dtype, tuple(value.shape), bounds).check(where, name, value)
+    drawn = sequences
+    while isinstance(drawn, SortedSequences):
+        drawn = drawn.episodes
+    if isinstance(drawn, PooledSequences):
+        pool = drawn.sequences
+        shape = tuple(pool.shape) if isinstance(pool, Tensor) and pool.ndim == 2 else (1, 1)
+        Entry(torch.int64, shape, Bounds(-1, catalogue.num_items - 1)).check(where, "sequences", pool)
+        if not len(pool):
+            refuse(where, "sequences", "at least one", pool)
+    whole(where, "the sequences' length", sequences.length, 0)

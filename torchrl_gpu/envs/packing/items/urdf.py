@@ -20,10 +20,8 @@ _SECTIONS = 48  # of a cylinder
 def urdf_groups(path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mesh]:
     """Triangles of the collision elements of all links, joints at zero; metres, in the frame of the root link.
 
-    Round primitives become polyhedra about them; `read_mesh` reads the files that the URDF refers to.
-
-    Raises:
-        ValueError: It is no URDF with collision geometry, or refers to what is not there; the reason alone.
+    Round primitives become polyhedra about them; `read_mesh` reads the files that the URDF refers to. ValueError, with
+    the reason alone, where it is no URDF with collision geometry, or refers to what is not there.
     """
     robot = _parsed(path)
     poses = _link_poses(robot)
@@ -99,7 +97,6 @@ def _link_poses(robot: ET.Element) -> Callable[[str], np.ndarray]:
 
 
 def _origin(element: ET.Element) -> np.ndarray:
-    """Pose (4, 4) of an element's origin."""
     pose = np.eye(4)
     origin = element.find("origin")
     if origin is not None:
@@ -109,14 +106,20 @@ def _origin(element: ET.Element) -> np.ndarray:
 
 
 def _geometry(collision: ET.Element, path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mesh]:
-    """Triangles of one collision element in its own frame."""
     from trimesh import creation
 
     shape = collision.find("geometry/*")
     if shape is None:
         raise ValueError("want a geometry in every collision element; got one without")
     if shape.tag == "mesh":
-        return _scaled_mesh(shape, path, read_mesh)
+        name, scale = shape.get("filename", ""), np.array(_numbers(shape, "scale", 3, "1 1 1"))
+        file = _resolved(name, path)
+        try:
+            groups = read_mesh(file)
+        except ValueError as error:
+            raise ValueError(f"mesh {name}: {error}") from error
+        mirrored = scale.prod() < 0
+        return [(vertices * scale, faces[:, ::-1] if mirrored else faces) for vertices, faces in groups]
     if shape.tag == "box":
         made = creation.box(_positive(shape, "size", 3))
     elif shape.tag == "cylinder":
@@ -129,18 +132,6 @@ def _geometry(collision: ET.Element, path: Path, read_mesh: Callable[[Path], lis
     else:
         raise ValueError(f"want a mesh, box, cylinder or sphere; got {shape.tag}")
     return [(np.array(made.vertices), np.array(made.faces))]
-
-
-def _scaled_mesh(shape: ET.Element, path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mesh]:
-    name = shape.get("filename", "")
-    file = _resolved(name, path)
-    scale = np.array(_numbers(shape, "scale", 3, "1 1 1"))
-    try:
-        groups = read_mesh(file)
-    except ValueError as error:
-        raise ValueError(f"mesh {name}: {error}") from error
-    mirrored = scale.prod() < 0
-    return [(vertices * scale, faces[:, ::-1] if mirrored else faces) for vertices, faces in groups]
 
 
 def _resolved(name: str, path: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from torchrl_gpu.envs.packing.items.rasterise import Mesh, padded, rasterise, turned_centres
+from torchrl_gpu.envs.packing.items.rasterise import Mesh, padded, rasterise, resized, turned_centres
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
@@ -14,10 +14,7 @@ def heightmaps(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Ca
     """Catalogue of solids given as cubic voxels (A, B, C) as long as a cell.
 
     Turns by π/2 carry voxels to voxels, and heights are whole multiples of a voxel; if there are other rotations, the
-    voxels' surface is turned and rasterised.
-
-    Raises:
-        ValueError: A solid is empty, or fits the bin in no orientation.
+    voxels' surface is turned and rasterised. ValueError where a solid is empty, or fits the bin in no orientation.
     """
     if not all(solid.any() for solid in solids):
         raise ValueError("heightmaps: want solids with material; got an empty one")
@@ -65,19 +62,14 @@ def solid_of(name: str, voxels: np.ndarray, cell: float) -> Solid:
 
 def _of_quarter_turns(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Catalogue:
     cell = bin_.cell[0]
-    maps = [[_seen(_turned(solid, rotation)) for rotation in rotations] for solid in solids]
-    extent = torch.tensor(
-        [[view[0].shape for view in views] for views in maps], dtype=torch.int64, device="cpu"
-    )  # (M, O, 2)
+    views = [_seen(_turned(solid, rotation)) for solid in solids for rotation in rotations]
+    shape = len(solids), len(rotations)
+    extent = torch.tensor([high.shape for high, _, _ in views], dtype=torch.int64, device="cpu").view(*shape, 2)
     p, q = extent.amax((0, 1)).tolist()
-    top = torch.zeros(*extent.shape[:2], p, q, dtype=torch.float32, device="cpu")
-    bottom = torch.full_like(top, torch.inf)
-    for m, views in enumerate(maps):
-        for o, (high, low, _) in enumerate(views):
-            rows, columns = high.shape
-            top[m, o, :rows, :columns] = torch.from_numpy(high * cell)
-            bottom[m, o, :rows, :columns] = torch.from_numpy(low * cell)
-    centre = torch.from_numpy(np.array([[view[2] for view in views] for views in maps]) * cell).float()
+    top = torch.stack([resized(torch.from_numpy(high * cell), p, q, 0.0) for high, _, _ in views])
+    bottom = torch.stack([resized(torch.from_numpy(low * cell), p, q, torch.inf) for _, low, _ in views])
+    top, bottom = top.view(*shape, p, q), bottom.view(*shape, p, q)
+    centre = torch.from_numpy(np.array([middle for _, _, middle in views]) * cell).float().view(*shape, 2)
     return Catalogue.of_maps(top, bottom, extent, _volumes(solids, bin_), unit=cell, centre=centre)
 
 
@@ -102,9 +94,8 @@ def _volumes(solids: list[np.ndarray], bin_: Bin) -> torch.Tensor:
 
 
 def _check_fit(catalogue: Catalogue, bin_: Bin) -> None:
-    inside = (catalogue.extent <= torch.tensor(bin_.cells, dtype=torch.int64, device="cpu")).all(-1) & (
-        catalogue.height <= bin_.size[2] + bin_.tolerance
-    )
+    low_enough = catalogue.height <= bin_.size[2] + bin_.tolerance
+    inside = (catalogue.extent <= torch.tensor(bin_.cells, dtype=torch.int64, device="cpu")).all(-1) & low_enough
     lost = (~inside.any(1)).nonzero()
     if len(lost):
         item = int(lost[0])

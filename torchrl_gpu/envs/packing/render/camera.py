@@ -111,7 +111,6 @@ def finished(image: Image.Image, camera: Camera) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _front_edges(camera: Camera) -> list[tuple[list[float], int]]:
-    """Ends and opacity of the bin's edges on the viewer's side."""
     edges = []
     for axis in range(3):
         others = [other for other in range(3) if other != axis]

@@ -64,7 +64,6 @@ class SolidsPainting:
         return finished(Image.fromarray(self._canvas), self.camera)
 
     def _window(self, item: Placed, top: np.ndarray) -> tuple[slice, slice]:
-        """Rows and columns of samples that the item's box can touch."""
         sides = top.shape[0] * self.cell[0], top.shape[1] * self.cell[1], float(top.max())
         corners = self.camera.samples(np.array([*product(*zip(item[2:], np.add(item[2:], sides), strict=True))]))
         low = np.maximum(np.floor(corners.min(0)).astype(int) - 1, 0)
