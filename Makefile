@@ -20,7 +20,7 @@ CONFIG := packing.yaml
 PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile --durations=30
 # What trains, compiles or starts processes.
 SLOW_TESTS := benchmarks callbacks checkpoints cli docs evaluation examples native pretend recordings serving training \
-	envs/workers envs/marine/test_env_compile.py envs/packing/test_env_compile.py policies/export/test_exporter.py streaming/ros2 \
+	envs/workers envs/test_env_compile.py policies/export/test_exporter.py streaming/ros2 \
 	streaming/web/browser test_end_to_end.py test_windows.py
 FAST_ARGS = -q -n auto --dist loadfile $(addprefix --ignore=tests/,$(SLOW_TESTS))
 PRETEND_ARGS := -n 2

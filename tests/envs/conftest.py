@@ -19,5 +19,4 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """Every device that this machine has."""
     return torch.device(request.param)

@@ -14,7 +14,6 @@ from torchrl.envs import EnvBase, SerialEnv, TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
 from tests.envs.adapters.kinds import KINDS, env_of
-from tests.no_host_reads import NoHostReads
 from torchrl_gpu.envs import Advanced, DishwashingEnv, MarineNavEnv
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
 
@@ -55,7 +54,6 @@ class Countdown(BatchedEnv):
         self.episode = torch.zeros_like(self.episode)
 
     def like(self, num_envs: int, **changes: Any) -> Countdown:
-        """Another one."""
         return Countdown(num_envs, **{"device": self.device, "seed": self.seed} | changes)
 
 
@@ -66,7 +64,6 @@ def env() -> Countdown:
 
 
 def down(env: Countdown, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-    """One step of every row."""
     return env.step_and_maybe_reset(current.set("action", torch.ones(env.num_envs, dtype=torch.int64)))
 
 
@@ -87,8 +84,6 @@ def test_rows_restart_one_by_one_and_the_end_stays_in_next(env: Countdown) -> No
 
 
 class CutOff(Countdown):
-    """Whose rows are not over at 0, but cut off."""
-
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         out = super()._step(tensordict)
         return out.set("terminated", out["truncated"]).set("truncated", out["done"].clone())
@@ -110,21 +105,6 @@ def test_what_restarts_is_no_longer_done(env: Countdown) -> None:
         assert not current[key].any()
         assert current[key].shape == (3, 1)
     assert "reward" not in list(current.keys())
-
-
-def test_a_step_and_its_restarts_read_nothing(env: Countdown) -> None:
-    current = env.reset()
-    actions = torch.ones(3, dtype=torch.int64)
-    with NoHostReads():
-        for _ in range(12):
-            _, current = env.step_and_maybe_reset(current.set("action", actions))
-
-
-def test_a_reset_of_some_rows_leaves_the_others(env: Countdown) -> None:
-    first = env.reset()
-    again = env.reset(first.clone().set("_reset", torch.tensor([[False], [True], [False]])))
-    assert first["left"].flatten().tolist() == [1, 2, 3]
-    assert again["left"].flatten().tolist() == [1, 3, 3]
 
 
 def test_seeds(env: Countdown) -> None:
@@ -160,17 +140,6 @@ def test_a_lenient_load_takes_what_is_there(env: Countdown) -> None:
         env.load_state_dict({"left": torch.zeros(2, dtype=torch.int64)}, strict=False)
 
 
-@pytest.mark.parametrize("num_envs", [0, -1])
-def test_there_is_at_least_one_environment(num_envs: int) -> None:
-    with pytest.raises(ValueError, match=rf"^Countdown: num_envs must be at least 1; got {num_envs}$"):
-        Countdown(num_envs, device="cpu")
-
-
-def test_where_rows_by_hand() -> None:
-    fresh, kept = torch.ones(2, 2, 1), torch.zeros(2, 2, 1)
-    assert where_rows(torch.tensor([True, False]), fresh, kept).tolist() == [[[1], [1]], [[0], [0]]]
-
-
 # -- among TorchRL's own wrappers --------------------------------------------------------------------------------------
 
 
@@ -182,15 +151,11 @@ def sea() -> BatchedEnv:
 
 
 class Shifts(DishwashingEnv):
-    """Rows whose outcomes grow in every step, and that end at different times."""
-
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-        """As in a shift, which ends now and then."""
         return super().advance(state, action)._replace(terminated=self.uniform() < 0.2)
 
 
 def shifts() -> BatchedEnv:
-    """Three of them."""
     return Shifts(3, max_steps=9, device="cpu", seed=0)
 
 

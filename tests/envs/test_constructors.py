@@ -176,26 +176,22 @@ def test_numbers_of_other_packages_and_whole_floats_are_numbers(kind: Callable[[
 
 
 class Given(ItemSource):
-    """A source that gives what it was given."""
-
     def __init__(self, catalogue: Any, stream: Any) -> None:
         self.built = catalogue, stream
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
-        """The same, whatever the bin."""
         return self.built
 
 
 def solids() -> Catalogue:
-    """Two solids in one orientation, 2×2 and 3×1 cells."""
     top, bottom = torch.ones(2, 1, 3, 2), torch.zeros(2, 1, 3, 2)
     return Catalogue.of_maps(top, bottom, torch.tensor([[[2, 2]], [[3, 1]]]), torch.tensor([4.0, 3.0]))
 
 
 SEQUENCES = torch.tensor([[0, 1, -1], [1, 1, 0]])
-# types, shapes and extents are the catalogue's own: see test_catalogue_check.py
+# types, shapes and extents are the catalogue's own: see packing/test_types.py
 BUILT: list[tuple[Callable[[], Any], Any, str]] = [
     (lambda: None, SEQUENCES, "want a Catalogue and ItemSequences; got None and "),
     (lambda: replace(solids(), volume=torch.tensor([NAN, 3.0])), SEQUENCES, "volume must be from 0 to .*; got nan at"),

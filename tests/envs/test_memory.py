@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
+from torch import Tensor
 
 from tests.envs.packing.settings import assert_same, packing, play
 from torchrl_gpu.envs import PackingEnv, memory
-from torchrl_gpu.envs.memory import LiveBytes, Placement, check_fits, free_bytes, place
+from torchrl_gpu.envs.memory import LiveBytes, Placement, Staging, check_fits, free_bytes, place
 from torchrl_gpu.envs.packing import env as packing_env
 from torchrl_gpu.envs.packing.kernels import available_backends
 
@@ -41,7 +43,6 @@ BACKENDS = [
 
 
 def peak_of(make: Callable[[int], PackingEnv], num_envs: int) -> int:
-    """Most bytes alive during four steps of the usual loop."""
     peak, step = 0, None
     gc.freeze()
     with LiveBytes() as memory:
@@ -165,11 +166,12 @@ def test_it_is_measured_only_where_it_may_matter(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_too_many_are_refused_with_the_number_that_would_fit(
-    number: int, each: int, device: str, free: int, message: str
+    number: int, each: int, device: str, free: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_fits(free // each, each, torch.device(device), budget=free)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    check_fits(free // each, each, torch.device(device))
     with pytest.raises(ValueError, match=f"^PackingEnv: want at most {re.escape(message)}"):
-        check_fits(number, each, torch.device(device), budget=free)
+        check_fits(number, each, torch.device(device))
 
 
 def test_a_device_that_says_nothing_is_not_checked() -> None:
@@ -177,13 +179,14 @@ def test_a_device_that_says_nothing_is_not_checked() -> None:
     check_fits(10**12, 10**12, torch.device("meta"))
 
 
-def test_free_memory_of_a_machine(tmp_path: Path) -> None:
+def test_free_memory_of_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     account = tmp_path / "meminfo"
+    monkeypatch.setattr(memory, "_MEMINFO", account)
+    assert free_bytes(CPU) is None
     account.write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:    2048 kB\nSwapFree: 5 kB\n")
-    assert free_bytes(CPU, account) == 2048 * 1024
+    assert free_bytes(CPU) == 2048 * 1024
     account.write_text("MemTotal:  9000 kB\n")  # kernels before 3.14
-    assert free_bytes(CPU, account) is None
-    assert free_bytes(CPU, tmp_path / "absent") is None
+    assert free_bytes(CPU) is None
 
 
 def test_free_memory_on_cuda_counts_what_torch_holds_unused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,3 +215,94 @@ def test_a_store_goes_where_it_fits(
     said = "ClipReplay: its frames take 100 B and cuda:0 has 124 B free: they are kept in host memory and staged"
     assert [record.getMessage() for record in caplog.records] == ([said] if free == 124 else [])
     assert place("ClipReplay", "frames", 100, CPU, "auto") == CPU  # there is no other place
+
+
+# -- the counter of live bytes, by hand -------------------------------------------------------------------------------
+
+
+def test_bytes_by_hand() -> None:
+    with LiveBytes() as counter:
+        kept = torch.zeros(10)
+        for _ in range(3):
+            gone = kept + 1
+        assert (counter.live, counter.peak) == (80, 120)  # the next sum is made before the last one is freed
+        del gone
+        assert counter.live == 40
+        counter.restart_peak()
+        view = kept[:5]
+        assert counter.peak == 40
+    assert len(view) == 5
+
+
+def test_what_was_there_before_is_not_counted() -> None:
+    before = torch.zeros(100)
+    with LiveBytes() as counter:
+        before.add_(1)
+        view = before[:2]
+        assert (counter.live, counter.peak) == (0, 0)
+    assert len(view) == 2
+
+
+def test_the_counter_counts_storages_once() -> None:
+    with LiveBytes() as counter:
+        a = torch.zeros(10)
+        b = a.view(2, 5)[1:]
+        assert counter.live == 40
+        del a
+        assert counter.live == 40  # a view keeps all of it
+        del b
+        assert (counter.live, counter.peak) == (0, 40)
+
+    with LiveBytes() as counter:
+        torch.empty(1).resize_(100)
+        assert counter.peak == 400
+
+
+# -- copies from host memory ------------------------------------------------------------------------------------------
+
+CUDA = torch.device("cuda", 0)
+
+
+class Copies:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, can_pin: bool) -> None:
+        self.made: list[Any] = []
+
+        def pin(tensor: Any, *args: Any) -> Any:
+            self.made.append("pin")
+            if not can_pin:
+                raise RuntimeError("no more memory can be pinned")
+            return tensor
+
+        def to(tensor: Any, device: Any, *, non_blocking: bool) -> Any:
+            self.made.append((device, non_blocking))
+            return tensor
+
+        for kind in (Tensor, TensorDict):
+            monkeypatch.setattr(kind, "pin_memory", pin)
+            monkeypatch.setattr(kind, "to", to)
+
+
+@pytest.mark.parametrize("held", [torch.arange(3), TensorDict({"a": torch.arange(3)}, [3])], ids=["tensor", "tensors"])
+def test_what_can_be_pinned_does_not_wait(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = Copies(monkeypatch, can_pin=True)
+    assert Staging("X", "clips", CUDA)(held) is held
+    assert copies.made == ["pin", (CUDA, True)]
+
+
+def test_what_cannot_be_pinned_is_copied_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    copies, staging = Copies(monkeypatch, can_pin=False), Staging("ClipReplay", "clips", CUDA)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert torch.equal(staging(torch.arange(3)), torch.arange(3))
+    assert copies.made == ["pin", (CUDA, False), (CUDA, False), (CUDA, False)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "ClipReplay: clips are copied from pageable memory, as pinning failed: no more memory can be pinned"
+    ]
+
+
+def test_nothing_is_pinned_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = Copies(monkeypatch, can_pin=True)
+    Staging("X", "clips", torch.device("cpu"))(torch.arange(3))
+    assert copies.made == [(torch.device("cpu"), False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,13 +17,12 @@ from tests.envs.packing.settings import packing, play
 from tests.envs.test_base import Countdown, down
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.state_validation import Bounds
+from torchrl_gpu.envs.state_validation import ANY, Bounds
 
 Change = Callable[[Tensor], object]
 
 
 def at(index: Any, value: float) -> Change:
-    """One element other than it was."""
 
     def change(tensor: Tensor) -> Tensor:
         changed = tensor.clone()
@@ -39,7 +39,6 @@ def marine(**changes: Any) -> MarineNavEnv:
 
 @pytest.fixture(scope="module")
 def played() -> dict[str, BatchedEnv]:
-    """Environments in the middle of an episode."""
     boxes, solids, sea = packing("three visible"), packing("irregular", num_envs=2), marine()
     for env in (boxes, solids):
         play(env, 3)
@@ -162,6 +161,8 @@ def test_what_is_no_state_at_all(given: Any) -> None:
     env = packing()
     with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: want .*; got "):
         env.load_state_dict(given)
+    with pytest.raises(ValueError, match=r"want the entries .*; got .*'spare'"):
+        env.load_state_dict(env.state_dict() | {"spare": torch.zeros(3)})
     with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: seed must have shape \(\); got \(1,\)$"):
         env.load_state_dict(env.state_dict() | {"seed": torch.zeros(1, dtype=torch.int64)})
 
@@ -181,8 +182,6 @@ def test_a_seed_without_room_for_its_worlds_changes_nothing(monkeypatch: pytest.
 
 
 class Bounded(Countdown):
-    """An environment that says what its counts may be, and nothing more."""
-
     def _state_bounds(self) -> dict[str, Bounds]:
         return {"left": Bounds(0, 5), "episode": Bounds(low=0)}
 
@@ -280,7 +279,6 @@ def test_seeds_are_whole_numbers(seed: Any) -> None:
 
 
 def acted(env: Any, current: TensorDict, number: int) -> TensorDict:
-    """An action that depends on nothing but its number."""
     generator = torch.Generator().manual_seed(number)
     if isinstance(env, MarineNavEnv):
         return current.set(("robots", "action"), torch.rand(2, 2, 2, generator=generator) * 2 - 1)
@@ -337,3 +335,37 @@ def test_what_was_given_out_stays_as_it_was(name: str, copy: bool) -> None:
         given.append((step["next"], step["next"].clone()))
     for kept, copied in given:
         assert all(torch.equal(kept[key], value) for key, value in copied.exclude("action").items(True, True))
+
+
+# -- bounds, element by element ---------------------------------------------------------------------------------------
+
+VALUES = (-math.inf, -2.0, 0.0, 2.0, math.inf, math.nan)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "allowed"),
+    [
+        (Bounds(), {-2.0, 0.0, 2.0}),
+        (Bounds(*ANY), {-math.inf, -2.0, 0.0, 2.0, math.inf}),
+        (Bounds(-2, 0), {-2.0, 0.0}),
+        (Bounds(torch.tensor([-math.inf, 0, 1, 1, 1, 1]), torch.tensor(2.0)), {-math.inf, 2.0}),
+    ],
+    ids=str,
+)
+def test_floats_by_hand(bounds: Bounds, allowed: set[float]) -> None:
+    violated = bounds.violated(torch.tensor(VALUES)).tolist()
+    assert {value for value, bad in zip(VALUES, violated, strict=True) if not bad} == allowed
+
+
+def test_a_float_with_one_bound_by_hand() -> None:
+    numbers = torch.tensor([-2.0, 0.0, 2.0, math.nan])
+    assert Bounds(low=0).violated(numbers).tolist() == [True, False, False, True]
+    assert Bounds(high=0).violated(numbers).tolist() == [False, False, True, True]
+
+
+def test_whole_numbers_and_flags_by_hand() -> None:
+    numbers = torch.tensor([-1, 0, 5, 6])
+    assert Bounds().violated(numbers).tolist() == [False] * 4
+    assert Bounds(0, 5).violated(numbers).tolist() == [True, False, False, True]
+    assert Bounds(low=0).violated(numbers).tolist() == [True, False, False, False]
+    assert Bounds(1, 1).violated(torch.tensor([False, True])).tolist() == [False, False]

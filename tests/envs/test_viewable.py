@@ -16,8 +16,6 @@ from torchrl_gpu.envs.viewable import Viewable, viewable
 
 
 class Drawn:
-    """Shows itself."""
-
     num_envs = 2
 
     def metrics(self) -> dict[str, Tensor]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from torchrl_gpu.envs.dishes.economics import Economics, slice_reward, stationary_optimum
-from torchrl_gpu.envs.dishes.reference import MOST_BROKEN, work
+from tests.envs.dishes.reference import work
+from torchrl_gpu.envs.dishes.economics import MOST_BROKEN, Economics, slice_reward, stationary_optimum
 
 # Interior, full speed, full care, idle, care for nothing, no energy, no loss.
 CASES = [

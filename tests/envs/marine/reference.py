@@ -39,8 +39,6 @@ class Core:
 
 @dataclass
 class Obstacle:
-    """A disc, metres."""
-
     place: np.ndarray
     radius: float
 
@@ -105,7 +103,6 @@ def turned(angle: float) -> float:
 
 
 def current(place: np.ndarray, cores: list[Core]) -> np.ndarray:
-    """The sum of the tangential flows of all cores."""
     flow = np.zeros(2)
     for core in cores:
         towards = core.place - place
@@ -143,7 +140,6 @@ class World:
         self.steps = 0
 
     def begin(self, feel_current: bool = True) -> None:
-        """Sets the velocities of the first observation."""
         for robot in self.robots:
             flow = current(robot.place, self.cores) if feel_current else np.zeros(2)
             own = robot.speed * np.array([math.cos(robot.heading), math.sin(robot.heading)])
@@ -210,7 +206,6 @@ class World:
         }
 
     def look(self, noise: np.ndarray | None = None) -> list[Seen | None]:
-        """What every robot that takes part sees."""
         return [
             self.sees(i, None if noise is None else noise[i]) if robot.active else None
             for i, robot in enumerate(self.robots)
@@ -233,8 +228,6 @@ class World:
 
 
 class World2(World):
-    """Unicycles in currents."""
-
     width, radius, sight = 50.0, 0.8, 15.0
     step_reward, collision_reward, goal_reward = -1.0, -50.0, 100.0
     detection_radius = 0.5 * math.sqrt(1.0**2 + 0.5**2)
@@ -283,8 +276,6 @@ class World2(World):
 
 
 class World3(World):
-    """Vessels with two thrusters."""
-
     width, sight = 55.0, 20.0
     radius = 0.5 * math.sqrt(5.0**2 + 2.5**2)
     step_reward, collision_reward, goal_reward, rule_weight = -0.1, -5.0, 10.0, -0.1

@@ -28,7 +28,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def marine(setting: str = "v2", num_envs: int = 3, **changes: Any) -> MarineNavEnv:
-    """An environment of a setting, with few worlds to draw."""
     arguments = {"device": "cpu", "seed": 0, "pool": 16} | SETTINGS[setting] | changes
     return MarineNavEnv(num_envs, **arguments)
 
@@ -49,7 +48,6 @@ def acted(env: MarineNavEnv, seen: TensorDictBase, action: Tensor) -> TensorDict
 
 
 def random_action(env: MarineNavEnv, generator: torch.Generator) -> Tensor:
-    """Of every robot, (N, R) int64 or (N, R, 2)."""
     size = env.num_envs, env.num_robots
     if env.num_actions:
         return torch.randint(env.num_actions, size, generator=generator)
@@ -91,10 +89,3 @@ def play(
         step, current = env.step_and_maybe_reset(acted(env, current, some_action(env, current, generator)))
         seen.append(step.clone())
     return seen, current
-
-
-def assert_same(first: TensorDictBase, second: TensorDictBase) -> None:
-    """The same keys, and the same bits under each."""
-    assert set(first.keys(True, True)) == set(second.keys(True, True))
-    for key in first.keys(True, True):
-        assert torch.equal(first[key], second[key]), key

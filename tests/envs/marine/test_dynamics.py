@@ -1,4 +1,4 @@
-"""Laws of motion."""
+"""Laws of motion, and of the water."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
-from torchrl_gpu.envs.marine.types import DRIFT, HEADING, PLACE, SPEED, THRUST, VELOCITY, WATER, YAW_RATE, Scene
+from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel, flow
+from torchrl_gpu.envs.marine.types import HEADING, PLACE, SPEED, THRUST, VELOCITY, WATER, YAW_RATE, Scene
 
 LIKE = torch.empty(0, dtype=torch.float64)
 N = 40
@@ -31,7 +31,6 @@ def started(model: Unicycle | Vessel, scene: Scene, seed: int = 0, still: bool =
 
 
 def moves(model: Unicycle | Vessel, seed: int, steps: int) -> list[Tensor]:
-    """Random actions."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, Unicycle):
         return list(torch.randint(9, (steps, 3, N), generator=generator))
@@ -48,43 +47,6 @@ def after(model: Unicycle | Vessel, motion: Tensor, scene: Scene, actions: list[
     return motion, energy
 
 
-@pytest.mark.parametrize("model", [Unicycle(LIKE), Vessel(LIKE)], ids=["v2", "v3"])
-def test_without_a_current_what_does_not_turn_goes_straight(model: Unicycle | Vessel) -> None:
-    scene = water()
-    begun = started(model, scene)
-    ahead = torch.full((3, N), 7) if isinstance(model, Unicycle) else torch.ones(2, 3, N, dtype=torch.float64)
-    ended, _ = after(model, begun, scene, [ahead] * 10)
-    way, heading = ended[PLACE] - begun[PLACE], begun[HEADING]
-    assert (way[0] * heading.sin() - way[1] * heading.cos()).abs().max() < 1e-12
-    assert (way[0] * heading.cos() + way[1] * heading.sin() > 1).all()
-    assert torch.allclose(ended[HEADING], heading)
-
-
-@pytest.mark.parametrize("model", [Unicycle(LIKE), Vessel(LIKE)], ids=["v2", "v3"])
-@pytest.mark.parametrize("cores", [[], [(20.0, 25.0, 4.0), (33.0, 12.0, -3.0)]], ids=["still", "currents"])
-def test_a_turned_world_moves_as_the_world_turned(model: Unicycle | Vessel, cores: list) -> None:
-    turn = 0.7
-    cos, sin = math.cos(turn), math.sin(turn)
-    scene, turned_scene = water(cores), water([(cos * x - sin * y, sin * x + cos * y, g) for x, y, g in cores])
-    begun, actions = started(model, scene), moves(model, 1, 20)
-    ended, energy = after(model, begun, scene, actions)
-    turned_ended, turned_energy = after(model, turned(begun, turn), turned_scene, actions)
-    difference = turned_ended - turned(ended, turn)
-    difference[HEADING] = (difference[HEADING] + math.pi).remainder(2 * math.pi) - math.pi
-    assert difference.abs().max() < 1e-8
-    assert torch.equal(energy, turned_energy)
-
-
-def turned(motion: Tensor, turn: float) -> Tensor:
-    """All vectors and headings of a motion."""
-    out, vessel = motion.clone(), len(motion) > 8
-    for rows in (PLACE, VELOCITY, DRIFT, *([slice(WATER.start, WATER.start + 2)] if vessel else [])):
-        x, y = motion[rows]
-        out[rows] = torch.stack((math.cos(turn) * x - math.sin(turn) * y, math.sin(turn) * x + math.cos(turn) * y))
-    out[HEADING] = (motion[HEADING] + turn).remainder(2 * math.pi)
-    return out
-
-
 def test_speeds_headings_and_thrusts_keep_their_bounds() -> None:
     for model in (Unicycle(LIKE), Vessel(LIKE)):
         scene = water([(20.0, 25.0, 4.0)])
@@ -96,39 +58,6 @@ def test_speeds_headings_and_thrusts_keep_their_bounds() -> None:
                 assert ((motion[SPEED] >= 0) & (motion[SPEED] <= 2)).all()
             else:
                 assert ((motion[THRUST] >= -500) & (motion[THRUST] <= 1000)).all()
-
-
-def test_what_drifts_goes_with_the_water() -> None:
-    model, scene = Vessel(LIKE), water([(25.0, 25.0, 4.0)])
-    motion = started(model, scene)
-    rest = torch.zeros(2, 3, N, dtype=torch.float64)
-    ended, energy = after(model, motion, scene, [rest])
-    assert torch.equal(motion[VELOCITY], motion[DRIFT])
-    assert (energy == 0).all()
-    moved, speed = (ended[PLACE] - motion[PLACE]) / 0.5, motion[DRIFT].norm(dim=0)
-    away = speed < 0.4  # ten metres from the core, where the water does not change much in half a second
-    assert ((moved - motion[DRIFT]).norm(dim=0)[away] < 0.02).all()
-    assert (speed[away] > 0.2).sum() > 10
-
-
-def test_power_is_only_lost_in_still_water() -> None:
-    # With the thrusters off, the kinetic energy of hull and added mass never grows, but for the steps of integration.
-    model, scene = Vessel(LIKE), water()
-    motion, _ = after(model, started(model, scene), scene, moves(model, 3, 12))
-    motion[THRUST] = 0
-    rest = torch.zeros(2, 3, N, dtype=torch.float64)
-    before = kinetic(motion)
-    for _ in range(8):
-        motion, _ = model.move(motion, rest, scene)
-        assert (kinetic(motion) <= before + 1e-9).all()
-        before = kinetic(motion)
-
-
-def kinetic(motion: Tensor) -> Tensor:
-    cos, sin = motion[HEADING].cos(), motion[HEADING].sin()
-    x, y, r = motion[WATER]
-    u, v = cos * x + sin * y, cos * y - sin * x
-    return (380 * u**2 + 400 * v**2 + 1430 * r**2) / 2
 
 
 @pytest.mark.parametrize("action", [-1, 9, 10**12, -(10**12)])
@@ -170,3 +99,34 @@ def test_a_lagged_velocity_is_that_before_the_last_substep() -> None:
         if make is Vessel:
             assert (late[YAW_RATE] - now[YAW_RATE]).abs().max() > 1e-3
             assert torch.equal(now[YAW_RATE], now[WATER][2])
+
+
+# -- water ------------------------------------------------------------------------------------------------------------
+
+
+def at(x: Tensor, y: Tensor, cores: list[tuple[float, float, float]]) -> Tensor:
+    """Flow (2, K) of cores (x, y, circulation) at places (K,)."""
+    rows = torch.tensor(cores, dtype=torch.float64).view(-1, 3)
+    core, circulation = rows[:, :2].t()[:, :, None, None], rows[:, 2][:, None, None]
+    return torch.stack(flow(x[:, None], y[:, None], core, circulation)).squeeze(-1)
+
+
+def places(count: int = 200, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.rand(2, count, dtype=torch.float64, generator=generator) * 20
+    return x, y
+
+
+def test_a_current_by_hand() -> None:
+    # γ = r₀ · edge speed = 0.5 · 6. Two metres east: 3 / 2 m/s southwards; a quarter of a metre west: 3 · 0.25 / 0.25.
+    x, y = torch.tensor([12.0, 9.75, 10.0]).double(), torch.tensor([10.0, 10.0, 10.0]).double()
+    assert at(x, y, [(10, 10, 3)])[1].tolist() == pytest.approx([-1.5, 3, 0])
+    assert at(x, y, [(10, 10, 3)])[0].abs().max() < 1e-12
+
+
+def test_flows_add_up_and_a_core_of_no_strength_adds_nothing() -> None:
+    x, y = places()
+    cores = [(6.0, 6.0, 3.0), (14.0, 9.0, -5.0)]
+    assert torch.allclose(at(x, y, cores), sum(at(x, y, [core]) for core in cores))
+    assert torch.equal(at(x, y, [*cores, (1e5, 1e5, 0.0)]), at(x, y, cores))
+    assert torch.equal(at(x, y, []), torch.zeros(2, len(x), dtype=torch.float64))

@@ -33,7 +33,6 @@ def between(a: Tensor, b: Tensor) -> Tensor:
 
 
 def others(distance: Tensor) -> Tensor:
-    """Without those of each to itself."""
     return distance + torch.diag(torch.full((distance.shape[1],), torch.inf)).nan_to_num(0.0, posinf=torch.inf)
 
 

@@ -120,15 +120,6 @@ def test_every_overlay_of_every_kind(setting: str, size: tuple[int, int]) -> Non
     assert all(torch.equal(value, env.state_dict()[key]) for key, value in before.items())
 
 
-def test_an_observation_is_that_of_the_step() -> None:
-    for setting in ("v2", "v2, one robot", "v3"):
-        env = marine(setting, num_envs=3)
-        _, current = play(env, 4)
-        seen = env.observation(2)
-        for key in seen.keys(True, True):
-            assert torch.equal(seen[key], current[2:3][key]), key
-
-
 def test_trails_of_worlds_that_nobody_asks_for_any_more_are_forgotten() -> None:
     env = marine("v2, no obstacles", num_envs=80)
     env.reset()

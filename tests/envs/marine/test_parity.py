@@ -39,7 +39,6 @@ def test_every_kind_of_end_is_compared() -> None:
 
 
 def begin_everywhere(env: MarineNavEnv) -> None:
-    """Gives environments of a curriculum one level each."""
     if len(env.levels) > 1:
         env.assign_levels([i % len(env.levels) for i in range(env.num_envs)])
 
@@ -71,7 +70,6 @@ def play_both(env: MarineNavEnv, steps: int) -> dict[str, int]:
 
 
 def compare(env: MarineNavEnv, seen: Any, n: int, world: World, result: dict[str, Any]) -> None:
-    """Everything that one world shows after a step."""
     got = {key: value[n] for key, value in robots_of(env, seen).items()}
     for i, robot in enumerate(world.robots):
         if robot.present:
@@ -90,7 +88,6 @@ def compare(env: MarineNavEnv, seen: Any, n: int, world: World, result: dict[str
 
 
 def compare_views(env: MarineNavEnv, seen: Any, n: int, views: list[Any]) -> None:
-    """What every robot of a world sees; nothing where it takes no part."""
     got = robots_of(env, seen)
     for i, view in enumerate(views):
         observation, mask = got["observation"][n, i], got["object_mask"][n, i]

@@ -1,14 +1,24 @@
-"""What robots see: frames, ranges, order, and who is not there."""
+"""What robots see: frames, ranges, order, who is not there, and the distributions and streams of errors."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation, see_v2, see_v3
+from torchrl_gpu.envs.marine.sensors import (
+    ERROR,
+    Sight,
+    draw_noise,
+    object_mask,
+    observation,
+    radius_factors,
+    see_v2,
+    see_v3,
+)
 from torchrl_gpu.envs.marine.types import CRAFTS, HEADING, MOTION_SIZE, PLACE, THRUST, VELOCITY, YAW_RATE, Scene
 
 DTYPES = [torch.float64, torch.float32]
@@ -104,12 +114,10 @@ def test_ranges_end_where_they_should(version: str) -> None:
     for step, seen in ((-1e-3, True), (1e-3, False)):
         motion = robots([(0, 0), (0, limits[1] + step)], version)
         scene = scene_of(points([(0, 0)] * 2), points([(limits[0] + step, 0)]))
-        look = see_v2(motion, scene, ones(motion), craft) if version == "v2" else see_v3(
-            motion, scene, ones(motion), craft, None
-        )  # fmt: skip
-        assert look.mask[0].sum().item() == (2 if seen else 0)
+        sight = look(version, motion, scene)
+        assert sight.mask[0].sum().item() == (2 if seen else 0)
         if not seen:
-            assert look.clearance[0].item() == craft.sight
+            assert sight.clearance[0].item() == craft.sight
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
@@ -143,28 +151,6 @@ def test_who_is_not_there_neither_sees_nor_is_seen(version: str) -> None:
     assert look(version, motion, scene).touches[0] == (version == "v3")  # 3 m: within two vessels' radii
 
 
-@pytest.mark.parametrize("version", ["v2", "v3"])
-def test_a_turned_world_looks_the_same(version: str) -> None:
-    generator = torch.Generator().manual_seed(0)
-    motion = torch.rand(MOTION_SIZE[version], 4, 50, generator=generator, dtype=torch.float64) * 30
-    motion[HEADING] /= 5
-    goals, obstacles = torch.rand(2, 2, 4, 50, generator=generator, dtype=torch.float64) * 40
-    before = look(version, motion, scene_of(goals, obstacles))
-    turn, shift = 1.1, torch.tensor([3.0, -7.0]).double()[:, None, None]
-    matrix = torch.tensor([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]], dtype=torch.float64)
-
-    def moved(places: Tensor) -> Tensor:
-        return torch.einsum("ij,jkn->ikn", matrix, places) + shift
-
-    motion = motion.clone()
-    motion[PLACE], motion[VELOCITY] = moved(motion[PLACE]), moved(motion[VELOCITY]) - shift
-    motion[HEADING] += turn
-    after = look(version, motion, scene_of(moved(goals), moved(obstacles)))
-    assert torch.allclose(observation(after), observation(before), rtol=0, atol=1e-10)
-    assert torch.equal(after.mask, before.mask)
-    assert torch.allclose(after.clearance, before.clearance)
-
-
 def test_noise_is_added_to_what_is_seen_and_not_to_what_is_hit() -> None:
     craft = CRAFTS["v3"]
     motion = robots([(0, 0), (0, 10)], "v3")
@@ -186,3 +172,63 @@ def test_observations_are_contiguous() -> None:
     assert observation(sight).shape == (7, 2, 39)
     assert observation(sight).is_contiguous()
     assert object_mask(sight).is_contiguous()
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+TABLE = radius_factors(torch.float64, torch.device("cpu"))
+
+
+def many(num_envs: int = 20_000) -> torch.Tensor:
+    key = torch.arange(num_envs).expand(2, 1, -1) + 10**9 * torch.arange(2)[:, None, None]
+    return draw_noise(key, torch.zeros(num_envs, dtype=torch.int64), 3, TABLE)
+
+
+def test_places_and_velocities_have_normal_errors() -> None:
+    errors = many()[:4] / ERROR
+    assert ERROR == 0.05
+    count = errors[0].numel()
+    mean, variance = errors.mean((1, 2, 3)), errors.var((1, 2, 3))
+    assert (mean.abs() < 5 / math.sqrt(count)).all()
+    assert ((variance - 1).abs() < 5 * math.sqrt(2 / count)).all()
+    for limit, share in ((1.0, 0.6827), (2.0, 0.9545)):
+        within = (errors.abs() < limit).double().mean((1, 2, 3))
+        assert ((within - share).abs() < 5 * math.sqrt(share * (1 - share) / count)).all()
+    assert errors.abs().max() < 5
+
+
+def test_errors_are_not_correlated() -> None:
+    errors = many().flatten(0, 2)  # 30 rows of N
+    correlation = torch.corrcoef(errors) - torch.eye(len(errors))
+    assert correlation.abs().max() < 5.5 / math.sqrt(errors.shape[1])
+
+
+def test_radii_are_multiplied_by_a_von_mises_number() -> None:
+    angle = (many()[4].flatten() - 0.8) / 0.2 * math.pi
+    assert angle.abs().max() <= math.pi + 1e-9
+    # Mean resultant length I₁(1)/I₀(1) = 0.44640, second moment I₂(1)/I₀(1) = 0.10722 (Mardia and Jupp, 2000).
+    count = len(angle)
+    assert angle.cos().mean().item() == pytest.approx(0.44640, abs=5 / math.sqrt(2 * count))
+    assert (2 * angle).cos().mean().item() == pytest.approx(0.10722, abs=5 / math.sqrt(2 * count))
+    assert angle.sin().mean().item() == pytest.approx(0, abs=5 / math.sqrt(2 * count))
+
+
+def test_the_table_of_quantiles_is_that_of_the_density() -> None:
+    angle = (TABLE.numpy() - 0.8) / 0.2 * math.pi
+    assert angle[[0, 128, 256]] == pytest.approx([-math.pi, 0, math.pi], abs=1e-6)
+    fine = np.linspace(-math.pi, math.pi, 20_001)
+    density = np.exp(np.cos(fine)) / (2 * math.pi * np.i0(1.0))
+    below = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(fine))])
+    assert np.interp(angle, fine, below) == pytest.approx(np.linspace(0, 1, 257), abs=1e-6)
+
+
+def test_a_stream_gives_the_same_whatever_is_drawn_beside_it() -> None:
+    key, step = torch.tensor([[[5, 6, 7]], [[8, 9, 10]]]), torch.tensor([3, 4, 5])
+    together = draw_noise(key, step, 4, TABLE)
+    assert torch.equal(draw_noise(key[:1, :, 1:2], step[1:2], 4, TABLE)[..., 0], together[:, :1, :, 1])
+    assert not torch.equal(draw_noise(key, step + 1, 4, TABLE), together)
+    assert draw_noise(key, step, 4, TABLE.float()).dtype == torch.float32
+
+    key = torch.tensor([[[5]]])
+    steps = torch.cat([draw_noise(key, torch.tensor([step]), 4, TABLE).flatten() for step in range(50)])
+    assert steps.unique().numel() == steps.numel()

@@ -53,7 +53,6 @@ def noise_of(env: MarineNavEnv, world: reference.World, index: int, noise: Tenso
 
 
 def vector_of(env: MarineNavEnv, seen: reference.Seen) -> tuple[list[float], list[bool]]:
-    """Observation and mask as the environment gives them."""
     kinds: list[tuple[list[Any], int]] = [(seen.objects, 5)]
     if env.version == "v2":
         kinds = [(seen.static, 3), (seen.objects, 4)]

@@ -19,8 +19,6 @@ CELL = 0.125
 
 
 class Scene(NamedTuple):
-    """What a kernel is called with."""
-
     heightmap: Tensor  # (N, X, Y)
     item_id: Tensor  # (N, K)
     catalogue: Catalogue
@@ -120,7 +118,6 @@ def scene_in(
     most_orientations: int = 3,
     most_visible: int = 3,
 ) -> Scene:
-    """A random scene in a bin; kinds as in `scene`."""
     num_items, num_orientations = int(rng.integers(1, most_items + 1)), int(rng.integers(1, most_orientations + 1))
     make = solids if kind == "solids" else boxes
     catalogue = make(rng, bin_, num_items, num_orientations)

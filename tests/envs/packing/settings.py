@@ -27,6 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "coarse grid": {"grid_step": 3, "visible_items": 2, "stability": "support"},
     "oblong": {"bin_size": (3.5, 2.5, 2.0), "resolution": (7, 5), "grid_step": 2, "items": RandomBoxes(1, 3)},
     "cut": {"items": CutBoxes(pool=8), "stability": "corners", "reward": "objective"},
+    "cut anew": {"items": CutBoxes(pool=None), "orientations": "fixed"},
     "by volume": {"items": CutBoxes(pool=8), "order": "volume"},
     "objective": {"reward": "objective", "visible_items": 2},
     "masks only": {"include": ()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -23,32 +24,13 @@ from torchrl_gpu.policies.packing.heuristics import (
 )
 
 DTYPES = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.float64, torch.float16]
-VALUES = [
-    -(2**63),
-    -(10**12),
-    -50,
-    -7,
-    -1,
-    0,
-    1,
-    3,
-    7,
-    64,
-    10**9,
-    10**12,
-    2**63 - 1,
-    float("nan"),
-    float("inf"),
-    1e30,
-    -0.5,
-]
+VALUES = [-(2**63), -(10**12), -50, -7, -1, 0, 1, 3, 7, 64, 10**9, 10**12, 2**63 - 1, math.nan, math.inf, 1e30, -0.5]
 NAMES = ["three visible", "irregular"]
 BACKEND = "compiled" if not available_backends()["compiled"] else "eager"
 FUZZ = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def pair(name: str) -> tuple[PackingEnv, PackingEnv]:
-    """One environment by the fast kernels and one by the plain ones, in the middle of the same episode."""
     ours, theirs = (packing(name, num_envs=2, backend=backend) for backend in (BACKEND, "eager"))
     play(ours, 3)
     theirs.load_state_dict(ours.state_dict())
@@ -61,7 +43,6 @@ SAVED = {name: ours.state_dict() for name, (ours, _) in PAIRS.items()}
 
 @st.composite
 def perturbed(draw: Any, value: Tensor) -> Tensor:
-    """The value with a few elements, its dtype or its shape other than they were."""
     value = value.clone()
     kind = draw(st.sampled_from(["values", "values", "values", "dtype", "shape", "all"]))
     if kind == "dtype":

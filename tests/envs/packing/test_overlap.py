@@ -75,12 +75,6 @@ def test_turned_items() -> None:
     assert overlaps(PackingPlan((can, can), beside, BIN), VOXEL).items == 0.0  # their bounds overlap, they do not
 
 
-def test_a_finer_lattice_sees_shallower_overlaps() -> None:
-    plan = plan_of_boxes(((0, 0, 0), CUBE), ((0.0988, 0, 0), CUBE))
-    assert overlaps(plan, 0.0006).items == pytest.approx(0.0012)
-    assert abs(overlaps(plan, 0.01).items - 0.0012) <= 0.01
-
-
 @pytest.mark.parametrize(
     ("corner", "depth"), [((-0.01, 0, 0), 0.01), ((0, 0.305, 0), 0.005), ((0, 0, -0.02), 0.02), ((0.1, 0, 0.25), 0.05)]
 )

@@ -24,7 +24,6 @@ def mixed() -> PackingPlan:
 
 
 def rotation_of(quaternion: list[float]) -> np.ndarray:
-    """By the formula for a unit quaternion (w, x, y, z)."""
     w, x, y, z = quaternion
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     return np.eye(3) + 2 * w * cross + 2 * cross @ cross

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 
-from tests.envs.packing.scenes import LAW, SCENES, Scene
+from tests.envs.packing.scenes import CELL, LAW, SCENES, Scene, as_solids
 from tests.native.compilers import need_compiler
 from torchrl_gpu.envs.packing.kernels import balanced, get_kernels
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.types import MOST_MAP_CELLS, Bin, Catalogue
 
 
 def test_measures_of_a_bin_by_hand() -> None:
@@ -66,12 +68,6 @@ def test_maps_of_boxes_by_hand(two_boxes: Catalogue) -> None:
     assert bottom.tolist() == [[[0, 0], [inf, inf]], [[0, inf], [0, inf]], [[0, 0], [0, 0]], [[inf, inf], [inf, inf]]]
 
 
-def test_items_and_orientations_broadcast(two_boxes: Catalogue) -> None:
-    top, bottom = two_boxes.maps(torch.tensor([[0], [1], [-1]]), torch.arange(2))
-    assert top.shape == bottom.shape == (3, 2, 2, 2)
-    assert top.dtype == bottom.dtype == torch.float32
-
-
 def test_maps_of_solids_are_those_given() -> None:
     top = torch.tensor([[[[2.0, 0.0]], [[1.0, 3.0]]]])  # (M=1, O=2, P=1, Q=2)
     bottom = torch.tensor([[[[0.0, math.inf]], [[0.5, 0.0]]]])
@@ -111,8 +107,13 @@ def test_separated_by_hand(two_boxes: Catalogue) -> None:
     assert apart.flat
 
 
-def separation(scene: Scene, backend: str) -> None:
-    """A catalogue and its separation give the same maps, growth and judgement of every item in every orientation."""
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@LAW
+@given(scene=SCENES)
+def test_separated_orientations_rest_where_the_whole_catalogue_says(backend: str, scene: Scene) -> None:
+    if backend == "compiled":
+        need_compiler()
+        scene = scene.counted(0.125)
     heightmap, item_id, catalogue, bin_ = scene
     if bin_.stability == "com":
         catalogue = balanced(catalogue, bin_)
@@ -128,19 +129,6 @@ def separation(scene: Scene, backend: str) -> None:
     )
 
 
-@LAW
-@given(SCENES)
-def test_separated_orientations_rest_where_the_whole_catalogue_says(scene: Scene) -> None:
-    separation(scene, "eager")
-
-
-@LAW
-@given(SCENES)
-def test_so_they_do_by_the_compiled_kernels(scene: Scene) -> None:
-    need_compiler()
-    separation(scene.counted(0.125), "compiled")
-
-
 def test_a_separated_catalogue_shares_the_maps() -> None:
     top = torch.rand(2, 3, 4, 5)
     extent = torch.tensor([4, 5]).expand(2, 3, 2)
@@ -149,3 +137,62 @@ def test_a_separated_catalogue_shares_the_maps() -> None:
     assert apart.top is not None
     assert apart.top.data_ptr() == top.data_ptr()
     assert apart.unit == 0.5
+
+
+# -- catalogues that would have a kernel read past the end of a map ----------------------------------------------------
+
+
+BOXES = Catalogue.of_boxes(torch.tensor([[[2, 3, CELL], [3, 2, CELL]], [[1, 1, CELL], [1, 1, CELL]]]), torch.ones(2))
+SOLIDS = as_solids(BOXES, CELL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"extent": BOXES.extent.int()}, r"extent must be of dtype int64; got int32"),
+        ({"extent": BOXES.extent[..., 0]}, r"extent must have shape \(2, 2, 2\); got \(2, 2\)"),
+        ({"extent": BOXES.extent[:0]}, r"want at least one item in one orientation; got 0 in 2"),
+        ({"extent": BOXES.extent[:1]}, r"height must have shape \(1, 2\); got \(2, 2\)"),
+        ({"height": BOXES.height.double()}, r"height must be of dtype float32; got float64"),
+        ({"height": BOXES.height[:, :1]}, r"height must have shape \(2, 2\); got \(2, 1\)"),
+        ({"height": BOXES.height.to("meta")}, r"height must be on cpu; got meta"),
+        ({"volume": BOXES.volume[:1]}, r"volume must have shape \(2,\); got \(1,\)"),
+        ({"plumb": torch.zeros(2, 2, 2)}, r"plumb must be of dtype int32; got float32"),
+        ({"steady": torch.ones(2, 1).bool()}, r"steady must have shape \(2, 2\); got \(2, 1\)"),
+        ({"bounds": BOXES.bounds[:1]}, "want bounds and least extents of 2 orientations; got 1, 2"),
+        ({"extent": BOXES.extent * 0}, r"want extents of at least one cell, from \(1, 1\) to \(2, 3\); got 0 to 0"),
+        ({"extent": -BOXES.extent}, r"want extents of at least one cell, from \(1, 1\) to \(2, 3\); got -2 to -1"),
+        ({"extent": BOXES.extent + 7}, r"want extents of at least one cell, from \(1, 1\) to \(2, 3\); got 8 to 9"),
+        ({"top": SOLIDS.top}, "want tops and bottoms, or neither; got the tops only"),
+        ({"bottom": SOLIDS.bottom}, "want tops and bottoms, or neither; got the bottoms only"),
+        ({"unit": 0.0}, "want a unit in metres above 0; got 0.0"),
+        ({"unit": float("nan")}, "want a unit in metres above 0; got nan"),
+    ],
+)
+def test_parts_that_do_not_fit_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^Catalogue: {message}$"):
+        replace(BOXES, **changes)
+
+
+def test_maps_must_hold_the_footprints() -> None:
+    assert SOLIDS.top is not None
+    assert SOLIDS.bottom is not None
+    with pytest.raises(
+        ValueError, match=r"^Catalogue: want maps that hold footprints of \(3, 3\) cells; got \(2, 3\)$"
+    ):
+        replace(SOLIDS, top=SOLIDS.top[..., :2, :], bottom=SOLIDS.bottom[..., :2, :])
+    with pytest.raises(ValueError, match=r"^Catalogue: top must have shape \(2, 2, 3, 3\); got \(2, 2, 2, 3\)$"):
+        replace(SOLIDS, top=SOLIDS.top[..., :2, :])
+    with pytest.raises(ValueError, match=r"^Catalogue: height must be of dtype float32; got float64$"):
+        Catalogue.of_maps(SOLIDS.top.double(), SOLIDS.bottom.double(), SOLIDS.extent, SOLIDS.volume)
+    wide = torch.zeros(1, 1, 1, MOST_MAP_CELLS + 1)
+    with pytest.raises(ValueError, match=r"^Catalogue: want maps of at most 32767 cells a side; got \(1, 32768\)$"):
+        Catalogue.of_maps(wide, wide, torch.tensor([[[1, MOST_MAP_CELLS + 1]]]), torch.ones(1))
+
+
+def test_what_kernels_read_lies_together_in_memory() -> None:
+    strided = torch.stack([BOXES.height] * 2, -1)[..., 0]
+    catalogue = replace(BOXES, height=strided, extent=BOXES.extent[:1].expand(2, -1, -1))
+    assert catalogue.height.is_contiguous()
+    assert catalogue.extent.is_contiguous()
+    assert torch.equal(catalogue.height, BOXES.height)

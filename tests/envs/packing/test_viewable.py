@@ -38,20 +38,6 @@ def test_the_return_is_the_sum_of_the_rewards(changes: dict[str, Any]) -> None:
     assert ended > 6
 
 
-def test_looking_changes_nothing() -> None:
-    env = packing_env(4)
-    view, policy = viewable(env), RandomLegal(env)
-    current = env.reset()
-    for _ in range(3):
-        _, current = env.step_and_maybe_reset(policy(current))
-    before, random = env.state_dict(), torch.get_rng_state()
-    view.metrics()
-    view.pictures([0, 3], 64, 48)
-    assert torch.equal(random, torch.get_rng_state())
-    after = env.state_dict()
-    assert all(torch.equal(before[key], after[key]) for key in before)
-
-
 def packed(steps: int, **changes: Any) -> PackingEnv:
     env = packing_env(3, **changes)
     policy, current = RandomLegal(env), env.reset()
@@ -81,18 +67,6 @@ def test_pictures_are_the_viewer_s_while_bins_fill(changes: dict[str, Any]) -> N
 
 
 # -- overlays --
-
-
-def test_an_observation_is_that_of_the_step() -> None:
-    env = packing_env(4, include=("z_map", "item_top", "item_bottom"))
-    policy, current = RandomLegal(env), env.reset()
-    for _ in range(3):
-        _, current = env.step_and_maybe_reset(policy(current))
-    seen = env.observation(2)
-    assert seen.batch_size == (1,)
-    assert set(seen.keys()) == set(env.observation_spec.keys())
-    for key in list(seen.keys()):
-        assert torch.equal(seen[key], current[key][2:3]), key
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -17,8 +16,6 @@ from PIL import Image, ImageSequence
 from tests.envs.packing.settings import legal_action, packing
 from torchrl_gpu.envs.packing import viewer
 from torchrl_gpu.envs.packing.render.camera import grid_step
-from torchrl_gpu.envs.packing.render.palette import decode_srgb, encode_srgb
-from torchrl_gpu.envs.packing.types import Bin
 
 SMALL = {"width": 96, "height": 72}
 
@@ -93,22 +90,7 @@ def test_upto_beyond_the_last_item_shows_all(env: SimpleNamespace) -> None:
     assert torch.equal(viewer.render(env, 0, upto=1000, **SMALL), viewer.render(env, 0, **SMALL))
 
 
-@ENVS
-def test_scale_of_the_world_does_not_matter(env: SimpleNamespace) -> None:
-    c, bin_ = env.catalogue, Bin(tuple(side / 10 for side in env.bin.size), env.bin.cells)
-    maps = {} if c.flat else {"top": c.top / 10, "bottom": c.bottom / 10}
-    catalogue = replace(c, height=c.height / 10, **maps)
-    small = SimpleNamespace(**vars(env) | {"placement_z": env.placement_z / 10, "catalogue": catalogue, "bin": bin_})
-    difference = viewer.render(small, 0, **SMALL).int() - viewer.render(env, 0, **SMALL)
-    assert difference.abs().float().mean() < 0.1  # rounding moves a sample here and there
-
-
 # -- colours ---------------------------------------------------------------------------------------------------------
-
-
-def test_srgb_goes_there_and_back() -> None:
-    srgb = torch.linspace(0.0, 1.0, 101)
-    torch.testing.assert_close(encode_srgb(decode_srgb(srgb)), srgb, rtol=0.0, atol=1e-5)
 
 
 def test_colors_of_neighbours_differ() -> None:

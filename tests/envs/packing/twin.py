@@ -48,7 +48,6 @@ class Twin:
         return self.waiting[: self.env.visible_items]
 
     def step(self, action: int) -> tuple[float, bool]:
-        """Reward and whether the episode is over."""
         if self.env.skip_unplaceable and self.waiting and not self.legal.any():
             self.waiting.pop(0)
             self.look()

@@ -19,11 +19,9 @@ from tests.training.resuming import differences
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs import BatchedEnv, DishwashingEnv, FromPixels, MarineNavEnv
 from torchrl_gpu.envs.workers.pool import WorkerPool
-from torchrl_gpu.envs.workers.shard import WorkerFailed
+from torchrl_gpu.envs.workers.shard import SplitTensors, WorkerFailed, axes, one_line, shares
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.training import Rollout
-
-SPAWN = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture(autouse=True)
@@ -33,21 +31,17 @@ def workers_start_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kill(pool: WorkerPool, number: int) -> None:
-    """Kill −9 of a worker."""
     found = re.search(r"process (\d+)", pool.names[number])
     assert found is not None
     os.kill(int(found[1]), signal.SIGKILL)
 
 
 class KillsAt(RandomActions):
-    """Acts at random, and kills a worker before some of its steps."""
-
     def __init__(self, env: BatchedEnv, pool: WorkerPool | None, at: dict[int, int]) -> None:
         super().__init__(env)
         self.pool, self.at, self.steps = pool, at, 0
 
     def forward(self, tensordict: Any) -> Any:
-        """As in `RandomActions`."""
         if self.pool is not None and self.steps in self.at:
             kill(self.pool, self.at[self.steps])
         self.steps += 1
@@ -55,9 +49,8 @@ class KillsAt(RandomActions):
 
 
 def played(
-    env: BatchedEnv, num_workers: int, *, at: dict[int, int] | None = None, rollouts: int = 20, **more: Any
+    env: BatchedEnv, num_workers: int, *, at: dict[int, int] | None = None, rollouts: int = 12, **more: Any
 ) -> Any:
-    """All that many rollouts of five steps give, and the state behind them."""
     torch.manual_seed(0)
     group = ("robots",) if isinstance(env, MarineNavEnv) else ()
     rollout = Rollout(env, list(env.stored_keys), 1, 1.0, group=group)
@@ -78,7 +71,7 @@ def test_workers_play_the_same_bits_whoever_is_killed(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         by_workers = played(packing_env(9), 2, at={52: 1})
     assert differences(played(packing_env(9), 0), by_workers) == []
-    assert sum(int(steps["next"]["done"].sum()) for steps in by_workers[0]) > 15  # restarts are among it
+    assert sum(int(steps["next"]["done"].sum()) for steps in by_workers[0]) > 8  # restarts are among it
     (line,) = [record.getMessage() for record in caplog.records if "EnvWorkers" in record.getMessage()]
     assert re.fullmatch(
         r"EnvWorkers: worker 1 \(environments 4 to 8, process \d+\) was killed by SIGKILL; another one goes on from"
@@ -89,7 +82,6 @@ def test_workers_play_the_same_bits_whoever_is_killed(caplog: pytest.LogCaptureF
 
 
 def sea(num_envs: int = 6) -> MarineNavEnv:
-    """A sea of five robots that changes its level while it is played."""
     rows = [(0, 2, 2, 1, 20.0), (300, 3, 1, 2, 20.0)]
     return MarineNavEnv(num_envs, curriculum=rows, max_steps=9, pool=16, device="cpu", seed=1)
 
@@ -123,18 +115,20 @@ def test_a_worker_that_dies_again_and_again_ends_the_run() -> None:
     pool.close()
 
 
-def test_what_raises_is_named_with_its_worker(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: SPAWN)  # which writes where this process does
+def test_what_raises_is_named_with_its_worker() -> None:
     wanted = (
         r"^EnvWorkers: want environments that raise nothing; got from worker 1 \(environments 3 to 5, process \d+\)"
         r" RuntimeError: the simulator lost its licence$"
     )
     with pytest.raises(WorkerFailed, match=wanted):
         WorkerPool(Thrower(6), 2)
-    assert "Traceback" in capfd.readouterr().err  # of the worker, as its line says nothing of where
     assert multiprocessing.active_children() == []
+
+
+def test_a_worker_prints_where_an_error_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    for error, printed in ((RuntimeError("no\nlicence"), True), (ValueError("no licence"), False)):
+        assert one_line(error) == f"{type(error).__name__}: no licence"
+        assert (type(error).__name__ in capsys.readouterr().err) is printed
 
 
 def test_rows_that_look_at_each_other_are_refused() -> None:
@@ -171,3 +165,36 @@ def test_the_same_on_ray(caplog: pytest.LogCaptureFixture) -> None:
     assert re.match(
         r"EnvWorkers: worker 0 \(environments 0 to 3, process \d+ on .+\) is gone \(.+\); another", lines[0]
     )
+
+
+# -- which environments belong to which worker ---------------------------------------------------------------------
+
+
+def test_shares_are_alike_and_whole() -> None:
+    assert shares(7, 3) == [(0, 2), (2, 2), (4, 3)]
+    assert shares(128, 3) == [(0, 32), (32, 48), (80, 48)]
+    assert shares(40, 2) == [(0, 16), (16, 24)]
+    assert shares(5, 1) == [(0, 5)]
+
+
+def test_the_axis_of_environments_is_where_sizes_differ() -> None:
+    whole = {"height": torch.zeros(6, 4), "motion": torch.zeros(5, 6)}
+    part = {"height": torch.zeros(2, 4), "motion": torch.zeros(5, 2)}
+    assert axes(whole, part, 6, 2) == {"height": 0, "motion": 1}
+
+
+@pytest.mark.parametrize(("whole", "part"), [((3,), (3,)), ((6, 6), (2, 2)), ((6, 1), (2,)), ((12,), (4,))])
+def test_a_state_without_one_axis_of_environments_is_refused(whole: tuple[int, ...], part: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="want a state whose entries have one axis of environments each, to be split"):
+        axes({"x": torch.zeros(whole)}, {"x": torch.zeros(part)}, 6, 2)
+
+
+def test_parts_are_views() -> None:
+    split = SplitTensors({"x": torch.zeros(2, 5)}, {"x": 1}, [(0, 2), (2, 3)], shared=True)
+    split.put({"x": torch.arange(10).float().reshape(2, 5)})
+    assert split.parts[1]["x"].tolist() == [[2, 3, 4], [7, 8, 9]]
+    split.parts[0]["x"].fill_(-1)
+    copy = split.copy(torch.device("cpu"))["x"]
+    assert copy.tolist() == [[-1, -1, 2, 3, 4], [-1, -1, 7, 8, 9]]
+    assert copy.data_ptr() != split.whole["x"].data_ptr()
+    assert split.whole["x"].is_shared()

@@ -24,11 +24,9 @@ class Walk(EpisodicEnv):
         super().__init__(num_envs, observations=seen, action=Categorical(2), **given)
 
     def begin(self) -> dict[str, Tensor]:
-        """Near the middle."""
         return {"place": self.uniform(1) - 0.5}
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-        """Up for 1, down for 0."""
         place = state["place"] + (2 * action[:, None] - 1) * self.stride * self.uniform(1)
         return Advanced({"place": place}, -place[:, 0].abs(), place[:, 0].abs() >= 2)
 
@@ -37,7 +35,6 @@ class Thrower(Walk):
     """Raises in a worker, in the steps of environments from number 3 on."""
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-        """As in `Walk`, or not."""
         if multiprocessing.parent_process() is not None and self.first_env >= 3:
             raise RuntimeError("the simulator\nlost its licence")
         return super().advance(state, action)
@@ -47,7 +44,6 @@ class Neighbours(Walk):
     """Each row looks at the one beside it, so that it cannot be split."""
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-        """As in `Walk`, towards the neighbour."""
         moved = super().advance(state, action)
         return moved._replace(state={"place": moved.state["place"] + 0.1 * state["place"].roll(1, 0)})
 

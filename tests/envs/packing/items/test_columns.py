@@ -48,25 +48,6 @@ def test_columns_follow_the_number_of_parts(monkeypatch: pytest.MonkeyPatch) -> 
     assert numbers[2] <= 160
 
 
-def test_an_overlap_counts_once() -> None:
-    # Unit cubes half in each other along x: 1.5, about x = 0.25.
-    volume, centre = union(np.concatenate([moved(CUBE), moved(CUBE, x=0.5)]))
-    assert volume == pytest.approx(1.5, rel=5e-4)
-    assert centre == pytest.approx([0.25, 0, 0], abs=5e-4)
-
-
-def test_a_hollow_does_not_count() -> None:
-    inner = np.array(creation.box((0.5, 0.5, 0.5)).triangles)[:, ::-1]
-    volume, _ = union(np.concatenate([moved(CUBE), inner]))
-    assert volume == pytest.approx(1 - 0.125, rel=5e-4)
-
-
-def test_a_tower_of_cubes_has_the_middle_of_both() -> None:
-    volume, centre = union(np.concatenate([moved(CUBE), moved(CUBE, z=3)]))
-    assert volume == pytest.approx(2.0, rel=5e-4)
-    assert centre == pytest.approx([0, 0, 1.5], abs=5e-4)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_closed_surfaces_are_left_as_often_as_entered(seed: int) -> None:
     # Vertices on the axes of columns and edges along them are where a test of points in triangles counts twice or not.

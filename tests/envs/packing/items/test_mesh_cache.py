@@ -75,8 +75,6 @@ def saved(**changes: Any) -> Callable[[Path], object]:
 
 
 class Evil:
-    """Runs when it is unpickled."""
-
     def __reduce__(self) -> tuple[Any, ...]:
         return (pytest.fail, ("a file of the cache was executed",))
 

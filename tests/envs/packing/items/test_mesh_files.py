@@ -62,12 +62,6 @@ def test_boxes_stacked_exactly_hold_their_sum_in_every_format(name: str, tmp_pat
     assert (len(shape.parts), shape.volume) == (2, pytest.approx(2))
 
 
-def test_text_stl(tmp_path: Path) -> None:
-    (tmp_path / "a.stl").write_text(box((1, 1, 1)).export(file_type="stl_ascii"))
-    ((_, faces),) = read_groups(tmp_path / "a.stl", "m")
-    assert len(faces) == 12
-
-
 def test_nodes_of_a_scene_stand_where_it_puts_them(tmp_path: Path) -> None:
     scene = trimesh.Scene()
     for x in (0.0, 5.0):
@@ -86,13 +80,6 @@ def test_units(unit: str, side: float, tmp_path: Path) -> None:
     assert np.ptp(read_groups(tmp_path / "a.urdf", unit)[0][0], 0)[0] == pytest.approx(0.3)  # metres, always
 
 
-def test_faces_of_four_and_other_lines_are_read(tmp_path: Path) -> None:
-    lines = ["mtllib gone.mtl", "o a", "v 0 0 0", "v 1 0 0", "v 1 1 0", "v 0 1 0", "usemtl x", "s 1", "f 1 2 3 4"]
-    (tmp_path / "a.obj").write_text("\n".join(lines))
-    ((_, faces),) = read_groups(tmp_path / "a.obj", "m")
-    assert len(faces) == 2
-
-
 BAD: dict[str, tuple[str, bytes]] = {
     "text": ("a.ply", b"hello"),
     "no glb": ("a.glb", b"hello" * 20),
@@ -106,17 +93,6 @@ def test_what_cannot_be_read_says_so(kind: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=r"^want a mesh; reading it fails with \w+: .+$"):
         read_groups(tmp_path / name, "m")
-
-
-@pytest.mark.parametrize(("name", "data"), [("a.obj", b""), ("a.obj", b"hello"), ("a.stl", b""), ("a.stl", b"hello")])
-def test_files_without_triangles_hold_no_groups(name: str, data: bytes, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(data)
-    assert read_groups(tmp_path / name, "m") == []
-
-
-def test_points_are_no_mesh(tmp_path: Path) -> None:
-    trimesh.PointCloud(np.eye(3)).export(tmp_path / "a.ply")
-    assert read_groups(tmp_path / "a.ply", "m") == []
 
 
 def test_other_suffixes_are_refused(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import OrderBoxes
 from torchrl_gpu.envs.packing.items.orders import OrderSequences
 from torchrl_gpu.envs.packing.types import Bin
@@ -17,7 +16,6 @@ PALLET = Bin((1.2, 0.8, 1.5), (120, 80), 5, "support")
 
 
 def drawn(sequences: OrderSequences, number: int, seed: int = 0) -> torch.Tensor:
-    """So many whole orders, (N, T)."""
     row = torch.arange(number)
     key = sequences.begin(seed, row, torch.zeros_like(row))
     return sequences.items(key, torch.arange(sequences.length).expand(number, -1))
@@ -62,42 +60,12 @@ def test_without_repeats_boxes_are_independent() -> None:
     assert len(counts) == 1000
 
 
-def test_with_repeats_alone_an_order_is_of_few_runs() -> None:
-    sure = OrderSequences(10**6, 2**16, 1.0, 50)
-    runs = (drawn(sure, 400).diff(dim=1) != 0).sum(1) + 1
-    # r uniform in [0, 1]: the mean number of runs is 1 + 49 / 2
-    assert runs.float().mean() == pytest.approx(25.5, abs=2.5)
-
-
-def test_a_box_depends_on_the_order_and_its_place_alone(device: torch.device) -> None:
-    sequences = OrderSequences(100, 6, 0.7, 40)
-    whole = drawn(sequences, 8, seed=3)
-    there = sequences.to(device)
-    row = torch.arange(8, device=device)
-    key = there.begin(3, row, torch.zeros_like(row))
-    for n, place in ((0, 0), (7, 39), (3, 17)):
-        one = there.items(key[n : n + 1], torch.tensor([[place]], device=device))
-        assert int(one) == int(whole[n, place])
-    assert there.items(key, torch.full((8, 1), 40, device=device)).eq(-1).all()
-    assert not whole.equal(drawn(sequences, 8, seed=4))
-    assert drawn(sequences, 3, seed=3).equal(whole[:3])
-
-
 def test_another_seed_is_another_warehouse() -> None:
     source = OrderBoxes(num_articles=50, most_articles=3, repeat=0.5, seed=1)
     other = source.reseeded(2)
     assert (other.num_articles, other.most_articles, other.repeat, other.seed) == (50, 3, 0.5, 2)
     assert (source.articles() == OrderBoxes(num_articles=50, seed=1).articles()).all()
     assert (source.articles() != other.articles()).any()
-
-
-def test_an_environment_packs_them() -> None:
-    settings: dict[str, Any] = {"bin_size": (1.2, 0.8, 1.5), "resolution": (24, 16), "num_items": 5, "device": "cpu"}
-    env = PackingEnv(3, items="orders", seed=0, **settings)
-    for _ in range(3):
-        observation = env.reset()
-        env.step(observation.set("action", observation["action_mask"].byte().argmax(1)))
-    assert (env.num_packed == 1).all()
 
 
 @pytest.mark.parametrize(

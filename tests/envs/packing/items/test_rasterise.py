@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -15,7 +14,7 @@ from trimesh import Trimesh, creation
 from tests.envs.packing.items.naive_raster import naive_maps
 from torchrl_gpu.envs.packing.items import rasterise as module
 from torchrl_gpu.envs.packing.items import segments
-from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, Mesh, rasterise, turned_centres
+from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, Mesh, joined, rasterise, turned_centres
 from torchrl_gpu.envs.packing.items.segments import EDGE
 from torchrl_gpu.envs.packing.rotations import orientation_set, turn
 
@@ -44,9 +43,7 @@ def prism(outline: list[tuple[float, float]], height: float) -> Mesh:
 
 
 def together(*meshes: Mesh) -> Mesh:
-    starts = itertools.accumulate((len(vertices) for vertices, _ in meshes), initial=0)
-    faces = [faces + start for (_, faces), start in zip(meshes, starts, strict=False)]
-    return np.concatenate([vertices for vertices, _ in meshes]), np.concatenate(faces)
+    return joined(meshes)
 
 
 MESHES = {
@@ -62,7 +59,6 @@ MESHES = {
 
 
 def assert_defined(maps: Heightmaps, mesh: Mesh, rotations: np.ndarray, cell: tuple[float, float]) -> None:
-    """The maps are what the definition says, to the precision of float32."""
     for o, rotation in enumerate(rotations):
         top, bottom = naive_maps(*turned(mesh, rotation), cell)
         p, q = maps.extent[o].tolist()
@@ -92,7 +88,7 @@ def test_parity_on_oblong_cells_and_slanted(name: str, device: torch.device) -> 
     assert_defined(maps, MESHES[name], SLANTED, cell)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0005, 0.003, 0.012]), st.booleans())
 def test_parity_on_any_triangles(seed: int, size: float, snapped: bool) -> None:
     # Loose triangles, some without area, on the grid or off it: vertical ones, tiny ones, edges along borders.
@@ -150,16 +146,6 @@ def test_a_ramp_by_hand() -> None:
     assert torch.allclose(maps.top[0], expected[:, None].expand(4, 2), atol=1e-9)
 
 
-def test_a_roof_seen_from_below_by_hand() -> None:
-    # An arch: legs under x = 0 and x = 2, a slab above all; the bottom is the floor under the legs and 4 mm between.
-    legs = [prism([(x, 0), (x + 1, 0), (x + 1, 1), (x, 1)], 0.004) for x in (0, 2)]
-    slab = prism([(0, 0), (3, 0), (3, 1), (0, 1)], 0.002)
-    slab[0][:, 2] += 0.004
-    (maps,) = rasterise([together(*legs, slab)], FIXED, CELL)
-    assert maps.bottom[0, :, 0].tolist() == pytest.approx([0, 0.004, 0])
-    assert maps.top[0, :, 0].tolist() == pytest.approx([0.006] * 3)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("cells", [1, 10, 50, 187])
 def test_a_box_of_whole_cells_has_no_more(cells: int, dtype: type) -> None:
@@ -199,12 +185,6 @@ def test_a_flat_mesh_has_no_material_on_edge(axis: int) -> None:
     assert not maps.bottom.isfinite().any()
 
 
-def test_an_item_smaller_than_a_cell_has_one() -> None:
-    (maps,) = rasterise([mesh_of(creation.icosphere(radius=0.0003))], FIXED, CELL)
-    assert maps.extent.tolist() == [[1, 1]]
-    assert maps.top.item() == pytest.approx(0.0006, rel=0.05)
-
-
 # -- many at once -----------------------------------------------------------------------------------------------------
 
 
@@ -219,16 +199,6 @@ def test_meshes_do_not_depend_on_those_beside_them(monkeypatch: pytest.MonkeyPat
     for each in zip(alone, whole, parts, strict=True):
         for values in zip(*each, strict=True):
             assert all(torch.equal(values[0], value) for value in values[1:])
-
-
-def test_orientations_do_not_depend_on_those_beside_them() -> None:
-    (together_,) = rasterise([MESHES["ring"]], CUBE, CELL)
-    for o in (0, 5, 11, 23):
-        (alone,) = rasterise([MESHES["ring"]], CUBE[o : o + 1], CELL)
-        p, q = alone.extent[0].tolist()
-        assert together_.extent[o].tolist() == [p, q]
-        assert torch.allclose(together_.top[o, :p, :q], alone.top[0], atol=1e-8)
-        assert torch.allclose(together_.bottom[o, :p, :q], alone.bottom[0], atol=1e-8)
 
 
 def test_none_gives_none() -> None:

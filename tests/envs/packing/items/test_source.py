@@ -1,10 +1,23 @@
-"""Streams of items: the same at any place, in any order."""
+"""Sources by name, and streams of items: the same at any place, in any order."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+import pytest
 import torch
 
-from torchrl_gpu.envs.packing.items.source import EndlessSequences, PooledSequences, SortedSequences, sorted_by_volume
+from torchrl_gpu.envs.packing.items import (
+    BoxSequences,
+    CutBoxes,
+    OrderBoxes,
+    ProceduralSolids,
+    RandomBoxes,
+    item_source,
+)
+from torchrl_gpu.envs.packing.items.orders import OrderSequences
+from torchrl_gpu.envs.packing.items.source import EndlessSequences, PooledSequences, SortedSequences
 
 SEQUENCES = torch.tensor([[0, 1, 2], [3, 4, -1], [5, -1, -1]])
 
@@ -41,7 +54,8 @@ def test_draws_from_a_pool_are_spread_and_reproducible() -> None:
 
 
 def test_an_item_does_not_depend_on_those_asked_for_beside_it() -> None:
-    for stream in (EndlessSequences(64, 50), PooledSequences(torch.randint(64, (20, 50)))):
+    pool = PooledSequences(torch.randint(64, (20, 50)))
+    for stream in (EndlessSequences(64, 50), pool, OrderSequences(64, 6, 0.7, 50)):
         key = stream.begin(1, torch.arange(8), zeros(8))
         together = stream.items(key, torch.arange(50).expand(8, -1))
         for n, place in ((0, 0), (7, 49), (3, 17)):
@@ -49,22 +63,13 @@ def test_an_item_does_not_depend_on_those_asked_for_beside_it() -> None:
 
 
 def test_streams_move(device: torch.device) -> None:
-    for stream in (EndlessSequences(64, 50), PooledSequences(SEQUENCES, True, 2)):
+    for stream in (EndlessSequences(64, 50), PooledSequences(SEQUENCES, True, 2), OrderSequences(64, 6, 0.7, 50)):
         there = stream.to(device)
         env = torch.arange(3, device=device)
         items = there.items(there.begin(0, env, torch.zeros_like(env)), env.expand(3, -1))
         assert items.device.type == device.type
         here = stream.items(stream.begin(0, torch.arange(3), zeros(3)), torch.arange(3).expand(3, -1))
         assert torch.equal(items.cpu(), here)
-
-
-def test_sorting_by_volume_by_hand() -> None:
-    volume = torch.tensor([1.0, 5, 3, 5])
-    # 5 m³ twice, the earlier first; the end stays the end
-    assert sorted_by_volume(torch.tensor([[0, 3, 1, 2], [2, 0, -1, -1]]), volume).tolist() == [
-        [3, 1, 2, 0],
-        [2, 0, -1, -1],
-    ]
 
 
 def test_a_sorted_stream_gives_the_same_episodes_from_large_to_small() -> None:
@@ -79,3 +84,28 @@ def test_a_sorted_stream_gives_the_same_episodes_from_large_to_small() -> None:
     assert torch.equal(ordered.items(key, whole[:, 4:6]), items[:, 4:6])
     assert ordered.items(key, torch.full((5, 1), 9)).eq(-1).all()
     assert not torch.equal(items, ordered.items(ordered.begin(4, torch.arange(5), zeros(5)), whole))
+    # By hand, 5 m³ twice, the earlier first; the end stays the end.
+    pool = SortedSequences(PooledSequences(torch.tensor([[0, 3, 1, 2], [2, 0, -1, -1]])), torch.tensor([1.0, 5, 3, 5]))
+    assert pool.items(torch.arange(2), torch.arange(4).expand(2, -1)).tolist() == [[3, 1, 2, 0], [2, 0, -1, -1]]
+
+
+# -- words and paths --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "source"),
+    [("random", RandomBoxes), ("cut", CutBoxes), ("orders", OrderBoxes), ("procedural", ProceduralSolids)],
+)
+def test_words_name_sources(word: str, source: type) -> None:
+    assert type(item_source(word)) is source
+
+
+def test_a_source_is_itself_and_anything_else_a_path(tmp_path: Path) -> None:
+    source = RandomBoxes()
+    assert item_source(source) is source
+    np.save(tmp_path / "boxes.npy", np.ones((1, 1, 3), dtype=int))
+    assert isinstance(item_source(str(tmp_path / "boxes.npy")), BoxSequences)
+    with pytest.raises(FileNotFoundError, match=r"^BoxSequences: randon: want a file of box sequences; there is none$"):
+        item_source("randon")
+    with pytest.raises(ValueError, match=r"^item_source: want an ItemSource, a word or a path; got 3$"):
+        item_source(3)  # type: ignore[arg-type]

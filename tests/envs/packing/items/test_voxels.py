@@ -51,7 +51,6 @@ def test_empty_layers_around_a_solid_do_not_count() -> None:
 
 
 def turned_by_points(solid: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """The solid turned voxel by voxel: each centre is carried by the matrix."""
     centres = np.argwhere(solid) + 0.5 - np.array(solid.shape) / 2
     carried = centres @ rotation.T
     size = np.abs(rotation @ np.array(solid.shape)).round().astype(int)
@@ -114,15 +113,6 @@ def test_quarter_turns_are_the_same_by_either_way() -> None:
         for one, other in ((quarter.top, among.top), (quarter.bottom, among.bottom)):
             assert torch.allclose(one[0, o, :p, :q], other[0, o, :p, :q], atol=1e-6)
         assert torch.allclose(quarter.centre[0, o], among.centre[0, o], atol=1e-6)
-
-
-def test_centres_by_hand() -> None:
-    # An L of 4 voxels, 2 of them in the column at x = 0: (0.5 + 0.5 + 0.5 + 1.5) / 4 along x. Turned by half about z it
-    # is as far from the other end.
-    solid = np.zeros((3, 2, 4), dtype=bool)
-    solid[0, 0, :3], solid[1, 0, 0] = True, True
-    catalogue = heightmaps([solid], np.stack([turn(0, 0, 0), turn(0, 0, 180)]), BIN)
-    assert (catalogue.centre[0] / CELL).tolist() == [[0.75, 0.5], [1.25, 0.5]]
 
 
 @pytest.mark.parametrize("seed", range(4))

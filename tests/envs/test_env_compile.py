@@ -1,0 +1,177 @@
+"""A step under `torch.compile`: one graph with nothing left out, and the same numbers as without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
+from torch.torch_version import TorchVersion
+
+from tests.envs.driving import PACKING, at_random, made
+from tests.envs.packing.settings import assert_same
+from tests.native.compilers import need_torch_compile
+from tests.tolerances import assert_near
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
+
+CUT: dict[str, Any] = {"items": CutBoxes(pool=8), "order": "volume"}
+Step = Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def compiled(env: BatchedEnv, **how: Any) -> Step:
+    """A step with the restart of finished rows, in one graph or not at all."""
+    return torch.compile(env.step_and_maybe_reset, fullgraph=True, dynamic=False, **how)
+
+
+def play_both(env: BatchedEnv, twin: BatchedEnv, step: Step, *, exact: bool = True, turns: int = 12) -> None:
+    """The compiled step of one environment beside the plain step of the other."""
+    compare = assert_same if exact else assert_close
+    act, (key,), ends = at_random(twin), twin.action_keys, 0
+    # After a plain step: what a reset gives has its keys in another order, which would be compiled for itself.
+    (_, ours), (_, theirs) = (each.step_and_maybe_reset(at_random(each)(each.reset())) for each in (env, twin))
+    compare(ours, theirs)  # tensordict remembers the types that it has seen, and a graph looks at how many
+    for turn in range(turns):
+        action = act(theirs)[key].clone()
+        if turn % 7 == 6 and not action.is_floating_point():
+            action.fill_(-1)
+        with torch.no_grad():
+            seen, ours = step(ours.set(key, action))
+            wanted, theirs = twin.step_and_maybe_reset(theirs.set(key, action))
+        compare(seen, wanted)
+        compare(ours, theirs)
+        ends += int(wanted["next", "done"].sum())
+    assert ends >= 3
+    if exact:
+        state = env.state_dict()
+        assert all(torch.equal(state[name], value) for name, value in twin.state_dict().items())
+
+
+def assert_close(first: TensorDictBase, second: TensorDictBase) -> None:
+    """The same keys, flags and counts; numbers within the tolerance of sums in another order."""
+    assert set(first.keys(True, True)) == set(second.keys(True, True))
+    for key in first.keys(True, True):
+        if first[key].is_floating_point():
+            assert_near(first[key], second[key])
+        else:
+            assert torch.equal(first[key], second[key]), key
+
+
+# aot_eager traces all that inductor would be given, and runs it without generating code; eager traces alone. What a
+# step is made of, a few things at a time: tracing one takes seconds.
+TRACED: dict[str, tuple[str, dict[str, Any]]] = {
+    "packing/bpp10": ("aot_eager", {}),
+    "packing/coarse grid": ("eager", {**CUT, "reward": "objective", "num_items": 14, "skip_unplaceable": True}),
+    # Maps of few cells: torch's kernels take them one at a time.
+    "packing/irregular, passing over": (
+        "eager",
+        {"stability": "com", "stability_judge": "com", "resolution": 6, "grid_step": 2},
+    ),
+    "marine/v2": ("aot_eager", {}),
+    "marine/v2, one robot": ("eager", {}),
+    "marine/v3, discrete": ("eager", {"curriculum": "paper", "sensor_noise": False}),
+    "marine/v3, as released": ("eager", {}),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_a_compiled_step_is_the_step(name: str) -> None:
+    backend, changes = TRACED[name]
+    eager = {"backend": "eager"} if name in PACKING else {}
+    env, twin = (made(name, **eager | changes) for _ in range(2))
+    counter = CompileCounterWithBackend(backend)
+    play_both(env, twin, compiled(env, backend=counter))
+    assert counter.frame_count == 1  # once, and never again
+
+
+def test_a_simulation_on_the_host_is_refused_by_its_name() -> None:
+    pytest.importorskip("mujoco")
+    env = made("packing/objective", stability_judge="physics", backend="eager")
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="stability_judge='physics' reads the device back"):
+        compiled(env, backend="eager")(at_random(env)(env.reset()))
+
+
+class Reading(PackingEnv):
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        assert tensordict["action"].sum().item() > -100
+        return super()._step(tensordict)
+
+
+def test_one_graph_fails_where_something_is_read() -> None:
+    env = Reading(2, device="cpu", seed=0, backend="eager")
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException):
+        compiled(env, backend="eager")(at_random(env)(env.reset()))
+
+
+def twenty_steps(env: BatchedEnv) -> list[TensorDictBase]:
+    act, current, seen = at_random(env), env.reset(), []
+    for _ in range(20):
+        step, current = env.step_and_maybe_reset(act(current))
+        seen += [step.clone(), current.clone()]
+    return seen
+
+
+@pytest.mark.skipif(torch.__version__ < TorchVersion("2.15"), reason="torch 2.11 cannot trace TorchRL's cache of keys")
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.soak)])  # a minute of C++
+def test_torchrls_own_compilation(backend: str) -> None:
+    if backend == "inductor":
+        need_torch_compile()
+    items = RandomBoxes(1, 2)
+    small = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4, "items": items, "orientations": "fixed", "include": ()}
+    expected, env = twenty_steps(made("packing/bpp10", **small)), made("packing/bpp10", **small)
+    assert any(step["next", "done"].any() for step in expected[4::2])
+    counters.clear()
+    env.compile(warmup=2, fullgraph=True, backend=backend)  # the first steps settle the order of the keys
+    with inductor_config.patch({"cpp.simdlen": 0}):  # scalar code compiles in half the time
+        came = twenty_steps(env)
+    assert counters["stats"]["unique_graphs"] == 1
+    for first, second in zip(expected, came, strict=True):
+        assert_close(second, first)
+
+
+@pytest.mark.soak  # its C++ compiler takes a minute
+def test_inductor_on_a_cpu_gives_the_same_numbers() -> None:
+    need_torch_compile()
+    env, twin = (made("packing/bpp10", backend="eager") for _ in range(2))
+    play_both(env, twin, compiled(env, backend="inductor"))
+    # In float64, and not for long: where a current bends a path, a last digit grows.
+    env, twin = (made("marine/v2", dtype="float64", robots=2, cores=2, obstacles=2) for _ in range(2))
+    play_both(env, twin, compiled(env, backend="inductor"), exact=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["packing/bpp10", "packing/corners", "packing/coarse grid", "marine/v2", "marine/v3"])
+def test_inductor_on_a_gpu_gives_the_same_numbers(name: str) -> None:
+    changes = {"backend": "eager"} if name in PACKING else {"dtype": "float64"}
+    env, twin = (made(name, 16, device="cuda", **changes) for _ in range(2))
+    play_both(env, twin, compiled(env, backend="inductor"), exact=name in PACKING)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PACKING)
+def test_reduced_overhead_gives_the_same_bits(name: str) -> None:
+    # With the kernels that "auto" takes there. Outputs of one replay are overwritten by the next: what lives on is
+    # copied, the state of the environment, too.
+    env, twin = (made(name, 16, device="cuda") for _ in range(2))
+    step = torch.compile(env.step_and_maybe_reset, dynamic=False, mode="reduce-overhead")
+
+    def replayed(current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        torch.compiler.cudagraph_mark_step_begin()
+        seen, after = (each.clone() for each in step(current))
+        env._set_env_state({name: value.clone() for name, value in env._env_state().items()})
+        return seen, after
+
+    play_both(env, twin, replayed)
