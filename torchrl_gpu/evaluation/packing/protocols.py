@@ -17,7 +17,8 @@ from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
-from torchrl_gpu.envs.packing.items.sequences import MISFITS, AlikeSequences
+from torchrl_gpu.envs.packing.items.alike import AlikeSequences
+from torchrl_gpu.envs.packing.items.sequences import MISFITS
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, SUITE_EPISODES, SUITE_SEED, make_protocol
 from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.evaluation.estimates import plus_minus

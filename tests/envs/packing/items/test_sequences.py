@@ -14,7 +14,7 @@ import torch
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes, OrderBoxes, RandomBoxes, sequences
-from torchrl_gpu.envs.packing.items.sequences import AlikeSequences
+from torchrl_gpu.envs.packing.items.alike import AlikeSequences
 from torchrl_gpu.envs.packing.types import Bin
 
 Write = Callable[[Path], object]

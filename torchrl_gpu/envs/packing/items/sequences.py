@@ -27,7 +27,7 @@ from torchrl_gpu.envs.packing.items.boxes import (
     written,
 )
 from torchrl_gpu.envs.packing.items.source import Built, ItemSource, PooledSequences
-from torchrl_gpu.envs.packing.types import UNITS, Bin, Catalogue
+from torchrl_gpu.envs.packing.types import UNITS, Bin
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.archives import refused
 
@@ -204,57 +204,6 @@ class PlayedBoxes(NamedTuple):
     rows: list[list[int]]  # of each of its boxes in `sizes`
     sizes: np.ndarray  # (M, 3), in the unit of the file
     left_out: dict[str, int]  # numbers of "boxes" and of whole "orders" that are left out because they do not fit
-
-
-class AlikeSequences(BoxSequences):
-    """Sequences of a file with the catalogue of a source that draws the same boxes, as a protocol's published ones.
-
-    What was made for that source's items, such as `NextItems`, takes these. Boxes that it lacks are an error of
-    `build`.
-    """
-
-    def __init__(self, file: BoxSequences, source: ItemSource) -> None:
-        self.__dict__ |= file.__dict__  # read once
-        self.source = source
-
-    @property
-    def drawn_as(self) -> ItemSource:
-        return self.source
-
-    def foreign(self, bin_: Bin, orientations: str | float) -> str:
-        """First box of the file that the other source lacks, as "6 × 2 × 2 cells"; "" for none."""
-        of_file, _ = super().build(bin_, orientations, 1, 1)
-        catalogue, _ = self.source.build(bin_, orientations, 1, 1)
-        rows = _rows(of_file, catalogue, bin_)
-        return "" if None not in rows else _boxes(of_file, bin_)[rows.index(None)]
-
-    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
-        of_file, sequences = super().build(bin_, orientations, num_items, num_envs)
-        catalogue, _ = self.source.build(bin_, orientations, num_items, num_envs)
-        rows = _rows(of_file, catalogue, bin_)
-        if None in rows:
-            wanted = f"the {catalogue.num_items} boxes of {type(self.source).__name__}"
-            came = _boxes(of_file, bin_)[rows.index(None)]
-            raise ValueError(f"BoxSequences: {self.path}: want no boxes but {wanted}; got one of {came}")
-        assert isinstance(sequences, PooledSequences)
-        place = torch.tensor([*rows, -1], dtype=torch.int64, device="cpu")  # the last place is also number −1, no box
-        return catalogue, PooledSequences(place[sequences.sequences], sequences.in_order, sequences.stride)
-
-
-def _rows(of_file: Catalogue, catalogue: Catalogue, bin_: Bin) -> list[int | None]:
-    """Row of each box of one catalogue in another one, with the same volume; None where it has none."""
-    row = {box: i for i, box in enumerate(_boxes(catalogue, bin_))}
-    found = [row.get(box) for box in _boxes(of_file, bin_)]
-    ours, theirs = of_file.volume.tolist(), catalogue.volume.tolist()
-    same = [at is not None and math.isclose(ours[i], theirs[at], rel_tol=1e-5) for i, at in enumerate(found)]
-    return [at if yes else None for at, yes in zip(found, same, strict=True)]
-
-
-def _boxes(catalogue: Catalogue, bin_: Bin) -> list[str]:
-    """Text of each box's length, width and height in the first orientation."""
-    height = (catalogue.height[:, :1].double() / bin_.cell[0]).round().long()
-    sides = torch.cat([catalogue.extent[:, 0], height], 1).tolist()
-    return [" × ".join(map(str, box)) + " cells" for box in sides]
 
 
 def _shown(size: np.ndarray) -> str:
