@@ -75,7 +75,6 @@ def test_it_trains_and_shows(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "score", "files"),
     [
-        ("navigation_iqn.yaml", "success", ["crossings.json", "crossing.gif"]),
         ("ppo_marine.yaml", "success", ["crossings.json", "crossing.gif"]),
         ("dishwashing_video.yaml", "profit", ["plans.json", "episode.gif"]),
     ],
