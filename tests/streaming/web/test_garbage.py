@@ -12,7 +12,7 @@ import pytest
 
 from tests.streaming.pictures import scene
 from tests.streaming.viewers import Viewer, address, counted, hub_of, session, until, viewer
-from tests.streaming.web.test_sockets import upgrade
+from tests.streaming.web.test_sockets import HANDSHAKE
 from torchrl_gpu.streaming.server import StreamServer
 
 HEAD = b"Host: localhost\r\n"
@@ -81,7 +81,6 @@ async def goes_on(stream_server: StreamServer, guest: Viewer, step: int) -> None
 
 
 DRAW = random.Random(20261121)
-HANDSHAKE = b"GET /ws HTTP/1.1\r\n" + HEAD + "".join(f"{k}: {v}\r\n" for k, v in upgrade().items()).encode() + b"\r\n"
 
 
 def requests() -> tuple[bytes, int]:
@@ -102,7 +101,6 @@ async def test_garbage_is_survived(
     stream_server: StreamServer, garbage: Callable[[], tuple[bytes, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """In place of requests, or of messages behind a handshake, cut in two somewhere."""
-
     stream_server.declare("main")
     async with viewer(stream_server) as guest:
         await guest.watch()

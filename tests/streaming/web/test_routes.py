@@ -23,7 +23,7 @@ from aiohttp import WSServerHandshakeError
 import torchrl_gpu.streaming.web
 from tests.streaming.pictures import decode_jpeg, psnr, scene
 from tests.streaming.viewers import address, producing, server, session, until, viewer
-from tests.streaming.web.test_sockets import upgrade
+from tests.streaming.web.test_sockets import UPGRADE
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import access, routes
 
@@ -32,21 +32,19 @@ GUARDED = ("ws", "stream.mjpg", "snapshot.jpg", "metrics", "streams", "curves", 
 
 
 async def get(
-    stream_server: StreamServer, path: str, token: str | None = None, **headers: str
+    stream_server: StreamServer, path: str, token: str | None = None, body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, header and body of an answer; redirections are not followed."""
-    async with session(token) as client:
-        there = address(stream_server, path)
-        async with client.get(there, headers=headers, allow_redirects=False) as answer:
-            return answer.status, dict(answer.headers), await answer.read()
+    """Status, header and body of the answer to a GET, or to a POST of a body; redirections are not followed."""
+    there, method = address(stream_server, path), "GET" if body is None else "POST"
+    given: dict[str, Any] = {"data": body, "headers": headers, "allow_redirects": False}
+    async with session(token) as client, client.request(method, there, **given) as answer:
+        return answer.status, dict(answer.headers), await answer.read()
 
 
 async def post(
     stream_server: StreamServer, path: str, body: bytes, token: str | None = None, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    there = address(stream_server, path)
-    async with session(token) as client, client.post(there, data=body, headers=headers) as answer:
-        return answer.status, dict(answer.headers), await answer.read()
+    return await get(stream_server, path, token, body, **headers)
 
 
 def session_cookie(stream_server: StreamServer) -> str:
@@ -179,7 +177,7 @@ CARRIERS: dict[str, Callable[[StreamServer, str], Coroutine[Any, Any, tuple[int,
     "query": lambda server, guess: get(server, f"stream.mjpg?token={guess}"),
     "page": lambda server, guess: get(server, f"?token={guess}"),
     "login": lambda server, guess: post(server, "login", json.dumps({"token": guess}).encode()),
-    "websocket": lambda server, guess: get(server, f"ws?token={guess}", **upgrade()),
+    "websocket": lambda server, guess: get(server, f"ws?token={guess}", **UPGRADE),
     "offer": lambda server, guess: post(server, "webrtc/offer", b"{}", guess),
 }
 

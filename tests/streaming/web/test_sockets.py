@@ -30,6 +30,11 @@ from tests.streaming.viewers import (
 )
 from torchrl_gpu.streaming.server import StreamServer
 
+UPGRADE = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+UPGRADE |= {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+FIELDS = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
+HANDSHAKE = f"GET /ws HTTP/1.1\r\nHost: localhost\r\n{FIELDS}\r\n".encode()
+
 
 async def shown(stream_server: StreamServer, guest: Viewer, step: int, *, ack: bool = True) -> dict[str, Any]:
     """Publishes a frame as soon as it is wanted; the header that comes."""
@@ -295,9 +300,7 @@ async def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(stream_server:
     async def pour(stream_server: StreamServer) -> None:
         """Sends until the server closes, and fails if it does not."""
         reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
-        fields = upgrade() | {"Host": f"127.0.0.1:{stream_server.port}"}
-        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        writer.write(f"GET /ws HTTP/1.1\r\n{head}\r\n".encode() + control(0x01))  # a text that goes on
+        writer.write(HANDSHAKE + control(0x01))  # a text that goes on
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
         heard = asyncio.create_task(reader.read(-1))
         with contextlib.suppress(ConnectionError):  # a reset is an end, too
@@ -342,7 +345,7 @@ async def test_pings_within_the_limit_are_answered(stream_server: StreamServer) 
 async def test_seats_are_limited_and_given_back(stream_server: StreamServer) -> None:
     async with session() as client:
         async with viewer(stream_server), viewer(stream_server):
-            async with client.get(address(stream_server, "ws"), headers=upgrade()) as answer:
+            async with client.get(address(stream_server, "ws"), headers=UPGRADE) as answer:
                 assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
             async with client.get(address(stream_server, "stream.mjpg")) as answer:
                 assert answer.status == 503
@@ -353,16 +356,6 @@ async def test_seats_are_limited_and_given_back(stream_server: StreamServer) -> 
         async with viewer(stream_server) as guest:
             await guest.quiet()
         assert counted(hub, "refused_total", reason="full") == 2
-
-
-def upgrade() -> dict[str, str]:
-    """Fields of a handshake."""
-    return {
-        "Upgrade": "websocket",
-        "Connection": "Upgrade",
-        "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-    }
 
 
 @pytest.mark.server(heartbeat_s=0.1)
@@ -395,9 +388,7 @@ def dead_socket(stream_server: StreamServer) -> socket.socket:
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect(("127.0.0.1", stream_server.port))
-    fields = upgrade() | {"Host": f"127.0.0.1:{stream_server.port}"}
-    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    connection.sendall(f"GET /ws HTTP/1.1\r\n{head}\r\n".encode())
+    connection.sendall(HANDSHAKE)
     assert connection.recv(12) == b"HTTP/1.1 101"
     message = b'{"type": "watch", "stream": "main"}'
     connection.sendall(bytes([0x81, 0x80 | len(message), 0, 0, 0, 0]) + message)  # masked with zeros
