@@ -16,16 +16,7 @@ from benchmarks import report
 from benchmarks.kernels import ceilings as kernel_ceilings
 from benchmarks.kernels import parity as kernel_parity
 from benchmarks.kernels import report as kernel_report
-from benchmarks.kernels.rows import (
-    UNFOLD_ENVS,
-    Backends,
-    backends,
-    numpy_row,
-    our_row,
-    row_name,
-    step_rows,
-    unfold_row,
-)
+from benchmarks.kernels.rows import UNFOLD_ENVS, Backends, backends, numpy_row, our_row, row_name, step_rows, unfold_row
 from benchmarks.kernels.workloads import Workload, boxes, pebbles, procedural
 from benchmarks.packing import parity
 from benchmarks.packing.settings import irregular

@@ -18,7 +18,6 @@ WEIGHTS = {"agent.scale": torch.tensor([1.0, 2.0]), "agent.count": torch.tensor(
 
 
 def checkpoint(folder: Path, weights: dict[str, Tensor] | None = None, **changes: Any) -> dict[str, Any]:
-    """The record of a small checkpoint with a part beside it."""
     whole = {
         "epoch": 4,
         "global_step": 24,

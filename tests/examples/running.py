@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import re
 import runpy
 import subprocess
@@ -20,20 +22,23 @@ from PIL import Image
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def printed(name: str, *words: str, capsys: pytest.CaptureFixture[str]) -> str:
+def printed(name: str, *words: str) -> str:
     """What an example says on these words of the command line."""
-    capsys.readouterr()
-    with pytest.MonkeyPatch.context() as patch:
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
         patch.setattr(sys, "argv", [name, *words])
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-    return capsys.readouterr().out
+        try:
+            runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        except SystemExit as ended:  # as after `--help`
+            if ended.code:
+                raise
+    return said.getvalue()
 
 
-def help_of(name: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What an example says to `--help`."""
-    with pytest.raises(SystemExit, match="0"):
-        printed(name, "--help", capsys=capsys)
-    return capsys.readouterr().out
+def in_fork(name: str, words: Sequence[str], env: dict[str, str]) -> None:
+    os.environ.update(env)
+    sys.argv = [name, *words]
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
 def watched(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).parents[2]
+from tests.examples.running import printed
 
 
 def write_meshes(folder: Path) -> None:
@@ -31,16 +29,12 @@ def write_meshes(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder that the example wrote, and what it printed."""
     pytest.importorskip("scipy")
     folder = tmp_path_factory.mktemp("meshes")
     write_meshes(folder)
     output = folder / "new" / "packed"
-    command = [sys.executable, str(ROOT / "examples" / "pack_folder.py"), str(folder), "--output", str(output)]
-    command += ["--unit", "mm", "--bin_size", "0.2", "0.15", "0.15", "--resolution", "40", "--device", "cpu"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=170, cwd=ROOT, check=False)
-    assert run.returncode == 0, run.stderr[-2000:]
-    return output, run.stdout
+    words = ["--unit", "mm", "--bin_size", "0.2", "0.15", "0.15", "--resolution", "40", "--device", "cpu"]
+    return output, printed("pack_folder.py", str(folder), "--output", str(output), *words)
 
 
 def planned(output: Path) -> list[dict[str, Any]]:
@@ -48,13 +42,13 @@ def planned(output: Path) -> list[dict[str, Any]]:
 
 
 def test_every_object_is_packed_once(packed: tuple[Path, str]) -> None:
-    output, printed = packed
+    output, said = packed
     names = [Path(row["name"]).name for row in planned(output)]
     assert sorted(names) == ["ball.ply", "block.stl", "can.obj", "ring.glb"]
     for name in names:
-        assert name in printed
-    assert "4 of 4" in printed
-    assert "deepest overlap 0.0 mm" in printed
+        assert name in said
+    assert "4 of 4" in said
+    assert "deepest overlap 0.0 mm" in said
 
 
 def test_the_plan_puts_the_files_into_the_bin(packed: tuple[Path, str]) -> None:

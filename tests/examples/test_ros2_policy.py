@@ -2,20 +2,19 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "ros2_policy.py"
+from tests import forks
+from tests.examples.running import in_fork
 
 
-def test_the_spot_is_followed() -> None:
-    domain = str(1 + os.getpid() % 200)
-    command = [sys.executable, str(SCRIPT), "--simulate", "--seconds", "2", "--domain", domain, "--port", "0"]
-    environment = os.environ | {"ROS_LOCALHOST_ONLY": "1"}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=True)
-    assert run.stdout.startswith("FollowTheSpot decides; watch at http://127.0.0.1:")
-    metrics = ast.literal_eval(run.stdout.splitlines()[-1])
+def test_the_spot_is_followed(tmp_path: Path) -> None:
+    domain, log = str(1 + os.getpid() % 200), tmp_path / "log"
+    words = ["--simulate", "--seconds", "2", "--domain", domain, "--port", "0"]
+    assert not forks.run(in_fork, "ros2_policy.py", words, {"ROS_LOCALHOST_ONLY": "1"}, log=log), log.read_text()
+    said = log.read_text()
+    assert "FollowTheSpot decides; watch at http://127.0.0.1:" in said
+    metrics = ast.literal_eval(said.splitlines()[-1])
     assert metrics["actions"] > 0
     assert metrics["camera_frames"] > 0
     assert not {"last_error", "policy_errors", "bad_messages"} & set(metrics)

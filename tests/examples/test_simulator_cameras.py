@@ -16,8 +16,8 @@ for module in ("aiohttp", "cv2", "av", "prometheus_client"):
 
 # package, numbers in and out, height and width of the picture, steps, seconds that it may take
 SCENES = {
-    "mujoco": ((4, 2), (360, 480), 150, 60),
-    "gymnasium": ((4, 2), (400, 600), 150, 60),
+    "mujoco": ((4, 2), (360, 480), 60, 60),
+    "gymnasium": ((4, 2), (400, 600), 60, 60),
     "genesis": ((6, 3), (360, 480), 60, 1200),
 }
 

@@ -31,17 +31,13 @@ def spilling(task: tuple[str, int]) -> list[dict[str, Any]]:
     return [row(spills=3, compile_s=1.0)]
 
 
-def test_a_kernel_is_compiled_and_told_of(tmp_path: Path) -> None:
-    path = tmp_path / "ahead.json"
+def test_a_kernel_is_compiled_and_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, names = tmp_path / "ahead.json", ["restart_kernel", "place_kernel"]
+    some = [each for each in ahead.launches("packing", 86) if each.name in names]  # those that compile fast
+    monkeypatch.setattr(ahead, "launches", lambda config, capability: some)
     assert ahead.main(["--configs", "packing", "--capabilities", "86", "--output", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]
-    assert [each["kernel"] for each in rows] == [
-        "advance_kernel",
-        "drop_boxes_kernel",
-        "restart_kernel",
-        "growth_kernel",
-        "place_kernel",
-    ]
+    assert [each["kernel"] for each in rows] == names
     assert all(0 < each["registers"] <= 255 for each in rows)
     assert all(0 < each["occupancy"] <= 1 for each in rows)
     assert all(each["instructions"] > 50 for each in rows)

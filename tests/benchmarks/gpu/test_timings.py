@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from benchmarks.gpu import expectations, timings
+from benchmarks.gpu.parts import parts
 
 
 @pytest.mark.parametrize(
@@ -32,3 +36,13 @@ def test_a_bound_is_that_of_the_chip(chip: str, device: str) -> None:
 )
 def test_an_unknown_chip_kernel_or_run_has_no_bound(kernel: str, config: str, chip: str) -> None:
     assert timings.bound(kernel, config, chip) is None
+
+
+def test_steps_of_the_shipped_runs_on_a_cpu(tmp_path: Path) -> None:
+    (part,) = [each for each in parts("cpu", True, tmp_path) if each.name == "timings"]
+    _, _, module, *words = part.command
+    assert (module, timings.main(words)) == (timings.__name__, 0)
+    assert part.output is not None
+    rows = json.loads(part.output.read_text())["rows"]
+    assert [row["config"] for row in rows] == list(timings.CONFIGS)
+    assert all(row["steps_per_s"] > 0 for row in rows)
