@@ -61,6 +61,7 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
             "seed": SEED,
             "first_env": [*WHOLE, -1],
             "copy_observations": FLAG,
+            "walls": FLAG,
         },
     ),
     "MarineNavEnv": (
@@ -130,7 +131,13 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
     ),
     "BoxSequences": (
         lambda **changes: BoxSequences(**{"path": "nowhere.npy"} | changes),
-        {"path": [3, None, "nowhere.npy", "nowhere"], "unit": WORD, "in_order": FLAG, "misfits": WORD},
+        {
+            "path": [3, None, "nowhere.npy", "nowhere"],
+            "unit": WORD,
+            "in_order": FLAG,
+            "misfits": WORD,
+            "columns": [3, ["length"], {"length": "L"}],
+        },
     ),
 }
 CASES = [(name, argument, value) for name, (_, table) in BAD.items() for argument in table for value in table[argument]]
