@@ -16,8 +16,8 @@ struct Centre {
     int64_t x, y;
 
     Centre(const Problem& p, const Variant& v)
-        : x(p.plumb ? within(p.plumb[2 * v.row], v.x) : 8 * v.x.extent),
-          y(p.plumb ? within(p.plumb[2 * v.row + 1], v.y) : 8 * v.y.extent) {}
+        : x(p.centre_16ths ? within(p.centre_16ths[2 * v.row], v.x) : 8 * v.x.extent),
+          y(p.centre_16ths ? within(p.centre_16ths[2 * v.row + 1], v.y) : 8 * v.y.extent) {}
 
    private:
     static int64_t within(int64_t at, const Axis& axis) { return std::min(std::max<int64_t>(at, 0), 16 * axis.extent); }
@@ -225,9 +225,9 @@ class Judge {
     void along_y(int64_t gx, int64_t gy, Range lanes) const {
         const int64_t x = v_.x.position(gx, p_.step), step = bin_.pitch();
         const auto at = [&](int r, int64_t lane) { return (gx + r) * p_.grid_y + gy + lane; };
-        if (p_.steady && bin_.bare(x, x + (R - 1) * p_.step + v_.x.extent)) {
+        if (p_.stable_on_floor && bin_.bare(x, x + (R - 1) * p_.step + v_.x.extent)) {
             for (int r = 0; r < R; r++)
-                for (int64_t i = lanes.first; i < lanes.end; i++) legal_[at(r, i)] &= p_.steady[v_.row];
+                for (int64_t i = lanes.first; i < lanes.end; i++) legal_[at(r, i)] &= p_.stable_on_floor[v_.row];
             return;
         }
         T nearest[R * L::count];

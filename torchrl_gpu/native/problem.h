@@ -26,8 +26,8 @@ struct Problem {
     const float* height;                      // (M, O)
     const float* top;                         // (M, O, P, Q); null for boxes
     const float* bottom;                      // (M, O, P, Q); null for boxes
-    const int32_t* plumb;                     // (M, O, 2), centres of mass in sixteenths of a cell; null for the middle
-    const uint8_t* steady;                    // (M, O), 1 where stable on the floor by `com`; null where not known
+    const int32_t* centre_16ths;              // (M, O, 2), centres of mass in sixteenths of a cell; null for the middle
+    const uint8_t* stable_on_floor;           // (M, O), 1 where stable on the floor by `com`; null where not known
     const void* counted;                      // (M, O, Q, P), bottoms in units; null where heights are not counted
     const int16_t* material;                  // (M, O, Q, 2), first and last + 1 cell of each column; null likewise
     int64_t count_bytes;                      // of one counted cell: 1 or 2

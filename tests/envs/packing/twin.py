@@ -7,7 +7,7 @@ import torch
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import reference
-from torchrl_gpu.envs.packing.kernels.balance import plumb
+from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
 
 
 class Twin:
@@ -41,7 +41,7 @@ class Twin:
                 reference.drop_item(self.heights, *maps, self.bin_, *out, self.centre(item, o))
 
     def centre(self, item: int, orientation: int) -> np.ndarray:
-        return plumb(self.env.catalogue, self.bin_)[item, orientation].numpy()
+        return centre_16ths(self.env.catalogue, self.bin_)[item, orientation].numpy()
 
     @property
     def visible(self) -> list[int]:

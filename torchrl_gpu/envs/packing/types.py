@@ -198,13 +198,14 @@ class Catalogue:
     # boxes, whose centre is the middle.
     centre: Tensor | None = None
     # (M, O, 2) int32, the centre of mass in sixteenths of a cell. Made by `kernels.balanced`; None before.
-    plumb: Tensor | None = None
+    centre_16ths: Tensor | None = None
     # (M, O) bool, mask of the items that are stable on the bare floor by the rule `com`; likewise
-    steady: Tensor | None = None
+    stable_on_floor: Tensor | None = None
 
     def __post_init__(self) -> None:
         _check_catalogue(self)
-        for name in ("extent", "height", "volume", "steady"):  # small, and kernels read them as they lie in memory
+        # Small, and kernels read them as they lie in memory.
+        for name in ("extent", "height", "volume", "stable_on_floor"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else value.contiguous())
 
@@ -257,7 +258,7 @@ class Catalogue:
         """Catalogue of each orientation as its own item: row item · O + orientation, one orientation, shared maps."""
         of_orientations = {
             name: value.flatten(0, 1)[:, None]
-            for name in ("extent", "height", "top", "bottom", "centre", "plumb", "steady")
+            for name in ("extent", "height", "top", "bottom", "centre", "centre_16ths", "stable_on_floor")
             if (value := getattr(self, name)) is not None
         }
         bounds, least = (
@@ -314,11 +315,11 @@ def _check_catalogue(c: Catalogue) -> None:
         ("extent", torch.int64, (*each, 2)),
         ("height", torch.float32, each),
         ("volume", torch.float32, (items,)),
-        ("plumb", torch.int32, (*each, 2)),
-        ("steady", torch.bool, each),
+        ("centre_16ths", torch.int32, (*each, 2)),
+        ("stable_on_floor", torch.bool, each),
     ):
         value = getattr(c, name)
-        if value is not None or name not in ("plumb", "steady"):
+        if value is not None or name not in ("centre_16ths", "stable_on_floor"):
             arguments.tensor(where, name, value, dtype, shape, device)
     if (c.top is None) != (c.bottom is None):
         came = "tops" if c.bottom is None else "bottoms"

@@ -12,7 +12,7 @@ from tests.envs.packing.hulls import balances
 from tests.envs.packing.kernels.parity import KINDS, some_placement
 from tests.envs.packing.scenes import CELL, LAW, RULES, bin_of, scene
 from torchrl_gpu.envs.packing.kernels import balanced, judge_placements, reference
-from torchrl_gpu.envs.packing.kernels.balance import holds, plumb, standing_height, steady
+from torchrl_gpu.envs.packing.kernels.balance import centre_16ths, holds, stable_on_floor, standing_height
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 
 seeds, kinds = st.integers(0, 2**32 - 1), st.sampled_from(KINDS)
@@ -28,31 +28,31 @@ def wedge(centre: list[float] | None) -> Catalogue:
     return Catalogue.of_maps(torch.ones_like(bottom), bottom, extent, torch.ones(1), centre=given_centre)
 
 
-def test_plumb_by_hand() -> None:
+def test_centres_by_hand() -> None:
     # Cells of 1/8 m, so a sixteenth is 1/128 m: (1/16, 5/16) m is (8, 40) of them. A tenth of a metre is 12.8.
     bin_ = bin_of((4, 8))
-    assert plumb(wedge([1 / 16, 5 / 16]), bin_).tolist() == [[[8, 40]]]
-    assert plumb(wedge([0.1, 0.1]), bin_).tolist() == [[[13, 13]]]
-    assert plumb(wedge(None), bin_).tolist() == [[[8, 32]]]  # the middle of 1×4 cells
-    assert plumb(wedge([-0.1, 9.0]), bin_).tolist() == [[[0, 64]]]  # never beside the footprint
+    assert centre_16ths(wedge([1 / 16, 5 / 16]), bin_).tolist() == [[[8, 40]]]
+    assert centre_16ths(wedge([0.1, 0.1]), bin_).tolist() == [[[13, 13]]]
+    assert centre_16ths(wedge(None), bin_).tolist() == [[[8, 32]]]  # the middle of 1×4 cells
+    assert centre_16ths(wedge([-0.1, 9.0]), bin_).tolist() == [[[0, 64]]]  # never beside the footprint
     boxes = Catalogue.of_boxes(torch.tensor([[[3, 2, CELL], [2, 3, CELL]]], dtype=torch.float64), torch.ones(1))
-    assert plumb(boxes, bin_).tolist() == [[[24, 16], [16, 24]]]
-    assert plumb(boxes, bin_).dtype == torch.int32
+    assert centre_16ths(boxes, bin_).tolist() == [[[24, 16], [16, 24]]]
+    assert centre_16ths(boxes, bin_).dtype == torch.int32
 
 
-def test_plumb_counts_in_cells_that_are_not_square() -> None:
+def test_centres_count_in_cells_that_are_not_square() -> None:
     bin_ = Bin((0.4, 0.8, 0.3), (4, 4))  # of 0.1 × 0.2 m
-    assert plumb(wedge([0.05, 0.2]), bin_).tolist() == [[[8, 16]]]
+    assert centre_16ths(wedge([0.05, 0.2]), bin_).tolist() == [[[8, 16]]]
 
 
 @LAW
 @given(seeds, kinds)
-def test_what_is_steady_stands_everywhere_on_the_empty_floor(seed: int, kind: str) -> None:
+def test_what_is_stable_on_the_floor_is_so_everywhere_when_it_is_empty(seed: int, kind: str) -> None:
     s = scene(seed, kind, stability="com")
     items = torch.arange(s.catalogue.num_items)[None]
     _, legal = reference.drop_map(torch.zeros(1, *s.bin_.cells), items, s.catalogue, s.bin_)
     _, fits = reference.drop_map(torch.zeros(1, *s.bin_.cells), items, s.catalogue, s.under(stability="none").bin_)
-    on_floor = steady(s.catalogue, s.bin_)
+    on_floor = stable_on_floor(s.catalogue, s.bin_)
     assert torch.equal(legal[0], fits[0] & on_floor[..., None, None])
     height = standing_height(s.catalogue, s.bin_)
     assert torch.equal(height, torch.where(on_floor, s.catalogue.height, torch.inf))
@@ -62,15 +62,15 @@ def test_what_is_steady_stands_everywhere_on_the_empty_floor(seed: int, kind: st
 def test_a_balanced_catalogue_is_read_rather_than_made_anew() -> None:
     s = scene(1, "solids", stability="com")
     made = balanced(s.catalogue, s.bin_)
-    assert made.plumb is not None
-    assert made.steady is not None
-    assert torch.equal(made.plumb, plumb(s.catalogue, s.bin_))
-    assert torch.equal(made.steady, steady(s.catalogue, s.bin_))
-    assert plumb(made, s.bin_) is made.plumb
-    assert steady(made, s.bin_) is made.steady
+    assert made.centre_16ths is not None
+    assert made.stable_on_floor is not None
+    assert torch.equal(made.centre_16ths, centre_16ths(s.catalogue, s.bin_))
+    assert torch.equal(made.stable_on_floor, stable_on_floor(s.catalogue, s.bin_))
+    assert centre_16ths(made, s.bin_) is made.centre_16ths
+    assert stable_on_floor(made, s.bin_) is made.stable_on_floor
     moved = made.to(torch.device("meta"))
-    assert moved.plumb is not None
-    assert moved.plumb.is_meta
+    assert moved.centre_16ths is not None
+    assert moved.centre_16ths.is_meta
     before, after = (reference.drop_map(*s._replace(catalogue=c)) for c in (s.catalogue, made))
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 

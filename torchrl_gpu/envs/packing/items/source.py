@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.envs.packing.env import PackingEnv
 
 NUM_BITS = 2**32  # what `draw_bits` gives is below
-_SIXTEENTHS = 16  # of a cell, see `Catalogue.plumb`
+_SIXTEENTHS = 16  # of a cell, see `Catalogue.centre_16ths`
 
 
 class ItemSequences(ABC):
@@ -207,7 +207,7 @@ def check_built(where: str, catalogue: Any, sequences: Any) -> None:
     # Types, shapes and extents have been checked when the catalogue was made.
     finite = Bounds(0, torch.finfo(torch.float32).max)
     limits = {"height": finite, "volume": finite, "bottom": Bounds(0, ANY[1]), "centre": Bounds()}
-    for name, bounds in (limits | {"plumb": Bounds(0, _SIXTEENTHS * catalogue.extent)}).items():
+    for name, bounds in (limits | {"centre_16ths": Bounds(0, _SIXTEENTHS * catalogue.extent)}).items():
         value = getattr(catalogue, name)
         if value is not None:
             Entry(value.dtype, tuple(value.shape), bounds).check(where, name, value)

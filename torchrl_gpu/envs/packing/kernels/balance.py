@@ -19,21 +19,21 @@ _HOLDING_FLOOR = ("none", "corners", "support")  # rules by which every item is 
 
 
 def balanced(catalogue: Catalogue, bin_: Bin) -> Catalogue:
-    """The catalogue with `plumb` and `steady` filled in, which kernels would otherwise compute in each call."""
-    if catalogue.plumb is not None and catalogue.steady is not None:
+    """The catalogue with `centre_16ths` and `stable_on_floor`, which kernels would otherwise compute in each call."""
+    if catalogue.centre_16ths is not None and catalogue.stable_on_floor is not None:
         return catalogue
-    catalogue = replace(catalogue, plumb=plumb(catalogue, bin_))
-    return replace(catalogue, steady=steady(catalogue, bin_))
+    catalogue = replace(catalogue, centre_16ths=centre_16ths(catalogue, bin_))
+    return replace(catalogue, stable_on_floor=stable_on_floor(catalogue, bin_))
 
 
-def plumb(catalogue: Catalogue, bin_: Bin) -> Tensor:
+def centre_16ths(catalogue: Catalogue, bin_: Bin) -> Tensor:
     """Centre of mass of each item, projected onto its footprint.
 
     Returns:
         (M, O, 2) int32, sixteenths of a cell from the footprint's corner, along x and y; clamped to the footprint.
     """
-    if catalogue.plumb is not None:
-        return catalogue.plumb
+    if catalogue.centre_16ths is not None:
+        return catalogue.centre_16ths
     most = SIXTEENTHS * catalogue.extent
     if catalogue.centre is None:
         return (most // 2).int()
@@ -41,13 +41,14 @@ def plumb(catalogue: Catalogue, bin_: Bin) -> Tensor:
     return torch.minimum((torch.stack(along, -1) + 0.5).floor().clamp_min(0).long(), most).int()
 
 
-def steady(catalogue: Catalogue, bin_: Bin) -> Tensor:
+def stable_on_floor(catalogue: Catalogue, bin_: Bin) -> Tensor:
     """True where an item is stable on the floor of an empty bin by the rule `com`: (M, O) bool."""
-    if catalogue.steady is not None:
-        return catalogue.steady
+    if catalogue.stable_on_floor is not None:
+        return catalogue.stable_on_floor
     if catalogue.bottom is None:
         return torch.ones_like(catalogue.height, dtype=torch.bool)
-    items = zip(catalogue.bottom, plumb(catalogue, bin_), strict=True)  # one at a time: they may be many and large
+    # One at a time: they may be many and large.
+    items = zip(catalogue.bottom, centre_16ths(catalogue, bin_), strict=True)
     return torch.stack([holds(bottom <= bin_.com_tolerance, centre) for bottom, centre in items])
 
 
@@ -55,7 +56,7 @@ def standing_height(catalogue: Catalogue, bin_: Bin) -> Tensor:
     """Height of items on the floor of an empty bin: (M, O) float32, metres; +inf where unstable by the bin's rule."""
     if arguments.choice("restart", "stability", bin_.stability, (*_HOLDING_FLOOR, "com")) in _HOLDING_FLOOR:
         return catalogue.height
-    return torch.where(steady(catalogue, bin_), catalogue.height, torch.inf)
+    return torch.where(stable_on_floor(catalogue, bin_), catalogue.height, torch.inf)
 
 
 def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
@@ -68,7 +69,7 @@ def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalog
     bottom = catalogue.maps(*row)[1] if catalogue.bottom is None else catalogue.bottom[row]  # (N, P, Q)
     under = _windows(heightmap, placement.x, placement.y, bottom.shape[1:])
     contact = under - bottom >= (placement.z - bin_.com_tolerance)[:, None, None]
-    return holds(contact, plumb(catalogue, bin_)[row]) & present
+    return holds(contact, centre_16ths(catalogue, bin_)[row]) & present
 
 
 def _windows(heightmap: Tensor, x: Tensor, y: Tensor, footprint: torch.Size) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import eager
-from torchrl_gpu.envs.packing.kernels.balance import plumb, standing_height
+from torchrl_gpu.envs.packing.kernels.balance import centre_16ths, standing_height
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 DEVICES = ("cpu",)
@@ -73,7 +73,7 @@ class _Problem(_Arguments):
         ("step", c_int64),
         ("grid", c_int64 * 2),
         ("footprint", c_int64 * 2),  # rows and columns
-        *_of_type(c_void_p, "item heightmap extent height top bottom plumb steady counted material"),
+        *_of_type(c_void_p, "item heightmap extent height top bottom centre_16ths stable_on_floor counted material"),
         ("count_bytes", c_int64),
         ("unit", c_float),
         ("counted_gap", c_int64),
@@ -159,8 +159,8 @@ def _described(
         "height": catalogue.height if height is None else height,
         "top": catalogue.top,
         "bottom": bottom,
-        "plumb": plumb(catalogue, bin_) if by_com else None,
-        "steady": catalogue.steady if by_com else None,
+        "centre_16ths": centre_16ths(catalogue, bin_) if by_com else None,
+        "stable_on_floor": catalogue.stable_on_floor if by_com else None,
         "counted": None if counted is None else counted.cells,
         "material": None if counted is None else counted.material,
     }

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.kernels import transition
-from torchrl_gpu.envs.packing.kernels.balance import plumb
+from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.system import arguments
@@ -43,7 +43,7 @@ def drop_map(
     shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     z_map = np.full(shape, bin_.size[2], dtype=np.float32)
     legal = np.zeros(shape, dtype=bool)
-    heights, centre = heightmap.cpu().numpy(), plumb(catalogue, bin_).cpu().numpy()
+    heights, centre = heightmap.cpu().numpy(), centre_16ths(catalogue, bin_).cpu().numpy()
     for n, k, o in np.ndindex(shape[:3]):
         item = int(item_id[n, k])
         if 0 <= item < catalogue.num_items:
@@ -206,7 +206,7 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
 
 
 def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    heights, centre = heightmap.cpu().numpy(), plumb(catalogue, bin_).cpu().numpy()
+    heights, centre = heightmap.cpu().numpy(), centre_16ths(catalogue, bin_).cpu().numpy()
     verdict = np.zeros(len(heights), dtype=bool)
     for n in range(len(heights)):
         item, o, x, y = (int(field[n]) for field in placement[:4])

@@ -123,7 +123,7 @@ def _constants(setting: Setting) -> str:
     """The constants that kernels may be compiled for, as a key."""
     c = setting.catalogue
     maps = None if c.bottom is None else tuple(c.bottom.shape[-2:])
-    parts = setting.bin, c.bounds, c.least, c.unit, maps, c.plumb is None, setting.visible_items, setting.num_envs
+    parts = setting.bin, c.bounds, c.least, c.unit, maps, c.centre_16ths is None, *setting[3:5]
     return repr((*parts, c.num_items if c.num_items < 2 else c.num_items % 16 == 0))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.balance import SIXTEENTHS, cells_from, plumb
+from torchrl_gpu.envs.packing.kernels.balance import SIXTEENTHS, cells_from, centre_16ths
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.system import arguments
@@ -22,7 +22,7 @@ def stands(
     rule = arguments.choice("eager", "stability", bin_.stability, ("none", *_OFF_FLOOR, "com"))
     contacts = _Contacts(windows, z - bin_.contact_tolerance, item, orientation, catalogue)
     if rule == "com":
-        return _com(contacts, plumb(catalogue, bin_)[item, orientation])
+        return _com(contacts, centre_16ths(catalogue, bin_)[item, orientation])
     return _OFF_FLOOR[rule](contacts) | (z <= bin_.tolerance)
 
 

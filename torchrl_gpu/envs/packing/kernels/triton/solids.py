@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.balance import plumb
+from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
 from torchrl_gpu.envs.packing.kernels.triton.boxes import heights_of
 from torchrl_gpu.envs.packing.kernels.triton.contact import counted, first_contact
 from torchrl_gpu.envs.packing.kernels.triton.placements import num_fitting, present, sharers, touched, variants, work
@@ -69,7 +69,7 @@ def drop_solids(
     read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1)
     rows = grid_x // 2 + 1 if pairs else grid_x  # of pairs, the one with a flush placement apart
     num_tiles = triton.cdiv(rows * grid_y, cut.lanes)
-    centres = plumb(catalogue, bin_).contiguous() if bin_.stability == "com" else read.order  # or any int32: not read
+    centres = centre_16ths(catalogue, bin_).contiguous() if bin_.stability == "com" else read.order  # not read
     earlier = (z_map, legal, item_id, item_id) if stored is None else tuple(each.contiguous() for each in stored)
     drop_solids_kernel[(num_envs * num_slots * (num_orientations // cut.variants) * num_tiles,)](
         *read, item_id, catalogue.extent, catalogue.height, catalogue.bottom.contiguous(), centres,
