@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,7 +80,7 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
     header = [("" if cell is None else str(cell).strip()) for cell in next(rows, [])]
     first = 2
     if len(header) == 3 and all(_number(cell) is not None for cell in header):
-        rows, header, first = _chain(header, rows), list(SIDES), 1
+        rows, header, first = itertools.chain([header], rows), list(SIDES), 1
     found = _columns(header, columns or {}, where)
     sides = [_unit_of(header[found[side]], LENGTHS) for side in SIDES]
     if len(set(sides)) > 1:
@@ -201,11 +202,6 @@ def _number(cell: Any) -> float | None:
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
-
-
-def _chain(first: list[Any], rest: Iterable[list[Any]]) -> Iterator[list[Any]]:
-    yield first
-    yield from rest
 
 
 def _rows(path: Path, where: str) -> Iterator[list[Any]]:
