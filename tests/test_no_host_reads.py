@@ -22,7 +22,7 @@ READS: dict[str, Callable[[], object]] = {
     "numpy": x.numpy,
     "asarray": x.__array__,
     "cpu": x.cpu,
-    "tensor": lambda: torch.tensor(3.0),
+    "tensor": lambda: torch.tensor([3.0]),
     "equal": lambda: torch.equal(x, x),
     "allclose": lambda: torch.allclose(x, x),
     "nonzero": x.nonzero,
