@@ -160,7 +160,7 @@ FIRST_HOUR: dict[str, tuple[str, ...]] = {
     "lightning fit --config packing.yaml --ckpt_path last --trainer.max_steps 1000": (*SMALL, "--trainer.max_steps=4"),
     "lightning test --config packing.yaml --ckpt_path best --data.sequences my_boxes.json": SMALL,
     "lightning predict --config packing.yaml --ckpt_path best": SMALL,
-    "lightning predict --config packing_orders.yaml --data.sequences my_orders.json": (),
+    "lightning predict --config packing_orders.yaml --data.sequences my_orders.csv": (),
     "torchrl-gpu evaluate bpp10 --protocol discrete125 --visible 3 --sequences mine.json": (
         "--policy=dbl",
         "--timed=0",
