@@ -99,7 +99,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return comparison_table(methods, title, RULE), report | {"comparison": comparison_data(methods, RULE)}
 
     def _settled(self, results: dict[str, PackingResults]) -> dict[str, dict[str, Any]]:
-        """What stands of the first bins of each policy, all boxes released at once; empty where none is simulated."""
+        """Share of stable boxes of each policy's first bins, all released at once; empty where none is simulated."""
         if not self.simulated:
             return {}
         from torchrl_gpu.envs.packing.physics import plan_of, settle_cases

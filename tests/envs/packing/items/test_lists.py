@@ -113,6 +113,42 @@ def test_excel_and_parquet_say_the_same(tmp_path: Path) -> None:
 
 # -- what is wrong with some ------------------------------------------------------------------------------------------
 
+
+def test_empty_cells_of_parquet_and_orders_of_nothing(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    numbers = {"l": [2.0, 2.0, 2.0, 2.0], "w": [3.0] * 4, "h": [4.0] * 4, "qty": [1.0, np.nan, np.inf, 0.0]}
+    columns = numbers | {"weight": [np.nan, 1.0, 1.0, 1.0], "order": ["A", "A", "A", "B"], "unit price": [9.5] * 4}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    found = read_list(tmp_path / "a.parquet", "here")
+    assert (found.orders, found.labels) == (["A"], [[{"line": 2}]])
+    wanted = "quantity must be a whole number; got"
+    assert found.faults == [(3, "A", f"{wanted} nothing"), (4, "A", f"{wanted} inf")]
+
+
+def test_texts_that_repeat_are_not_all_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {side: [1.0] * 500 for side in "lwh"} | {"article": ["x" * 100_000] * 500}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 200_000
+    monkeypatch.setattr(lists, "_MOST_BYTES", 1 << 20)
+    sizes, iterate = [], parquet.ParquetFile.iter_batches
+
+    def counted(file: Any, batch_size: int) -> Any:
+        sizes.append(batch_size)
+        return iterate(file, batch_size)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
+    assert len(read_list(tmp_path / "a.parquet", "here").sizes[0]) == 500
+    assert sizes[0] * 100_000 <= 1 << 20
+    monkeypatch.setattr(lists, "_MOST_BYTES", 1000)
+    with pytest.raises(ValueError, match="bytes in a group of rows, more than 1,000"):
+        read_list(tmp_path / "a.parquet", "here")
+
+
 BROKEN = "order,l,w,h,qty\nA,2,3,4,1\nA,2,0,4,1\nB,2,3,x,1\nB,2,3,4,1.5\nC,5,5,5,1\n"
 
 
@@ -143,6 +179,7 @@ def test_misfits_decides_on_them(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         ("a.csv", b"l cm,w mm,h cm\n1,2,3\n", "want one unit for all sides; got columns l cm, w mm, h cm"),
         ("a.csv", b"l,w,h,unit\n1,2,3,cm\n1,2,3,mm\n", "want one unit for all rows; got cm, mm"),
         ("a.csv", b"l,w,h,unit\n1,2,3,ell\n", "line 2: unit must be one of mm, cm, m, in.*; got ell"),
+        ("a.csv", b"l,w,h,weight\n1,2,3,heavy\n", "line 2: weight must be a positive number, or nothing; got heavy"),
         ("a.csv", b"l,w,h,qty\n1,2,3,99999999999\n", "want at most 16,777,216 boxes; got more by line 2"),
         ("a.csv", b"l,w,h\n" + 2000 * b"1,", "got a file that fails with: more than"),
         ("a.csv", b"l,w,h\n1,2,3e9\n", "sizes must be at most 1e[+]09"),

@@ -24,6 +24,7 @@ COLUMNS = (*SIDES, "quantity", "weight", "order", "article", "unit")
 MOST_BOXES = 2**24
 _MOST_ROWS = 2**22
 _MOST_COLUMNS = 1024
+_MOST_BYTES = 2**28  # of the rows of a Parquet file that are read at a time
 # Words of a header by which a column is found, the first that the file has; single letters only as the whole header.
 _WORDS: dict[str, tuple[str, ...]] = {
     "length": ("length", "l", "länge", "laenge", "longueur", "largo", "lunghezza", "长", "长度", "尺寸 l", "x"),
@@ -92,13 +93,15 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
     faults, units, total = [], set(), 0
     for line, row in enumerate(rows, first):
         cells = {name: row[at] if at < len(row) else None for name, at in found.items()}
-        if all(cell in (None, "") for cell in row):
+        if not any(map(_text, row)):
             continue
         order = _text(cells.get("order")) or "all"
         own = by_header or (_text(cells["unit"]).casefold() if "unit" in cells else "")
         number, reason = _fault_free(cells, own)
         if reason:
             faults.append((line, order, reason))
+            continue
+        if number == 0:  # none of it was ordered
             continue
         units.add(own)
         total += number
@@ -107,8 +110,8 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
         label: dict[str, Any] = {"line": line}
         if article := _text(cells.get("article")):
             label["article"] = article
-        if (weight := _number(cells.get("weight"))) is not None:
-            label["weight/kg"] = weight * kilograms
+        if _text(cells.get("weight")):
+            label["weight/kg"] = (_number(cells["weight"]) or 0.0) * kilograms
         size = [_number(cells[side]) or 0.0 for side in SIDES]
         orders.setdefault(order, []).extend([(size, label)] * number)
     known, factor = _one_unit(units, unit, where)
@@ -133,8 +136,10 @@ def _fault_free(cells: Mapping[str, Any], unit: str) -> tuple[int, str]:
     if unit and unit not in LENGTHS:
         return 0, f"unit must be one of {', '.join(LENGTHS)}; got {unit}"
     number = _number(cells["quantity"]) if "quantity" in cells else 1.0
-    if number is None or number < 0 or number != int(number):
+    if number is None or not 0 <= number < math.inf or number % 1:
         return 0, f"quantity must be a whole number; got {_text(cells['quantity']) or 'nothing'}"
+    if _text(cells.get("weight")) and not 0 < (_number(cells["weight"]) or 0.0) < math.inf:
+        return 0, f"weight must be a positive number, or nothing; got {_text(cells['weight'])}"
     return int(number), ""
 
 
@@ -159,6 +164,7 @@ def _columns(header: Sequence[str], given: Mapping[str, str], where: str) -> dic
         if name in found:
             continue
         exact = [plain.index(word) for word in words if word in plain]
+        words = () if name == "unit" else words  # a unit price is none
         within = [
             at for word in words if len(word) > 1 for at, text in enumerate(plain) if re.search(rf"\b{word}\b", text)
         ]
@@ -183,6 +189,9 @@ def _unit_of(header: str, known: Mapping[str, float]) -> str:
 
 
 def _text(cell: Any) -> str:
+    """A cell as text; "" for an empty one, which Parquet may have as NaN."""
+    if isinstance(cell, float) and math.isnan(cell):
+        return ""
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
     return "" if cell is None else str(cell).strip()
@@ -257,7 +266,12 @@ def _parquet(path: Path) -> Iterator[list[Any]]:
         raise ModuleNotFoundError(f"BoxSequences: {path}: want {wanted}; got an install without it") from error
     file = parquet.ParquetFile(path)
     yield list(file.schema_arrow.names)
-    if file.metadata.num_rows > _MOST_ROWS or len(file.schema_arrow.names) > _MOST_COLUMNS:
-        raise ValueError(f"{file.metadata.num_rows:,} rows of {len(file.schema_arrow.names):,} columns")
-    for batch in file.iter_batches(batch_size=4096):
+    about = file.metadata
+    if about.num_rows > _MOST_ROWS or len(file.schema_arrow.names) > _MOST_COLUMNS:
+        raise ValueError(f"{about.num_rows:,} rows of {len(file.schema_arrow.names):,} columns")
+    # Every row may hold the longest text of its group, which stands in the file once.
+    longest = max((about.row_group(i).total_byte_size for i in range(about.num_row_groups)), default=0)
+    if longest > _MOST_BYTES:
+        raise ValueError(f"{longest:,} bytes in a group of rows, more than {_MOST_BYTES:,}")
+    for batch in file.iter_batches(batch_size=max(1, min(4096, _MOST_BYTES // max(1, longest)))):
         yield from (list(row.values()) for row in batch.to_pylist())
