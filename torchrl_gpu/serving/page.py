@@ -69,7 +69,7 @@ class PolicyPage:
 
 
 def _drawing(policy: InferencePolicy) -> tuple[Draw, bool]:
-    """How the observations of a policy are drawn, and whether that is all that it saw of them."""
+    """Function that draws a policy's observations, and whether it draws all that the policy saw."""
     space = policy.space
     if {"bin", "action_shape"} <= set(space.extras) and "box_heightmap" in policy.in_keys:
         return partial(_packing, space), False

@@ -1,4 +1,4 @@
-"""What robots see: frames, ranges, order, who is not there, and the distributions and streams of errors."""
+"""Observations of robots: frames, ranges, order, who is not there, and the distributions and streams of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream's viewers ask of its producer, and its instant replay, without sockets and without an encoder."""
+"""Requests of a stream's viewers to its producer, and its instant replay, without sockets and without an encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes as a frame; nothing is copied on the way to NumPy; JPEGs by OpenCV, decoded again."""
+"""Frames of every accepted form; nothing is copied on the way to NumPy; JPEGs by OpenCV, decoded again."""
 
 from __future__ import annotations
 

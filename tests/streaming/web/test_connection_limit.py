@@ -29,7 +29,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamServer]:
 
 
 async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """What comes until the server closes."""
+    """Bytes that come until the server closes."""
     said = b""
     with contextlib.suppress(ConnectionError):
         while piece := await reader.read(65_536):

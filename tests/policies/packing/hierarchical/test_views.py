@@ -1,4 +1,4 @@
-"""What the networks see: by hand on a small bin, and beside other definitions."""
+"""Observations of the networks: by hand on a small bin, and beside other definitions."""
 
 from __future__ import annotations
 
