@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, lists
+from torchrl_gpu.envs.packing.items.list_table import list_table, misfits
 from torchrl_gpu.envs.packing.items.lists import BoxList, read_list
 
 CASES = """PO Number,Pallet No,Material,Pick_quantity_cs,Length_cm,Width_cm,Height_cm,Vol/CS(dm3),Gross weight
@@ -79,6 +81,93 @@ def test_three_numbers_a_line_need_no_header(tmp_path: Path) -> None:
 def test_weights_are_kilograms(tmp_path: Path) -> None:
     found = read(tmp_path, "l,w,h,weight (lb)\n1,2,3,10\n1,2,3,\n")
     assert found.labels[0] == [{"line": 2, "weight/kg": pytest.approx(4.5359237)}, {"line": 3}]
+
+
+def test_what_a_box_may_bear_and_how_it_may_lie(tmp_path: Path) -> None:
+    header = "l,w,h,max stack height,Max load (lb),this side up,Fragile,weight,qty"
+    found = read(tmp_path, f"{header}\n1,2,3,9,10,x,no,4,2\n1,2,3,9,0,NEIN,true,,1\n1,2,3,9,,,,5,1\n")
+    assert found.sizes[0].tolist() == [[1, 2, 3]] * 4
+    assert found.max_loads[0] == pytest.approx([4.5359237, 4.5359237, 0, np.inf])
+    assert found.weights[0] == pytest.approx([4, 4, np.nan, 5], nan_ok=True)
+    assert found.upright[0].tolist() == [True, True, False, False]
+    assert found.fragile[0].tolist() == [False, False, True, False]
+    assert found.unread == ["max stack height"]
+
+
+@pytest.mark.parametrize(
+    ("header", "order"),
+    [
+        ("order date,order", "order"),
+        ("order date,order key", "order key"),
+        ("Order line,Order No", "Order No"),
+        ("order date,order status", None),
+        ("Bestelldatum,Auftragsnummer", "Auftragsnummer"),
+        ("customer order,order date", "customer order"),
+        ("order qty,pallet no", "pallet no"),
+    ],
+)
+def test_facts_about_an_order_are_not_its_name(header: str, order: str | None, tmp_path: Path) -> None:
+    assert read(tmp_path, f"{header},l,w,h\n1,2,3,4,5\n").columns.get("order") == order
+
+
+def test_orders_in_json_are_rows_too(tmp_path: Path) -> None:
+    def box(height: Any, **more: Any) -> dict[str, Any]:
+        return {"article": "jam", "length/mm": 600, "width/mm": 400, "height/mm": height, "weight/kg": 6.3, **more}
+
+    orders = {"7": {"item_sequence": {"1": box(220), "2": box(0)}}, "8": {"item_sequence": [box(50, fragile=True)]}}
+    found = read(tmp_path, json.dumps(orders), "a.json")
+    assert (found.orders, found.unit, found.names_unit) == (["7", "8"], "mm", True)
+    assert found.labels == [
+        [{"line": 1, "article": "jam", "weight/kg": 6.3}],
+        [{"line": 3, "article": "jam", "weight/kg": 6.3}],
+    ]
+    assert found.faults == [(2, "7", "height must be a positive number; got 0")]
+    assert found.fragile[1].tolist() == [True]
+    for broken in ("[[[1, 2, 3]]]", "{}", '{"7": {}}', '{"7": {"item_sequence": [1]}}', "[" * 100_000, "1"):
+        with pytest.raises(ValueError, match=r"^here: want a "):
+            read(tmp_path, broken, "a.json")
+
+
+def test_the_table_names_what_was_read_and_what_does_not_fit(tmp_path: Path) -> None:
+    text = "order,article,l/in,w/in,h/in,weight,[qty],upright,colour\n"
+    rows = [
+        "A,a,10,20,30,5,2,1,red",
+        "A,b,60,20,5,5,3,0,red",
+        "A,c,5,5,60,5,1,0,red",
+        "B,d,5,5,60,9,1,1,red",
+        "B,e,0,1,1",
+    ]
+    found = read(tmp_path, text + "\n".join([*rows, "B,f,1,1,1,80,1"]))
+    room = [1219.2, 1016, 1219.2]  # 48 × 40 × 48 in
+    assert misfits(found, room, most_weight=25) == [
+        (3, "A", "60 × 20 × 5 in does not fit 48 × 40 × 48, turned about z only"),
+        (4, "A", "5 × 5 × 60 in does not fit 48 × 40 × 48, turned about z only"),
+        (5, "B", "5 × 5 × 60 in does not fit 48 × 40 × 48, turned about z only"),
+        (7, "B", "weighs 80 kg, more than 25"),
+    ]
+    assert [line for line, *_ in misfits(found, [254, 762, 1524], tipped=True)] == []
+    assert [line for line, *_ in misfits(found, [1524, 762, 254], tipped=True)] == [2, 5]
+    shown = list_table(found, "a[b].csv", misfits(found, room))
+    told = dict(zip(*(list(column.cells) for column in shown.columns), strict=True))
+    assert (told["orders"], told["boxes"]) == ("2", "8 in 5 rows")
+    assert told["sides"] == "1 to 60 in, as the file says"
+    assert told["volume"] == f"{(2 * 6000 + 3 * 6000 + 2 * 1500 + 1) * 0.0254**3:.4g} m³"
+    assert told["weight"] == "119 kg, a box 5 to 80 kg"
+    assert told["this side up"] == "3 boxes"
+    assert told["quantity from"] == r"\[qty]"
+    assert told["not read"] == "colour"
+    assert list(shown.columns[1].cells)[-4:] == [
+        "line 3, order A: 60 × 20 × 5 in does not fit 48 × 40 × 48, turned about z only",
+        "line 4, order A: 5 × 5 × 60 in does not fit 48 × 40 × 48, turned about z only",
+        "line 5, order B: 5 × 5 × 60 in does not fit 48 × 40 × 48, turned about z only",
+        "line 6, order B: length must be a positive number; got 0",
+    ]
+
+
+def test_a_table_of_no_boxes_counts_its_faults(tmp_path: Path) -> None:
+    shown = list_table(read(tmp_path, "l,w,h\n" + "0,1,1\n" * 30), "a.csv")
+    assert list(shown.columns[1].cells)[:2] == ["0", "0 in 0 rows"]
+    assert list(shown.columns[1].cells)[-1] == "and 10 rows more"
 
 
 def test_columns_can_be_named(tmp_path: Path) -> None:
@@ -180,6 +269,8 @@ def test_misfits_decides_on_them(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         ("a.csv", b"l,w,h,unit\n1,2,3,cm\n1,2,3,mm\n", "want one unit for all rows; got cm, mm"),
         ("a.csv", b"l,w,h,unit\n1,2,3,ell\n", "line 2: unit must be one of mm, cm, m, in.*; got ell"),
         ("a.csv", b"l,w,h,weight\n1,2,3,heavy\n", "line 2: weight must be a positive number, or nothing; got heavy"),
+        ("a.csv", b"l,w,h,fragile\n1,2,3,maybe\n", "line 2: fragile must be yes or no; got maybe"),
+        ("a.csv", b"l,w,h,max load\n1,2,3,-1\n", "line 2: max_load must be a number of at least 0, or nothing; got -1"),
         ("a.csv", b"l,w,h,qty\n1,2,3,99999999999\n", "want at most 16,777,216 boxes; got more by line 2"),
         ("a.csv", b"l,w,h\n" + 2000 * b"1,", "got a file that fails with: more than"),
         ("a.csv", b"l,w,h\n1,2,3e9\n", "sizes must be at most 1e[+]09"),
@@ -199,8 +290,8 @@ def test_other_files_are_refused_in_a_line(name: str, content: bytes, message: s
 def test_a_file_that_unpacks_to_more_than_memory_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchrl_gpu.envs.packing.items.sequences.MOST_BYTES", 10_000)
-    monkeypatch.setattr(lists, "read_list", None)
+    monkeypatch.setattr("torchrl_gpu.envs.packing.items.lists.MOST_BYTES", 10_000)
+    monkeypatch.setattr(lists, "_excel", None)
     with zipfile.ZipFile(tmp_path / "a.xlsx", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("xl/worksheets/sheet1.xml", bytes(20_000))
     with pytest.raises(ValueError, match="20,000 bytes, more than 10,000"):

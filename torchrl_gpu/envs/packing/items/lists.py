@@ -1,12 +1,14 @@
-"""Lists of boxes in tables, one article a row: CSV, Excel and Parquet, as they come out of a warehouse's system."""
+"""Lists of boxes, one article a row: CSV, Excel, Parquet and orders in JSON, as warehouse systems write them."""
 
 from __future__ import annotations
 
 import csv
 import io
 import itertools
+import json
 import math
 import re
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,32 +22,42 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".xlsx", ".parquet")
 LENGTHS = {"mm": 1.0, "cm": 10.0, "m": 1000.0, "in": 25.4, "inch": 25.4, "inches": 25.4, "zoll": 25.4, "ft": 304.8}
 WEIGHTS = {"kg": 1.0, "g": 1e-3, "t": 1e3, "lb": 0.45359237, "lbs": 0.45359237}
 SIDES = ("length", "width", "height")
-COLUMNS = (*SIDES, "quantity", "weight", "order", "article", "unit")
+COLUMNS = (*SIDES, "quantity", "weight", "order", "article", "unit", "upright", "fragile", "max_load")
 MOST_BOXES = 2**24
+MOST_BYTES = 2**30  # of a file, unpacked
 _MOST_ROWS = 2**22
 _MOST_COLUMNS = 1024
 _MOST_BYTES = 2**28  # of the rows of a Parquet file that are read at a time
 # Words of a header by which a column is found, the first that the file has; single letters only as the whole header.
 _WORDS: dict[str, tuple[str, ...]] = {
+    "max_load": (
+        *("max load", "maximum load", "most load", "stack weight", "stacking weight", "max weight on top", "top load"),
+        *("load capacity", "traglast", "auflast", "stapellast", "charge max", "carga máxima", "承重"),
+    ),
+    "fragile": (
+        *("fragile", "zerbrechlich", "fragil", "frágil", "易碎", "non stackable", "not stackable", "nicht stapelbar"),
+        "non gerbable",
+    ),
+    "upright": (
+        *("this side up", "side up", "this way up", "upright", "do not tip", "nicht kippen"),
+        *("向上", "此面向上"),
+    ),
     "length": ("length", "l", "länge", "laenge", "longueur", "largo", "lunghezza", "长", "长度", "尺寸 l", "x"),
     "width": ("width", "w", "breite", "b", "largeur", "ancho", "larghezza", "宽", "宽度", "尺寸 w", "y"),
     "height": ("height", "h", "höhe", "hoehe", "hauteur", "alto", "altezza", "高", "高度", "尺寸 h", "z"),
     "quantity": ("quantity", "qty", "copies", "count", "pieces", "pcs", "menge", "anzahl", "stück", "数量"),
     "weight": ("gross weight", "weight", "mass", "gewicht", "masse", "poids", "peso", "重量"),
     "order": (
-        "order",
-        "po number",
-        "order number",
-        "auftrag",
-        "bestellung",
-        "commande",
-        "pallet",
-        "palette",
-        "pallet no",
+        *("order", "po number", "order number", "order no", "order id", "auftrag", "auftragsnummer", "bestellung"),
+        *("bestellnummer", "commande", "pedido", "ordine", "订单", "订单号", "pallet", "palette", "pallet no"),
     ),
     "article": ("article", "sku", "material", "item", "product", "artikel", "article number", "商品code", "id", "name"),
     "unit": ("unit", "einheit", "单位"),
 }
+# Words beside "order" that make it a fact about one.
+_NO_ORDER = re.compile(r"\b(date|datum|data|fecha|time|line|position|pos|status|type|value|total|volume|price)\b")
+_YES = ("yes", "y", "true", "1", "x", "ja", "j", "wahr", "oui", "o", "vrai", "si", "sí", "sì", "s", "是", "✓")
+_NO = ("", "no", "n", "false", "0", "-", "nein", "falsch", "non", "faux", "否")
 _UNIT = re.compile(rf"(?:[\s_/]|[(\[（])\s*({'|'.join([*LENGTHS, *WEIGHTS])})\s*[)\]）]?\s*$")
 
 
@@ -54,8 +66,13 @@ class BoxList(NamedTuple):
 
     orders: list[str]
     sizes: list[np.ndarray]  # (boxes, 3) float64 of each order, in `unit`
+    weights: list[np.ndarray]  # (boxes,) float64, kilograms; NaN where none is listed
+    max_loads: list[np.ndarray]  # (boxes,) float64, kilograms that may lie on a box; inf where none is listed
+    upright: list[np.ndarray]  # (boxes,) bool, mask of those that may not be tipped: "this side up"
+    fragile: list[np.ndarray]  # (boxes,) bool, mask of those on which nothing may lie
     labels: list[list[dict[str, Any]]]  # of each box: its "line" in the file, and "article" and "weight/kg" if listed
     unit: str  # "cells", "m", "cm" or "mm"
+    own_unit: str  # that of the file, which may also be inches or feet
     names_unit: bool  # whether the file says it
     columns: dict[str, str]  # header of each column that was read, by what it is
     unread: list[str]  # other headers
@@ -63,23 +80,25 @@ class BoxList(NamedTuple):
 
 
 def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str, str] | None = None) -> BoxList:
-    """Boxes of a `.csv`, `.tsv`, `.txt`, `.xlsx` (its first sheet) or `.parquet` file.
+    """Boxes of a `.csv`, `.tsv`, `.txt`, `.xlsx` (its first sheet), `.parquet` or `.json` file.
 
     Args:
         path: The file. Its columns are found by the words of the field in several languages; a file of three numbers a
-            line needs no header.
+            line needs no header. JSON holds orders, {order: {"item_sequence": {place: {"length/mm", …}}}}, whose keys
+            are the columns and whose boxes are counted as lines, from 1.
         where: Begins the messages of errors.
         unit: Of sides whose unit stands neither in the header (`Length_cm`) nor in a column of units; inches and feet,
             which a file may have, become millimetres.
         columns: Headers by what they are, one of `COLUMNS`, where the words do not find them.
 
     Raises:
+        FileNotFoundError: There is no such file.
         ValueError: The file has no column for a side, or two units, or is too large.
         ModuleNotFoundError: The library for the file is not installed.
     """
     rows = _rows(path, where)
     header = [("" if cell is None else str(cell).strip()) for cell in next(rows, [])]
-    first = 2
+    first = 1 if path.suffix.lower() == ".json" else 2
     if len(header) == 3 and all(_number(cell) is not None for cell in header):
         rows, header, first = itertools.chain([header], rows), list(SIDES), 1
     found = _columns(header, columns or {}, where)
@@ -88,8 +107,8 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
         given = ", ".join(header[found[side]] for side in SIDES)
         raise ValueError(f"{where}: want one unit for all sides; got columns {given}")
     by_header = sides[0]
-    kilograms = WEIGHTS[(_unit_of(header[found["weight"]], WEIGHTS) if "weight" in found else "") or "kg"]
-    orders: dict[str, list[tuple[list[float], dict[str, Any]]]] = {}
+    per_kg = {name: WEIGHTS[_unit_of(header[found[name]], WEIGHTS) or "kg"] for name in _KILOGRAMS if name in found}
+    orders: dict[str, list[tuple[int, list[float], dict[str, Any]]]] = {}
     faults, units, total = [], set(), 0
     for line, row in enumerate(rows, first):
         cells = {name: row[at] if at < len(row) else None for name, at in found.items()}
@@ -110,21 +129,34 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
         label: dict[str, Any] = {"line": line}
         if article := _text(cells.get("article")):
             label["article"] = article
-        if _text(cells.get("weight")):
-            label["weight/kg"] = (_number(cells["weight"]) or 0.0) * kilograms
-        size = [_number(cells[side]) or 0.0 for side in SIDES]
-        orders.setdefault(order, []).extend([(size, label)] * number)
-    known, factor = _one_unit(units, unit, where)
+        masses = {name: (_number(cells[name]) or 0.0) * per_kg[name] for name in per_kg if _text(cells[name])}
+        if "weight" in masses:
+            label["weight/kg"] = masses["weight"]
+        numbers = [_number(cells[side]) or 0.0 for side in SIDES]
+        numbers += [masses.get(name, none) for name, none in _KILOGRAMS.items()]
+        numbers += [float(_flag(cells.get(name)) or 0) for name in _FLAGS]
+        orders.setdefault(order, []).append((number, numbers, label))
+    known, factor, own_unit = _one_unit(units, unit, where)
+    boxes = [np.repeat([row[1] for row in each], [row[0] for row in each], 0) for each in orders.values()]
     return BoxList(
-        list(orders),
-        [np.array([size for size, _ in boxes]) * factor for boxes in orders.values()],
-        [[label for _, label in boxes] for boxes in orders.values()],
-        known,
-        bool(units - {""}),
-        {name: header[at] for name, at in found.items()},
-        [name for at, name in enumerate(header) if at not in found.values() and name],
-        faults,
+        orders=list(orders),
+        sizes=[each[:, :3] * factor for each in boxes],
+        weights=[each[:, 3] for each in boxes],
+        max_loads=[each[:, 4] for each in boxes],
+        upright=[each[:, 5] > 0 for each in boxes],
+        fragile=[each[:, 6] > 0 for each in boxes],
+        labels=[[label for number, _, label in rows for _ in range(number)] for rows in orders.values()],
+        unit=known,
+        own_unit=own_unit,
+        names_unit=bool(units - {""}),
+        columns={name: header[at] for name, at in found.items()},
+        unread=[name for at, name in enumerate(header) if at not in found.values() and name],
+        faults=faults,
     )
+
+
+_KILOGRAMS = {"weight": math.nan, "max_load": math.inf}  # and what they are where they are not listed
+_FLAGS = ("upright", "fragile")
 
 
 def _fault_free(cells: Mapping[str, Any], unit: str) -> tuple[int, str]:
@@ -140,16 +172,28 @@ def _fault_free(cells: Mapping[str, Any], unit: str) -> tuple[int, str]:
         return 0, f"quantity must be a whole number; got {_text(cells['quantity']) or 'nothing'}"
     if _text(cells.get("weight")) and not 0 < (_number(cells["weight"]) or 0.0) < math.inf:
         return 0, f"weight must be a positive number, or nothing; got {_text(cells['weight'])}"
+    load = _number(cells.get("max_load"))
+    if _text(cells.get("max_load")) and (load is None or not 0 <= load < math.inf):
+        return 0, f"max_load must be a number of at least 0, or nothing; got {_text(cells['max_load'])}"
+    for name in _FLAGS:
+        if _flag(cells.get(name)) is None:
+            return 0, f"{name} must be yes or no; got {_text(cells[name])}"
     return int(number), ""
 
 
-def _one_unit(units: set[str], given: str, where: str) -> tuple[str, float]:
-    """The unit of a list, and what its numbers are multiplied by."""
+def _flag(cell: Any) -> bool | None:
+    """Yes or no in several languages, no for an empty cell; None for anything else."""
+    text = _text(cell).casefold()
+    return True if text in _YES else False if text in _NO else None
+
+
+def _one_unit(units: set[str], given: str, where: str) -> tuple[str, float, str]:
+    """The unit of a list, what its numbers are multiplied by, and the unit of the file."""
     named = units - {""}
     if len(named) > 1 or (named and "" in units):
         raise ValueError(f"{where}: want one unit for all rows; got {', '.join(sorted(units))}")
     unit = named.pop() if named else given
-    return (unit, 1.0) if unit in ("cells", "m", "cm", "mm") else ("mm", LENGTHS[unit])
+    return (unit, 1.0, unit) if unit in ("cells", "m", "cm", "mm") else ("mm", LENGTHS[unit], unit)
 
 
 def _columns(header: Sequence[str], given: Mapping[str, str], where: str) -> dict[str, int]:
@@ -164,10 +208,9 @@ def _columns(header: Sequence[str], given: Mapping[str, str], where: str) -> dic
         if name in found:
             continue
         exact = [plain.index(word) for word in words if word in plain]
-        words = () if name == "unit" else words  # a unit price is none
-        within = [
-            at for word in words if len(word) > 1 for at, text in enumerate(plain) if re.search(rf"\b{word}\b", text)
-        ]
+        longer = [word for word in words if len(word) > 1 and name != "unit"]  # a unit price is none
+        texts = [text if name != "order" or not _NO_ORDER.search(text) else "" for text in plain]
+        within = [at for word in longer for at, text in enumerate(texts) if re.search(rf"\b{word}\b", text)]
         free = [at for at in [*exact, *within] if at not in found.values()]
         if free:
             found[name] = free[0]
@@ -214,8 +257,11 @@ def _number(cell: Any) -> float | None:
 
 
 def _rows(path: Path, where: str) -> Iterator[list[Any]]:
-    read = {".xlsx": _excel, ".parquet": _parquet}.get(path.suffix.lower(), _text_rows)
+    read = {".xlsx": _excel, ".parquet": _parquet, ".json": _json_rows}.get(path.suffix.lower(), _text_rows)
+    if not path.is_file():
+        raise FileNotFoundError(f"{where}: want a list of boxes; there is none")
     try:
+        check_size(path)
         for number, row in enumerate(read(path)):
             if number >= _MOST_ROWS or len(row) > _MOST_COLUMNS:
                 raise ValueError(f"more than {_MOST_ROWS:,} rows of {_MOST_COLUMNS:,} columns, by line {number + 1}")
@@ -225,6 +271,30 @@ def _rows(path: Path, where: str) -> Iterator[list[Any]]:
     except Exception as error:  # whatever a broken or foreign file makes a reader raise
         reason = str(error).strip().split("\n")[0][:160] or type(error).__name__
         raise ValueError(f"{where}: want a table of boxes; got a file that fails with: {reason}") from error
+
+
+def check_size(path: Path) -> None:
+    """Raises ValueError where a file is too large, zipped ones unpacked."""
+    size = path.stat().st_size
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            size = max(size, sum(info.file_size for info in archive.infolist()))
+    if size > MOST_BYTES:
+        raise ValueError(f"{size:,} bytes, more than {MOST_BYTES:,}")
+
+
+def _json_rows(path: Path) -> Iterator[list[Any]]:
+    raw = json.loads(path.read_bytes())
+    orders = list(raw.values()) if isinstance(raw, dict) else [raw]
+    if not all(isinstance(each, dict) and "item_sequence" in each for each in orders):
+        raise ValueError('no orders, {order: {"item_sequence": {place: {"length/mm": …}}}}')
+    rows = []
+    for name, order in raw.items():
+        items = order["item_sequence"]
+        rows += [{"order": name} | item for item in (items.values() if isinstance(items, dict) else items)]
+    header = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
+    yield header
+    yield from ([row.get(name) for name in header] for row in rows)
 
 
 def _text_rows(path: Path) -> Iterator[list[Any]]:

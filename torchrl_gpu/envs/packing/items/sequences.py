@@ -35,7 +35,6 @@ _LOG = logging.getLogger(__name__)
 SEQUENCE_UNITS = ("cells", *UNITS)
 NAMES = ("id", "name", "sku", "article")  # keys of a box in an order that plans record
 MISFITS = ("refuse", "skip_boxes", "skip_orders")
-MOST_BYTES = 2**30  # of a file, unpacked
 MOST_NUMBERS = 2**27  # of all episodes
 MOST_SIZE = 1e9  # of a side, in any unit
 
@@ -93,12 +92,6 @@ class BoxSequences(ItemSource):
 
     def _listed(self, unit: str) -> tuple[list[str], list[np.ndarray], list[list[dict[str, Any]]], str]:
         """Orders of a list of boxes, without its rows that give none."""
-        if not self.path.is_file():
-            raise FileNotFoundError(f"{self._where}: want a list of boxes; there is none")
-        try:
-            _check_size(self.path)
-        except (ValueError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{self._where}: {error}") from error
         read = lists.read_list(self.path, self._where, unit, self.columns)
         self.names_unit = read.names_unit
         if read.faults:
@@ -237,22 +230,13 @@ def _load(path: Path, where: str) -> Any:
     try:
         with path.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on what is odd about a file that is refused anyway
-            _check_size(path)
+            lists.check_size(path)
             return _READERS[suffix](file)
     except Exception as error:  # whatever a broken or foreign file makes a reader raise
         reason = re.split(r"\.\s|\n", str(error).strip())[0][:100] or type(error).__name__
         raise ValueError(
             f"{where}: want numbers only, no pickled objects; got a file that fails with: {reason}"
         ) from error
-
-
-def _check_size(path: Path) -> None:
-    size = path.stat().st_size
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            size = max(size, sum(info.file_size for info in archive.infolist()))
-    if size > MOST_BYTES:
-        raise ValueError(f"{size:,} bytes, more than {MOST_BYTES:,}")
 
 
 def _read_tensor(file: BinaryIO) -> Any:
