@@ -1,0 +1,125 @@
+"""Places of boxes on open pallets, by hand and by laws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchrl_gpu.palletizing.packer import Boxes, Packer, Pallet
+
+CUBE = Pallet(4.0, 4.0, 4.0, cell=1.0)
+
+
+def sequence(packer: Packer, boxes: Boxes) -> list[tuple[int, list[float], list[float]]]:
+    """Pallet, corner and sides of boxes of one row that come one at a time."""
+    goods, state, found = packer.goods(boxes), packer.empty(1), []
+    for box in range(len(boxes.sizes)):
+        choice = packer.choose(state, goods, torch.tensor([[box]]))
+        corner, sides = packer.corner(choice, goods)
+        found.append((int(choice.number), corner[0].tolist(), sides[0].tolist()))
+        state = packer.place(state, goods, choice)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["hm", "dbl", "lsah", "first-fit", "orders"])
+def test_eight_cubes_fill_a_cube_and_the_next_opens_another(policy: str) -> None:
+    packer = Packer(CUBE, policy=policy, device="cpu")
+    found = sequence(packer, Boxes.of([[2.0, 2.0, 2.0]] * 10))
+    assert [number for number, _, _ in found] == [0] * 8 + [1] * 2
+    assert len({tuple(corner) for _, corner, _ in found[:8]}) == 8
+    assert found[8][1] == [0.0, 0.0, 0.0]
+
+
+def test_every_fault_of_a_box_has_its_reason() -> None:
+    sizes = [[2.0, 2.0, 2.0], [5.0, 1.0, 1.0], [1.0, 1.0, 5.0], [4.0, 4.0, 4.0], [2.0, 2.0, 2.0]]
+    goods = Packer(Pallet(4.0, 4.0, 4.0, weight=9.0, cell=1.0), device="cpu").goods(
+        Boxes.of(sizes, weights=[9.0, 1.0, 1.0, 1.0, 10.0])
+    )
+    assert [bool(reason) for reason in goods.reasons] == [False, True, True, False, True]
+    assert ["longer" in goods.reasons[1], "higher" in goods.reasons[2], "heavier" in goods.reasons[4]] == [True] * 3
+
+
+def test_a_box_lies_down_unless_it_must_stay_upright() -> None:
+    packer = Packer(Pallet(4.0, 4.0, 2.0, cell=1.0), turns="axis", device="cpu")
+    goods = packer.goods(Boxes.of([[1.0, 1.0, 4.0]] * 2, upright=[True, False]))
+    assert [bool(reason) for reason in goods.reasons] == [True, False]
+    choice = packer.choose(packer.empty(1), goods, torch.tensor([[1]]))
+    assert sorted(packer.corner(choice, goods)[1][0, :2].tolist()) == [1.0, 4.0]
+
+
+def test_weight_opens_a_pallet_before_room_does() -> None:
+    packer = Packer(Pallet(4.0, 4.0, 4.0, weight=5.0, cell=1.0), device="cpu")
+    found = sequence(packer, Boxes.of([[1.0, 1.0, 1.0]] * 5, weights=[2.0] * 5))
+    assert [number for number, _, _ in found] == [0, 0, 1, 1, 2]
+
+
+def test_nothing_is_put_on_fragile_goods() -> None:
+    packer = Packer(Pallet(2.0, 2.0, 9.0, cell=1.0), device="cpu")
+    found = sequence(packer, Boxes.of([[2.0, 2.0, 1.0]] * 3, fragile=[False, True, False]))
+    assert [(number, corner[2]) for number, corner, _ in found] == [(0, 0.0), (0, 1.0), (1, 0.0)]
+
+
+def test_open_pallets_are_chosen_by_what_stays_hollow() -> None:
+    # The second box would cover a hollow on the first pallet, whose one low cell the third one fills.
+    packer = Packer(Pallet(2.0, 2.0, 2.0, cell=1.0), open_pallets=2, stability="none", device="cpu")
+    found = sequence(packer, Boxes.of([[2.0, 1.0, 1.0], [2.0, 2.0, 1.5], [2.0, 2.0, 0.5], [2.0, 1.0, 1.0]]))
+    assert [number for number, _, _ in found] == [0, 1, 1, 0]
+
+
+def test_the_fullest_pallet_is_closed_for_a_new_one() -> None:
+    packer = Packer(Pallet(2.0, 2.0, 2.0, cell=1.0), open_pallets=2, device="cpu")
+    boxes = Boxes.of([[2.0, 2.0, 1.5], [2.0, 2.0, 1.8], [2.0, 2.0, 1.0], [2.0, 2.0, 0.5]])
+    found = sequence(packer, boxes)  # the third closes the second, fuller one: the first takes the last box
+    assert [number for number, _, _ in found] == [0, 1, 2, 0]
+
+
+def test_boxes_keep_their_gap_and_stick_out_no_further_than_they_may() -> None:
+    packer = Packer(Pallet(0.4, 0.4, 1.0, gap=0.02, overhang=0.1, cell=0.01), policy="dbl", device="cpu")
+    found = sequence(packer, Boxes.of([[0.29, 0.29, 0.2]] * 5))
+    corners = [corner for _, corner, _ in found]
+    assert [number for number, _, _ in found] == [0] * 5
+    assert all(-0.1 - 1e-9 <= at <= 0.5 - 0.29 + 1e-9 for corner in corners for at in corner[:2])
+    assert min(min(corner[:2]) for corner in corners) < 0
+    assert [corner[2] for corner in corners[:4]] == [0.0] * 4
+    apart = [max(abs(a - b) for a, b in zip(corners[0][:2], each[:2], strict=True)) for each in corners[1:4]]
+    assert min(apart) >= 0.29 + 0.02 - 1e-9
+
+
+def test_a_box_beside_the_pallet_has_no_floor() -> None:
+    packer = Packer(Pallet(0.2, 0.2, 1.0, overhang=0.2, cell=0.01), stability="none", device="cpu")
+    found = sequence(packer, Boxes.of([[0.1, 0.1, 0.1]] * 4))
+    assert all(-0.1 < at < 0.2 for number, corner, _ in found for at in corner[:2])
+
+
+def test_rows_are_packed_as_each_would_be_alone() -> None:
+    torch.manual_seed(0)
+    packer = Packer(Pallet(8.0, 6.0, 8.0, cell=1.0), open_pallets=2, device="cpu")
+    boxes = Boxes.of(torch.randint(1, 5, (60, 3)).double())
+    goods, offers = packer.goods(boxes), torch.arange(60).view(3, 20)
+
+    def packed(rows: list[int]) -> list[list[int]]:
+        state, seen = packer.empty(len(rows)), []
+        for step in range(18):
+            offered = offers[rows][:, step : step + 3]
+            choice = packer.choose(state, goods, offered)
+            state = packer.place(state, goods, choice)
+            seen.append(torch.stack([choice.box, choice.number, choice.x, choice.y], 1))
+        return torch.stack(seen, 1).tolist()
+
+    assert packed([0, 1, 2]) == [each for row in range(3) for each in packed([row])]
+
+
+def test_a_measured_pile_is_packed_on() -> None:
+    packer = Packer(CUBE, device="cpu")
+    goods = packer.goods(Boxes.of([[2.0, 2.0, 2.0]] * 2))
+    state = packer.place(packer.empty(1), goods, packer.choose(packer.empty(1), goods, torch.tensor([[0]])))
+    state = packer.measured(state, 0, 0, torch.full((4, 4), 1.5))
+    choice = packer.choose(state, goods, torch.tensor([[1]]))
+    assert float(choice.z) == 1.5
+    with pytest.raises(ValueError, match="heightmap"):
+        packer.measured(state, 0, 0, torch.zeros(3, 4))
+
+
+def test_pallets_of_too_many_cells_are_refused() -> None:
+    with pytest.raises(ValueError, match="cells"):
+        Packer(Pallet(1.2, 0.8, 1.5, cell=1e-4), device="cpu")

@@ -1,0 +1,1 @@
+"""Orders of boxes onto pallets: `packer` decides where each box goes, on whichever open pallet."""

@@ -1,0 +1,421 @@
+"""`Packer`: rows of open pallets, and where the next box of each row goes; batched over rows and pallets.
+
+A row is an order, or a cell that palletises. Each has M open pallets of one size, and K boxes to choose from at a time:
+
+    pallet = Pallet(1.2, 0.8, height=1.5, cell=0.01)          # metres, kilograms
+    packer = Packer(pallet, open_pallets=2, stability="support", policy="hm")
+    goods = packer.goods(Boxes.of(sizes, weights=weights))    # sizes (B, 3) metres; goods.reasons says what cannot go
+    state = packer.empty(rows=1)
+    choice = packer.choose(state, goods, offered)             # offered (R, K) int64: numbers of boxes, −1 for none
+    where = packer.corner(choice, goods)                      # (R, 3) metres from the pallet's corner, and the sides
+    state = packer.place(state, goods, choice)                # a new state: whoever keeps the old one can undo
+
+`choose` takes the legal placement that the policy prefers on each open pallet, and of these the one that leaves the
+least hollow below it. Where nothing that is offered fits an open pallet it opens another (`choice.fresh`), in place of
+the fullest one where M are open: that one is closed. Every box of which `goods.reasons` is empty fits a fresh pallet,
+so that every choice of such a box places it. States and goods are independent: a session may make new goods for each
+request. `state.heightmap` may be replaced by a measured one (`packer.measured`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from torchrl_gpu.device import get_device
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import RandomBoxes
+from torchrl_gpu.envs.packing.kernels import get_kernels
+from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.envs.packing.types import MOST_CELLS, Bin, Catalogue, Placement
+from torchrl_gpu.policies.packing.heuristics import BASELINES, VolumeSorted
+from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
+from torchrl_gpu.policies.packing.placements import placed_at
+from torchrl_gpu.policies.packing.pretrained import PackingPolicy
+from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.system import arguments
+
+DECK_M = 0.02  # of a pallet that boxes may stick out of, above the empty space around it
+HEURISTICS = tuple(name for name in BASELINES if name not in ("random", "bph", "br", "macs"))
+MOST_FLOOR = 2**20  # cells of a pallet
+_CHUNK = 2**26  # elements of the maps of all placements that are made at once
+
+
+@dataclass(frozen=True)
+class Pallet:
+    """A pallet, what may be loaded on it, and the cells that its floor is divided into.
+
+    Args:
+        length, width: Metres.
+        height: Most height of the load, metres.
+        weight: Most weight of the load, kilograms.
+        gap: Free room between neighbouring boxes, metres.
+        overhang: What boxes may stick out over each edge, metres.
+        cell: Side of a cell, metres.
+    """
+
+    length: float
+    width: float
+    height: float
+    weight: float = math.inf
+    gap: float = 0.0
+    overhang: float = 0.0
+    cell: float = 0.01
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Cells along length and width, those of the overhang too."""
+        more = 2 * self.overhang + self.gap  # there is no neighbour beyond the last box
+        length, width = ((side + more) / self.cell for side in (self.length, self.width))
+        return math.floor(length + 1e-6), math.floor(width + 1e-6)
+
+    @property
+    def deck(self) -> float:
+        """Height of the pallet's top above what the heightmap begins at: 0 where nothing may stick out."""
+        return DECK_M if self.overhang > 0 else 0.0
+
+    @property
+    def origin(self) -> tuple[float, float]:
+        """Corner of the first cell, metres from the corner of the pallet."""
+        x, y = self.cells
+        return (self.length - x * self.cell) / 2, (self.width - y * self.cell) / 2
+
+    @property
+    def volume(self) -> float:
+        """Room for the load, cubic metres, without what may stick out."""
+        return self.length * self.width * self.height
+
+    def bin(self, stability: str, step: int = 1) -> Bin:
+        """The bin of the heightmap."""
+        x, y = self.cells
+        if not 1 <= min(x, y) <= max(x, y) <= MOST_CELLS or x * y > MOST_FLOOR:
+            wanted = f"cells such that a pallet has from 1 to {MOST_FLOOR:,}, at most {MOST_CELLS:,} a side"
+            raise ValueError(f"Pallet: want {wanted}; got {x:,} × {y:,} of {self.cell:g} m")
+        return Bin((x * self.cell, y * self.cell, self.height + self.deck), (x, y), step, stability)
+
+    def floor(self, device: torch.device) -> Tensor:
+        """Heightmap of the empty pallet, (X, Y) float32, metres: `deck` over the pallet, 0 beside it."""
+        over = []
+        for cells, side, first in zip(self.cells, (self.length, self.width), self.origin, strict=True):
+            middle = (torch.arange(cells, device=device, dtype=torch.float32) + 0.5) * self.cell + first
+            over.append((middle >= 0) & (middle <= side))
+        return torch.where(over[0][:, None] & over[1], self.deck, 0.0).float()
+
+
+class Boxes(NamedTuple):
+    """Boxes, B of them."""
+
+    sizes: Tensor  # (B, 3) float64, length, width and height as they are listed, metres
+    weights: Tensor  # (B,) float64, kilograms; 0 where it is not known
+    upright: Tensor  # (B,) bool, whether the third side must stay vertical
+    fragile: Tensor  # (B,) bool, whether nothing may be put on top
+
+    @staticmethod
+    def of(
+        sizes: Any, weights: Any = None, upright: bool | Sequence[bool] = True, fragile: bool | Sequence[bool] = False
+    ) -> Boxes:
+        """Boxes of numbers; a flag may stand for all of them."""
+        size = torch.as_tensor(sizes, dtype=torch.float64, device="cpu").reshape(-1, 3)
+        weight = (
+            torch.zeros_like(size[:, 0])
+            if weights is None
+            else torch.as_tensor(weights, dtype=torch.float64, device="cpu")
+        )
+        flags = (torch.as_tensor(each, dtype=torch.bool, device="cpu").expand(len(size)) for each in (upright, fragile))
+        return Boxes(size, weight, *flags)
+
+
+class Goods(NamedTuple):
+    """Boxes prepared for a packer: equal ones are one row of the catalogue."""
+
+    boxes: Boxes
+    catalogue: Catalogue
+    row: Tensor  # (B,) int64, of each box in the catalogue
+    turns: Tensor  # (M, O) bool, orientations that each row may have
+    first: Tensor  # (M,) int64, action of each row on an empty pallet; −1 where there is none
+    weight: Tensor  # (B,) float32, kilograms
+    fragile: Tensor  # (B,) bool
+    reasons: list[str]  # of each box, why it cannot be placed on an empty pallet; "" where it can
+
+
+class Pallets(NamedTuple):
+    """Open pallets of R rows, M each."""
+
+    heightmap: Tensor  # (R, M, X, Y) float32, metres
+    number: Tensor  # (R, M) int64, of the pallet in its row, counted from 0; −1 where none is open
+    weight: Tensor  # (R, M) float32, kilograms
+    volume: Tensor  # (R, M) float32, cubic metres of boxes
+    opened: Tensor  # (R,) int64, pallets so far
+
+
+class Choice(NamedTuple):
+    """One placement of each row, (R,) each."""
+
+    box: Tensor  # int64, number of the box; −1 where none was offered
+    offer: Tensor  # int64, its place among those offered
+    slot: Tensor  # int64, which of the M pallets
+    number: Tensor  # int64, that pallet's number in its row
+    fresh: Tensor  # bool, whether it is a new one, which stands where `slot` was
+    turn: Tensor  # int64, orientation
+    x: Tensor  # int64, first cell
+    y: Tensor  # int64
+    z: Tensor  # float32, base above the pallet, metres
+
+
+class Packer:
+    """Chooses pallet, box, turn and place, and carries the choice out.
+
+    Args:
+        pallet: Of every row.
+        open_pallets: M, pallets of a row that are open at a time.
+        turns: Orientations, "fixed", "yaw" or "axis": boxes that must stay upright take none but turns about the
+            vertical.
+        stability: Rule for legal placements, one of `STABILITY_RULES`.
+        policy: One of `HEURISTICS`, a policy that comes with the package, or the path of a file of one.
+        step: Cells between neighbouring places.
+        device: As in `get_device`.
+
+    Raises:
+        ValueError, FileNotFoundError: There is no such rule or policy, or the pallet has too many cells.
+    """
+
+    def __init__(
+        self,
+        pallet: Pallet,
+        *,
+        open_pallets: int = 1,
+        turns: str = "yaw",
+        stability: str = "support",
+        policy: str = "hm",
+        step: int = 1,
+        device: str | torch.device = "auto",
+    ) -> None:
+        self.pallet, self.device = pallet, get_device(device)
+        self.open_pallets = arguments.whole("Packer", "open_pallets", open_pallets, 1, 64)
+        self.turns = arguments.choice("Packer", "turns", turns, ("fixed", "yaw", "axis"))
+        self.bin, self.kernels = pallet.bin(stability, step), get_kernels("auto", self.device)
+        self.floor = pallet.floor(self.device)
+        self.rotations = torch.from_numpy(abs(orientation_set(self.turns, boxes=True)).round())  # (O, 3, 3)
+        self.policy = policy
+        self.learned = None if policy in BASELINES else self._learned(policy)
+        if self.learned is None:
+            arguments.choice("Packer", "policy", policy, HEURISTICS)
+
+    def _learned(self, name: str) -> PackingPolicy:
+        env = PackingEnv(
+            1,
+            bin_size=self.bin.size,
+            resolution=self.bin.cells,
+            grid_step=self.bin.step,
+            items=RandomBoxes(1, 1),  # any: the space has nothing of them
+            orientations=self.turns,
+            stability=self.bin.stability,
+            include=("z_map",),
+            device=self.device,
+        )
+        return PackingPolicy.from_pretrained(name, self.device, space=AgentSpace.of(env))
+
+    # -- boxes ------------------------------------------------------------------------------------------------------
+
+    def goods(self, boxes: Boxes) -> Goods:
+        """Boxes prepared for `choose`, on the packer's device; reads the device back for `reasons`."""
+        kinds = torch.cat([boxes.sizes, boxes.upright[:, None], boxes.fragile[:, None]], 1)
+        known, row = kinds.unique(dim=0, return_inverse=True)
+        turned = torch.einsum("oij,mj->moi", self.rotations, known[:, :3])  # (M, O, 3) metres
+        extent = ((turned[..., :2] + self.pallet.gap) / self.pallet.cell - 1e-6).ceil()
+        over = max(self.bin.cells) + 1  # a larger box fits nowhere anyway
+        sizes = torch.cat([extent.clamp(1, over), turned[..., 2:].float().double()], -1)
+        volume = known[:, :3].prod(1)
+        catalogue = Catalogue.of_boxes(sizes, volume).to(self.device)
+        vertical = (self.rotations[:, 2, 2] > 0.5)[None]  # (1, O), the third side stays vertical
+        turns = (vertical | (known[:, 3:4] < 0.5)).to(self.device)
+        row, weight = row.to(self.device), boxes.weights.float().to(self.device)
+        fragile = boxes.fragile.to(self.device)
+        goods = Goods(boxes, catalogue, row, turns, row, weight, fragile, [])
+        first = self._first(goods)
+        reasons = self._reasons(boxes, turned.amin(1)[:, 2], first.cpu() >= 0, goods.row.cpu())
+        return goods._replace(first=first, reasons=reasons)
+
+    def _first(self, goods: Goods) -> Tensor:
+        """Action of each catalogue row on an empty pallet, (M,) int64; −1 where none is legal."""
+        found, room = [], goods.catalogue.num_orientations * self.floor.numel()
+        for rows in torch.arange(len(goods.turns), device=self.device).split(max(1, _CHUNK // room)):
+            item = rows[:, None]
+            z_map, legal = self._maps(self.floor.expand(len(rows), -1, -1), goods, item)
+            action = self._action(self.floor.expand(len(rows), -1, -1), goods, item, z_map, legal)
+            found.append(torch.where(legal.flatten(1).any(1), action, -1))
+        return torch.cat(found)
+
+    def _reasons(self, boxes: Boxes, least: Tensor, fits: Tensor, row: Tensor) -> list[str]:
+        p = self.pallet
+        long, short = sorted((p.length + 2 * p.overhang, p.width + 2 * p.overhang), reverse=True)
+        heavy = (boxes.weights > p.weight).tolist()
+        high = (least[row] > p.height + 1e-9).tolist()
+        sides = boxes.sizes.sort(1, descending=True).values.tolist()
+        reasons = []
+        for i, placed in enumerate(fits[row].tolist()):
+            reason = ""
+            if heavy[i]:
+                reason = "heavier than a pallet may carry"
+            elif not placed and high[i]:
+                reason = "higher than a load may be"
+            elif not placed and sides[i][0] > long and boxes.sizes[i, :2].max() > long:
+                reason = "longer than the pallet"
+            elif not placed:
+                reason = "larger than the pallet in every turn" if short < long else "larger than the pallet"
+            reasons.append(reason)
+        return reasons
+
+    # -- a step -----------------------------------------------------------------------------------------------------
+
+    def empty(self, rows: int) -> Pallets:
+        """State of rows before their first pallet is opened."""
+        shape, device = (rows, self.open_pallets), self.device
+        zero = torch.zeros(shape, dtype=torch.float32, device=device)
+        none = torch.full(shape, -1, dtype=torch.int64, device=device)
+        return Pallets(self.floor.expand(*shape, -1, -1).clone(), none, zero, zero.clone(), none[:, 0] + 1)
+
+    def measured(self, state: Pallets, row: int, slot: int, heightmap: Tensor) -> Pallets:
+        """The state with a measured heightmap (X, Y) of one pallet, metres above the pallet's top."""
+        wanted = arguments.tensor("Packer", "heightmap", heightmap, torch.float32, self.bin.cells)
+        maps = state.heightmap.clone()
+        maps[row, slot] = torch.maximum(wanted.to(self.device) + self.pallet.deck, self.floor)
+        return state._replace(heightmap=maps)
+
+    def closed(self, state: Pallets, rows: Tensor, slot: Tensor | None = None) -> Pallets:
+        """The state with pallets `slot` (R,), None for all, of rows (R,) bool closed: the next box opens another."""
+        chosen = rows[:, None].expand(state.number.shape)
+        if slot is not None:
+            chosen = chosen & (torch.arange(self.open_pallets, device=self.device) == slot[:, None])
+        return state._replace(number=torch.where(chosen, -1, state.number))
+
+    def choose(self, state: Pallets, goods: Goods, offered: Tensor) -> Choice:
+        """The best placement of each row among boxes offered (R, K) int64, −1 for none."""
+        pallets, rows = self.open_pallets, len(offered)
+        row = torch.where(offered >= 0, goods.row[offered.clamp_min(0)], -1)
+        item = row.repeat_interleave(pallets, 0)  # (N, K), N = R·M
+        heightmap = state.heightmap.flatten(0, 1)
+        z_map, legal = self._maps(heightmap, goods, item)
+        weight = torch.where(offered >= 0, goods.weight[offered.clamp_min(0)], 0.0)
+        light = state.weight[:, :, None] + weight[:, None] <= self.pallet.weight * (1 + 1e-6)  # (R, M, K)
+        open_ = (light & (state.number >= 0)[..., None]).flatten(0, 1)
+        legal = legal & open_[..., None, None, None]
+        action = self._action(heightmap, goods, item, z_map, legal)
+        fits = self.kernels.any_legal(legal).view(rows, pallets)
+        placed = self._placement(goods, item, action, z_map)
+        after = self.kernels.place(heightmap, placed, goods.catalogue, self.bin)
+        rise = (after - heightmap).sum((1, 2)).double() * self.bin.cell_area
+        hollow = rise - goods.catalogue.volume[placed.item_id.clamp_min(0)]
+        hollow = torch.where(fits, hollow.view(rows, pallets), torch.inf)
+        slot = hollow.argmin(1)
+        some = fits.any(1)
+        # Nothing fits: a new pallet, beside those that are open, or in place of the fullest of them.
+        fullest = torch.where(state.number < 0, torch.inf, state.volume).argmax(1)
+        slot = torch.where(some, slot, fullest)
+        at = torch.arange(rows, device=self.device) * pallets + slot
+        each = action[at] // legal[0, 0].numel()
+        waiting = (row >= 0) & (goods.first[row.clamp_min(0)] >= 0)
+        each = torch.where(some, each, waiting.byte().argmax(1))
+        chosen = offered.gather(1, each[:, None])[:, 0]
+        fresh = ~some & waiting.any(1)
+        number = torch.where(fresh, state.opened, state.number.gather(1, slot[:, None])[:, 0])
+        begun = self._begun(goods, row.gather(1, each[:, None])[:, 0])
+        turn, x, y, z = (torch.where(some, now[at], then) for now, then in zip(placed[1:], begun[1:], strict=True))
+        box = torch.where(some | fresh, chosen, -1)
+        return Choice(box, each, slot, number, fresh, turn, x, y, z - self.pallet.deck)
+
+    def place(self, state: Pallets, goods: Goods, choice: Choice) -> Pallets:
+        """The state after a choice of each row."""
+        there, pallets = choice.box >= 0, self.open_pallets
+        slots = torch.arange(pallets, device=self.device) == choice.slot[:, None]  # (R, M)
+        renewed = (slots & choice.fresh[:, None])[..., None, None]
+        maps = torch.where(renewed, self.floor, state.heightmap)
+        box = choice.box.clamp_min(0)
+        item = torch.where(there, goods.row[box], -1)
+        z, high = choice.z + self.pallet.deck, goods.catalogue.height[item.clamp_min(0), choice.turn]
+        z = torch.where(goods.fragile[box], self.bin.size[2] - high, z)  # nothing fits above it
+        items = torch.where(slots, item[:, None], -1).flatten()
+        rest = (each.repeat_interleave(pallets) for each in (choice.turn, choice.x, choice.y, z))
+        after = self.kernels.place(maps.flatten(0, 1), Placement(items, *rest), goods.catalogue, self.bin)
+        fresh = slots & choice.fresh[:, None]
+        put = slots & there[:, None]
+        weight, volume = goods.weight[box], goods.catalogue.volume[item.clamp_min(0)]
+        return Pallets(
+            after.view(maps.shape),
+            torch.where(fresh, choice.number[:, None], state.number),
+            torch.where(fresh, 0.0, state.weight) + torch.where(put, weight[:, None], 0.0),
+            torch.where(fresh, 0.0, state.volume) + torch.where(put, volume[:, None], 0.0),
+            state.opened + choice.fresh,
+        )
+
+    def corner(self, choice: Choice, goods: Goods) -> tuple[Tensor, Tensor]:
+        """Lower corners of the boxes themselves, metres from the pallet's own, and their sides as turned; (R, 3) each.
+
+        A box lies in the middle of the cells that it takes.
+        """
+        sizes = goods.boxes.sizes.to(self.device)[choice.box.clamp_min(0)]
+        sides = torch.einsum("rij,rj->ri", self.rotations.to(self.device)[choice.turn], sizes)
+        extent = goods.catalogue.extent[goods.row[choice.box.clamp_min(0)], choice.turn]
+        first = torch.stack([choice.x, choice.y], 1).double() + extent / 2
+        origin = torch.tensor(self.pallet.origin, dtype=torch.float64, device=self.device)
+        at = origin + first * self.pallet.cell - sides[:, :2] / 2
+        return torch.cat([at, choice.z.double()[:, None]], 1), sides
+
+    # -- maps and policies ------------------------------------------------------------------------------------------
+
+    def _maps(self, heightmap: Tensor, goods: Goods, item: Tensor) -> tuple[Tensor, Tensor]:
+        """Rest heights and legality of items (N, K) on pallets (N, X, Y), (N, K, O, Gx, Gy) each, but for weights."""
+        z_map, legal = self.kernels.drop_map(heightmap, item, goods.catalogue, self.bin)
+        turns = goods.turns[item.clamp_min(0)][..., None, None]
+        above = z_map >= self.pallet.deck - self.bin.tolerance  # beside the pallet there is no floor
+        return z_map, legal & turns & above
+
+    def _action(self, heightmap: Tensor, goods: Goods, item: Tensor, z_map: Tensor, legal: Tensor) -> Tensor:
+        """Actions (N,) that the policy takes; 0 where nothing is legal."""
+        visible = item.shape[1]
+        seen = {"box_heightmap": heightmap, "item_id": item, "z_map": z_map, "legal_mask": legal}
+        seen |= {"action_mask": legal.flatten(1), "item_size": self._sizes(goods.catalogue, item)}
+        observed = TensorDict(seen, batch_size=[len(item)], device=self.device)
+        env: Any = SimpleNamespace(
+            catalogue=goods.catalogue,
+            bin=self.bin,
+            kernels=self.kernels,
+            device=self.device,
+            action_shape=(visible, *legal.shape[2:]),
+            include=("z_map",),
+        )
+        module = self.learned or BASELINES[self.policy][1](env)
+        if visible > 1 and (self.learned is None or isinstance(self.learned.tables, LinearPlacementValues)):
+            module = VolumeSorted(env, module)  # their scores compare places of one box
+        chosen: Tensor = module(observed).get("action")
+        return chosen
+
+    def _sizes(self, catalogue: Catalogue, item: Tensor) -> Tensor:
+        """Sides in each orientation, metres, and volume of items (N, K), as `PackingEnv` shows them."""
+        row = item.clamp_min(0)
+        sides = torch.cat([catalogue.extent * self.pallet.cell, catalogue.height[..., None]], -1)[row]
+        sizes = torch.cat([sides, catalogue.volume[row][..., None, None].expand(*sides.shape[:-1], 1)], -1)
+        return torch.where((item >= 0)[..., None, None], sizes, 0.0).float()
+
+    def _placement(self, goods: Goods, item: Tensor, action: Tensor, z_map: Tensor) -> Placement:
+        """Placements (N,) of actions among visible items (N, K)."""
+        turns, (grid_x, grid_y) = goods.catalogue.num_orientations, self.bin.grid
+        place, rest = action % (grid_x * grid_y), action // (grid_x * grid_y)
+        row = item.gather(1, (rest // turns)[:, None])[:, 0]
+        z = z_map.flatten(1).gather(1, action[:, None])[:, 0]
+        return placed_at(row, rest % turns, place, z, goods.catalogue, self.bin)
+
+    def _begun(self, goods: Goods, row: Tensor) -> Placement:
+        """First placements (N,) of catalogue rows (N,) on an empty pallet."""
+        action = goods.first[row.clamp_min(0)].clamp_min(0)
+        per_turn = self.bin.grid[0] * self.bin.grid[1]
+        z = torch.full(row.shape, self.pallet.deck, dtype=torch.float32, device=self.device)
+        turn, place = action // per_turn, action % per_turn
+        return placed_at(row, turn, place, z, goods.catalogue, self.bin)
