@@ -45,6 +45,15 @@ from torchrl_gpu.system import arguments
 DECK_M = 0.02  # of a pallet that boxes may stick out of, above the empty space around it
 HEURISTICS = tuple(name for name in BASELINES if name not in ("random", "bph", "br", "macs"))
 MOST_FLOOR = 2**20  # cells of a pallet
+# Length, width and most height of the load, metres: usual pallets, and the containers of RoboBPP (arXiv 2512.04415).
+PRESETS = {
+    "eur": (1.2, 0.8, 1.5),
+    "1200x1000": (1.2, 1.0, 1.5),
+    "48x40": (1.2192, 1.016, 1.5),
+    "repetitive": (1.34, 1.25, 1.0),
+    "diverse": (1.2, 1.0, 1.7),
+    "boards": (2.5, 1.2, 1.0),
+}
 _CHUNK = 2**26  # elements of the maps of all placements that are made at once
 
 
@@ -224,8 +233,11 @@ class Packer:
 
     # -- boxes ------------------------------------------------------------------------------------------------------
 
-    def goods(self, boxes: Boxes) -> Goods:
-        """Boxes prepared for `choose`, on the packer's device; reads the device back for `reasons`."""
+    def goods(self, boxes: Boxes, tested: bool = True) -> Goods:
+        """Boxes prepared for `choose`, on the packer's device; reads the device back for `reasons`.
+
+        What is only placed again needs not be `tested` for whether it fits an empty pallet.
+        """
         kinds = torch.cat([boxes.sizes, boxes.upright[:, None], boxes.fragile[:, None]], 1)
         known, row = kinds.unique(dim=0, return_inverse=True)
         turned = torch.einsum("oij,mj->moi", self.rotations, known[:, :3])  # (M, O, 3) metres
@@ -239,6 +251,8 @@ class Packer:
         row, weight = row.to(self.device), boxes.weights.float().to(self.device)
         fragile = boxes.fragile.to(self.device)
         goods = Goods(boxes, catalogue, row, turns, row, weight, fragile, [])
+        if not tested:
+            return goods
         first = self._first(goods)
         reasons = self._reasons(boxes, turned.amin(1)[:, 2], first.cpu() >= 0, goods.row.cpu())
         return goods._replace(first=first, reasons=reasons)
