@@ -48,7 +48,8 @@ def cuda_problem() -> str:
     try:
         torch.cuda.init()
     except Exception as error:  # torch raises RuntimeError, AssertionError or its own types here
-        return _first_sentence(error)
+        text = " ".join(str(error).split()) or type(error).__name__
+        return text.split(". ")[0].rstrip(".")
     return "the driver shows no device (is CUDA_VISIBLE_DEVICES empty?)"
 
 
@@ -63,11 +64,6 @@ def _cuda_device(word: str, index: str | None) -> torch.device:
     if number >= count:
         raise ValueError(f"get_device: want an index below {count}, the number of CUDA devices here; got {word!r}")
     return torch.device("cuda", number)
-
-
-def _first_sentence(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text.split(". ")[0].rstrip(".")
 
 
 def now(device: torch.device) -> float:

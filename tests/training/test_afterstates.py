@@ -13,7 +13,6 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
-from tensordict import TensorDict
 
 from tests.no_host_reads import NoHostReads
 from tests.training.resuming import differences, without_replay
@@ -25,6 +24,7 @@ from torchrl_gpu.policies import PatchTables, load_policy
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.training import AfterstateLearning
+from torchrl_gpu.training.afterstates import Played
 from torchrl_gpu.training.data.episodes import StepLoader
 from torchrl_gpu.training.lightning_callbacks import RunAveraging
 
@@ -72,10 +72,9 @@ def test_a_sweep_is_that_of_a_naive_twin(lam: float, tmp_path: Path) -> None:
     time, rows = 7, 5
     levels = torch.randint(0, 5, (rows, time, 4, 4), generator=g).to(torch.uint8)
     reward, done = torch.rand(rows, time, generator=g) / 4, torch.rand(rows, time, generator=g) < 0.3
-    after = {"box_heightmap": levels.float(), "reward": reward[..., None], "done": done[..., None]}
     fit(made, tmp_path, 1)
     made.tables.load_state_dict(twin.state_dict())
-    made._sweep(made._played(TensorDict({"next": TensorDict(after, [rows, time])}, [rows, time])))
+    made._sweep(Played(made.tables.levels_of(levels.float()), reward, done))
     returns = np.zeros((rows, time + 1))
     for t in range(time - 1, -1, -1):
         now = levels[:, t]
@@ -224,5 +223,6 @@ def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
     with mock.patch.object(native, "runs_on", return_value=False):
         fit(made, tmp_path, 1)
     with NoHostReads():
-        steps = made.play(made.policy, 3)
-        made._sweep(made._played(steps))
+        after = made.play(made.policy, 3)["next"]
+        levels = made.tables.levels_of(after["box_heightmap"])
+        made._sweep(Played(levels, after["reward"][..., 0], after["done"][..., 0]))

@@ -39,10 +39,10 @@ class EndSignals:
         if threading.current_thread() is not threading.main_thread():
             return
         if trainer.world_size > 1:
-            self._take(signal.SIGTERM, self._note_terminate)
+            self._take(signal.SIGTERM, lambda *_: setattr(self, "terminate", True))
         cluster = trainer._accelerator_connector.cluster_environment
         if isinstance(cluster, SLURMEnvironment) and cluster.auto_requeue and cluster.requeue_signal is not None:
-            self._take(cluster.requeue_signal, self._note_requeue)
+            self._take(cluster.requeue_signal, lambda *_: setattr(self, "requeue", True))
 
     def end(self) -> None:
         """Restores the handlers from before."""
@@ -62,12 +62,6 @@ class EndSignals:
             raise KeyboardInterrupt
         self.interrupt = True
         os.write(2, b"\ninterrupt: ending after this step; once more to end at once\n")  # a handler must not print
-
-    def _note_terminate(self, number: int, frame: Any) -> None:
-        self.terminate = True
-
-    def _note_requeue(self, number: int, frame: Any) -> None:
-        self.requeue = True
 
     def __getstate__(self) -> dict[str, Any]:
         return EndSignals().__dict__  # handlers are those of a process

@@ -7,7 +7,6 @@ import json
 import platform
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,9 @@ _SAME_RESULTS = (
 
 def run_record(config: Mapping[str, Any] | None, module: object = None) -> dict[str, Any]:
     """Record of a run for its checkpoints, as plain data; tokens and passwords of its configuration are left out."""
-    named = {} if module is None else {"module": f"{type(module).__module__}.{type(module).__qualname__}"}
-    return {"config": None if config is None else without_secrets(config), **_made_by(), **named}
-
-
-@cache
-def _made_by() -> dict[str, Any]:
     versions = {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
-    return {"versions": versions, "commit": commit()}
+    record = {"config": None if config is None else without_secrets(config), "versions": versions, "commit": commit()}
+    return record if module is None else record | {"module": f"{type(module).__module__}.{type(module).__qualname__}"}
 
 
 def without_secrets(config: Any) -> Any:

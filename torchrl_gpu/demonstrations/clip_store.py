@@ -68,8 +68,9 @@ class ClipStore:
         self.frames, self.lengths, self.fps, self.image_key = frames, list(lengths), float(fps), image_key
         self.tasks, self.videos = dict(tasks or {}), list(videos)
         self._stage = Staging(where, "clips", self.device)
+        real: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
         self.stats = {
-            feature: {word: _as_tensor(values) for word, values in each.items()}
+            feature: {word: torch.as_tensor(values, **real).float() for word, values in each.items()}
             for feature, each in (stats or {}).items()
         }
         self.rows = rows.to(self.device)
@@ -113,7 +114,3 @@ class ClipStore:
         """Clips that end with the frames `index`, and the rows of these: (B,)."""
         index = index.to(self.device).clamp(0, len(self) - 1)
         return self.rows[index].set(clip_key, self.clips(index, length))
-
-
-def _as_tensor(values: Any) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.float64, device="cpu").float()

@@ -91,6 +91,9 @@ def load_demonstrations(
     bad.log()
     _check_any(decoded, listed, bad)
     episodes = [episode for recording in decoded for episode in recording.episodes]
+    forms = {recording.name: (*header[:2], float(header.fps)) for recording, header in accepted}
+    kept = [Video(each.name, each.num_rows, *forms[each.name]) for each in decoded]
+    skipped = [Video(name, 0, *forms.get(name, (0, 0, 0.0)), reason) for name, reason in bad.reasons.items()]
     return ClipStore(
         frames[:done],
         [len(each) for each in episodes],
@@ -100,7 +103,7 @@ def load_demonstrations(
         image_key="pixels" if source.camera is None else lerobot.entry_key(source.camera),
         tasks=source.tasks,
         stats=source.stats,
-        videos=_videos(accepted, decoded, bad),
+        videos=[*kept, *skipped],
     )
 
 
@@ -109,13 +112,6 @@ def _check_any(usable: Sequence[object], paths: list[Path], bad: BadParts) -> No
     if not usable:
         bad.log()
         refuse(", ".join(map(str, paths)), "a video that can be used", next(iter(bad.reasons.values()), "none"))
-
-
-def _videos(accepted: list[tuple[Recording, VideoHeader]], decoded: list[Recording], bad: BadParts) -> list[Video]:
-    """The videos that were decoded, then those that were skipped."""
-    forms = {recording.name: (*header[:2], float(header.fps)) for recording, header in accepted}
-    kept = [Video(each.name, each.num_rows, *forms[each.name]) for each in decoded]
-    return kept + [Video(name, 0, *forms.get(name, (0, 0, 0.0)), reason) for name, reason in bad.reasons.items()]
 
 
 def placed(needed: int, device: torch.device, placement: Placement) -> torch.device:

@@ -98,13 +98,10 @@ def _fingerprint(command: tuple[str, ...]) -> str:
     for source in sorted(_HERE.glob("*.h")) + sorted(_HERE.glob("*.cpp")):
         digest.update(source.read_bytes())
     flags = os.environ.get("CXXFLAGS", ""), repr((_COMMON, _VARIANTS))
-    for text in (*command, _version(command), *flags, _processor(), platform.machine()):
+    version = _run([*command, "--version"]).stdout
+    for text in (*command, version, *flags, _processor(), platform.machine()):
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:20]
-
-
-def _version(command: tuple[str, ...]) -> str:
-    return _run([*command, "--version"]).stdout
 
 
 def _processor() -> str:
@@ -124,17 +121,14 @@ def _compile(command: tuple[str, ...], path: Path) -> None:
         made = Path(folder) / path.name
         for variant in _VARIANTS:
             run = _run([*command, *_COMMON, *variant, *extra, str(_HERE / _SOURCE), "-o", str(made)])
-            error = _first_error(run.stderr) if run.returncode else _load_error(made)
+            lines = run.stderr.strip().splitlines() or ["no reason given"]
+            first = next((line for line in lines if "error" in line), lines[0])
+            error = first if run.returncode else _load_error(made)
             if not error:
                 made.replace(path)  # atomic, also while another process compiles
                 return
             said = said or error
     raise CompilerError(f"{' '.join(command)} does not compile the packing kernels: {said}")
-
-
-def _first_error(output: str) -> str:
-    lines = output.strip().splitlines() or ["no reason given"]
-    return next((line for line in lines if "error" in line), lines[0])
 
 
 def _load_error(path: Path) -> str:

@@ -59,7 +59,14 @@ class Registry:
         known = [each for each in self.classes if issubclass(each, kinds or object)]
         listed = ", ".join(each.__name__ for each in known) if kinds else "the agents and networks"
         if "class_path" in given:
-            fits = [each for each in known if _is_path_of(given["class_path"], each)]
+            module, _, class_name = str(given["class_path"]).rpartition(".")
+            fits = [
+                each
+                for each in known  # in this module, or in a package around it
+                if each.__qualname__ == class_name
+                and module != "torchrl_gpu"
+                and f"{each.__module__}.".startswith(f"{module}.")
+            ]
             own = "a class of your own that is registered (@register, load_policy(…, classes=…), --classes)"
             wanted, came = f"one of {listed} of torchrl_gpu, or {own}", given["class_path"]
         else:
@@ -98,12 +105,6 @@ def import_classes(where: str, names: str | None) -> list[type]:
             raise ValueError(f"{where}: --classes must be module.Class; got {name!r}, which is none")
         found.append(each)
     return found
-
-
-def _is_path_of(path: Any, cls: type) -> bool:
-    """True if a path names a class in its module, or in a package around it."""
-    module, _, name = str(path).rpartition(".")
-    return name == cls.__qualname__ and module != "torchrl_gpu" and f"{cls.__module__}.".startswith(f"{module}.")
 
 
 def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ def version(name: str) -> str | None:
         return None
 
 
+@cache
 def commit() -> str | None:
     """Commit of this code's checkout, with a trailing "+" where tracked files differ from it; None without one."""
     here = Path(__file__).parent

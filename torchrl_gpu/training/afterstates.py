@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from torchrl_gpu import native
@@ -160,7 +159,9 @@ class AfterstateLearning(EnvRun):
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        played = self._of_all(self._played(self.play(self.policy, self.rollout_steps)))
+        after = self.play(self.policy, self.rollout_steps)["next"]
+        levels = self.tables.levels_of(after["box_heightmap"])
+        played = self._of_all(Played(levels, after["reward"][..., 0], after["done"][..., 0]))
         with section("update"):
             errors = [self._sweep(played) for _ in range(self.updates_now(self.sweeps))]
             if self._shared is not None:
@@ -168,10 +169,6 @@ class AfterstateLearning(EnvRun):
         if self.step_log.due:
             self.step_log.write({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
         return {"loss": errors[-1]} if errors else {}
-
-    def _played(self, steps: TensorDictBase) -> Played:
-        after = steps["next"]
-        return Played(self.tables.levels_of(after["box_heightmap"]), after["reward"][..., 0], after["done"][..., 0])
 
     def _of_all(self, played: Played) -> Played:
         if self.trainer.world_size == 1:

@@ -28,7 +28,7 @@ def starboard_turn(velocity: Tensor, objects: Tensor, radius: float) -> Tensor:
     cos, sin = vx / speed.clamp_min(LEAST_SPEED), vy / speed.clamp_min(LEAST_SPEED)
     ahead, aside = -(cos * x + sin * y), sin * x - cos * y
     along, across = cos * own_x + sin * own_y, cos * own_y - sin * own_x
-    meets = _head_on(ahead, aside, along, across) | _crossing(ahead, aside, along, across)
+    meets = _gives_way(ahead, aside, along, across)
     distance, wide = _norm(x, y), r + MARGIN
     moving = (speed >= LEAST_SPEED) & (_norm(own_x, own_y) >= LEAST_SPEED)
     tangent = (distance * distance - wide * wide).clamp_min(0).sqrt()
@@ -46,15 +46,11 @@ def _norm(x: Tensor, y: Tensor) -> Tensor:
     return (x * x + y * y).sqrt()
 
 
-def _head_on(ahead: Tensor, aside: Tensor, along: Tensor, across: Tensor) -> Tensor:
-    """True where a robot is before the other, and within 45° of its opposite course."""
-    here = (ahead >= 0) & (ahead <= HEAD_ON_LENGTH) & (aside.abs() <= HEAD_ON_HALF_WIDTH)
-    return here & (across.abs() < -along)
-
-
-def _crossing(ahead: Tensor, aside: Tensor, along: Tensor, across: Tensor) -> Tensor:
-    """True where a robot is on the other's port side, and within 45° of a course straight across."""
+def _gives_way(ahead: Tensor, aside: Tensor, along: Tensor, across: Tensor) -> Tensor:
+    """True where a robot is before the other, or on its port side, and within 45° of the opposite course or across."""
+    before = (ahead >= 0) & (ahead <= HEAD_ON_LENGTH) & (aside.abs() <= HEAD_ON_HALF_WIDTH)
+    head_on = before & (across.abs() < -along)
     beside = (aside >= CROSSING_ASIDE[0]) & (aside <= CROSSING_ASIDE[1])
-    here = beside & (ahead >= CROSSING_AHEAD[0]) & (ahead <= CROSSING_AHEAD[1])
+    beside &= (ahead >= CROSSING_AHEAD[0]) & (ahead <= CROSSING_AHEAD[1])
     in_front = aside - CORNER[1] > CORNER[1] / CORNER[0] * (ahead - CORNER[0])
-    return here & ~in_front & (across >= along.abs())
+    return head_on | (beside & ~in_front & (across >= along.abs()))

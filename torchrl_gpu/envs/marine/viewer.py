@@ -114,7 +114,9 @@ def draw(world: Snapshot, trail: np.ndarray | None = None, *, width: int = 640, 
         _disc(pen, chart, (x, y), radius, fill=OBSTACLE)
     colors = robot_colors(len(world.place))
     for i in np.flatnonzero(world.exists).tolist():
-        _goal(pen, chart, world.goal[i], colors[i], bool(world.arrived[i]))
+        fill, middle = (colors[i], SAND) if world.arrived[i] else (None, colors[i])
+        _disc(pen, chart, world.goal[i], GOAL_RADIUS, outline=colors[i], fill=fill, width=chart.length(0.25))
+        _disc(pen, chart, world.goal[i], 0.35, fill=middle)
         if trail is not None and len(trail) > 1:
             pen.line(chart.pixels(trail[:, i]), fill=colors[i], width=chart.length(TRAIL_WIDTH), joint="curve")
             _disc(pen, chart, trail[0, i], 2 * TRAIL_WIDTH, fill=colors[i])
@@ -195,11 +197,6 @@ def _flow(core: np.ndarray, place: np.ndarray) -> np.ndarray:
     x, y = torch.from_numpy(place.T.copy()).unsqueeze(-1)  # (K, 1)
     at, circulation = torch.from_numpy(core[:, :2].T.copy()), torch.from_numpy(core[:, 2].copy())
     return torch.cat(flow(x, y, at[:, :, None, None], circulation[:, None, None]), 1).numpy()
-
-
-def _goal(pen: ImageDraw.ImageDraw, chart: Chart, goal: np.ndarray, color: str, reached: bool) -> None:
-    _disc(pen, chart, goal, GOAL_RADIUS, outline=color, fill=color if reached else None, width=chart.length(0.25))
-    _disc(pen, chart, goal, 0.35, fill=SAND if reached else color)
 
 
 def _robot(pen: ImageDraw.ImageDraw, chart: Chart, world: Snapshot, i: int, color: str) -> None:

@@ -146,16 +146,19 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
     def table(self, results: dict[str, NavigationResults], name: str) -> tuple[Table, dict[str, Any]]:
         """With what the released navigators came to, where this is a test that they were put to."""
         published, own = published_for(self.env), {each: results[each] for each in (name,) if each in results}
-        policies = [
-            {
-                "policy": policy,
-                "scores": each.scores(),
-                "rows": {str(row): _metrics(each, row) for row in range(len(self.env.levels))},
-                "decision_ms": each.decision_ms,
-                "seconds": each.seconds,
-            }
-            for policy, each in (own | results).items()
-        ]
+        policies = []
+        for policy, each in (own | results).items():
+            rows = {str(row): each.metrics(row) for row in range(len(self.env.levels))}
+            errors = {row: {"success_error": share_error(found.success, found.worlds)} for row, found in rows.items()}
+            policies.append(
+                {
+                    "policy": policy,
+                    "scores": each.scores(),
+                    "rows": {row: asdict(found) | errors[row] for row, found in rows.items()},
+                    "decision_ms": each.decision_ms,
+                    "seconds": each.seconds,
+                }
+            )
         reported = None if published is None else {"source": SOURCE, **asdict(published)}
         shown = navigation_table(self.env.levels, own | results, published, f"{self.num_episodes} worlds")
         return shown, {"policies": policies, "published": reported}
@@ -206,11 +209,6 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
             }
             for world, level in enumerate(results.level.tolist())
         ]
-
-
-def _metrics(results: NavigationResults, row: int) -> dict[str, Any]:
-    metrics = results.metrics(row)
-    return {**asdict(metrics), "success_error": share_error(metrics.success, metrics.worlds)}
 
 
 @suite_for.register

@@ -110,9 +110,7 @@ def planar(frames: Tensor | Sequence[Tensor], device: torch.device, *, bgr: bool
     return [planar(frame[None], device, bgr=bgr)[0] for frame in frames]
 
 
-@functools.cache
-def _encoder_thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="nvjpeg")
+_encoder_thread = functools.cache(functools.partial(ThreadPoolExecutor, 1, thread_name_prefix="nvjpeg"))
 
 
 def _backends(device: torch.device) -> dict[str, Backend]:
