@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,45 +12,28 @@ import torch
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import GpuStats
 from torchrl_gpu.callbacks import gpu_stats as gpu_stats_module
-from torchrl_gpu.callbacks.gpu_stats import UTILIZATION, ProcessReader, Sampler, idle_message, read_gpu
+from torchrl_gpu.callbacks.gpu_stats import UTILIZATION, ProcessReader, idle_message, read_gpu
 from torchrl_gpu.system.sections import OUTSIDE
 
 CPU = torch.device("cpu")
-FOREVER_S = 1e6  # between readings of the thread: the tests read themselves
 
 
-@pytest.fixture
-def read() -> list[dict[str, float]]:
-    return []
+def test_a_run_logs_means_of_its_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = iter((10.0, 30.0, 80.0))
+    monkeypatch.setattr(ProcessReader, "__call__", lambda self, device: {"x": next(given)})
+    stats = GpuStats(every_s=1e-6)
+    run = fit(module(), tmp_path, 6, stats, enable_checkpointing=False, log_every_n_steps=100)
+    assert float(run.trainer.callback_metrics["machine/x"]) == 40.0  # of all three steps
 
 
-@pytest.fixture
-def sampler(read: list[dict[str, float]]) -> Any:
-    made = Sampler(lambda device: read.pop(0), CPU, FOREVER_S)
-    yield made
-    made.stop()
-
-
-def test_readings_since_the_last_time(sampler: Sampler, read: list[dict[str, float]]) -> None:
-    read += [{UTILIZATION: 10.0, "x": 1.0}, {UTILIZATION: 30.0, "x": 2.0}, {UTILIZATION: 80.0, "x": 5.0}]
-    sampler.sample()
-    sampler.sample()
-    assert sampler.take() == [{UTILIZATION: 10.0, "x": 1.0}, {UTILIZATION: 30.0, "x": 2.0}]
-    assert sampler.take() == []
-    sampler.sample()
-    assert sampler.take() == [{UTILIZATION: 80.0, "x": 5.0}]
-
-
-def test_an_error_of_the_driver_is_one_warning() -> None:
-    def broken(device: torch.device) -> dict[str, float]:
+def test_an_error_of_the_driver_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: ProcessReader, device: torch.device) -> dict[str, float]:
         raise RuntimeError("no driver")
 
-    sampler = Sampler(broken, CPU, 1e-3)
-    sampler._thread.join(timeout=30)
-    with pytest.warns(UserWarning, match="the device cannot be asked any more: RuntimeError: no driver"):
-        assert sampler.take() == []
-    assert sampler.take() == []
-    sampler.stop()
+    monkeypatch.setattr(ProcessReader, "__call__", broken)
+    with pytest.warns(UserWarning, match="the device cannot be asked any more: RuntimeError: no driver") as caught:
+        fit(module(), tmp_path, 6, GpuStats(every_s=1e-6), enable_checkpointing=False)
+    assert sum("no driver" in str(each.message) for each in caught) == 1
 
 
 def test_figures_of_a_gpu_are_in_the_units_of_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,24 +57,6 @@ def test_figures_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     found = reader(CPU)
     assert found["cpu_percent"] == 50.0
     assert 0.01 < found["memory_gib"] < 1000
-
-
-def test_a_run_logs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = threading.Event()
-
-    def read(self: ProcessReader, device: torch.device) -> dict[str, float]:
-        taken.set()
-        return {"cpu_percent": 42.0}
-
-    class Patient(GpuStats):
-        def on_train_batch_end(self, *args: Any) -> None:
-            assert taken.wait(timeout=30)
-            super().on_train_batch_end(*args)
-
-    monkeypatch.setattr(ProcessReader, "__call__", read)
-    run = fit(module(), tmp_path, 6, Patient(every_s=1e-3), enable_checkpointing=False)
-    assert float(run.trainer.callback_metrics["machine/cpu_percent"]) == 42.0
-    assert not [thread for thread in threading.enumerate() if thread.name == "GpuStats"]
 
 
 def test_an_idle_gpu_is_told_of_once_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:

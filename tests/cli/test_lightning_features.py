@@ -7,6 +7,7 @@ fail until it is listed here, and in the table of docs/lightning.md.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -240,12 +241,18 @@ def test_profiler(fit: Fit, profiler: str) -> None:
     check(fit({"profiler": profiler}), PROFILERS[profiler])
 
 
-def test_our_profiler_and_figures_of_the_machine(fit: Fit, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    profiler = "--trainer.profiler=torchrl_gpu.system.profiler.StepProfiler"
+def test_torchs_profiler_has_our_sections(fit: Fit, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In its table and its trace; beside the figures of the machine."""
+    profiler = ["--trainer.profiler=PyTorchProfiler", "--trainer.profiler.sort_by_key=cpu_time_total"]
+    profiler += ["--trainer.profiler.record_module_names=false", "--trainer.limit_val_batches=0"]
     stats = "--trainer.callbacks+=torchrl_gpu.callbacks.GpuStats"
-    assert fit({"max_steps": 9, "logger": CSV}, None, profiler, stats) is None
-    assert "StepProfiler: 6 training steps" in capfd.readouterr().out
-    assert len(list(tmp_path.rglob("steps.trace.json"))) == 1
+    with caplog.at_level("INFO"):
+        assert fit({"max_steps": 5, "logger": CSV}, None, *profiler, stats) is None
+    table = {line.split()[0] for line in caplog.text.splitlines() if line.strip()}
+    assert {"environment", "policy", "update"} <= table
+    (trace,) = tmp_path.rglob("*.pt.trace.json")
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    assert {"environment", "policy", "replay", "update", "logging"} <= {event["name"] for event in events}
 
 
 @pytest.mark.parametrize("flag", [flag for flag, ((_, expected), *_) in FLAGS.items() if expected is not None])

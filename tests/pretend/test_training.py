@@ -138,11 +138,11 @@ def test_pictures_that_nobody_watches_cost_no_step_its_speed(tmp_path: Path) -> 
 
 
 def test_figures_of_the_machine_are_waited_for_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchrl_gpu.callbacks.gpu_stats.Sampler.take", lambda self: [{"gpu_power_w": 250.0}])
+    monkeypatch.setattr("torchrl_gpu.callbacks.gpu_stats.read_gpu", lambda device: {"gpu_power_w": 250.0})
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *args: name == "pynvml" or found(name, *args))
     seen = WaitsOfSteps()
-    stats = GpuStats(every_s=1e6, idle_after_s=1e6)
+    stats = GpuStats(every_s=1e-6)
     made = fit(tiny.module(), tmp_path, 6, seen, stats, enable_checkpointing=False, log_every_n_steps=1)
     assert float(made.trainer.callback_metrics["machine/gpu_power_w"]) == 250.0
     assert seen.elsewhere(LOG) == []

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from torchrl_gpu.callbacks.closing import ClosingCallback
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import OUTSIDE, running_clock
 from torchrl_gpu.training.step_log import on_host
@@ -33,17 +31,17 @@ _ADVICE = {
 }
 
 
-class GpuStats(ClosingCallback):
+class GpuStats(Callback):
     """Logs utilization, memory, power and temperature of the GPU, or without one the process' CPU and memory.
 
-    A thread of its own samples them, so that training waits for nothing; means since the last time are logged as
+    They are read after training steps, without waiting for the device; means since the last time are logged as
     `machine/…` where loggers are given values. Where a GPU is busy for less than `idle` of `idle_after_s` seconds, a
     warning says so once, with what the host did meanwhile and what may help.
 
     A GPU is asked through NVML, which the extra `monitor` brings.
 
     Args:
-        every_s: Seconds between samples.
+        every_s: Seconds between two readings, at least.
         idle: Share of the time, 0 to 1, below which a GPU idles.
         idle_after_s: Seconds that this is measured over.
     """
@@ -53,7 +51,9 @@ class GpuStats(ClosingCallback):
         arguments.number("GpuStats", "idle_after_s", idle_after_s, every_s)
         arguments.number("GpuStats", "idle", idle, 0, 1)
         self.every_s, self.idle, self.idle_after_s = every_s, idle, idle_after_s
-        self._sampler: Sampler | None = None
+        self._read: Read | None = None
+        self._readings: list[dict[str, float]] = []
+        self._next_at = 0.0
         self._before: dict[str, float] = {}
         self._busy: list[float] = []
         self._warned = False
@@ -67,15 +67,21 @@ class GpuStats(ClosingCallback):
                 "GpuStats: want NVML to ask the GPU, pip install 'torchrl_gpu[monitor]'; got no module pynvml",
                 name="pynvml",
             )
-        self._busy, self._before, self._warned = [], {}, False
-        self._sampler = Sampler(read_gpu if device.type == "cuda" else ProcessReader(), device, self.every_s)
+        self._readings, self._busy, self._before, self._warned, self._next_at = [], [], {}, False, 0.0
+        self._read = read_gpu if device.type == "cuda" else ProcessReader()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        if self._read is not None and (now := time.monotonic()) >= self._next_at:
+            self._next_at = now + self.every_s
+            try:
+                self._readings.append(self._read(trainer.strategy.root_device))
+            except Exception as error:  # whatever a driver raises: training goes on without
+                self._read = None
+                rank_zero_warn(f"GpuStats: the device cannot be asked any more: {type(error).__name__}: {error}")
         log = getattr(pl_module, "step_log", None)
-        due = trainer._logger_connector.should_update_logs if log is None else log.due
-        if self._sampler is None or not due:
+        if not (trainer._logger_connector.should_update_logs if log is None else log.due):
             return
-        readings = self._sampler.take()
+        readings, self._readings = self._readings, []
         for name in readings[0] if readings else ():
             pl_module.log(f"machine/{name}", on_host(sum(each[name] for each in readings) / len(readings)))
         self._look_for_idling([each[UTILIZATION] for each in readings if UTILIZATION in each])
@@ -93,11 +99,6 @@ class GpuStats(ClosingCallback):
             self._warned = True
             rank_zero_warn(idle_message(share, spent))
 
-    def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
-            self._sampler = None
-
 
 def idle_message(busy: float, spent: Mapping[str, float]) -> str:
     """Warning about an idle GPU."""
@@ -112,45 +113,6 @@ def idle_message(busy: float, spent: Mapping[str, float]) -> str:
 
 Read = Callable[[torch.device], dict[str, float]]
 UTILIZATION = "gpu_utilization_percent"
-
-
-class Sampler:
-    """Samples metrics of a device on a background thread, until it is stopped."""
-
-    def __init__(self, read: Read, device: torch.device, every_s: float) -> None:
-        self._read, self._device, self._every_s = read, device, every_s
-        self._lock, self._ends = threading.Lock(), threading.Event()
-        self._found: list[dict[str, float]] = []
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="GpuStats", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._ends.wait(self._every_s):
-            try:
-                self.sample()
-            except Exception as error:  # whatever a driver raises: training goes on without
-                self._error = error
-                return
-
-    def sample(self) -> None:
-        """Reads once."""
-        found = self._read(self._device)
-        with self._lock:
-            self._found.append(found)
-
-    def take(self) -> list[dict[str, float]]:
-        """Readings since the last call. An error is reported once."""
-        with self._lock:
-            found, self._found = self._found, []
-        if self._error is not None:
-            error, self._error = self._error, None
-            rank_zero_warn(f"GpuStats: the device cannot be asked any more: {type(error).__name__}: {error}")
-        return found
-
-    def stop(self) -> None:
-        self._ends.set()
-        self._thread.join(timeout=5.0)
 
 
 def read_gpu(device: torch.device) -> dict[str, float]:

@@ -33,7 +33,7 @@ class Clock:
         self.seconds: dict[str, float] = {}
         self.thread = threading.get_ident()
         self._now, self._inside = now, [OUTSIDE]
-        self._since: float | None = now()
+        self._since = now()
 
     def enter(self, name: str) -> None:
         self._spend()
@@ -44,22 +44,14 @@ class Clock:
         if len(self._inside) > 1:
             self._inside.pop()
 
-    def pause(self) -> None:
-        self._spend()
-        self._since = None
-
-    def go_on(self) -> None:
-        self._since = self._now()
-
     def read(self) -> dict[str, float]:
         self._spend()
         return dict(self.seconds)
 
     def _spend(self) -> None:
-        if self._since is not None:
-            now, name = self._now(), self._inside[-1]
-            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
-            self._since = now
+        now, name = self._now(), self._inside[-1]
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        self._since = now
 
 
 class _Section(AbstractContextManager[None]):
@@ -78,7 +70,7 @@ class _Section(AbstractContextManager[None]):
 
 
 class _TracedSection(_Section):
-    """Section that the clock counts and torch's profiler records as a range."""
+    """Section that the clock counts, and torch's profiler as a range."""
 
     def __enter__(self) -> None:
         super().__enter__()
@@ -91,16 +83,18 @@ class _TracedSection(_Section):
 
 
 _clock: Clock | None = None
-_traces = False
 _NOTHING: AbstractContextManager[None] = nullcontext()
 _KNOWN: dict[str, _Section] = {}
 
 
 def section(name: str) -> AbstractContextManager[None]:
-    """Context manager of a code section. Costs next to nothing where no clock runs, as outside of training."""
+    """Context manager of a code section, which is a range of torch's profiler, too, while that runs.
+
+    Costs next to nothing where no clock runs, as outside of training.
+    """
     if _clock is None or _clock.thread != threading.get_ident():
         return _NOTHING
-    if _traces:
+    if torch.autograd._profiler_enabled():
         return _TracedSection(name)
     known = _KNOWN.get(name)
     return known if known is not None else _KNOWN.setdefault(name, _Section(name))
@@ -136,12 +130,6 @@ def stop_clock() -> None:
 def running_clock() -> Clock | None:
     """Clock that counts sections now; None where there is none."""
     return _clock
-
-
-def trace_sections(on: bool) -> None:
-    """Switches on or off that sections which begin from now on are ranges of torch's profiler, too."""
-    global _traces
-    _traces = on
 
 
 def summary(seconds: Mapping[str, float]) -> str:
