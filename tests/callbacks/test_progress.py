@@ -41,80 +41,64 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-class Unreadable:
-    """A figure on a device that must not be asked."""
-
-    def __float__(self) -> float:
-        raise AssertionError("the host has waited for the device")
-
-
 class Run:
-    def __init__(self, clock: Clock, max_steps: int = 4000, device: str = "cuda", recent: Any = None) -> None:
+    def __init__(self, clock: Clock, max_steps: int = 4000) -> None:
         self.clock = clock
         self.bar = RunProgress()
         self.trainer: Any = SimpleNamespace(max_steps=max_steps, global_step=0, is_global_zero=True, loggers=[])
         self.trainer.state, self.trainer.sanity_checking = SimpleNamespace(fn="fit"), False
-        outcomes = recent or {"utilization": Unreadable()}
-        self.module: Any = SimpleNamespace(frames=0, outcomes=outcomes, device=torch.device(device))
+        self.trainer.progress_bar_metrics = {}
+        self.module: Any = SimpleNamespace()
         self.bar._trainer = self.trainer
         self.bar.on_train_start(self.trainer, self.module)
 
-    def step(self, seconds: float, updates: int, frames: int) -> str:
+    def step(self, seconds: float, updates: int, **logged: float) -> str:
         self.bar.on_train_batch_start(self.trainer, self.module)
         self.clock.now += seconds
         self.trainer.global_step += updates
-        self.module.frames += frames
+        self.trainer.progress_bar_metrics |= {name.replace("_", "/", 1): value for name, value in logged.items()}
         self.bar.on_train_batch_end(self.trainer, self.module)
         return str(self.bar.train_progress_bar)
-
-    def logs(self, **values: float) -> None:
-        self.bar._logged.log_metrics({name.replace("_", "/", 1): value for name, value in values.items()})
 
 
 def test_how_far_and_how_fast_by_hand(clock: Clock) -> None:
     run = Run(clock)
     clock.now += 1000  # the warm-up
     # 3992 updates at 4 a second
-    assert run.step(2, 8, 1000) == "8 of 4,000 updates (0%) 00:02, 16:38 left, env-steps/s=500"
-    # 3976 at (0.3 · 16 + 0.7 · 0.3 · 8) / (0.51 · 2), tqdm's average; 500 + 0.3 · (1500 − 500) frames
-    assert run.step(2, 16, 3000) == "24 of 4,000 updates (1%) 00:04, 10:25 left, env-steps/s=800"
-    run.bar.on_train_end(run.trainer, run.module)  # too soon for another rate
+    assert run.step(2, 8) == "8 of 4,000 updates (0%) 00:02, 16:38 left"
+    # 3976 at (0.3 · 16 + 0.7 · 0.3 · 8) / (0.51 · 2), tqdm's average
+    assert run.step(2, 16, throughput_env_steps_per_s=800) == (
+        "24 of 4,000 updates (1%) 00:04, 10:25 left, env-steps/s=800"
+    )
+    run.bar.on_train_end(run.trainer, run.module)
     assert run.bar.train_progress_bar.postfix == "env-steps/s=800"
 
 
 def test_the_bar_moves_at_most_twice_a_second(clock: Clock) -> None:
     run = Run(clock)
-    first = run.step(1, 10, 100)
-    assert run.step(0.2, 1, 1).partition(", env")[2] == first.partition(", env")[2]
-    assert run.step(0.4, 1, 599).endswith("env-steps/s=370")  # 100 + 0.3 · (600 / 0.6 − 100)
+    first = run.step(1, 10, train_loss=0.5)
+    assert run.step(0.2, 1, train_loss=0.4).partition(", loss")[2] == first.partition(", loss")[2] == "=0.500"
+    assert run.step(0.4, 1).endswith("loss=0.400")
 
 
 def test_validation_is_not_training(clock: Clock) -> None:
     run = Run(clock)
-    run.step(1, 10, 100)
+    run.step(1, 10)
     run.bar.on_validation_start(run.trainer, run.module)
     assert str(run.bar.val_progress_bar) == "validating"
     clock.now += 1000
     run.bar.on_validation_end(run.trainer, run.module)
-    assert str(run.bar.train_progress_bar).endswith("env-steps/s=100")  # those before
-    assert run.step(1, 10, 50) == "20 of 4,000 updates (0%) 00:02, 06:38 left, env-steps/s=85"
+    assert run.step(1, 10) == "20 of 4,000 updates (0%) 00:02, 06:38 left"
 
 
-def test_figures_are_those_of_the_loggers_and_nothing_is_read(clock: Clock) -> None:
-    run = Run(clock)
-    assert run.step(1, 10, 100).endswith("left, env-steps/s=100")
-    run.logs(train_loss=0.0042, train_utilization=0.7123, val_utilization=0.69, train_epsilon=0.5)
-    wanted = "env-steps/s=100, utilization=0.712, val/utilization=0.690, loss=4.2e-03"
-    assert run.step(1, 10, 100).endswith(f"left, {wanted}")
-
-
-def test_a_cpu_is_asked_where_there_is_no_logger(clock: Clock) -> None:
-    run = Run(clock, device="cpu", recent={"success": torch.tensor(0.5), "collided": torch.tensor(0.25)})
-    assert run.step(1, 1, 1).endswith("env-steps/s=1, success=0.500, collided=0.250")
+def test_figures_in_their_order(clock: Clock) -> None:
+    logged = {"train_loss": 0.0042, "train_utilization": 0.7123, "val_utilization": 0.69}
+    wanted = "env-steps/s=1,234, utilization=0.712, val/utilization=0.690, loss=4.2e-03"
+    assert Run(clock).step(1, 10, **logged, throughput_env_steps_per_s=1234.0).endswith(f"left, {wanted}")
 
 
 def test_a_run_without_an_end(clock: Clock) -> None:
-    assert Run(clock, max_steps=-1).step(2, 42, 10) == "42 updates, 00:02, env-steps/s=5"
+    assert Run(clock, max_steps=-1).step(2, 42) == "42 updates, 00:02"
 
 
 class Screen(io.StringIO):
@@ -134,7 +118,7 @@ def test_a_run_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], clo
     fit(module(), tmp_path, 6, RunProgress(), **SHOWN)
     said = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"0 of 6 updates \(0%\) \d\d:\d\d, \? left, filling the replay", said[0])
-    wanted = r"6 of 6 updates \(100%\) \d\d:\d\d, 00:00 left, env-steps/s=\d+, utilization=0\.\d+.*"
+    wanted = r"6 of 6 updates \(100%\) \d\d:\d\d, 00:00 left, utilization=0\.\d+.*, loss=.*"
     assert re.fullmatch(wanted, said[-1])
     assert len(said) < 8
     assert not {"\x1b", "\r"} & set("".join(said))
@@ -149,13 +133,6 @@ def test_a_run_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "loss=" in shown
     assert "val/utilization=" in shown
     assert shown.endswith("\n")
-
-
-def test_it_leaves_the_loggers_as_they_were(tmp_path: Path) -> None:
-    logger = CSVLogger(str(tmp_path))
-    runner = trainer(tmp_path, 2, RunProgress(), logger=logger, **SHOWN)
-    runner.fit(module(), datamodule=data())
-    assert runner.loggers == [logger]
 
 
 class Breaks(Callback):
@@ -180,7 +157,7 @@ def test_what_is_logged_meanwhile_stands_above(monkeypatch: pytest.MonkeyPatch, 
     logger.addHandler(handler)
     try:
         run = Run(clock)
-        run.step(1, 1, 1)
+        run.step(1, 1)
         logger.warning("between")
         assert "\rbetween\n" in terminal.getvalue()
         run.bar._close()

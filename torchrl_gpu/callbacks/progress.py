@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partialmethod
 from typing import Any
@@ -16,13 +16,12 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
-from lightning.pytorch.loggers.logger import DummyLogger
 from tqdm.contrib.logging import logging_redirect_tqdm  # type: ignore[import-untyped]
 
+from torchrl_gpu.callbacks.throughput import RATE
 from torchrl_gpu.system import arguments
 
 _REFRESH_S = 0.5
-_SMOOTHING = 0.3  # as tqdm's own
 _WITH_END = "{n:,} of {total:,} updates ({percentage:.0f}%) {bar} {elapsed}, {remaining} left{postfix}"
 _WITHOUT_END = "{n:,} updates, {elapsed}{postfix}"
 _LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")  # which write to the terminal themselves
@@ -32,9 +31,7 @@ class RunProgress(TQDMProgressBar):
     """One line at the bottom of the terminal: updates made, time left, env-steps/s, outcomes of episodes, the loss.
 
     Where the output is no terminal, the same as a plain line now and then. The default of the programs `lightning` and
-    `torchrl-gpu`. It never makes the host wait for the device: scores are those that the loggers have been given;
-    without a logger only a module on the CPU is asked. Of a module that counts no frames it shows what is logged with
-    `prog_bar=True`.
+    `torchrl-gpu`. Figures are what is logged with `prog_bar=True`, env-steps/s those of `Throughput`.
 
     Args:
         line_every_s: Seconds between two lines where the output is no terminal.
@@ -43,24 +40,15 @@ class RunProgress(TQDMProgressBar):
     def __init__(self, line_every_s: float = 30.0) -> None:
         super().__init__()
         self.line_every_s = arguments.number("RunProgress", "line_every_s", line_every_s, above=0)
-        self._logged = _LoggedValues()
         self._redirected = ExitStack()
         self._activity, self._evaluation = "", Tqdm(disable=True)
         self._last_line = -math.inf
-        self._last_look: tuple[float, int] | None = None  # seconds, frames; None before and after a pause
-        self._frames_per_s = 0.0
+        self._is_paused = True  # before training, and by a validation
 
     # -- training ---------------------------------------------------------------------------------------------------
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        super().setup(trainer, pl_module, stage)
-        if stage == "fit" and trainer.loggers and self._enabled:
-            self._logged = _LoggedValues()
-            trainer.loggers = [*trainer.loggers, self._logged]
-
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._close()
-        trainer.loggers = [each for each in trainer.loggers if each is not self._logged]
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._close()
@@ -68,7 +56,7 @@ class RunProgress(TQDMProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Opens the bar, before the module fills its replay."""
         super().on_train_start(trainer, pl_module)
-        self._last_look, self._frames_per_s = None, 0.0
+        self._is_paused = True
         if _draws_bars() and not self.is_disabled:  # log lines go above the bar
             loggers = [each for each in map(logging.getLogger, _LOGGERS) if each.handlers]
             self._redirected.enter_context(logging_redirect_tqdm([logging.getLogger(), *loggers], tqdm_class=Tqdm))
@@ -83,8 +71,8 @@ class RunProgress(TQDMProgressBar):
         pass
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        if self._last_look is None:
-            self._last_look = time.monotonic(), getattr(pl_module, "frames", 0)
+        if self._is_paused:
+            self._is_paused = False
             self.train_progress_bar.unpause()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
@@ -95,34 +83,21 @@ class RunProgress(TQDMProgressBar):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_validation_start(trainer, pl_module)
-        self._last_look = None
+        self._is_paused = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         bar = self.train_progress_bar
-        bar.unpause() if self._last_look is None else None  # behind a validation
+        bar.unpause() if self._is_paused else None  # behind a validation
         bar.n = trainer.global_step
         bar.set_postfix(self.get_metrics(trainer, pl_module))
         self._print(bar, at_once=True)
         self._close()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """Env-steps/s, and of the values that loggers have been given outcomes of episodes, a validation, the loss."""
-        frames = getattr(pl_module, "frames", None)
-        if frames is None:
-            return {name: _number(value) for name, value in trainer.progress_bar_metrics.items()}
-        if self._last_look is not None and (seconds := time.monotonic() - self._last_look[0]) >= _REFRESH_S / 2:
-            rate = (frames - self._last_look[1]) / seconds
-            self._frames_per_s += (rate - self._frames_per_s) * (_SMOOTHING if self._frames_per_s else 1.0)
-            self._last_look = time.monotonic(), frames
-        outcomes: Mapping[str, Any] = getattr(pl_module, "outcomes", {})
-        logged = self._logged.values
-        if not logged and pl_module.device.type == "cpu":
-            on_host = {name: float(value) for name, value in outcomes.items()}
-            logged = {f"train/{name}": value for name, value in on_host.items() if not math.isnan(value)}
-        validated = [name for name in logged if name.startswith("val/")]
-        names = [*(f"train/{name}" for name in outcomes), *validated[:1], "train/loss"]
-        scores = {name.removeprefix("train/"): _number(logged[name]) for name in names if name in logged}
-        return ({"env-steps/s": f"{self._frames_per_s:,.0f}"} if self._frames_per_s else {}) | scores
+        """Env-steps/s first, the loss last; what `StepLog` logs is on the host, so that nothing waits."""
+        logged = trainer.progress_bar_metrics
+        names = sorted(logged, key=lambda name: (name == "train/loss", name != RATE))
+        return {"env-steps/s" if name == RATE else name.removeprefix("train/"): _number(logged[name]) for name in names}
 
     # -- evaluations ------------------------------------------------------------------------------------------------
 
@@ -186,17 +161,6 @@ class RunProgress(TQDMProgressBar):
         self._redirected.close()
 
 
-class _LoggedValues(DummyLogger):
-    """Logger that keeps the last value of everything logged, read from the device already."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values: dict[str, float] = {}
-
-    def log_metrics(self, metrics: Mapping[str, float], *_: Any, **__: Any) -> None:
-        self.values.update(metrics)
-
-
 class _Nowhere(io.TextIOBase):
     """Text stream that discards a bar where there is no terminal to draw it on."""
 
@@ -214,4 +178,4 @@ def _draws_bars() -> bool:
 
 def _number(value: float) -> str:
     size = abs(value)
-    return f"{value:,.0f}" if size >= 1000 else f"{value:.3f}" if size >= 0.01 or size == 0 else f"{value:.1e}"
+    return f"{value:,.0f}" if size >= 100 else f"{value:.3f}" if size >= 0.01 or size == 0 else f"{value:.1e}"

@@ -10,6 +10,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torchrl_gpu.system import arguments
 from torchrl_gpu.training.step_log import on_host
 
+RATE = "throughput/env_steps_per_s"
+"""Name of the rate that the progress bar shows."""
+
 
 class Throughput(Callback):
     """Logs env-steps/s, updates/s and episodes/h, over all processes.
@@ -41,9 +44,9 @@ class Throughput(Callback):
         now = self._read(trainer, pl_module)
         seconds, frames, updates, episodes = (b - a for a, b in zip(self._last, now, strict=True))
         self._last = now
-        rates = {"env_steps_per_s": frames, "updates_per_s": updates, "episodes_per_h": 3600 * episodes}
+        rates = {RATE: frames, "throughput/updates_per_s": updates, "throughput/episodes_per_h": 3600 * episodes}
         for name, count in rates.items():
-            pl_module.log(f"throughput/{name}", on_host(count / seconds), prog_bar=name != "updates_per_s")
+            pl_module.log(name, on_host(count / seconds), prog_bar=name == RATE)
 
     @staticmethod
     def _read(trainer: Trainer, pl_module: Any) -> tuple[float, float, float, float]:

@@ -68,4 +68,5 @@ class StepLog:
         for name, value in values.items():
             if name in read and name in outcomes and math.isnan(read[name]):
                 continue
-            run.log(f"train/{name}", read[name] if name in read else on_host(float(value)), prog_bar=name == "loss")
+            on_bar = name == "loss" or name in outcomes
+            run.log(f"train/{name}", read[name] if name in read else on_host(float(value)), prog_bar=on_bar)
