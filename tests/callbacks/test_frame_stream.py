@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import socket
 import threading
@@ -17,6 +18,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
@@ -27,6 +30,7 @@ from tests.training.resuming import differences
 from tests.training.tiny import fit, module, packing_env
 from torchrl_gpu import cli
 from torchrl_gpu.callbacks import FrameStream, frame_stream
+from torchrl_gpu.callbacks.frame_stream import HookTimer, TimeBudget
 from torchrl_gpu.policies import IQN, Rainbow
 from torchrl_gpu.policies.generators import random_state
 from torchrl_gpu.policies.packing.scores import PlacementAtoms, PlacementQuantiles
@@ -152,7 +156,7 @@ def test_what_takes_longest_is_drawn_before_the_address_is_printed(
 
     watched_by()
     monkeypatch.setattr(
-        "torchrl_gpu.callbacks.time_budget.TimeBudget.spend", lambda self, seconds: spent.append(seconds)
+        "torchrl_gpu.callbacks.frame_stream.TimeBudget.spend", lambda self, seconds: spent.append(seconds)
     )
     fit(module(), tmp_path, 2, small(), Begins(), enable_checkpointing=False)
 
@@ -174,7 +178,7 @@ def test_while_nobody_watches_a_picture_is_kept_now_and_then(
     watched_by()
     monkeypatch.setattr(frame_stream, "UNWATCHED_S", 0.0)
     monkeypatch.setattr(FakeServer, "wanted_streams", lambda self: list(self.declared))  # a second has passed
-    monkeypatch.setattr("torchrl_gpu.callbacks.time_budget.TimeBudget.allows", lambda self, now: allowed)
+    monkeypatch.setattr("torchrl_gpu.callbacks.frame_stream.TimeBudget.allows", lambda self, now: allowed)
     fit(module(), tmp_path, 12, small(streams=("env0",)), enable_checkpointing=False)
     assert len(server().published) == 1 + drawn
 
@@ -183,7 +187,7 @@ def test_drawing_keeps_to_its_share_but_for_what_somebody_chooses(
     tmp_path: Path, watched_by: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched_by("env0")
-    monkeypatch.setattr("torchrl_gpu.callbacks.time_budget.TimeBudget.allows", lambda self, now: False)
+    monkeypatch.setattr("torchrl_gpu.callbacks.frame_stream.TimeBudget.allows", lambda self, now: False)
     monkeypatch.setattr("torchrl_gpu.callbacks.env_streams.CHOSEN_SPACING", 0.0)
     fit(module(), tmp_path, 8, small(), enable_checkpointing=False)
     assert [meta.get("step") for meta in server().metas("env0")] == [None, 2]
@@ -389,3 +393,56 @@ def test_a_server_that_dies_costs_one_warning(tmp_path: Path, recwarn: pytest.Wa
     assert differences(made.state_dict(), alone.state_dict()) == []
     said = [str(each.message) for each in recwarn if "StreamServer" in str(each.message)]
     assert said == ["StreamServer: it failed while it ran: ZeroDivisionError: division by zero"]
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 1.0)), max_size=60), st.floats(0.01, 1.0))
+def test_what_is_spent_stays_within_the_share(steps: list[tuple[float, float]], share: float) -> None:
+    budget, now, spent, largest = TimeBudget(share, burst_s=0.25, silence_s=math.inf), 100.0, 0.0, 0.0
+    for pause, cost in steps:
+        now += pause
+        if budget.allows(now):
+            budget.spend(cost)
+            spent, largest, now = spent + cost, max(largest, cost), now + cost
+        # Never more than the burst, the share of the time, and the one that overdrew.
+        assert spent <= 0.25 + share * (now - 100.0) + largest + 1e-6
+
+
+@given(st.lists(st.floats(0.0, 50.0), min_size=1, max_size=20), st.floats(0.01, 1.0))
+def test_however_much_is_spent_the_silence_behind_it_is_bounded(costs: list[float], share: float) -> None:
+    budget, now = TimeBudget(share, silence_s=5.0), 100.0
+    budget.allows(now)
+    for cost in costs:
+        budget.spend(cost)
+        now += 5.001
+        assert budget.allows(now)
+
+
+def test_a_first_picture_of_a_second_by_hand() -> None:
+    budget = TimeBudget(0.02)
+    assert budget.allows(10.0)
+    budget.spend(1.1)  # 42 s of a fiftieth, had it to be paid back
+    assert not budget.allows(14.9)
+    assert budget.allows(15.1)
+
+
+def test_an_allowance_by_hand() -> None:
+    budget = TimeBudget(0.125, burst_s=0.5, silence_s=math.inf)
+    assert budget.allows(10.0)
+    budget.spend(1.5)  # 1 s more than there was: 8 s until it is back
+    assert not budget.allows(18.0)
+    assert budget.allows(20.0)  # 0.25 s are there
+    budget.spend(0.25)
+    assert not budget.allows(20.0)
+    assert budget.allows(1000.0)
+    budget.spend(0.5)  # all that can be saved up
+    assert not budget.allows(1000.0)
+
+
+def test_costs_by_hand() -> None:
+    timer = HookTimer(now=5.0)
+    timer.add(0.001)
+    timer.add(0.003)
+    assert timer.metrics(now=7.0) == pytest.approx({"hook_us": 2000.0, "share": 0.002})
+    assert timer.metrics(now=8.0) == pytest.approx({"hook_us": 0.0, "share": 0.0})
+    timer.add(0.008)
+    assert timer.totals(now=11.0) == pytest.approx({"hook_us": 4000.0, "share": 0.002})  # 12 ms of 3 hooks in 6 s

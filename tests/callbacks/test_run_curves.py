@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from tests.callbacks.fake_server import FakeServer
 from tests.training.tiny import fit, module
-from torchrl_gpu.callbacks import FrameStream, frame_stream, run_curves
+from torchrl_gpu.callbacks import FrameStream, frame_stream
 
 pytest.importorskip("cv2")
 
@@ -132,7 +132,7 @@ def test_they_stay_after_an_error(tmp_path: Path) -> None:
 
 
 def test_long_names_are_cut_and_too_many_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_curves, "MOST_CURVES", 3)
+    monkeypatch.setattr(frame_stream, "MOST_CURVES", 3)
     extra = Extra(**{"x" * 40 + "/" + "y" * 40: 1.0, "a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0})
     with pytest.warns(UserWarning, match="FrameStream: the page shows 3 curves; '.*' is not among them") as warned:
         fit(
@@ -141,12 +141,12 @@ def test_long_names_are_cut_and_too_many_warned_of(tmp_path: Path, monkeypatch: 
         )  # fmt: skip
     assert len([each for each in warned if "is not among them" in str(each.message)]) == 1
     assert len(curves()) == 3
-    assert max(map(len, curves())) <= run_curves.LONGEST_NAME
+    assert max(map(len, curves())) <= frame_stream.LONGEST_NAME
 
 
 def test_scalars_of_every_kind_are_passed_on() -> None:
     trainer: Any = SimpleNamespace(loggers=[None], global_step=3)
-    logger = run_curves.CurveLogger(trainer, server := FakeServer((), {}))
+    logger = frame_stream.CurveLogger(trainer, server := FakeServer((), {}))
     scalars = {"true": True, "numpy": np.bool_(False), "half": np.float16(0.5), "whole": np.int64(2)}
     logger.log_metrics(scalars | {"tensor": torch.tensor(0.25), "text": "x", "two": np.zeros(2), "none": None})
     assert server.logged == [(3, {"true": 1, "numpy": 0, "half": 0.5, "whole": 2, "tensor": 0.25})]

@@ -40,7 +40,7 @@ KERNELS: list[Mutant] = [
         "head_on_within_45_degrees",
         "return here & (across.abs() < -along)",
         "return here & (along < 0)",
-        "envs/marine/test_colregs.py",
+        "envs/marine/test_reward.py",
     ),
     mutant("nobody_sees_itself", "return (1 - active + itself) * FAR", "return (1 - active) * FAR", _SIGHT),
     mutant("noisy_radii_are_seen", "        radius = radius * noise[4]\n", "", _SIGHT, k="noise"),

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu.callbacks.closing import ClosingCallback
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.callbacks.films import Films
 from torchrl_gpu.callbacks.logger_guard import outlives
-from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
-from torchrl_gpu.callbacks.time_budget import HookTimer, TimeBudget
 from torchrl_gpu.envs.viewable import Viewable, viewable
 from torchrl_gpu.evaluation.player import decisions_of
 from torchrl_gpu.streaming.web.settings import ServerSettings
@@ -29,6 +28,9 @@ PORT_TRIES = 50
 UNWATCHED_SHARE = 0.1  # of `most_share`, for pictures without a viewer, which the next one sees at once
 UNWATCHED_S = 1.0  # seconds between them, at least
 FILM_FPS = 4.0
+MOST_CURVES = 200  # of `StreamServer.log`
+LONGEST_NAME = 64
+_LEFT_OUT = ("epoch", "hp_metric", "step")  # which Lightning adds
 
 
 class FrameStream(ClosingCallback):
@@ -145,7 +147,9 @@ class FrameStream(ClosingCallback):
         self._unwatched = TimeBudget(UNWATCHED_SHARE * self.most_share, burst_s=0.05, silence_s=math.inf)
         self._unwatched_at = time.perf_counter() + UNWATCHED_S
         self.server.state(run=type(pl_module).__name__)
-        self._curves = follow(trainer, self.server)
+        if trainer.loggers:
+            self._curves = CurveLogger(trainer, self.server)
+            trainer.loggers = [*trainer.loggers, self._curves]
         print(f"FrameStream: watch at {self.server.url}", flush=True)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -157,7 +161,7 @@ class FrameStream(ClosingCallback):
             print(f"FrameStream: {cost['hook_us']:.1f} µs a hook, {cost['share']:.2%} of the time", flush=True)
 
     def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        unfollow(trainer, self._curves)
+        trainer.loggers = [each for each in trainer.loggers if each is not self._curves]
         server, self.server = self.server, None
         try:
             if server is not None:
@@ -214,3 +218,117 @@ def make_server(settings: ServerSettings) -> StreamServer:
     from torchrl_gpu.streaming.server import StreamServer  # loads aiohttp, which a run without a stream may not have
 
     return StreamServer(**vars(settings))
+
+
+# -- curves ----------------------------------------------------------------------------------------------------------
+
+
+class CurveLogger(Logger):
+    """Logger that forwards the values given to the run's loggers to a stream server.
+
+    Lightning has read the scalars from the device for the other loggers by then, so that nothing more is read. The step
+    is the number of updates made, as in the meta data of the pictures.
+    """
+
+    def __init__(self, trainer: Trainer, server: Any) -> None:
+        super().__init__()
+        self._trainer, self._server = trainer, server
+        self._first = trainer.loggers[0]
+        self._names: dict[str, str] = {}
+        self._has_warned = False
+
+    @property
+    def name(self) -> str | None:
+        """Name of the run's first logger, so that progress bars show one."""
+        return self._first.name
+
+    @property
+    def version(self) -> int | str | None:
+        """Version of the run's first logger."""
+        return self._first.version
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Ignores hyperparameters."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Passes on the scalars, true as 1."""
+        numbers = {name: _number(value) for name, value in metrics.items()}
+        scalars = {self._curve(name): value for name, value in numbers.items() if value is not None}
+        scalars.pop("", None)
+        if scalars:
+            self._server.log(self._trainer.global_step, **scalars)
+
+    def _curve(self, name: str) -> str:
+        if name in _LEFT_OUT:
+            return ""
+        if name not in self._names:
+            if len(self._names) >= MOST_CURVES:
+                if not self._has_warned:
+                    self._has_warned = True
+                    rank_zero_warn(f"FrameStream: the page shows {MOST_CURVES} curves; {name!r} is not among them")
+                return ""
+            self._names[name] = name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]
+        return self._names[name]
+
+
+def _number(value: Any) -> float | None:
+    plain = value.item() if getattr(value, "shape", None) == () else value
+    return int(plain) if isinstance(plain, bool) else plain if isinstance(plain, int | float) else None
+
+
+# -- the share of the time ---------------------------------------------------------------------------------------------
+
+
+class TimeBudget:
+    """Budget of wall-clock time: a share of it, saved up to a burst.
+
+    Args:
+        share: Of the time, in (0, 1].
+        burst_s: Seconds that can be saved up; there from the start.
+        silence_s: Seconds after which something may be spent again, however much was spent at once: what overdraws by
+            more than so many seconds bring back is forgiven, for it would keep everything else waiting.
+    """
+
+    def __init__(self, share: float, burst_s: float = 0.25, silence_s: float = 5.0) -> None:
+        self.share, self.burst_s, self.silence_s = share, burst_s, silence_s
+        self._left_s = burst_s
+        self._at: float | None = None
+
+    def allows(self, now: float) -> bool:
+        """True where any time is left at `now`, seconds, which never runs back."""
+        if self._at is not None:
+            self._left_s = min(self.burst_s, self._left_s + self.share * (now - self._at))
+        self._at = now
+        return self._left_s > 0.0
+
+    def spend(self, seconds: float) -> None:
+        """Deducts time that was spent; it may be more than is left, which then takes its time to come back."""
+        self._left_s = max(self._left_s - seconds, -self.share * self.silence_s)
+
+
+class HookTimer:
+    """Timer of the hooks of a callback."""
+
+    def __init__(self, now: float) -> None:
+        self.calls, self.seconds, self.since = 0, 0.0, now
+        self.all_calls, self.all_seconds, self.begun = 0, 0.0, now
+
+    def add(self, seconds: float) -> None:
+        """Counts a hook."""
+        self.calls += 1
+        self.seconds += seconds
+
+    def metrics(self, now: float) -> dict[str, float]:
+        """`hook_us` (mean of a hook) and `share` (of the time, 0 to 1) since the last call; starts anew."""
+        found = _cost(self.calls, self.seconds, now - self.since)
+        self.all_calls, self.all_seconds = self.all_calls + self.calls, self.all_seconds + self.seconds
+        self.calls, self.seconds, self.since = 0, 0.0, now
+        return found
+
+    def totals(self, now: float) -> dict[str, float]:
+        """`metrics` since the beginning."""
+        return _cost(self.all_calls + self.calls, self.all_seconds + self.seconds, now - self.begun)
+
+
+def _cost(calls: int, seconds: float, wall_s: float) -> dict[str, float]:
+    return {"hook_us": 1e6 * seconds / max(calls, 1), "share": seconds / max(wall_s, 1e-9)}

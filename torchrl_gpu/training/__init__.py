@@ -5,9 +5,7 @@ from torchrl_gpu.training.agent_run import AgentRun
 from torchrl_gpu.training.behaviour_cloning import BehaviourCloning
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.data.demonstrations import DemonstrationEpisodes
-from torchrl_gpu.training.data.episodes import Episodes
-from torchrl_gpu.training.data.navigation import NavigationWorlds
-from torchrl_gpu.training.data.packing import PackingEpisodes
+from torchrl_gpu.training.data.episodes import Episodes, NavigationWorlds, PackingEpisodes
 from torchrl_gpu.training.hierarchical import HierarchicalPacking
 from torchrl_gpu.training.off_policy import OffPolicy
 from torchrl_gpu.training.on_policy import OnPolicy

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 
 import pytest
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.marine.generator import Worlds, generate
-from torchrl_gpu.envs.marine.levels import PAPER, Level
-from torchrl_gpu.envs.marine.types import CRAFTS, FAR, QUIRKS
+from torchrl_gpu.envs.marine.dynamics import Unicycle
+from torchrl_gpu.envs.marine.generator import Pool, Worlds, generate
+from torchrl_gpu.envs.marine.levels import PAPER, Level, Sizes
+from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation, see_v2
+from torchrl_gpu.envs.marine.types import CRAFTS, DRIFT, FAR, HEADING, PLACE, QUIRKS, SPEED, VELOCITY, Scene
 
 NONE: frozenset[str] = frozenset()
 LEVELS = {"v2": PAPER["v2"], "v3": (*PAPER["v3"], Level(6_000_000, 4, 6, 6, 35.0))}
@@ -125,3 +128,56 @@ def test_released_worlds_may_let_unlike_cores_lie_in_each_other() -> None:
     made = generate(CRAFTS["v2"], level, 400, 0, frozenset(QUIRKS))
     assert others(between(made.core, made.core)).amin() < 1
     assert others(between(*[generate(CRAFTS["v2"], level, 400, 0, NONE).core] * 2)).amin() > 1
+
+
+TWO = (Level(0, 2, 3, 0, 30.0), Level(1, 4, 5, 6, 35.0))
+CRAFT = CRAFTS["v2"]
+
+
+def look(motion: Tensor, scene: Scene, there: Tensor) -> Sight:
+    return see_v2(motion, scene, there, CRAFT)
+
+
+@pytest.fixture
+def drawn() -> Worlds:
+    return generate(CRAFT, TWO, 8, 0, frozenset())
+
+
+@pytest.fixture
+def make(drawn: Worlds) -> Callable[[bool], Pool]:
+    like = torch.empty(0, dtype=torch.float64)
+    return lambda still: Pool(drawn, Unicycle(like), look, like, still)
+
+
+def test_a_world_looked_up_is_the_world_drawn(drawn: Worlds, make: Callable[[bool], Pool]) -> None:
+    number = torch.tensor([3, 12, 3, 15])
+    begun = make(False).begin(number)
+    scene = Scene.split(begun.scene, Sizes.of(TWO))
+    assert torch.equal(begun.motion[PLACE].permute(2, 1, 0), drawn.start[number])
+    assert torch.equal(begun.motion[HEADING].t(), drawn.heading[number])
+    assert torch.equal(begun.motion[SPEED].t(), drawn.speed[number])
+    assert torch.equal(scene.goal.permute(2, 1, 0), drawn.goal[number])
+    assert torch.equal(scene.core[:, :, 0].permute(2, 1, 0), drawn.core[number])
+    assert torch.equal(scene.circulation[:, 0].t(), drawn.circulation[number])
+    assert torch.equal(scene.obstacle.permute(2, 1, 0), drawn.obstacle[number])
+    assert (scene.obstacle_radius == 1).all()
+    assert begun.exists.sum(0).tolist() == [2, 4, 2, 4]
+
+
+def test_what_is_seen_first_is_what_would_be_seen(make: Callable[[bool], Pool]) -> None:
+    begun = make(False).begin(torch.arange(16))
+    scene, there = Scene.split(begun.scene, Sizes.of(TWO)), begun.exists.double()
+    sight = look(begun.motion, scene, there)
+    assert torch.equal(begun.observation, observation(sight))
+    assert torch.equal(begun.object_mask, object_mask(sight))
+    assert torch.equal(begun.clearance, sight.clearance)
+    assert begun.observation[8:].any(-1).all()
+    assert not begun.observation[:8, 2:].any()  # robots that the first level does not have
+
+
+def test_a_start_may_leave_the_current_out(make: Callable[[bool], Pool]) -> None:
+    number = torch.arange(8, 16)
+    still, moved = (make(still).begin(number).motion for still in (True, False))
+    assert torch.allclose(moved[VELOCITY] - still[VELOCITY], moved[DRIFT])
+    assert torch.equal(still[DRIFT], moved[DRIFT])
+    assert moved[DRIFT].abs().max() > 0.1

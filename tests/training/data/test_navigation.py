@@ -14,7 +14,7 @@ from tests.training.tiny import trainer
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.evaluation.navigation.published import V2_TEST, V3_TEST, published_for
 from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
-from torchrl_gpu.training.data.navigation import NavigationWorlds
+from torchrl_gpu.training.data.episodes import NavigationWorlds
 
 SMALL = {"worlds_per_level": 2, "val_worlds_per_level": 1}
 

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, Conflict
 from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, episode_key, seed_bits
-from torchrl_gpu.envs.marine.colregs import starboard_turn
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
-from torchrl_gpu.envs.marine.generator import generate
+from torchrl_gpu.envs.marine.generator import Pool, generate
 from torchrl_gpu.envs.marine.levels import Sizes, chosen_levels
-from torchrl_gpu.envs.marine.reward import Outcome, rewards_and_ends
+from torchrl_gpu.envs.marine.reward import Outcome, rewards_and_ends, starboard_turn
 from torchrl_gpu.envs.marine.sensors import Sight, draw_noise, object_mask, observation, radius_factors, see_v2, see_v3
 from torchrl_gpu.envs.marine.specs import GROUP, make_specs
 from torchrl_gpu.envs.marine.types import (
@@ -31,7 +30,6 @@ from torchrl_gpu.envs.marine.types import (
     contiguous_copy,
     to_bool,
 )
-from torchrl_gpu.envs.marine.world_pool import Pool
 from torchrl_gpu.envs.memory import check_fits
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.system import arguments

@@ -1,4 +1,4 @@
-"""World generation by rejection sampling: starts, goals, vortex cores and obstacles.
+"""World generation by rejection sampling (starts, goals, vortex cores, obstacles), and the world pool on the device.
 
 Drawn by counter on the CPU in float64, with sums, products and square roots alone: a seed gives the same worlds on
 every machine.
@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
+from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.levels import Level, Sizes
-from torchrl_gpu.envs.marine.types import CORE_RADIUS, FAR, OBSTACLE_RADIUS, Craft
+from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation
+from torchrl_gpu.envs.marine.types import CORE_RADIUS, FAR, OBSTACLE_RADIUS, Craft, Scene, contiguous_copy
 
 DRAWS = 500  # candidates for each kind of object
 MOST_ROUNDS = 100  # worlds drawn for a place in the pool
@@ -204,3 +206,75 @@ def _uniform(key: Tensor, place: int, count: int) -> Tensor:
     """Uniform random numbers in [0, 1) from counter `place` on of the keys `key` (W,): float64 (W, count)."""
     counter = torch.arange(place, place + count, dtype=torch.int64, device="cpu")
     return draw_bits(key[:, None], counter).double() * 2.0**-32
+
+
+# -- the pool ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Begun:
+    """Worlds before their first step; shapes as in `MarineState`."""
+
+    scene: Tensor
+    motion: Tensor
+    clearance: Tensor
+    exists: Tensor
+    observation: Tensor
+    object_mask: Tensor
+
+
+class Pool:
+    """World pool of P worlds, one behind the other in memory: to fetch one is to copy a few runs of numbers.
+
+    They have the dtype and device of `like`. `look` returns sensor readings from motion, scene, and a mask of 0 and 1
+    of the robots that exist; with `still_start` the first velocity leaves the current out.
+    """
+
+    def __init__(
+        self,
+        worlds: Worlds,
+        model: Unicycle | Vessel,
+        look: Callable[[Tensor, Scene, Tensor], Sight],
+        like: Tensor,
+        still_start: bool,
+    ) -> None:
+        scene = _scene(worlds, like)
+        start = _last(worlds.start, (2, 1, 0), like), _last(worlds.heading, (1, 0), like)
+        motion = model.start(*start, _last(worlds.speed, (1, 0), like), scene, still_start)
+        numbers = torch.arange(motion.shape[1], device=like.device, dtype=torch.int64)
+        exists = numbers[:, None] < worlds.num_robots.to(like.device)
+        there = exists.to(like.dtype)
+        sight = look(motion, scene, there)
+        scene_rows, motion_rows = scene.joined(), motion.flatten(0, 1)
+        self._shape, self._lengths = motion.shape[:2], (len(scene_rows), len(motion_rows), len(exists))
+        self._numbers = torch.cat((scene_rows, motion_rows, sight.clearance)).t().contiguous()  # (P, …)
+        self._exists = exists.t().contiguous()  # (P, R)
+        self._observation, self._object_mask = observation(sight), object_mask(sight)
+
+    def begin(self, world: Tensor) -> Begun:
+        """Worlds by their numbers, int64 (N,)."""
+        rows = contiguous_copy(self._numbers.index_select(0, world).t())
+        scene, motion, clearance = rows.split(self._lengths)
+        return Begun(
+            scene,
+            motion.view(*self._shape, len(world)),
+            clearance,
+            self._exists.index_select(0, world).t().contiguous(),
+            self._observation.index_select(0, world),
+            self._object_mask.index_select(0, world),
+        )
+
+
+def _scene(worlds: Worlds, like: Tensor) -> Scene:
+    obstacle = _last(worlds.obstacle, (2, 1, 0), like)
+    return Scene(
+        goal=_last(worlds.goal, (2, 1, 0), like),
+        core=_last(worlds.core, (2, 1, 0), like).unsqueeze(2),
+        circulation=_last(worlds.circulation, (1, 0), like).unsqueeze(1),
+        obstacle=obstacle,
+        obstacle_radius=torch.full_like(obstacle[0], OBSTACLE_RADIUS),
+    )
+
+
+def _last(worlds_first: Tensor, axes: tuple[int, ...], like: Tensor) -> Tensor:
+    return worlds_first.permute(axes).contiguous().to(like)

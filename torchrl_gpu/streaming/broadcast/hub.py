@@ -29,14 +29,15 @@ from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue
 from torchrl_gpu.streaming.broadcast.metrics import PREFIX, Metrics
 from torchrl_gpu.streaming.broadcast.protocol import Command, UnknownStream
 from torchrl_gpu.streaming.broadcast.rate_limits import stream_time
-from torchrl_gpu.streaming.broadcast.stream_names import Families, split_name
 from torchrl_gpu.streaming.broadcast.streams import (
     MAX_STREAMS,
     STILL,
+    Families,
     InstantReplay,
     Stream,
     Subscription,
     check_name,
+    split_name,
 )
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec
 from torchrl_gpu.streaming.codecs.pixels import picture_of
