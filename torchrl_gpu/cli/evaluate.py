@@ -2,7 +2,8 @@
 
 Irregular packing has a table for each set of objects and setting, as in Huang et al., RA-L 2023. The name of a shipped
 config may stand in place of --config. Options that are not listed go to the config, as in `lightning test`. With `bpp10
---protocol NAME` in place of a config any policies are compared on a published protocol: see `bpp10 --help`.
+--protocol NAME` or `pallets --protocol NAME` in place of a config any policies are compared on a published protocol:
+see `bpp10 --help` and `pallets --help`.
 """
 
 from __future__ import annotations
@@ -23,20 +24,28 @@ if TYPE_CHECKING:
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
     from torchrl_gpu.evaluation.suite import Suite
 
-WHERE, PROTOCOLS = "torchrl-gpu evaluate", "bpp10"
-OF_PROTOCOLS = """Policies on a published protocol of bin packing: utilization, items, times, and what each knows ahead.
+WHERE, BOXES, PALLETS = "torchrl-gpu evaluate", "bpp10", "pallets"
+OF_BOXES = """Policies on a published protocol of bin packing: utilization, items, times, and what each knows ahead.
 
 Every policy packs the same sequences by the same rules: the 2,000 of the protocol's fixed suite, identified by a hash,
 or those of a file, such as the published ones (AAAI 2021 reports sequences 1 to 2000 of its: --first 1 --cases 2000).
 """
+OF_PALLETS = """Policies on RoboBPP's pallets: utilization, occupancy, boxes, times, and what stands in simulation.
+
+Every policy packs the same 30 sequences of 80 boxes, identified by a hash, up to the first box that has no place. They
+are drawn from the test rows in the package `packsim`, which the extra `robobpp` brings; those of the paper are not
+public, and its printed rows are of others.
+"""
 CANDIDATES, DEPTH, BEAM = 6, 10, 32
+ALL = 2**31 - 1
 
 
 def main(argv: list[str]) -> None:
-    by_protocol = argv[:1] == [PROTOCOLS]
+    by_protocol = argv[:1] in ([BOXES], [PALLETS])
     words: list[str] = []
     if by_protocol:
-        args = _protocol_parser().parse_args(argv[1:])
+        args = (_pallet_parser() if argv[0] == PALLETS else _protocol_parser()).parse_args(argv[1:])
+        _check_physics(args)
     else:
         args, words = _config_parser().parse_run(["--config", *argv] if argv and argv[0][0] != "-" else argv)
         _check(args)
@@ -48,7 +57,7 @@ def main(argv: list[str]) -> None:
     keep_freed_memory()
     suite, tables = _by_protocol(args) if by_protocol else _by_config(args, words)
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-    result = {"evaluation": PROTOCOLS if by_protocol else Path(args.config).stem, "arguments": plain}
+    result = {"evaluation": argv[0] if by_protocol else Path(args.config).stem, "arguments": plain}
     result |= {"machine": machine.describe(suite.env.device)}
     with progress(WHERE) as suite.say:
         for found in tables:
@@ -98,6 +107,10 @@ def _check(args: argparse.Namespace) -> None:
         raise FileNotFoundError(f"{WHERE}: --meshes must be a folder of mesh files; got {args.meshes}")
     if args.meshes is None:
         arguments.check_effect(WHERE, "--meshes", **{"--unit": (args.unit, None)})
+    _check_physics(args)
+
+
+def _check_physics(args: argparse.Namespace) -> None:
     if args.physics:
         from torchrl_gpu.envs.packing.physics.scene import load_mujoco
 
@@ -138,22 +151,16 @@ def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, A
 
 
 def _protocol_parser() -> OneLineParser:
-    parser = OneLineParser(prog=f"{WHERE} {PROTOCOLS}", description=OF_PROTOCOLS)
+    parser = OneLineParser(prog=f"{WHERE} {BOXES}", description=OF_BOXES)
     add = parser.add_argument
     protocols = ("rs", "cut1", "cut2", "discrete125", "free125")
     add("--protocol", required=True, choices=protocols, help="boxes, orientations and the rule of stability")
-    policies = "baselines (random, first-fit, bph, br, dbl, hm, lsah, macs; `baselines` for all), trained ones by their"
-    policies += " protocol, and paths of checkpoints"
-    add("--policy", nargs="+", default=["baselines"], metavar="POLICY", help=policies)
-    parser.add_classes()
-    _add_common(parser)
+    _add_policies(parser)
+    parser.set_defaults(stability=None, physics=0)
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
-    add("--first", type=whole(0), default=0, help="number of the first sequence, from 0 on")
     add("--unit", choices=("cells", "m", "cm", "mm"), help="of the sizes in the file; cells by default")
     misfits = "of boxes in the file that fit the bin in no orientation; refuse by default"
     add("--misfits", choices=("refuse", "skip_boxes", "skip_orders"), help=misfits)
-    add("--visible", type=whole(1), default=1, help="K, boxes to choose from")
-    add("--timed", type=whole(0), default=2, metavar="CASES", help="so many are packed alone for the time of one bin")
     candidates = "policies of afterstate values play once more, choosing among the M best placements by the expected"
     candidates += f" value after the next item; {CANDIDATES} by default"
     add("--candidates", type=whole(1), metavar="M", help=candidates)
@@ -165,6 +172,30 @@ def _protocol_parser() -> OneLineParser:
     add("--depth", type=whole(1), metavar="D", help=f"boxes of a line where the stream is known; {DEPTH} by default")
     add("--beam", type=whole(1), metavar="W", help=f"lines that go on where the stream is known; {BEAM} by default")
     return parser
+
+
+def _pallet_parser() -> OneLineParser:
+    parser = OneLineParser(prog=f"{WHERE} {PALLETS}", description=OF_PALLETS)
+    add = parser.add_argument
+    add("--protocol", required=True, choices=("repetitive", "diverse", "boards"), help="boxes and container")
+    _add_policies(parser)
+    add("--stability", help="rule for legal placements, as in PackingEnv; none by default, as in the paper's Math Pack")
+    physics = "simulate the pallets in MuJoCo, or so many, for the share of placements that stand"
+    add("--physics", type=whole(0), nargs="?", const=ALL, default=0, metavar="CASES", help=physics)
+    parser.set_defaults(sequences=None, unit=None, misfits=None, knows=[], candidates=None, depth=None, beam=None)
+    return parser
+
+
+def _add_policies(parser: OneLineParser) -> None:
+    add = parser.add_argument
+    policies = "baselines (random, first-fit, bph, br, dbl, hm, lsah, macs; `baselines` for all), trained ones by their"
+    policies += " protocol, and paths of checkpoints"
+    add("--policy", nargs="+", default=["baselines"], metavar="POLICY", help=policies)
+    parser.add_classes()
+    _add_common(parser)
+    add("--first", type=whole(0), default=0, help="number of the first sequence, from 0 on")
+    add("--visible", type=whole(1), default=1, help="K, boxes to choose from")
+    add("--timed", type=whole(0), default=2, metavar="CASES", help="so many are packed alone for the time of one bin")
 
 
 def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict[str, Any]]]:
@@ -185,10 +216,12 @@ def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict
         unit=args.unit or "cells",
         misfits=args.misfits or "refuse",
         visible_items=args.visible,
+        stability=args.stability,
         include=_include(loaded, knows),
         device=args.device,
         batch_size=args.batch,
     )
+    suite.simulated = args.physics
     if "distribution" in knows and suite.foreign:
         wanted = f"a file whose boxes are those of {args.protocol}"
         raise ValueError(f"{WHERE}: --candidates and --knows distribution want {wanted}; got one of {suite.foreign}")
@@ -204,7 +237,7 @@ def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict
 
 
 def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    from torchrl_gpu.envs.packing.protocols import PROTOCOLS
+    from torchrl_gpu.envs.packing.protocols import PALLETS, PROTOCOLS
     from torchrl_gpu.policies import PackingPolicy, load_policy
     from torchrl_gpu.policies.packing import BASELINES
     from torchrl_gpu.policies.registry import import_classes
@@ -212,7 +245,7 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     loaded: dict[str, Any] = {}
     words: list[str] = []
     classes = import_classes(WHERE, args.classes)
-    trained = [name for name in PackingPolicy.names() if name in PROTOCOLS]
+    trained = [name for name in PackingPolicy.names() if name in PROTOCOLS | PALLETS]
     for each in args.policy:
         if each == "baselines":
             words += BASELINES

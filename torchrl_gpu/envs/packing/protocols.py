@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from torchrl_gpu.envs.packing.env import PackingEnv
-from torchrl_gpu.envs.packing.items import CutBoxes, OrderBoxes, ProceduralSolids, RandomBoxes
+from torchrl_gpu.envs.packing.items import CutBoxes, FactoryBoxes, OrderBoxes, ProceduralSolids, RandomBoxes
 
 SUITE_SEED = 2_000_003  # decides the sequences of every protocol's suite
-SUITE_EPISODES = 2000
+SUITE_EPISODES, PALLET_EPISODES = 2000, 30
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "rs": {"items": RandomBoxes(2, 5), "orientations": "fixed", "stability": "corners"},
@@ -17,6 +17,14 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "discrete125": {"items": RandomBoxes(1, 5), "orientations": "yaw", "stability": "support"},
     "free125": {"items": RandomBoxes(1, 5), "orientations": "axis", "stability": "none"},
 }
+
+_PALLET = {"num_items": 80, "orientations": "yaw", "stability": "none", "walls": False}
+PALLETS: dict[str, dict[str, Any]] = {
+    "repetitive": {"bin_size": (1.34, 1.25, 1.0), "resolution": (134, 125), **_PALLET},
+    "diverse": {"bin_size": (1.2, 1.0, 1.7), "resolution": (120, 100), **_PALLET},
+    "boards": {"bin_size": (2.5, 1.2, 1.0), "resolution": (250, 120), **_PALLET},
+}
+"""Containers and rules of RoboBPP (arXiv 2512.04415, Math Pack); boxes are those of `FactoryBoxes`."""
 
 REFERENCE_SETTINGS: dict[str, dict[str, Any]] = {
     "bpp10": {},
@@ -46,7 +54,14 @@ REFERENCE_SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def protocol_of(env: PackingEnv) -> str | None:
-    """Name of the published protocol whose bin, boxes and rules an environment has, in any sequences; or None."""
+    """Name of the published protocol whose bin, boxes and rules an environment has, in any sequences; or None.
+
+    Of a pallet with a factory's boxes any rule of stability will do: the protocol has none.
+    """
+    if isinstance(env.items.drawn_as, FactoryBoxes):
+        name = env.items.drawn_as.data
+        wanted = tuple(PALLETS[name][each] for each in ("bin_size", "resolution", "orientations"))
+        return name if (env.bin_size, env.bin.cells, env.orientations) == wanted else None
     if env.order != "sequence" or (env.bin_size, env.bin.cells, env.grid_step) != ((10.0,) * 3, (10, 10), 1):
         return None
     drawn = env.items.drawn_as
@@ -76,16 +91,19 @@ def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
 
     Args:
         name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021; cut anew for every episode), "discrete125" (GOPT, RA-L
-            2024), "free125" (PCT, ICLR 2022, setting 2); or a reference setting, "bpp10", "irregular" (Huang et al.,
-            RA-L 2023: 20 of 50 objects visible, the largest first, 24 orientations; with our own solids) or "orders"
-            (that of `packing_orders.yaml`: a pallet of 1200×800 mm, 1.5 m high, boxes as they come).
+            2024), "free125" (PCT, ICLR 2022, setting 2); "repetitive", "diverse" or "boards" (RoboBPP, the test split
+            of `FactoryBoxes`); or a reference setting, "bpp10", "irregular" (Huang et al., RA-L 2023: 20 of 50 objects
+            visible, the largest first, 24 orientations; with our own solids) or "orders" (that of
+            `packing_orders.yaml`: a pallet of 1200×800 mm, 1.5 m high, boxes as they come).
         num_envs: N.
         changes: Other constructor arguments of `PackingEnv`.
 
     Raises:
+        ModuleNotFoundError: The protocol's boxes want the extra `robobpp`.
         ValueError: There is no such protocol.
     """
-    known = PROTOCOLS | REFERENCE_SETTINGS
+    known = PROTOCOLS | PALLETS | REFERENCE_SETTINGS
     if name not in known:
         raise ValueError(f"make_protocol: name must be one of {', '.join(known)}; got {name!r}")
-    return PackingEnv(num_envs, **known[name] | changes)
+    items = {"items": FactoryBoxes(name, "test")} if name in PALLETS and "items" not in changes else {}
+    return PackingEnv(num_envs, **known[name] | items | changes)

@@ -19,14 +19,21 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.items.alike import AlikeSequences
 from torchrl_gpu.envs.packing.items.sequences import MISFITS
-from torchrl_gpu.envs.packing.protocols import PROTOCOLS, SUITE_EPISODES, SUITE_SEED, make_protocol
+from torchrl_gpu.envs.packing.protocols import (
+    PALLET_EPISODES,
+    PALLETS,
+    PROTOCOLS,
+    SUITE_EPISODES,
+    SUITE_SEED,
+    make_protocol,
+)
 from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.evaluation.estimates import plus_minus
 from torchrl_gpu.evaluation.packing.episodes import PackingResults
-from torchrl_gpu.evaluation.packing.suite import PUBLISHED, PackingSuite
+from torchrl_gpu.evaluation.packing.suite import PUBLISHED, PackingSuite, verdict
 from torchrl_gpu.policies.policy import Policy, known
 
-_BIN = Bin((10.0, 10.0, 10.0), (10, 10))  # of every protocol
+_BIN = Bin((10.0, 10.0, 10.0), (10, 10))  # of `PROTOCOLS`
 SUITE_HASHES = {
     "rs": "1f7f5ad59cd1a283bc871d09da2667cb502c68ce1c4715d5347e01408774322c",
     "cut1": "10cb4b8ca602d82b17cdd3d0ead8ee3aa16d035e45af2d8b5a1d90fae2f31df6",
@@ -34,20 +41,21 @@ SUITE_HASHES = {
     "discrete125": "9598dfc4c72e0be74ad70b00f9eee0f3104dbd8b36f71a9a8ec7f159e7f6045a",
     "free125": "9598dfc4c72e0be74ad70b00f9eee0f3104dbd8b36f71a9a8ec7f159e7f6045a",
 }
-"""Of the 2,000 sequences of each protocol, see `sequence_hash`."""
+"""Of the 2,000 sequences of each protocol, 30 of a pallet's, see `sequence_hash`."""
 
 
 class ProtocolSuite(PackingSuite):
     """Sequences of a protocol: those of the fixed suite, or of a file, whatever number is packed side by side.
 
     Args:
-        protocol: One of `PROTOCOLS`.
-        num_episodes: How many; None stands for 2,000, or for all from `first` on of a file.
+        protocol: One of `PROTOCOLS` or of `PALLETS`.
+        num_episodes: How many; None stands for 2,000, for 30 of a pallet's, or for all from `first` on of a file.
         sequences: File of box sequences, played by the protocol's rules, and in its catalogue where all boxes are in
-            it; None stands for the fixed suite.
+            it; None stands for the fixed suite. Not of a pallet's protocol.
         first: Number of the first sequence.
         unit, misfits: Of the file, as in `BoxSequences`; numbers of sequences count those that are played.
         visible_items: K.
+        stability: Rule for legal placements; None stands for the protocol's.
         include, device: As in `PackingEnv`.
         batch_size: As in `Suite`.
 
@@ -65,13 +73,17 @@ class ProtocolSuite(PackingSuite):
         unit: str = "cells",
         misfits: str = MISFITS[0],
         visible_items: int = 1,
+        stability: str | None = None,
         include: Sequence[str] = ("z_map",),
         device: str | torch.device = "auto",
         batch_size: int | None = None,
     ) -> None:
-        if protocol not in PROTOCOLS:
-            raise ValueError(f"ProtocolSuite: protocol must be one of {', '.join(PROTOCOLS)}; got {protocol!r}")
-        changes: dict[str, Any] = {}
+        known = (*PROTOCOLS, *PALLETS)
+        if protocol not in known or (sequences is not None and protocol in PALLETS):
+            of_file = "" if sequences is None else " of a file"
+            wanted = ", ".join(known if sequences is None else PROTOCOLS)
+            raise ValueError(f"ProtocolSuite: protocol{of_file} must be one of {wanted}; got {protocol!r}")
+        changes: dict[str, Any] = {} if stability is None else {"stability": stability}
         self.foreign = ""
         """A box of the file that the protocol has not, in words; "" for none."""
         if sequences is not None:
@@ -95,7 +107,9 @@ class ProtocolSuite(PackingSuite):
                 wanted = f"{num_episodes or 1} sequences from number {first} on"
                 raise ValueError(f"ProtocolSuite: {sequences} must have {wanted}; got {number} in all")
             num_episodes = num_episodes or number - first
-        super().__init__(env, False, num_episodes or SUITE_EPISODES, batch_size)
+        super().__init__(
+            env, False, num_episodes or (PALLET_EPISODES if protocol in PALLETS else SUITE_EPISODES), batch_size
+        )
         self.protocol, self.file, self.first = protocol, None if sequences is None else Path(sequences).name, first
 
     def sequence_hash(self) -> str:
@@ -108,11 +122,12 @@ class ProtocolSuite(PackingSuite):
     def compared(self, policies: Mapping[str, Policy], timed: int = 0) -> dict[str, Any]:
         """Plays all sequences with each policy; a row for each, as plain data."""
         results, alone, rows = self.play_all(policies), self.packed_alone(policies, timed), []
+        settled = self.settled(results)
         for name, policy in policies.items():
             row = asdict(results[name].score(name)) | {"knows": known(policy, self.env.visible_items)}
             row["decision_alone_ms"] = PackingResults.joined(alone[name]).decision_ms if timed else None
             row["utilizations"] = [round(each, 6) for each in results[name].utilization.tolist()]
-            rows.append(row)
+            rows.append(row | settled.get(name, {}))
         self.say("")
         figures = PUBLISHED.get((self.protocol, self.env.visible_items), ())
         published = [{"policy": name, "utilization": share / 100, "knows": knows} for name, share, knows in figures]
@@ -126,13 +141,17 @@ def sequence_sizes(env: PackingEnv, number: int) -> list[Tensor]:
     key = made.begin(env.seed, row + env.first_env, torch.zeros_like(row))
     places = torch.arange(min(made.length, env.num_items), device=env.device, dtype=torch.int64)
     items = made.items(key, places.expand(number, -1)).cpu()
-    height = (env.catalogue.height[:, 0].cpu().double() / env.bin.cell[0]).round().long()
+    unit = env.bin.cell[0] if env.items.unit == "cells" else 1e-3
+    height = (env.catalogue.height[:, 0].cpu().double() / unit).round().long()
     sizes = torch.cat([env.catalogue.extent[:, 0].cpu(), height[:, None]], 1)
     return [sizes[each[each >= 0]] for each in items]
 
 
 def sequence_hash(sequences: Sequence[Tensor]) -> str:
-    """SHA-256 of sequences of box sizes (T, 3) in cells: of each its length and its sizes, as 32-bit little-endian."""
+    """SHA-256 of the sizes that `sequence_sizes` gives: of each sequence its length and its sizes.
+
+    All are 32-bit little-endian integers.
+    """
     digest = hashlib.sha256()
     for each in sequences:
         digest.update(len(each).to_bytes(4, "little"))
@@ -147,7 +166,12 @@ def protocol_table(report: Mapping[str, Any]) -> Table:
     source = about["file"] or ("the fixed suite" if known_suite else "sequences of the fixed seed")
     title = f"{about['protocol']}: {about['sequences']} sequences from {about['first']} of {source}"
     shown = Table(title=f"{title}, sha256 {about['sha256'][:16]}", title_justify="left")
-    columns = ("policy", "knew of what comes", "utilization", "items", "ms/decision", "ms for one bin")
+    more = {}
+    if about["protocol"] in PALLETS:
+        more["occupancy"] = lambda row: f"{row['pyramidality']:.3f}"
+    if "stands" in rows[0]:
+        more |= {"stands": lambda row: verdict(row)[0], "faultless": lambda row: verdict(row)[1]}
+    columns = ("policy", "knew of what comes", "utilization", "items", "ms/decision", "ms for one bin", *more)
     for column in columns:
         shown.add_column(column, justify="left" if column in columns[:2] else "right", no_wrap=True)
     for row in sorted(rows, key=lambda row: row["utilization"]):
@@ -159,7 +183,8 @@ def protocol_table(report: Mapping[str, Any]) -> Table:
             f"{row['num_packed']:.2f}{plus_minus(row['num_packed_error'], '.2f')}",
             f"{row['decision_ms']:.4f}",
             "–" if alone is None else f"{alone:.2f}",
+            *(cell(row) for cell in more.values()),
         )
     for row in report["published"]:
-        shown.add_row(row["policy"], row["knows"], f"{row['utilization']:.1%}", "–", "–", "–", style="dim")
+        shown.add_row(row["policy"], row["knows"], f"{row['utilization']:.1%}", *["–"] * (3 + len(more)), style="dim")
     return shown

@@ -46,6 +46,14 @@ PUBLISHED: dict[tuple[str, int], tuple[tuple[str, float, str], ...]] = {
     ("free125", 1): (("PCT, ICLR 2022", 86.0, "nothing"),),
     ("free125", 5): (("PCT, IJRR 2025, second-hand", 88.3, "5 visible"),),
     ("free125", 10): (("PCT, IJRR 2025, second-hand", 93.5, "10 visible"),),
+    **{
+        (name, 1): tuple((f"{policy}, RoboBPP", share, "nothing") for policy, share in rows)
+        for name, rows in {
+            "repetitive": (("MACS", 44.5), ("HM", 57.9), ("DBL", 61.7), ("LSAH", 61.9), ("PCT", 65.9), ("AR2L", 67.3)),
+            "diverse": (("MACS", 35.2), ("HM", 42.3), ("DBL", 54.9), ("LSAH", 56.9), ("AR2L", 65.5), ("PCT", 66.8)),
+            "boards": (("MACS", 23.2), ("HM", 35.5), ("LSAH", 47.4), ("DBL", 52.0), ("AR2L", 53.8), ("PCT", 57.1)),
+        }.items()
+    },
 }
 """Utilization in per cent of published policies on sequences of their own, and what they knew; by protocol and by how
 many boxes they could choose from (arXiv 2208.07123 and PCT's version of 2025 call that a buffer)."""
@@ -87,7 +95,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         rows, title = [each.score(policy) for policy, each in results.items()], f"{self.num_episodes} episodes"
         report: dict[str, Any] = {"policies": [asdict(row) for row in rows]}
         if RULE not in results:
-            settled = self._settled(results)
+            settled = self.settled(results)
             for row in report["policies"]:
                 row |= settled.get(row["policy"], {})
             return packing_table(rows, title, self.published(), settled), report
@@ -98,7 +106,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         }
         return comparison_table(methods, title, RULE), report | {"comparison": comparison_data(methods, RULE)}
 
-    def _settled(self, results: dict[str, PackingResults]) -> dict[str, dict[str, Any]]:
+    def settled(self, results: dict[str, PackingResults]) -> dict[str, dict[str, Any]]:
         """Share of stable boxes of each policy's first bins, all released at once; empty where none is simulated."""
         if not self.simulated:
             return {}
@@ -222,8 +230,8 @@ def placements(
 
     def in_unit(x: int, y: int, z: float) -> list[float]:
         cells = z / env.cell[0]
-        if env.catalogue.flat:  # heights of boxes are whole cells, but for the rounding of float32
-            cells = round(cells)
+        if env.catalogue.flat:  # heights of boxes are whole cells or tenths, but for the rounding of float32
+            cells = round(cells, 3)
         metres = (x * env.cell[0], y * env.cell[1], cells * env.cell[0])
         return [without_noise(side / per) for side, per in zip(metres, per_unit, strict=True)]
 
@@ -262,7 +270,7 @@ def packing_table(
             f"{row.compactness:.3f}",
             f"{row.pyramidality:.3f}",
             f"{row.decision_ms:.3f}",
-            *_verdict(settled[row.policy] if settled else None),
+            *(verdict(settled[row.policy]) if settled else ()),
             style="bold" if row.utilization == best else "",
         )
     for name, share in (published or {}).items():
@@ -270,8 +278,7 @@ def packing_table(
     return shown
 
 
-def _verdict(settled: Mapping[str, Any] | None) -> list[str]:
-    if settled is None:
-        return []
+def verdict(settled: Mapping[str, Any]) -> list[str]:
+    """Cells of a table: the share of placements that stand, and the bins in which all do."""
     share = f"{settled['stands']:.1%}{plus_minus(settled['stands_error'], '.1%')}"
     return [share, f"{settled['faultless']} of {settled['simulated']}"]

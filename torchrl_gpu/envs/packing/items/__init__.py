@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchrl_gpu.envs.packing.items.boxes import CutBoxes, RandomBoxes
+from torchrl_gpu.envs.packing.items.factories import FactoryBoxes
 from torchrl_gpu.envs.packing.items.mesh_files import MESH_SUFFIXES
 from torchrl_gpu.envs.packing.items.meshes import MeshItems
 from torchrl_gpu.envs.packing.items.orders import OrderBoxes
@@ -16,6 +17,7 @@ from torchrl_gpu.system.arguments import shown
 __all__ = [
     "BoxSequences",
     "CutBoxes",
+    "FactoryBoxes",
     "ItemSequences",
     "ItemSource",
     "MeshItems",

@@ -96,7 +96,7 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
         ValueError: The file has no column for a side, or two units, or is too large.
         ModuleNotFoundError: The library for the file is not installed.
     """
-    rows = _rows(path, where)
+    rows = table_rows(path, where)
     header = [("" if cell is None else str(cell).strip()) for cell in next(rows, [])]
     first = 1 if path.suffix.lower() == ".json" else 2
     if len(header) == 3 and all(_number(cell) is not None for cell in header):
@@ -256,7 +256,8 @@ def _number(cell: Any) -> float | None:
 # -- files ----------------------------------------------------------------------------------------------------------
 
 
-def _rows(path: Path, where: str) -> Iterator[list[Any]]:
+def table_rows(path: Path, where: str) -> Iterator[list[Any]]:
+    """Rows of the first table of a file, cells as it holds them; a ValueError that begins with `where` for no table."""
     read = {".xlsx": _excel, ".parquet": _parquet, ".json": _json_rows}.get(path.suffix.lower(), _text_rows)
     if not path.is_file():
         raise FileNotFoundError(f"{where}: want a list of boxes; there is none")

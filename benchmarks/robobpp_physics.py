@@ -1,0 +1,340 @@
+"""RoboBPP's Physics Pack (arXiv 2512.04415): pallets carried out box by box in PyBullet, and in MuJoCo beside it.
+
+The rules are those of `packsim` 0.0.4 (`Pack_Env.place_at` and `main`), whose box, friction and layout are read from
+the installed package; its import wants OMPL, so they are carried out here. Of a placement everything is simulated but
+the box's way on the conveyor, when what is packed lies still. PyBullet has wheels for Python up to 3.11.
+
+    python benchmarks/robobpp_physics.py --data diverse --policy dbl hm --stability none --output results.json
+
+Every sequence is written when it is done; a run with the same output goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from torchrl_gpu.cli.parser import OneLineParser, whole
+from torchrl_gpu.envs.packing.items.factories import DATA, data_folder
+from torchrl_gpu.envs.packing.types import STABILITY_RULES
+from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
+from torchrl_gpu.evaluation.reports import write_json
+from torchrl_gpu.system import machine
+from torchrl_gpu.system.console import progress_bar
+
+HZ, GRAVITY, MASS_KG, FRICTION = 240, 9.8, 0.5, 1.0
+LAYOUT = 1.02  # a box takes this times its cells: a gap of 0.2 mm a centimetre
+SLAB_M, WALL_M = 0.002, 0.002
+SLAB_AT, ORIGIN_Z = 0.025, 0.045  # heights of the slab's middle, and of what a plan counts from, metres
+START_M, LOWERED_M = -0.002, 0.001  # of a box above its place and half its height, and in a step
+WATCHED, RESTED = 200, 2020  # steps behind a placement whose speeds count, and those that follow
+COLLAPSED_M = {"repetitive": 0.07, "diverse": 0.04, "boards": 0.07}  # along x or y
+PRINTED = {
+    "repetitive": {"HM": 39.8, "PCT": 39.2, "DBL": 38.5, "TAP-Net++": 37.9, "LSAH": 37.3, "AR2L": 22.9, "MACS": 7.0},
+    "diverse": {"PCT": 50.2, "AR2L": 48.3, "HM": 33.0, "LSAH": 28.5, "TAP-Net++": 27.0, "DBL": 25.7, "MACS": 13.4},
+    "boards": {"DBL": 34.9, "TAP-Net++": 31.4, "PCT": 29.0, "AR2L": 26.5, "HM": 25.5, "LSAH": 25.4, "MACS": 13.5},
+}
+
+
+class Box(NamedTuple):
+    """A box of a plan, metres; its corner is that of its cells."""
+
+    sides: tuple[float, float, float]  # true, as it is turned
+    cells: tuple[float, float]  # length and width of its cells
+    corner: tuple[float, float, float]
+
+
+class Pallet(NamedTuple):
+    """A plan, in the order of packing."""
+
+    data: str
+    size: tuple[float, float, float]  # of the container, metres
+    boxes: tuple[Box, ...]
+
+    def utilization(self, number: int) -> float:
+        """Share of the container that the first boxes fill."""
+        return float(sum(np.prod(box.sides) for box in self.boxes[:number]) / np.prod(self.size))
+
+    def target(self, box: Box) -> np.ndarray:
+        """Middle of a box's cells as packsim lays them out, mirrored in x and y; metres (2,) from the slab's origin."""
+        corner, cells = np.array(box.corner[:2]), np.array(box.cells)
+        return (np.array(self.size[:2]) - corner - cells / 2) * LAYOUT
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(json.dumps(self).encode()).hexdigest()[:16]
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+
+
+def pallets(data: str, word: str, stability: str, number: int) -> list[Pallet]:
+    """Plans of the first sequences of a protocol's suite by a policy: a baseline's word, or what `load` takes."""
+    from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
+    from torchrl_gpu.policies import PackingPolicy, load_policy
+    from torchrl_gpu.policies.packing import BASELINES
+
+    suite = ProtocolSuite(data, number, stability=stability, device="cpu")
+    env = suite.env
+    if word in BASELINES:
+        policy: Any = BASELINES[word][1](env)
+    elif word in PackingPolicy.names() or Path(word).suffix == ".safetensors":
+        policy = PackingPolicy.from_pretrained(word, "cpu")
+    else:
+        policy = load_policy(word, "cpu")
+    results, made = suite.play(policy), []
+    sides = env.items.true_sides(env.bin) / 100
+    for i, packed in enumerate(results.num_packed.long().tolist()):
+        placements, base = results.placements[i, :packed].tolist(), results.placement_z[i, :packed].tolist()
+        made.append(_pallet(data, env, sides, placements, base))
+    return made
+
+
+def _pallet(data: str, env: Any, true: np.ndarray, placements: list[list[int]], base: list[float]) -> Pallet:
+    boxes = []
+    for (item, turned, x, y), z in zip(placements, base, strict=True):
+        length, width, height = true[item].tolist()
+        cells = env.catalogue.extent[item, turned].tolist()
+        sides = (width, length, height) if turned else (length, width, height)
+        along = (cells[0] * env.cell[0], cells[1] * env.cell[1])
+        boxes.append(Box(sides, along, (x * env.cell[0], y * env.cell[1], z)))
+    return Pallet(data, env.bin.size, tuple(boxes))
+
+
+# -- PyBullet --------------------------------------------------------------------------------------------------------
+
+
+def in_bullet(pallet: Pallet) -> dict[str, Any]:
+    """Carries out a plan until it is done or a box has been displaced too far; see the module.
+
+    Returns:
+        `placed` boxes that count, whether it `collapsed`, the box that did (`fallen`) and how far (`moved_m`), the
+        mean of static stability over placements, mean and largest sum of shifts along x and y, `local_mean_m` and
+        `local_max_m`, after the last placement that counts, and the height above its plan at which each box was
+        released, `released_m`.
+    """
+    import pybullet as bullet
+
+    client = bullet.connect(bullet.DIRECT)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _carried_out(bullet, pallet, Path(folder))
+    finally:
+        bullet.disconnect(client)
+
+
+def _carried_out(bullet: Any, pallet: Pallet, folder: Path) -> dict[str, Any]:
+    models = data_folder().parent / "arm_pybullet_env/arm_envs/models/box"
+    template = (models / "box-template-tex.urdf").read_text()
+    bullet.setPhysicsEngineParameter(enableFileCaching=0)  # every box is another one under the same name
+    bullet.setTimeStep(1 / HZ)
+    bullet.setGravity(0, 0, -GRAVITY)
+
+    def added(sides: Any, where: Any, mass: float) -> int:
+        text = template.replace("FILE_PATH0", str(models))
+        for axis, side in enumerate(sides):
+            text = text.replace(f"DIM{axis}", str(side)).replace(f"RGBA{axis}", "1")
+        (folder / "box.urdf").write_text(text.replace("RGBA3", "1"))
+        body = bullet.loadURDF(str(folder / "box.urdf"), where, (0, 0, 0, 1), useFixedBase=mass == 0)
+        bullet.changeDynamics(body, -1, mass=mass)
+        return int(body)
+
+    floor = bullet.createCollisionShape(bullet.GEOM_BOX, halfExtents=(100, 100, 5))
+    bullet.changeDynamics(bullet.createMultiBody(0, floor, basePosition=(0, 0, -5.001)), -1, lateralFriction=FRICTION)
+    length, width = (side * (2 * LAYOUT - 1) + 2 * WALL_M for side in pallet.size[:2])
+    added((length, width, SLAB_M), (pallet.size[0] / 2 + WALL_M, pallet.size[1] / 2 + WALL_M, SLAB_AT), 0)
+
+    bodies: list[int] = []
+    targets = np.zeros((0, 2))
+    statics, released, local = [], [], np.zeros(1)
+    for number, box in enumerate(pallet.boxes):
+        height = box.sides[2]
+        x, y = pallet.target(box)
+        z = ORIGIN_Z + (box.corner[2] + height) * LAYOUT + START_M
+        body = added(box.sides, (x, y, z), MASS_KG)
+        while not bullet.getContactPoints(body):
+            z -= LOWERED_M
+            bullet.resetBasePositionAndOrientation(body, (x, y, z), (0, 0, 0, 1))
+            bullet.stepSimulation()
+        released.append(z - height / 2 - box.corner[2] - SLAB_AT - SLAB_M / 2)
+        bodies.append(body)
+        targets = np.vstack([targets, (x, y)])
+        statics.append(_static_stability(bullet, bodies))
+        for _ in range(RESTED):
+            bullet.stepSimulation()
+        found = np.array([bullet.getBasePositionAndOrientation(each)[0][:2] for each in bodies])
+        moved = np.abs(found - targets)
+        if (fallen := moved.max(1)).max() > COLLAPSED_M[pallet.data]:
+            which, placed = int(fallen.argmax()), number
+            statics.pop()
+            break
+        local = moved.sum(1)
+    else:
+        which, placed = None, len(pallet.boxes)
+    return {
+        "placed": placed,
+        "collapsed": which is not None,
+        "fallen": which,
+        "moved_m": float(moved.max()) if len(bodies) else 0.0,
+        "static_stability": float(np.mean(statics)) if statics else None,
+        "local_mean_m": float(local.mean()),
+        "local_max_m": float(local.max()),
+        "released_m": [round(each, 4) for each in released],
+    }
+
+
+def _static_stability(bullet: Any, bodies: list[int]) -> float:
+    """Static stability of a placement, 0 to 1, from the largest speeds of any box in the steps that follow."""
+    linear = angular = 0.0
+    for _ in range(WATCHED):
+        bullet.stepSimulation()
+        for body in bodies:
+            along, about = bullet.getBaseVelocity(body)
+            linear = max(linear, along[0] ** 2 + along[1] ** 2 + along[2] ** 2)
+            angular = max(angular, about[0] ** 2 + about[1] ** 2 + about[2] ** 2)
+    return 0.5 * max(0.0, 1 - linear**0.2) + 0.5 * max(0.0, 1 - angular**0.15)
+
+
+# -- MuJoCo ----------------------------------------------------------------------------------------------------------
+
+
+def in_mujoco(pallet: Pallet, seconds: float = 2.0) -> dict[str, Any]:
+    """Carries out the same plan in MuJoCo: a box enters at its planned place, all go on until they rest."""
+    from torchrl_gpu.envs.packing.items.solid import Solid
+    from torchrl_gpu.envs.packing.physics.scene import load_mujoco, model_of
+    from torchrl_gpu.envs.packing.physics.simulate import run
+    from torchrl_gpu.envs.packing.plan import PackingPlan, Pose, quaternion
+
+    solids = tuple(Solid.of_box(str(i), np.array(box.sides)) for i, box in enumerate(pallet.boxes))
+    middles = [(*pallet.target(box), box.corner[2] + box.sides[2] / 2) for box in pallet.boxes]
+    poses = tuple(
+        Pose(i, np.eye(3), np.array(middle) - np.array(box.sides) / 2)
+        for i, (middle, box) in enumerate(zip(middles, pallet.boxes, strict=True))
+    )
+    length, width, height = pallet.size
+    slab = length * LAYOUT, width * LAYOUT, height
+    plan = PackingPlan(solids, poses, slab, walls=False, masses=(MASS_KG,) * len(poses))
+    model = model_of(plan, friction=FRICTION, parked=True)
+    data = load_mujoco().MjData(model)
+    moved = np.zeros((1, 2))
+    for number in range(len(poses)):
+        data.qpos[7 * number : 7 * number + 7] = *middles[number], *quaternion(np.eye(3))
+        data.qvel[6 * number : 6 * number + 6] = 0.0
+        run(model, data, seconds, slice(1, number + 2))
+        moved = np.abs(data.xpos[1 : number + 2, :2] - np.array(middles)[: number + 1, :2])
+        if moved.max() > COLLAPSED_M[pallet.data]:
+            return {
+                "placed": number,
+                "collapsed": True,
+                "fallen": int(moved.max(1).argmax()),
+                "moved_m": float(moved.max()),
+            }
+    return {"placed": len(poses), "collapsed": False, "fallen": None, "moved_m": float(moved.max())}
+
+
+# -- all of them -----------------------------------------------------------------------------------------------------
+
+
+def main(argv: list[str]) -> None:
+    args = _parser().parse_args(argv)
+    if importlib.util.find_spec("pybullet") is None:
+        raise ModuleNotFoundError("robobpp_physics: want PyBullet, pip install pybullet; got an install without it")
+    result = (
+        json.loads(args.output.read_text()) if args.output.exists() else {"benchmark": "robobpp_physics", "runs": {}}
+    )
+    result["machine"] = machine.describe(torch.device("cpu"))
+    tasks = []
+    for data in args.data:
+        for word in args.policy:
+            name = f"{data} / {word} / {args.stability}"
+            done = result["runs"].setdefault(name, {})
+            for i, pallet in enumerate(pallets(data, word, args.stability, args.sequences)):
+                if done.get(str(i), {}).get("sha256") != pallet.sha256:
+                    tasks.append((name, str(i), pallet))
+    pool = multiprocessing.get_context("spawn").Pool(args.processes)
+    with pool, progress_bar("robobpp_physics", "pallets") as say:
+        for count, (name, i, row) in enumerate(pool.imap_unordered(_both, tasks)):
+            result["runs"][name][i] = row
+            write_json(args.output, result)
+            say(count + 1, len(tasks))
+    Console().print(table(result["runs"]))
+
+
+def _both(task: tuple[str, str, Pallet]) -> tuple[str, str, dict[str, Any]]:
+    name, i, pallet = task
+    began = time.perf_counter()
+    row: dict[str, Any] = {"sha256": pallet.sha256, "boxes": len(pallet.boxes), "math": pallet.utilization(10**6)}
+    row["bullet"] = in_bullet(pallet)
+    between = time.perf_counter()
+    row["mujoco"] = in_mujoco(pallet)
+    row["bullet"]["seconds"], row["mujoco"]["seconds"] = between - began, time.perf_counter() - between
+    for engine in ("bullet", "mujoco"):
+        row[engine]["utilization"] = pallet.utilization(row[engine]["placed"])
+    return name, i, row
+
+
+def table(runs: dict[str, dict[str, Any]]) -> Table:
+    """Physics Pack of every run, and how often both engines say the same."""
+    shown = Table(title="RoboBPP, Physics Pack", title_justify="left")
+    columns = ("data / policy / rule", "sequences", "Math", "Physics", "collapsed", "static", "shift, cm", "boxes")
+    for column in (*columns, "MuJoCo", "collapsed", "same verdict", "s"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    for name, by_sequence in runs.items():
+        rows = list(by_sequence.values())
+        if not rows:
+            continue
+        bullet, mujoco = ([row[engine] for row in rows] for engine in ("bullet", "mujoco"))
+        collapsed = [[each["collapsed"] for each in engine] for engine in (bullet, mujoco)]
+        shown.add_row(
+            name,
+            str(len(rows)),
+            _share([row["math"] for row in rows]),
+            _share([each["utilization"] for each in bullet]),
+            str(sum(collapsed[0])),
+            f"{np.mean([each['static_stability'] or 0 for each in bullet]):.3f}",
+            f"{100 * np.mean([each['local_mean_m'] for each in bullet]):.2f}",
+            f"{np.mean([each['placed'] for each in bullet]):.1f}",
+            _share([each["utilization"] for each in mujoco]),
+            str(sum(collapsed[1])),
+            f"{np.mean([a == b for a, b in zip(*collapsed, strict=True)]):.0%}",
+            " / ".join(f"{np.mean([each['seconds'] for each in engine]):.0f}" for engine in (bullet, mujoco)),
+        )
+    return shown
+
+
+def _share(values: list[float]) -> str:
+    each = torch.tensor(values, dtype=torch.float64)
+    return f"{each.mean():.1%}{plus_minus(standard_error(each), '.1%')}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="robobpp_physics", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--data", nargs="+", choices=DATA, default=list(DATA), help="protocols; all by default")
+    add("--policy", nargs="+", default=["dbl"], help="baselines by their words, shipped policies, or paths")
+    add("--stability", choices=STABILITY_RULES, default="none", help="rule for legal placements")
+    add("--sequences", type=whole(1), default=30, help="of each protocol, its first ones")
+    add("--processes", type=whole(1), default=1, help="pallets that are carried out at a time")
+    add("--output", type=Path, required=True, help="JSON, which a run with the same output adds to")
+    return parser
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,161 @@
+"""Boxes of three factories, those of RoboBPP (arXiv 2512.04415), read from the installed package `packsim`."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers
+from torchrl_gpu.envs.packing.items.boxes import written
+from torchrl_gpu.envs.packing.items.lists import table_rows
+from torchrl_gpu.envs.packing.items.source import NUM_BITS, Built, DrawnSequences, ItemSource
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.system import arguments
+
+DATA, SPLITS = ("repetitive", "diverse", "boards"), ("train", "test")
+_FILES = {
+    "repetitive": {"train": "time_series/pg_train.xlsx", "test": "time_series/pg_test.xlsx"},
+    "diverse": {"train": "occupancy/deli.xlsx", "test": "occupancy/deli.xlsx"},
+    "boards": {"train": "flat_long/opai_train.txt", "test": "flat_long/opai_test.txt"},
+}
+_SIDES = {"repetitive": ["Length_cm", "Width_cm", "Height_cm"], "diverse": ["尺寸（L）", "尺寸（W）", "尺寸（H）"]}
+_SHARE = "占比"  # of a good in all that was sent
+_EVERY = 5  # goods, by falling share, of which one is for tests
+
+
+@dataclass(frozen=True)
+class RunSequences(DrawnSequences):
+    """Runs of consecutive rows, each from a row drawn uniformly."""
+
+    rows: Tensor  # (R,) int64, catalogue rows
+    length: int
+
+    def items(self, key: Tensor, position: Tensor) -> Tensor:
+        last = max(1, len(self.rows) - self.length + 1)
+        start = draw_integers(key, torch.zeros_like(key), last)[:, None]
+        found = self.rows[(start + position).clamp(0, len(self.rows) - 1)]
+        return torch.where(position < self.length, found, -1)
+
+    def to(self, device: torch.device) -> RunSequences:
+        return RunSequences(self.rows.to(device), self.length)
+
+
+@dataclass(frozen=True)
+class WeightedSequences(DrawnSequences):
+    """Items drawn independently, each with a probability of its own."""
+
+    below: Tensor  # (M,) int64, drawn bits below which the item is of this row or of one before it
+    length: int
+
+    def items(self, key: Tensor, position: Tensor) -> Tensor:
+        drawn = torch.searchsorted(self.below, draw_bits(key[:, None], position), right=True)
+        return torch.where(position < self.length, drawn, -1)
+
+    def to(self, device: torch.device) -> WeightedSequences:
+        return WeightedSequences(self.below.to(device), self.length)
+
+
+class FactoryBoxes(ItemSource):
+    """Boxes of a factory's records, with the true volumes, in sequences drawn by counter.
+
+    Boxes are of true length and width, rounded up to whole cells when packed, and of a height in whole millimetres, as
+    `packsim` rounds them. Those that fit the bin in no orientation, or have no size, are never drawn.
+
+    Args:
+        data: "repetitive" (cases picked for orders: runs of consecutive rows), "diverse" (goods of an office supplier,
+            drawn by their share of what was sent) or "boards" (furniture boards, drawn uniformly).
+        split: "train" or "test": the files of that name; of the one file of "diverse" every fifth good, by falling
+            share, is for tests.
+
+    Raises:
+        ModuleNotFoundError: The extra `robobpp` is not installed.
+        ValueError: A file lacks a column or holds no boxes; and, from `build`, none fits the bin.
+    """
+
+    unit = "cm"
+
+    def __init__(self, data: str = "repetitive", split: str = "train") -> None:
+        self.data = arguments.choice("FactoryBoxes", "data", data, DATA)
+        self.split = arguments.choice("FactoryBoxes", "split", split, SPLITS)
+        self.sides, self.shares = _read(data, split)
+
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
+        if orientations != "yaw":
+            arguments.refuse("FactoryBoxes", "orientations", "yaw, as goods stand upright", orientations)
+        turned, inside = self._turned(bin_)
+        sides, first, row = np.unique(self.sides[inside], axis=0, return_index=True, return_inverse=True)
+        if not len(sides):
+            raise ValueError(f"FactoryBoxes: want a bin for a box of {self.data}; got {written(bin_.size, 'cm', bin_)}")
+        volume = torch.from_numpy((sides / 100).prod(1))
+        catalogue = Catalogue.of_boxes(torch.from_numpy(turned[inside][first]), volume)
+        rows = torch.from_numpy(row.reshape(-1))
+        if self.data == "repetitive":
+            return catalogue, RunSequences(rows, min(num_items, len(rows)))
+        shares = np.bincount(row.reshape(-1), self.shares[inside])
+        below = np.round(shares.cumsum() / shares.sum() * NUM_BITS).astype(np.int64)
+        return catalogue, WeightedSequences(torch.from_numpy(below), num_items)
+
+    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+        """Label of a row of the catalogue: its true sides, centimetres."""
+        return {"item": item, "sides": self.true_sides(bin_)[item].tolist()}
+
+    def true_sides(self, bin_: Bin) -> np.ndarray:
+        """True length, width and height of every row of the catalogue of a bin, (M, 3) float64, centimetres."""
+        return np.unique(self.sides[self._turned(bin_)[1]], axis=0)
+
+    def _turned(self, bin_: Bin) -> tuple[np.ndarray, np.ndarray]:
+        """Boxes (R, 2, 3) as they lie and turned, cells along x and y and metres of height; mask of those that fit."""
+        turned = self.sides[:, [[0, 1, 2], [1, 0, 2]]] / 100
+        turned[..., :2] = np.ceil(turned[..., :2] / bin_.cell - 1e-6)
+        inside = (turned <= np.array([*bin_.cells, bin_.size[2]]) + 1e-6).all(-1).any(-1)
+        return turned, inside
+
+
+def _read(data: str, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Sides (R, 3) float64, centimetres, of the boxes of a split, in the file's order, and their shares (R,)."""
+    path = data_folder() / _FILES[data][split]
+    if not path.is_file():
+        raise ValueError(f"FactoryBoxes: want {_FILES[data][split]} of packsim 0.0.4; got {path.parent} without it")
+    rows = table_rows(path, f"FactoryBoxes: {path}")
+    wanted = [*_SIDES.get(data, []), *([_SHARE] if data == "diverse" else [])]
+    columns = _found(next(rows, []), wanted, path) if wanted else [0, 1, 2]
+    cells = np.array([[_number(row[at]) for at in columns] for row in rows if len(row) > max(columns)])
+    cells = cells.reshape(-1, len(columns))
+    boxes = cells[(cells > 0).all(1)]
+    if not len(boxes):
+        raise ValueError(f"FactoryBoxes: {path}: want boxes of three positive sides; got none")
+    if data == "diverse":
+        boxes = boxes[np.argsort(-boxes[:, 3], kind="stable")]
+        boxes = boxes[(np.arange(len(boxes)) % _EVERY == 0) == (split == "test")]
+    boxes[:, 2] = boxes[:, 2].round(1)
+    return boxes[:, :3], boxes[:, 3] if data == "diverse" else np.ones(len(boxes))
+
+
+def _found(header: list[Any], wanted: list[str], path: Path) -> list[int]:
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        raise ValueError(f"FactoryBoxes: {path}: want the columns {', '.join(wanted)}; got none named {missing[0]}")
+    return [header.index(name) for name in wanted]
+
+
+def _number(cell: Any) -> float:
+    """Number in a cell of a table; 0 for an empty one or a text."""
+    try:
+        return float(cell or 0)
+    except ValueError:
+        return 0.0
+
+
+def data_folder() -> Path:
+    """Folder of the data in `packsim`, which is not imported: that wants OMPL."""
+    found = importlib.util.find_spec("packsim")
+    if found is None or not found.submodule_search_locations:
+        wanted = "packsim, which an extra brings, pip install 'torchrl_gpu[robobpp]'"
+        raise ModuleNotFoundError(f"FactoryBoxes: want {wanted}; got an install without it", name="packsim")
+    return Path(found.submodule_search_locations[0]) / "data"
