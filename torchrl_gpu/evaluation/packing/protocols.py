@@ -40,6 +40,9 @@ SUITE_HASHES = {
     "cut2": "a7192989fb2930309a12baee1109d0b865e429ed8031eb0c2a7b70bdcddab25f",
     "discrete125": "9598dfc4c72e0be74ad70b00f9eee0f3104dbd8b36f71a9a8ec7f159e7f6045a",
     "free125": "9598dfc4c72e0be74ad70b00f9eee0f3104dbd8b36f71a9a8ec7f159e7f6045a",
+    "repetitive": "cd680a67006380c2cfed1dea1ee54de94ba3b08b54aee89a02da91e70428fa42",
+    "diverse": "ae163c3c69c925855a27fbc5e5f5a5e41539baab81a609b02ff000bb5ef7e506",
+    "boards": "914f182bf1a5017545e9e850658d682a2a921c3ee146efd4bbead96861974566",
 }
 """Of the 2,000 sequences of each protocol, 30 of a pallet's, see `sequence_hash`."""
 

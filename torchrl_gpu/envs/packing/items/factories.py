@@ -113,7 +113,7 @@ class FactoryBoxes(ItemSource):
         """Boxes (R, 2, 3) as they lie and turned, cells along x and y and metres of height; mask of those that fit."""
         turned = self.sides[:, [[0, 1, 2], [1, 0, 2]]] / 100
         turned[..., :2] = np.ceil(turned[..., :2] / bin_.cell - 1e-6)
-        inside = (turned <= np.array([*bin_.cells, bin_.size[2]]) + 1e-6).all(-1).any(-1)
+        inside = np.asarray((turned <= np.array([*bin_.cells, bin_.size[2]]) + 1e-6).all(-1).any(-1))
         return turned, inside
 
 
