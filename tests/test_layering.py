@@ -123,6 +123,7 @@ def test_an_environment_never_imports_its_viewer(path: Path) -> None:
         *((f"torchrl_gpu{part}", "torch lightning numpy rich") for part in ("", ".cli", ".configs", ".device")),
         ("torchrl_gpu.cli.play", "torch lightning jsonargparse aiohttp cv2 av rich"),
         ("torchrl_gpu.cli.encode", "torch lightning av pyarrow rich"),
+        ("torchrl_gpu.cli.pack", "torch lightning numpy rich"),
         ("torchrl_gpu.cli.record", "torch lightning av pyarrow rich"),
     ],
 )

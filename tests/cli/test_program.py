@@ -38,8 +38,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_unknown_subcommand(error_of: Run) -> None:
     names = (
-        "fit, validate, test, predict, doctor, bench, evaluate, encode, record, export, play, serve, serve-policy,"
-        " fetch, cost, ros"
+        "fit, validate, test, predict, doctor, bench, pack, evaluate, encode, record, export, play, serve,"
+        " serve-policy, fetch, cost, ros"
     )
     assert error_of(subcommand="fitt") == f"torchrl-gpu: want one of the subcommands {names}; got 'fitt'"
     assert error_of(subcommand="doctor", program="lightning").startswith("lightning: want one of the subcommands fit, ")

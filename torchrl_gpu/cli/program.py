@@ -21,6 +21,7 @@ TRAINER_SUBCOMMANDS = {
 OWN_SUBCOMMANDS = {  # each a module of this package, with `main`
     "doctor": "print what this machine can do, and why not where it cannot",
     "bench": "measure this machine's throughput beside its ceilings, parity first",
+    "pack": "pack orders of boxes onto pallets, from your own list",
     "evaluate": "print the tables of published evaluations, with ours in them",
     "encode": "decode demonstrations once, into clips that open in no time",
     "record": "write what a policy does as demonstrations: rows, or video",

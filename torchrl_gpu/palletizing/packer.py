@@ -32,7 +32,7 @@ from torch import Tensor
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.envs.packing.kernels import get_kernels
+from torchrl_gpu.envs.packing.kernels import Kernels, get_kernels
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import MOST_CELLS, Bin, Catalogue, Placement
 from torchrl_gpu.policies.packing.heuristics import BASELINES, VolumeSorted
@@ -209,7 +209,7 @@ class Packer:
         self.pallet, self.device = pallet, get_device(device)
         self.open_pallets = arguments.whole("Packer", "open_pallets", open_pallets, 1, 64)
         self.turns = arguments.choice("Packer", "turns", turns, ("fixed", "yaw", "axis"))
-        self.bin, self.kernels = pallet.bin(stability, step), get_kernels("auto", self.device)
+        self.bin, self.kernels = pallet.bin(stability, step), _kernels(self.device)
         self.floor = pallet.floor(self.device)
         self.rotations = torch.from_numpy(abs(orientation_set(self.turns, boxes=True)).round())  # (O, 3, 3)
         self.policy = policy
@@ -433,3 +433,8 @@ class Packer:
         z = torch.full(row.shape, self.pallet.deck, dtype=torch.float32, device=self.device)
         turn, place = action // per_turn, action % per_turn
         return placed_at(row, turn, place, z, goods.catalogue, self.bin)
+
+
+def _kernels(device: torch.device) -> Kernels:
+    """The fastest kernels, with the growth under boxes by sums over all cells: pallets have large footprints."""
+    return get_kernels("auto", device)._replace(pile_growth=get_kernels("eager", device).pile_growth)

@@ -1,0 +1,227 @@
+"""Whole orders on pallets: every box once, nothing overlaps, and files in the user's units."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torchrl_gpu.cli import pack as command
+from torchrl_gpu.palletizing import PalletPlans, pack
+from torchrl_gpu.palletizing.plan import layers
+
+HEADER = "order,article,length_mm,width_mm,height_mm,qty,weight_kg,upright,fragile\n"
+
+
+def listed(folder: Path, *rows: str, header: str = HEADER, name: str = "orders.csv") -> Path:
+    path = folder / name
+    path.write_text(header + "\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def check_laws(plans: PalletPlans, gap: float = 0.0) -> None:
+    """Every box once, inside, apart from all others, carried by what was placed before, and light enough."""
+    p, placed = plans.pallet, plans.placed
+    left_out = [i for i, reason in enumerate(plans.reasons) if reason]
+    assert sorted([*placed.box.tolist(), *left_out]) == list(range(len(plans.reasons)))
+    sizes = np.concatenate(plans.found.sizes)[placed.box] * plans.unit_m
+    np.testing.assert_allclose(np.take_along_axis(sizes, placed.along, 1), placed.sides, atol=1e-9)
+    high = placed.corner + placed.sides
+    assert placed.corner[:, :2].min() >= -p.overhang - 1e-9
+    assert high[:, 0].max() <= p.length + p.overhang + 1e-9
+    assert high[:, 1].max() <= p.width + p.overhang + 1e-9
+    assert high[:, 2].max() <= p.height + 1e-4
+    weights = np.nan_to_num(np.concatenate(plans.found.weights))
+    for each in plans.pallets():
+        low, top = each.placed.corner, each.placed.corner + each.placed.sides
+        apart = (low[:, None] >= top[None] - 1e-5) + 0.0
+        across = np.maximum(low[:, None, :2] - top[None, :, :2], low[None, :, :2] - top[:, None, :2]).max(2)
+        separate = (across >= gap - 1e-9) | (apart[..., 2] > 0) | (apart[..., 2].T > 0)
+        assert (separate | np.eye(len(low), dtype=bool)).all()
+        assert (np.diff(each.placed.step) > 0).all()
+        assert ((low[:, 2] < 1e-9) | (each.layer > 1)).all()
+        assert weights[each.placed.box].sum() <= p.weight * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "gap"),
+    [
+        ({}, 0.0),
+        ({"policy": "dbl", "stability": "none", "open_pallets": 2}, 0.0),
+        ({"visible": 4, "turns": "axis", "weight": 150.0}, 0.0),
+        ({"gap": 20, "overhang": 50, "cell": 20, "open_pallets": 3, "visible": 2}, 0.02),
+        ({"policy": "orders", "cell": 20}, 0.0),
+    ],
+)
+def test_laws_of_plans(tmp_path: Path, options: dict[str, object], gap: float) -> None:
+    draw = np.random.default_rng(1)
+    rows = [
+        f"{'AB'[i % 2]},art-{i},{','.join(map(str, draw.integers(8, 40, 3) * 10))},{draw.integers(1, 4)},"
+        f"{draw.integers(1, 20)},{'yn'[i % 2]},{'yn'[i % 5 > 0]}"
+        for i in range(24)
+    ]
+    plans = pack(listed(tmp_path, *rows, "A,giant,3000,20,20,1,1,n,n"), "800x600x900mm", device="cpu", **options)
+    check_laws(plans, gap)
+    assert sum(map(bool, plans.reasons)) == 1
+    fragile = np.concatenate(plans.found.fragile)
+    for each in plans.pallets():  # nothing above fragile goods
+        p = each.placed
+        for i in np.flatnonzero(fragile[p.box]):
+            over = (p.corner[:, :2] < p.corner[i, :2] + p.sides[i, :2] - 1e-6) & (
+                p.corner[:, :2] + p.sides[:, :2] > p.corner[i, :2] + 1e-6
+            )
+            assert not (over.all(1) & (p.corner[:, 2] >= p.corner[i, 2] + p.sides[i, 2] - 1e-6)).any()
+
+
+def test_regressions_of_other_packers(tmp_path: Path) -> None:
+    # enzoruiz/3dbinpacking 1: 8 of 10 cubes of side 2 in a cube of side 4.
+    plans = pack(listed(tmp_path, "2,2,2,10", header="l,w,h,qty\n"), "4x4x4cm", unit="cm", device="cpu")
+    assert np.bincount(plans.placed.pallet).tolist() == [8, 2]
+    # keremdemirer/3dbinpackingjs 6: turned about z alone, 100 of 130 fit, where that says 130.
+    path = listed(tmp_path, "225,5,20,130", header="l,w,h,qty\n")
+    plans = pack(path, "306x102x112cm", unit="cm", policy="dbl", device="cpu")
+    assert np.bincount(plans.placed.pallet).tolist() == [100, 30]
+
+
+def test_a_new_pallet_is_opened_only_where_nothing_fits(tmp_path: Path) -> None:
+    # 600 mm of height: two boxes of 300, then one of 400 and no more, but the last one fits beside what is open.
+    rows = ["A,a,800,600,300,2,1,,", "A,b,800,600,400,1,1,,", "A,c,800,600,200,2,1,,"]
+    one, two = (pack(listed(tmp_path, *rows), "800x600x600mm", device="cpu", open_pallets=m) for m in (1, 2))
+    assert one.placed.pallet.tolist() == [0, 0, 1, 1, 2] == two.placed.pallet.tolist()
+    assert [each["at least"] for each in one.orders()] == [3]
+
+
+def test_weights_bound_the_number_of_pallets(tmp_path: Path) -> None:
+    plans = pack(listed(tmp_path, "A,a,100,100,100,10,30,,"), "800x600mm", weight=90, device="cpu")
+    assert plans.orders()[0]["pallets"] == 4 == plans.orders()[0]["at least"]
+
+
+def test_layers_are_counted_from_the_floor_up() -> None:
+    from torchrl_gpu.palletizing.plan import Placements
+
+    corner = np.array([[0, 0, 0], [1, 0, 0], [0, 0, 1], [0, 0, 2.0]])
+    sides = np.array([[1, 1, 1], [1, 1, 2], [1, 1, 1], [2, 1, 1.0]])
+    none = np.zeros(4, dtype=np.int64)
+    placed = Placements(none, none, none, none, np.zeros((4, 3), dtype=np.int64), corner, sides)
+    assert layers(placed).tolist() == [1, 1, 2, 3]
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        "7,<b>=1+1</b></script>,40,30,20,2,5,,",
+        "8,x,60,40,30.5,1,,,",
+        "8,no box,0,1,1,1,,,",
+        "8,long,900,9,9,1,,,",
+    ]
+    path = listed(tmp_path, *rows, header=HEADER.replace("_mm", "_cm"))
+    out = tmp_path / "out"
+    (out / "x").mkdir(parents=True)
+    (out / "pallet-0009-old-1.html").write_text("stale")
+    command.main([str(path), "--out", str(out), "--device", "cpu"])
+    shown = capsys.readouterr().out
+    assert "line 4" in shown
+    assert "line 5" in shown
+    assert "longer than the pallet" in shown
+    with (out / "plan.csv").open(encoding="utf-8-sig") as file:
+        plan = list(csv.DictReader(file))
+    assert [row["line"] for row in plan] == ["2", "2", "3", "5", "4"]
+    assert [row["left out"] != "" for row in plan] == [False] * 3 + [True] * 2
+    assert {plan[0][f"{side}_cm"] for side in ("length", "width", "height")} == {"40", "30", "20"}
+    assert [plan[1][f"{axis}_cm"] for axis in "xyz"] == ["0", "0", "20"]
+    content = json.loads((out / "plan.json").read_text(encoding="utf-8"))
+    assert content["unit"] == "cm"
+    assert len(content["boxes"]) == 3
+    assert len(content["left_out"]) == 2
+    assert content["pallet"]["length"] == 120
+    assert content["boxes"][2]["height_cm"] == 30.5
+    pages = sorted(page.name for page in out.glob("pallet-*.html"))
+    assert len(pages) == 2
+    assert "old" not in "".join(pages)
+    page = (out / pages[0]).read_text(encoding="utf-8")
+    assert page.count("</script>") == 2
+    assert not re.search(r"(src|href)=|https?://(?!www.w3.org/2000/svg)", page)
+    assert "<b>" not in (out / "index.html").read_text(encoding="utf-8").replace("<body>", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["absent.csv"], "there is none"),
+        (["--pallet", "euro"], "--pallet must be one of|pallet must be one of eur"),
+        (["--pallet", "0x800mm"], "pallet must be|above"),
+        (["--pallet", "1200x800furlong"], "pallet must be"),
+        (["--pallet", "1e9x1e9"], "pallet must be"),
+        (["--height", "tall"], "height must be a length"),
+        (["--height", "0"], "height"),
+        (["--gap", "-5"], "gap must be a length"),
+        (["--cell", "0.01mm"], "cells"),
+        (["--cell", "5m"], "cells"),
+        (["--weight", "nan"], "--weight must be"),
+        (["--open", "0"], "--open must be"),
+        (["--stability", "hope"], "stability must be one of"),
+        (["--policy", "wish"], "Policy: want one of"),
+        (["--unit", "cubits"], "unit must be one of"),
+        (["--unit", "cm"], "unit of the list"),
+        (["--column", "length"], "--column must be NAME=HEADER"),
+        (["--column", "length=gone"], "must be one of"),
+        (["--out", "orders.csv"], "--out must be a folder"),
+        (["--turn", "yaw"], "known options"),
+    ],
+)
+def test_wrong_words_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str) -> None:
+    listed(tmp_path, "A,a,100,100,100,1,1,,")
+    monkeypatch.chdir(tmp_path)
+    given = words if words[0].endswith(".csv") else ["orders.csv", *words]
+    with pytest.raises((ValueError, OSError), match=told) as error:
+        command.main([*given, "--device", "cpu"])
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "pallets").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "column"),
+        (HEADER, "at least one box"),
+        (HEADER + "A,a,-1,1,1,1,1,,\n", "line 2: length must be"),
+        ("l,w,h\n10,10,10\n", "want --unit"),
+        (HEADER.replace("length_mm", "length_cm") + "A,a,1,1,1,1,1,,\n", "one unit"),
+        ("\0\0\xff", "column|table"),
+    ],
+)
+def test_lists_without_boxes_are_one_line(tmp_path: Path, content: str, told: str) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=told):
+        pack(path, device="cpu")
+
+
+def test_a_list_of_which_nothing_fits_is_told(tmp_path: Path) -> None:
+    plans = pack(listed(tmp_path, "A,a,5000,5000,100,3,1,,"), device="cpu")
+    assert [bool(reason) for reason in plans.reasons] == [True] * 3
+    assert plans.pallets() == [] == plans.orders()
+    plans.write(tmp_path / "out")
+
+
+def test_towers_fall_in_the_simulation_and_flat_piles_stand(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    flat = pack(listed(tmp_path, "A,a,400,300,200,8,5,,"), "800x600mm", physics=True, device="cpu")
+    assert [each.verdict.fallen for each in flat.pallets() if each.verdict] == [[]]
+    rows = ["A,foot,100,100,200,1,1,,", "A,plate,700,500,50,1,20,,"]
+    tipped = pack(listed(tmp_path, *rows), "700x500mm", physics=True, stability="none", device="cpu")
+    assert [each.verdict.fallen for each in tipped.pallets() if each.verdict] == [[2]]
+    assert tipped.orders()[0]["stand"] == 0
+
+
+def test_physics_is_asked_for_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(ModuleNotFoundError, match="physics"):
+        pack(tmp_path / "absent.csv", physics=True)

@@ -1,0 +1,41 @@
+"""Side of the cells of a pallet, chosen from the boxes: large cells are fast, and rounding up to them costs room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from torchrl_gpu.palletizing.packer import Pallet
+
+MOST_LOSS = 0.02  # of the floor, beside the best cells
+_MILLIMETRES = (100, 50, 40, 25, 20, 12.7, 12.5, 10, 8, 6.35, 5, 4, 3, 2.5, 2, 1)
+_MOST_CELLS = 2**18
+
+
+def floor_used(sizes: Tensor, pallet: Pallet) -> float:
+    """Share of the floor that boxes (B, 3), metres, can fill when sides are rounded up to the pallet's cells."""
+    bottom = sizes[:, :2] + pallet.gap
+    taken = (bottom / pallet.cell - 1e-6).ceil() * pallet.cell
+    room = (pallet.length + 2 * pallet.overhang + pallet.gap) * (pallet.width + 2 * pallet.overhang + pallet.gap)
+    x, y = pallet.cells
+    return float(bottom.prod(1).sum() / taken.prod(1).sum()) * min(1.0, x * y * pallet.cell**2 / room)
+
+
+def choose_cell(sizes: Tensor, pallet: Pallet, unit_m: float) -> tuple[float, str]:
+    """The largest cell, metres, that costs at most `MOST_LOSS` of the floor more than the best, and a line about it.
+
+    Args:
+        sizes: Of the boxes, (B, 3), metres.
+        pallet: With any cells.
+        unit_m: Metres of the unit that the line is in.
+    """
+    known: dict[float, float] = {}
+    for millimetres in _MILLIMETRES:
+        tried = replace(pallet, cell=millimetres / 1000)
+        x, y = tried.cells
+        if min(x, y) >= 1 and tried.cell <= pallet.height and (x * y <= _MOST_CELLS or not known):
+            known[tried.cell] = floor_used(sizes, tried)
+    cell = max(side for side, used in known.items() if used >= max(known.values()) - MOST_LOSS)
+    x, y = replace(pallet, cell=cell).cells
+    return cell, f"cells of {cell / unit_m:g}, {x} × {y} a pallet: rounding up takes {1 - known[cell]:.1%} of the floor"
