@@ -6,6 +6,7 @@
 
 #include "afterstates.h"
 #include "balance.h"
+#include "bearing.h"
 #include "boxes.h"
 #include "ceiling.h"
 #include "cuts.h"
@@ -288,6 +289,33 @@ void pile_growth(const Problem* problem, const float* z_map, float* growth) {
         const int64_t item = p.item[env * p.slots + variant / p.orientations];
         std::fill(growth + at, growth + at + p.plane(), 0.0f);
         if (p.has(item)) grow(p, env, Variant(p, item, variant % p.orientations), z_map + at, growth + at, call);
+    });
+}
+
+// The legal mask (N, K, O, Gx, Gy) without what the rule `load_bearing` refuses; margin along x and y in sixteenths.
+void upheld(const Problem* problem, const int64_t* margin, const float* z, const uint8_t* legal, uint8_t* out) {
+    const Problem& p = *problem;
+    spread(p.envs * p.variants(), p.threads, [&](int64_t task) {
+        const int64_t env = task / p.variants(), variant = task % p.variants(), at = task * p.plane();
+        const int64_t item = p.item[env * p.slots + variant / p.orientations];
+        if (!p.has(item)) return void(std::memset(out + at, 0, p.plane()));
+        const Variant v(p, item, variant % p.orientations);
+        Bearing(p, env, v, margin).judge(z + at, legal + at, out + at);
+    });
+}
+
+// The maps (N, X, Y) of what bears load after one placement each, as in `place`.
+void bear(const Problem* problem, const uint8_t* bears, const int64_t* item, const int64_t* orientation, const int64_t* x,
+          const int64_t* y, const float* z, uint8_t* out) {
+    const Problem& p = *problem;
+    spread_envs(p, p.area(), [&](int64_t first, int64_t end) {
+        for (int64_t n = first; n < end; n++) {
+            std::memcpy(out + n * p.area(), bears + n * p.area(), p.area());
+            if (!p.has(item[n]) || orientation[n] < 0 || orientation[n] >= p.orientations) continue;
+            const Variant v(p, item[n], orientation[n]);
+            if (v.x.holds(x[n]) && v.y.holds(y[n]))
+                mark_bearing(p, v, x[n], y[n], z[n], p.heightmap + n * p.area(), out + n * p.area());
+        }
     });
 }
 

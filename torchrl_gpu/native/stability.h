@@ -30,6 +30,27 @@ struct Contact {
         return count;
     }
 
+    // The first and the last cell of a row that touch; false for none.
+    bool span(int64_t i, int64_t& first, int64_t& last) const {
+        constexpr int64_t block = 16;  // cells at once, as vectors, while a box touches nowhere
+        const float* h = heights + i * pitch;
+        first = 0, last = v.y.extent - 1;
+        if (p.flat()) {
+            const auto none = [&](const float* from) {
+                int32_t some = 0;
+                for (int64_t j = 0; j < block; j++) some |= from[j] >= level;
+                return some == 0;
+            };
+            while (first + block <= v.y.extent && none(h + first)) first += block;
+            while (first <= last && !at(i, first)) first++;
+            if (first > last) return false;
+            while (last - first >= block && none(h + last + 1 - block)) last -= block;
+        }
+        while (first <= last && !at(i, first)) first++;
+        while (first < last && !at(i, last)) last--;
+        return first <= last;
+    }
+
     int64_t count() const {
         int64_t total = 0;
         for (int64_t i = 0; i < v.x.extent; i++) total += in_row(i);
@@ -48,25 +69,31 @@ struct Steepest {
     bool meets(const Steepest& other) const { return run && other.run && rise * other.run + other.rise * run >= 0; }
 };
 
-// True if the centre of the footprint lies in the convex hull of the contact cells. Offsets from it, doubled.
-inline bool centre_in_hull(const Contact& c) {
-    Steepest before[2], after[2];  // towards the end of the row, towards its start
-    bool held[2] = {false, false};
+// True if the convex hull of the contact cells' centres holds a rectangle around the centre of the footprint; half sides
+// in sixteenths of a cell. On the rectangle's first and last row, two EDGES, or its only one, the hull reaches as far.
+template <int EDGES>
+bool hull_holds(const Contact& c, int64_t half_x, int64_t half_y) {
+    constexpr int reaches = 2 * EDGES;
+    Steepest before[reaches], behind[reaches];  // towards the end of the row, towards its start, for each edge
+    bool held[reaches] = {};
     for (int64_t i = 0; i < c.v.x.extent; i++) {
-        int64_t first = 0, last = c.v.y.extent - 1;
-        while (first <= last && !c.at(i, first)) first++;
-        if (first > last) continue;
-        while (!c.at(i, last)) last--;
-        const int64_t ahead = 2 * i - (c.v.x.extent - 1), width = c.v.y.extent - 1;
-        const int64_t reach[2] = {2 * last - width, width - 2 * first};
-        for (int side = 0; side < 2; side++) {
-            if (ahead == 0) held[side] |= reach[side] >= 0;
-            if (ahead < 0) before[side].take(reach[side], -ahead);
-            if (ahead > 0) after[side].take(reach[side], ahead);
+        int64_t first, last;
+        if (!c.span(i, first, last)) continue;
+        const int64_t end = 16 * last + 8 - (8 * c.v.y.extent + half_y), start = 8 * c.v.y.extent - half_y - 16 * first - 8;
+        for (int k = 0; k < reaches; k++) {
+            const int64_t edge = 8 * c.v.x.extent + (k < 2 ? -half_x : half_x), ahead = 16 * i + 8 - edge;
+            const int64_t reach = k % 2 ? start : end;
+            if (ahead == 0) held[k] |= reach >= 0;
+            if (ahead < 0) before[k].take(reach, -ahead);
+            if (ahead > 0) behind[k].take(reach, ahead);
         }
     }
-    return (held[0] || before[0].meets(after[0])) && (held[1] || before[1].meets(after[1]));
+    bool all = true;
+    for (int k = 0; k < reaches; k++) all &= held[k] || before[k].meets(behind[k]);
+    return all;
 }
+
+inline bool centre_in_hull(const Contact& c) { return hull_holds<1>(c, 0, 0); }
 
 // True if the centre of the footprint lies in the square of a contact cell: of one, two or four around it.
 inline bool centre_in_square(const Contact& c) {

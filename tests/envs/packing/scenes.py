@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue
+from torchrl_gpu.envs.packing.types import DROP_RULES, Bin, Catalogue
 
-RULES = STABILITY_RULES
+RULES = DROP_RULES
 LAW = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 CELL = 0.125
 

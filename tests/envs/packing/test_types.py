@@ -40,7 +40,9 @@ def test_measures_of_a_bin_by_hand() -> None:
         ({"cells": (4,)}, "resolution must give at least one cell along x and y; got (4,)"),
         ({"step": 0}, "grid_step must be from 1 to the bin's 4 cells; got 0"),
         ({"step": 5}, "grid_step must be from 1 to the bin's 4 cells; got 5"),
-        ({"stability": "glue"}, "stability must be one of none, corners, support, com; got 'glue'"),
+        ({"stability": "glue"}, "stability must be one of none, corners, support, com, load_bearing; got 'glue'"),
+        ({"margin": -0.01}, "margin must be at least 0; got -0.01"),
+        ({"bearing_gap": math.inf}, "bearing_gap must be a finite number; got inf"),
         ({"stability": "com", "cells": (9, 2048)}, "stability com wants at most 2047 cells a side; got (9, 2048)"),
     ],
 )

@@ -8,6 +8,7 @@ import torch
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
+from torchrl_gpu.envs.packing.types import Placement
 
 
 class Twin:
@@ -17,7 +18,7 @@ class Twin:
     """
 
     def __init__(self, env: PackingEnv, index: int) -> None:
-        self.env, self.index, self.bin_ = env, index, env.bin
+        self.env, self.index, self.bin_ = env, index, env.bin.dropped
         self.episode = -1
         self.restart()
 
@@ -27,6 +28,7 @@ class Twin:
         items = self.env.item_sequences.items(key, torch.arange(self.env.num_items)[None])[0].tolist()
         self.waiting = [item for item in items if item >= 0]
         self.heights = np.zeros(self.bin_.cells, dtype=np.float32)
+        self.bears = torch.ones(1, *self.bin_.cells, dtype=torch.bool)
         self.volume, self.num_packed, self.stable = 0.0, 0, False
         self.look()
 
@@ -39,6 +41,15 @@ class Twin:
                 maps = reference.item_maps(self.env.catalogue, item, o)
                 out = self.z_map[k, o], self.legal[k, o]
                 reference.drop_item(self.heights, *maps, self.bin_, *out, self.centre(item, o))
+        if self.env.stability == "load_bearing":
+            item_id = torch.tensor([self.visible + [-1] * (self.env.visible_items - len(self.visible))])
+            maps = (torch.from_numpy(each)[None] for each in (self.z_map, self.legal))
+            judged = reference.upheld(self.pile, self.bears, *maps, item_id, self.env.catalogue, self.env.bin)
+            self.legal = judged[0].numpy()
+
+    @property
+    def pile(self) -> torch.Tensor:
+        return torch.from_numpy(self.heights)[None]
 
     def centre(self, item: int, orientation: int) -> np.ndarray:
         return centre_16ths(self.env.catalogue, self.bin_)[item, orientation].numpy()
@@ -63,6 +74,9 @@ class Twin:
         z = self.z_map[k, o, gx, gy]
         judged = reference.judge_item(self.heights, bottom, x, y, z, self.bin_, self.centre(item, int(o)))
         self.stable = judged or self.env.stability_judge == "rule"
+        if self.env.stability == "load_bearing":
+            placement = Placement(*(torch.tensor([each]) for each in (item, int(o), x, y, z)))
+            self.bears = reference.bear(self.pile, self.bears, placement, self.env.catalogue, self.env.bin)
         reference.place_item(self.heights, top, bottom, x, y, z)
         self.volume += float(self.env.catalogue.volume[item])
         self.num_packed += 1

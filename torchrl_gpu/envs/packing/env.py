@@ -55,8 +55,12 @@ class PackingEnv(BatchedEnv):
         num_items: Most items of an episode.
         visible_items: K, items to choose from.
         orientations: "fixed", "yaw", "axis", "cube", or a step in degrees; see `rotations.orientation_set`.
-        stability: Rule for legal placements: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or
-            "com" (the centre of mass lies over the contact cells).
+        stability: Rule for legal placements: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024),
+            "com" (the centre of mass lies over the contact cells) or, for boxes, "load_bearing" (the middle lies, by a
+            margin, over contact cells that bear load themselves, so that nothing tips when boxes are put on top).
+        margin: Metres that the middle must lie inside its support, by the rule "load_bearing"; at most a quarter of the
+            box's side counts.
+        bearing_gap: Largest gap across which load is borne, metres, by the same rule.
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
         stability_judge: Stability test of the last placement, for S in J: "rule" (every legal placement is stable),
             "com" (by that rule, whatever is legal) or "physics" (simulated in MuJoCo; needs the extra `physics`). The
@@ -98,6 +102,8 @@ class PackingEnv(BatchedEnv):
         visible_items: int = 1,
         orientations: str | float = "yaw",
         stability: str = "none",
+        margin: float = 0.05,
+        bearing_gap: float = 0.0015,
         reward: str = "utilization",
         stability_judge: str = "rule",
         walls: bool = True,
@@ -120,7 +126,8 @@ class PackingEnv(BatchedEnv):
         visible_items = arguments.whole(where, "visible_items", visible_items, 1, MOST_ITEMS)
         super().__init__(num_envs, device, seed, first_env)
         num_envs = self.num_envs
-        self.bin = Bin(bin_size, resolution, grid_step, stability)  # type: ignore[arg-type]
+        self.bin = Bin(bin_size, resolution, grid_step, stability, margin, bearing_gap)  # type: ignore[arg-type]
+        self.margin, self.bearing_gap = self.bin.margin, self.bin.bearing_gap
         self.bin_size, self.grid_step = self.bin.size, self.bin.step
         self.resolution = self.bin.cells if isinstance(resolution, (tuple, list)) else self.bin.cells[0]
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
@@ -152,6 +159,8 @@ class PackingEnv(BatchedEnv):
     def _build_items(self) -> tuple[Catalogue, ItemSequences]:
         catalogue, sequences = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
         check_built(f"{type(self.items).__name__}.build", catalogue, sequences)
+        if self._by_bearing and not catalogue.flat:
+            raise ValueError("PackingEnv: stability load_bearing wants boxes; got items with maps")
         if self.order != "sequence":
             sequences = SortedSequences(sequences, SORT_KEYS[self.order](catalogue, self.bin))
         catalogue = catalogue.to(self.device)
@@ -216,7 +225,13 @@ class PackingEnv(BatchedEnv):
     @property
     def space_extras(self) -> dict[str, Any]:
         """The bin and the shape (K, O, Gx, Gy) that a flat action index unravels to."""
-        return {"bin": asdict(self.bin), "action_shape": self.action_shape}
+        unread = () if self._by_bearing else ("margin", "bearing_gap")
+        bin_ = {name: value for name, value in asdict(self.bin).items() if name not in unread}
+        return {"bin": bin_, "action_shape": self.action_shape}
+
+    @property
+    def _by_bearing(self) -> bool:
+        return self.stability == "load_bearing"
 
     @property
     def action_shape(self) -> tuple[int, int, int, int]:
@@ -256,6 +271,9 @@ class PackingEnv(BatchedEnv):
             "item_id": Bounded(-1, self.catalogue.num_items - 1, (n, self.visible_items), device, torch.int64),
             "item_size": sizes.expand(n, *sizes.shape),
         }
+        if self._by_bearing:
+            cells = self.bin.cells
+            specs["bearing_map"] = Binary(cells[1], (n, *cells), device=device, dtype=torch.bool)
         for name in ("item_top", "item_bottom"):
             if name in self.include:
                 maps = Unbounded((*each, *self.catalogue.footprint), device, torch.float32)
@@ -292,7 +310,7 @@ class PackingEnv(BatchedEnv):
     @property
     def stored_keys(self) -> list[str]:
         """Observation keys that a replay buffer must store; `restore` recomputes the others."""
-        return ["box_heightmap", "item_id"]
+        return ["box_heightmap", *(["bearing_map"] if self._by_bearing else []), "item_id"]
 
     @property
     def stored_meaning(self) -> str:
@@ -300,12 +318,12 @@ class PackingEnv(BatchedEnv):
         return hashlib.sha256(self._sizes.cpu().numpy().tobytes()).hexdigest()[:16]
 
     def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
-        """Recomputes sizes, maps and masks of stored states (B,) from `box_heightmap` and `item_id`; in place.
+        """Recomputes sizes, maps and masks of stored states (B,) from their `stored_keys`; in place.
 
         An id that is no row of the catalogue counts as an empty slot. Values are not read.
 
         Raises:
-            ValueError: One of the two is missing, or has another dtype, shape or device than this environment's.
+            ValueError: One of them is missing, or has another dtype, shape or device than this environment's.
         """
         where, size = "PackingEnv.restore", tensordict.shape[:1]
         heightmap, item_id = tensordict.get("box_heightmap", None), tensordict.get("item_id", None)
@@ -313,10 +331,22 @@ class PackingEnv(BatchedEnv):
         arguments.tensor(where, "item_id", item_id, torch.int64, (*size, self.visible_items), self.device)
         known = (item_id >= 0) & (item_id < self.catalogue.num_items)
         item_id = torch.where(known, item_id, -1)
-        z_map, legal = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin)
+        bears = tensordict.get("bearing_map", None)
+        if self._by_bearing:
+            arguments.tensor(where, "bearing_map", bears, torch.bool, (*size, *self.bin.cells), self.device)
+        z_map, legal = self._maps(heightmap, bears, item_id)
         item_mask = self.kernels.any_legal(legal.flatten(0, 1)).view_as(item_id)
         made = {"z_map": z_map, "legal_mask": legal, "action_mask": legal.flatten(1), "item_mask": item_mask}
         return tensordict.update(made | {"item_size": self._sizes_of(item_id)})
+
+    def _maps(
+        self, heightmap: Tensor, bears: Tensor, item_id: Tensor, stored: StoredMaps | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Rest heights and legal placements of items (B, K) on given piles, (B, K, O, Gx, Gy)."""
+        z_map, legal = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin.dropped, stored)
+        if self._by_bearing:
+            legal = self.kernels.upheld(heightmap, bears, z_map, legal, item_id, self.catalogue, self.bin)
+        return z_map, legal
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
@@ -342,25 +372,27 @@ class PackingEnv(BatchedEnv):
         """Next state, maps included, and the mask of legal actions, (N,) bool."""
         s = self.state
         following = self.item_sequences.items(s.key, s.position[:, None]).squeeze(1)
-        moved = self.kernels.advance(s, action, following, self.catalogue, self.bin)
+        moved = self.kernels.advance(s, action, following, self.catalogue, self.bin.dropped)
         if stuck is not None:
             moved = passed_over(moved, stuck, following)
         stored = StoredMaps(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
         after = moved.state
-        stable = self._judged(s, moved) if self.stability_judge == "com" else after.stable
-        z_map, legal = self.kernels.drop_map(after.heightmap, after.item_id, self.catalogue, self.bin, stored)
-        return replace(after, stable=stable, z_map=z_map, legal=legal), moved.legal
+        if self._by_bearing:
+            bears = self.kernels.bear(s.heightmap, s.bears, self._placement(s, moved), self.catalogue, self.bin)
+            after = replace(after, bears=bears)
+        if self.stability_judge == "com":
+            stable = judge_placements(s.heightmap, self._placement(s, moved), self.catalogue, self.bin)
+            after = replace(after, stable=torch.where(moved.legal, stable, s.stable))
+        z_map, legal = self._maps(after.heightmap, after.bears, after.item_id, stored)
+        return replace(after, z_map=z_map, legal=legal), moved.legal
 
-    def _judged(self, before: PackingState, moved: Moved) -> Tensor:
-        """Stability of the last placement by the rule `com`, (N,) bool; unchanged where none was made."""
+    def _placement(self, before: PackingState, moved: Moved) -> Placement:
+        """The last placement of each environment, of item −1 where none was made."""
         made = moved.state.placements
         row = torch.arange(self.num_envs, device=self.device, dtype=torch.int64)
         at = row, before.num_packed.clamp(0, made.shape[1] - 1)
         item, orientation, x, y = made[at].long().unbind(1)
-        item = torch.where(moved.legal, item, -1)
-        placement = Placement(item, orientation, x, y, moved.state.placement_z[at])
-        stable = judge_placements(before.heightmap, placement, self.catalogue, self.bin)
-        return torch.where(moved.legal, stable, before.stable)
+        return Placement(torch.where(moved.legal, item, -1), orientation, x, y, moved.state.placement_z[at])
 
     @torch.compiler.disable(reason=_SIMULATES)
     def _simulated(self, before: PackingState, legal: Tensor) -> Tensor:
@@ -378,7 +410,7 @@ class PackingEnv(BatchedEnv):
     def _observation(self, state: PackingState | None = None) -> dict[str, Tensor]:
         s = self.state if state is None else state
         if self.copy_observations:
-            shown = ("heightmap", "item_id", "legal", "z_map", "num_packed", "step_count")
+            shown = ("heightmap", "bears", "item_id", "legal", "z_map", "num_packed", "step_count")
             s = replace(s, **{name: getattr(s, name).clone() for name in shown})
         out = {
             "box_heightmap": s.heightmap,
@@ -391,6 +423,8 @@ class PackingEnv(BatchedEnv):
             "num_packed": s.num_packed.unsqueeze(-1),
             "episode_step": s.step_count.unsqueeze(-1),
         }
+        if self._by_bearing:
+            out["bearing_map"] = s.bears
         if "z_map" in self.include:
             out["z_map"] = s.z_map
         if "packed_items" in self.include:
@@ -409,7 +443,9 @@ class PackingEnv(BatchedEnv):
         s = self.state
         key = self.item_sequences.begin(self.seed, self._env_index, s.episode)
         item_id = self.item_sequences.items(key, self._slots.expand(self.num_envs, -1))
-        self._state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin)
+        if self._by_bearing:
+            s = replace(s, bears=s.bears | mask[:, None, None])
+        self._state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin.dropped)
         return self._observation()
 
     def _state_bounds(self) -> dict[str, Bounds]:
@@ -430,8 +466,15 @@ class PackingEnv(BatchedEnv):
             "z_map": Bounds(0, ceiling),
         }
 
+    def _env_state(self) -> dict[str, Tensor]:
+        state = super()._env_state()
+        return state if self._by_bearing else {name: value for name, value in state.items() if name != "bears"}
+
+    def _set_env_state(self, state: dict[str, Tensor]) -> None:
+        self._state = replace(self._state, **state)
+
     def _derived_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        z_map, legal = self.kernels.drop_map(state["heightmap"], state["item_id"], self.catalogue, self.bin)
+        z_map, legal = self._maps(state["heightmap"], state.get("bears", self._state.bears), state["item_id"])
         return {"z_map": z_map, "legal": legal}
 
     def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:

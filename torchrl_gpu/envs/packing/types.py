@@ -11,14 +11,16 @@ from torch import Tensor
 
 from torchrl_gpu.system import arguments
 
-STABILITY_RULES = ("none", "corners", "support", "com")
+DROP_RULES = ("none", "corners", "support", "com")  # judged by `drop_map`
+STABILITY_RULES = (*DROP_RULES, "load_bearing")  # the last by `upheld`, which reads what bears load as well
 UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}  # in metres
 LEAST_SIDE, MOST_SIDE = 1e-4, 1e6  # of a bin, metres: products of its sides stay far inside float32
 MOST_CELLS = 4096  # of any bin, along a side
 MOST_MAP_CELLS = 32767  # of an item's map, along a side: kernels number them in 16 bits
 _EXACT_CELLS = 151  # of height: up to here sums of heights in float32 are exact to a thousandth of a cell
 _MOST_TOLERANCE = 0.25  # cells
-_MOST_CELLS = 2047  # of a bin with the rule "com": products of offsets in sixteenths of a cell then fit int32
+# Of a bin with the rule "com" or "load_bearing": products of offsets in sixteenths of a cell then fit int32.
+_MOST_CELLS = 2047
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Bin:
     cells: tuple[int, int]  # (X, Y), cells of the heightmap
     step: int = 1  # cells between neighbouring placements
     stability: str = "none"  # one of `STABILITY_RULES`
+    margin: float = 0.05  # metres that the centre must lie inside its support, by the rule "load_bearing"
+    bearing_gap: float = 0.0015  # metres: largest gap across which load is borne, by the same rule
 
     def __post_init__(self) -> None:
         size, cells = _sizes_of(self.size), _cells_of(self.cells)
@@ -38,8 +42,11 @@ class Bin:
         for name, value in (("size", size), ("cells", cells), ("step", step)):
             object.__setattr__(self, name, value)  # plain numbers, whatever came
         arguments.choice("Bin", "stability", self.stability, STABILITY_RULES)
-        if self.stability == "com" and max(self.cells) > _MOST_CELLS:
-            raise ValueError(f"Bin: stability com wants at most {_MOST_CELLS} cells a side; got {self.cells}")
+        for name in ("margin", "bearing_gap"):
+            object.__setattr__(self, name, arguments.number("Bin", name, getattr(self, name), 0))
+        if self.stability in ("com", "load_bearing") and max(self.cells) > _MOST_CELLS:
+            most = f"at most {_MOST_CELLS} cells a side"
+            raise ValueError(f"Bin: stability {self.stability} wants {most}; got {self.cells}")
 
     @property
     def cell(self) -> tuple[float, float]:
@@ -66,6 +73,16 @@ class Bin:
         return self.cell[0] * self.cell[1]
 
     @property
+    def bearing_cells(self) -> tuple[int, int]:
+        """Cells of the map of what bears load: those of the heightmap by the rule "load_bearing", else (0, 0)."""
+        return self.cells if self.stability == "load_bearing" else (0, 0)
+
+    @property
+    def dropped(self) -> Bin:
+        """The bin as `drop_map` takes it: without the rule "load_bearing", by which `upheld` judges afterwards."""
+        return replace(self, stability="none") if self.stability == "load_bearing" else self
+
+    @property
     def tolerance(self) -> float:
         """Tolerance of height comparisons, metres: a thousandth of a cell, or more in a high bin.
 
@@ -81,8 +98,9 @@ class Bin:
 
     @property
     def contact_tolerance(self) -> float:
-        """Largest gap that is contact by the bin's own rule, metres: `com_tolerance` for "com", else `tolerance`."""
-        return self.com_tolerance if self.stability == "com" else self.tolerance
+        """Largest gap that is contact by the bin's own rule, metres."""
+        by_rule = {"com": self.com_tolerance, "load_bearing": self.bearing_gap}
+        return by_rule.get(self.stability, self.tolerance)
 
 
 def _sizes_of(given: Any) -> tuple[float, float, float]:
@@ -126,6 +144,7 @@ class PackingState:
     placement_z: Tensor  # (N, T) float32, metres
     z_map: Tensor  # (N, K, O, Gx, Gy) float32
     legal: Tensor  # (N, K, O, Gx, Gy) bool
+    bears: Tensor  # (N, X, Y) bool, mask of cells that bear load; (N, 0, 0) without the rule "load_bearing"
 
     @staticmethod
     def blank(num_envs: int, visible_items: int, longest: int, catalogue: Catalogue, bin_: Bin) -> PackingState:
@@ -144,6 +163,7 @@ class PackingState:
             placement_z=torch.zeros(n, longest, dtype=torch.float32, device=device),
             z_map=torch.full(maps, bin_.size[2], dtype=torch.float32, device=device),
             legal=torch.zeros(maps, dtype=torch.bool, device=device),
+            bears=torch.ones(n, *bin_.bearing_cells, dtype=torch.bool, device=device),
         )
 
 

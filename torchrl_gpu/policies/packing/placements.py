@@ -77,7 +77,7 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         row = item_id.clamp(0, self.catalogue.num_items - 1)
         item_id = torch.where(item_id == row, item_id, -1)
         if z_map is None:
-            z_map, _ = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin)
+            z_map, _ = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin.dropped)
         legal, z_map = legal.reshape(-1, *legal.shape[-4:]), z_map.reshape(-1, *legal.shape[-4:])
         extent_x, extent_y = self.catalogue.extent[row].unbind(-1)  # (N, K, O)
         x, _ = grid_positions(extent_x, self.bin.cells[0], self.bin.step)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels import eager
-from torchrl_gpu.envs.packing.kernels.eager import any_legal, restart
+from torchrl_gpu.envs.packing.kernels.eager import any_legal, bear, restart, upheld
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved
 
-__all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
+__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "problem", "restart", "upheld"]
 
 DEVICES = None
 OWN_CELLS = (6, 5)  # of the bin in which "fails in one bin" does

@@ -16,7 +16,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.kernels import BACKENDS, Kernels, available_backends, get_kernels
-from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin
+from torchrl_gpu.envs.packing.types import DROP_RULES, Bin
 
 NO_COMPILER = "no C++ compiler: none of c++, g++, clang++ is on the PATH"
 
@@ -131,7 +131,7 @@ def test_a_stability_rule_that_is_named_but_not_implemented_is_refused(backend: 
 def test_triton_takes_the_rules_that_it_has_kernels_for() -> None:
     triton_stability = pytest.importorskip("torchrl_gpu.envs.packing.kernels.triton.stability", exc_type=ImportError)
     bin_ = Bin((1.0, 1.0, 1.0), (10, 10))
-    assert triton_stability.RULES == STABILITY_RULES
+    assert triton_stability.RULES == DROP_RULES
     object.__setattr__(bin_, "stability", "tilt")
     with pytest.raises(ValueError, match="triton: stability must be one of none, corners, support, com; got 'tilt'"):
         triton_stability.rule_of(bin_)

@@ -48,6 +48,7 @@ def state_of(s: Scene, rng: np.random.Generator, longest: int = 5) -> PackingSta
         placement_z=torch.from_numpy(rng.random((n, longest))).float(),
         z_map=z_map,
         legal=legal,
+        bears=torch.ones(n, 0, 0, dtype=torch.bool),
     )
 
 

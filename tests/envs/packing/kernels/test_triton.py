@@ -17,16 +17,16 @@ HERE = Path(__file__).parent
 
 
 # Every kernel once, in one process, which imports once; ``make kernels`` runs the whole of these files.
-FILES = ("parity", "transition", "afterstates")
+FILES = ("test_triton_parity", "test_triton_transition", "test_triton_afterstates", "test_bearing")
 SOME = (
     "drop_map_and_growth and (boxes-none or solids-com) or restart_agrees and boxes-none or no_bins"
-    " or (place_agrees or advance_agrees) and boxes and not solids"
+    " or bearing and triton or (place_agrees or advance_agrees) and boxes and not solids"
 )
 
 
 def test_interpreted_kernels_pass(pytestconfig: pytest.Config) -> None:
     # Triton decides at import whether it interprets: not in this process, which other tests need as it is.
-    tests = [str(HERE / f"test_triton_{name}.py") for name in FILES]
+    tests = [str(HERE / f"{name}.py") for name in FILES]
     command = [sys.executable, "-m", "pytest", *tests, "-k", SOME, "-m", "not gpu", "-q", "-p", "no:cacheprovider"]
     command += [word for option in pytestconfig.getoption("pythonwarnings") or () for word in ("-W", option)]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

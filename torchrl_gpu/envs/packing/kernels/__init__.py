@@ -5,6 +5,8 @@
 - `pile_growth`: rise of the heightmap, summed over its cells, under each placement.
 - `advance`: the state after an action, except the z-map and the legal mask.
 - `restart`: the state with some environments reset.
+- `upheld` and `bear`: the stability rule `load_bearing`, for boxes: the legal mask of `drop_map` without what it
+  refuses, and the map of what bears load after a placement.
 - `any_legal`: True where an environment has a legal placement left.
 
 The same torch code for every backend: `judge_placements`, the stability of given placements by the rule `com`;
@@ -72,6 +74,8 @@ class Kernels(NamedTuple):
     advance: Callable[[PackingState, Tensor, Tensor, Catalogue, Bin], Moved]
     restart: Callable[[PackingState, Tensor, Tensor, Tensor, Catalogue, Bin], PackingState]
     any_legal: Callable[[Tensor], Tensor]
+    upheld: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Catalogue, Bin], Tensor]
+    bear: Callable[[Tensor, Tensor, Placement, Catalogue, Bin], Tensor]
 
     def __reduce__(self) -> tuple[Callable[[str], Kernels], tuple[str]]:
         return _jobs, (self.backend,)  # pickle finds no validating wrapper by its name

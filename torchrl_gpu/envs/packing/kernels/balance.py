@@ -67,12 +67,12 @@ def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalog
     placement, present = inside(placement, catalogue, bin_)
     row = placement.item_id, placement.orientation
     bottom = catalogue.maps(*row)[1] if catalogue.bottom is None else catalogue.bottom[row]  # (N, P, Q)
-    under = _windows(heightmap, placement.x, placement.y, bottom.shape[1:])
+    under = windows(heightmap, placement.x, placement.y, bottom.shape[1:])
     contact = under - bottom >= (placement.z - bin_.com_tolerance)[:, None, None]
     return holds(contact, centre_16ths(catalogue, bin_)[row]) & present
 
 
-def _windows(heightmap: Tensor, x: Tensor, y: Tensor, footprint: torch.Size) -> Tensor:
+def windows(heightmap: Tensor, x: Tensor, y: Tensor, footprint: torch.Size) -> Tensor:
     """Heights (N, P, Q) of the cells from (x, y) on, (N,) int64; cells behind the wall repeat the last."""
     num_envs, cells_x, cells_y = heightmap.shape
     rows, columns = (torch.arange(size, device=x.device, dtype=torch.int64) for size in footprint)

@@ -20,6 +20,7 @@ from torch import Tensor
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import eager
 from torchrl_gpu.envs.packing.kernels.balance import centre_16ths, standing_height
+from torchrl_gpu.envs.packing.kernels.bearing import bearing_heights, margins
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 DEVICES = ("cpu",)
@@ -180,7 +181,7 @@ def _described(
         ceiling=bin_.size[2],
         tolerance=bin_.tolerance,
         gap=bin_.contact_tolerance,
-        rule=_rule(bin_.stability),
+        rule=_rule(bin_.dropped.stability),
         threads=torch.get_num_threads(),
     )
 
@@ -217,6 +218,26 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
     out = native.output(*heightmap.shape, dtype=torch.float32)
     fields = [field.contiguous() for field in placement]
     native.library().place(byref(described), *(c_void_p(f.data_ptr()) for f in fields), c_void_p(out.data_ptr()))
+    return out
+
+
+@_traced_as(eager.upheld)
+def upheld(
+    heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
+) -> Tensor:
+    described = _described(bearing_heights(heightmap, bears), item_id, catalogue, bin_)
+    z_map, legal, margin = z_map.contiguous(), legal.contiguous(), (c_int64 * 2)(*margins(bin_))
+    out = native.output(*legal.shape, dtype=torch.bool)
+    native.library().upheld(byref(described), margin, *(c_void_p(each.data_ptr()) for each in (z_map, legal, out)))
+    return out
+
+
+@_traced_as(eager.bear)
+def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    described = _described(bearing_heights(heightmap, bears), None, catalogue, bin_)
+    out = native.output(*bears.shape, dtype=torch.bool)
+    given = [each.contiguous() for each in (bears, *placement)]
+    native.library().bear(byref(described), *(c_void_p(each.data_ptr()) for each in (*given, out)))
     return out
 
 

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchrl_gpu.envs.packing.geometry import catalogue_rows, grid_positions, inside, walls
-from torchrl_gpu.envs.packing.kernels import transition
-from torchrl_gpu.envs.packing.kernels.stability import stands
+from torchrl_gpu.envs.packing.kernels import stability, transition
+from torchrl_gpu.envs.packing.kernels.bearing import bear, bearing_heights
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
-__all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
+__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "problem", "restart", "upheld"]
 
 DEVICES = None
 _CHUNK = 1 << 17  # elements of one accumulator: stays in a core's second-level cache
@@ -65,10 +65,19 @@ def drop_map(
     legal = z + height <= bin_.size[2] + bin_.tolerance
     if bin_.stability != "none":
         windows = GridWindows(heightmap, v.x, v.y, bin_.step, catalogue.footprint)
-        legal = legal & stands(windows, z, v.item, v.orientation, catalogue, bin_)
+        legal = legal & stability.stands(windows, z, v.item, v.orientation, catalogue, bin_)
     z_map = z.nan_to_num(posinf=bin_.size[2])
     shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     return z_map.view(shape), legal.view(shape)
+
+
+def upheld(
+    heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
+) -> Tensor:
+    v = variants(item_id, catalogue, bin_)
+    windows = GridWindows(bearing_heights(heightmap, bears), v.x, v.y, bin_.step, catalogue.footprint)
+    stable = stability.upheld(windows, z_map.flatten(1, 2), v.item, v.orientation, catalogue, bin_)
+    return legal & stable.view(legal.shape)
 
 
 def _rest_boxes(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:

@@ -11,11 +11,12 @@ from torch import Tensor
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.kernels import transition
 from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
+from torchrl_gpu.envs.packing.kernels.bearing import bearing_heights, half_sides
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.system import arguments
 
-__all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
+__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "problem", "restart", "upheld"]
 
 DEVICES = None
 
@@ -152,6 +153,62 @@ def _in_hull(cells: np.ndarray) -> bool:
         if (side > -1e-9).all() and ((along > 0).all() or (along < 0).all()):
             return False
     return True
+
+
+def upheld(
+    heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
+) -> Tensor:
+    """The legal mask of boxes without the placements that are unstable by the rule "load_bearing".
+
+    Args:
+        heightmap: (N, X, Y) float32, metres.
+        bears: (N, X, Y) bool, mask of the cells that bear load.
+        z_map: (N, K, O, Gx, Gy) float32, metres, of `drop_map`.
+        legal: The same shape, bool, likewise.
+        item_id: (N, K) int64.
+        catalogue: Boxes.
+        bin_: The bin, with margin and gap of the rule.
+    """
+    out, heights = legal.clone(), bearing_heights(heightmap, bears).cpu().numpy()
+    for n, k, o, gx, gy in legal.nonzero().tolist():
+        extent = catalogue.extent[int(item_id[n, k]), o]
+        (p, q), half = extent.tolist(), half_sides(extent, bin_).tolist()
+        x, y = (min(g * bin_.step, c - s) for g, c, s in zip((gx, gy), bin_.cells, (p, q), strict=True))
+        contact = _bearing_contact(heights[n], x, y, p, q, z_map[n, k, o, gx, gy].item(), bin_)
+        corners = [(8 * p + a * half[0], 8 * q + b * half[1]) for a in (-1, 1) for b in (-1, 1)]
+        out[n, k, o, gx, gy] = all(_in_hull_of(contact, corner) for corner in corners)
+    return out
+
+
+def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """The map of the cells that bear load after one placement of a box per environment; (N, X, Y) bool.
+
+    Args:
+        heightmap: (N, X, Y) float32, metres, before the placement.
+        bears: (N, X, Y) bool, before it.
+        placement: One that is invalid as in `place` changes nothing.
+        catalogue: Boxes.
+        bin_: The bin, with the gap of the rule.
+    """
+    after, heights = bears.clone(), bearing_heights(heightmap, bears).cpu().numpy()
+    for n in range(len(heights)):
+        item, o, x, y = (int(field[n]) for field in placement[:4])
+        if _is_inside(item, o, x, y, catalogue, bin_):
+            p, q = catalogue.extent[item, o].tolist()
+            contact = _bearing_contact(heights[n], x, y, p, q, placement.z[n].item(), bin_)
+            for i, j in np.ndindex(p, q):
+                after[n, x + i, y + j] = _in_hull_of(contact, (16 * i + 8, 16 * j + 8))
+    return after
+
+
+def _bearing_contact(heights: np.ndarray, x: int, y: int, p: int, q: int, z: float, bin_: Bin) -> np.ndarray:
+    contact: np.ndarray = heights[x : x + p, y : y + q] >= np.float32(z) - np.float32(bin_.contact_tolerance)
+    return contact
+
+
+def _in_hull_of(contact: np.ndarray, point: tuple[int, int]) -> bool:
+    """True where a point, in sixteenths of a cell, lies in the convex hull of the contact cells' centres."""
+    return bool(contact.any()) and _in_hull(16 * np.argwhere(contact) + 8 - np.array(point))
 
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:

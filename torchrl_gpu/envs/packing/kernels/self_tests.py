@@ -29,7 +29,7 @@ from torchrl_gpu.system import machine, self_tests
 from torchrl_gpu.system.arguments import shown
 from torchrl_gpu.system.self_tests import SelfTest
 
-JOBS = ("drop_map", "place", "pile_growth", "advance", "restart", "any_legal")
+JOBS = ("drop_map", "place", "pile_growth", "advance", "restart", "any_legal", "upheld", "bear")
 Jobs = dict[str, Callable[..., Any]]
 _NEEDS_NO_TEST = ("eager", "reference")  # the others are compared with the first
 _COMPILED_FOR_SETTINGS = ("triton",)
@@ -207,7 +207,9 @@ def settings(rule: str, device: torch.device) -> Iterator[Setting]:
         ("solids", (9, 8), 2, _solids(None)),
         ("solids of whole heights", (9, 8), 2, _solids(_CELL)),
     ):
-        bin_ = Bin((cells[0] * _CELL, cells[1] * _CELL, 12 * _CELL), cells, step, rule)
+        if rule == "load_bearing" and not catalogue.flat:
+            continue
+        bin_ = Bin((cells[0] * _CELL, cells[1] * _CELL, 12 * _CELL), cells, step, rule, _CELL, _CELL / 4)
         there = catalogue.to(device)
         yield Setting(f"{name}, rule {rule}", bin_, balanced(there, bin_) if rule == "com" else there, 2, 5)
 
@@ -275,11 +277,12 @@ def _play(
     call: Callable[..., Any], setting: Setting, steps: int, choose: Callable[[PackingState, int], Tensor]
 ) -> Tensor:
     """Packs a few items by `call(job, *arguments)`, every kernel among them; `any_legal` of the final state."""
-    _, bin_, catalogue, k, n, _ = setting
+    _, judged, catalogue, k, n, _ = setting
+    bin_ = judged.dropped
     row = torch.arange(n, device=setting.device, dtype=torch.int64)
     item_id = (row[:, None] + torch.arange(k, device=setting.device, dtype=torch.int64)) % catalogue.num_items
     item_id[0, -1] = -1 if k > 1 else item_id[0, -1]  # an empty slot
-    state = PackingState.blank(n, k, steps, catalogue, bin_)
+    state = PackingState.blank(n, k, steps, catalogue, judged)
     state = call("restart", state, row % 3 < 2, row + 7, item_id, catalogue, bin_)
     state = call("restart", state, row >= 0, row + 7, item_id, catalogue, bin_)
     for number in range(steps):
@@ -292,10 +295,15 @@ def _play(
             made, z = moved.state.placements[row, last].long(), moved.state.placement_z[row, last]
             placement = Placement(torch.where(moved.legal, made[:, 0], -1), made[:, 1], made[:, 2], made[:, 3], z)
             call("place", state.heightmap, placement, catalogue, bin_)
+            if judged is not bin_:
+                bears = call("bear", state.heightmap, state.bears, placement, catalogue, judged)
+                moved = moved._replace(state=replace(moved.state, bears=bears))
             state = moved.state
         z_map, legal = call("drop_map", state.heightmap, state.item_id, catalogue, bin_)
         if stored is not None and not catalogue.flat:
             call("drop_map", state.heightmap, state.item_id, catalogue, bin_, stored)
+        if judged is not bin_:
+            legal = call("upheld", state.heightmap, state.bears, z_map, legal, state.item_id, catalogue, judged)
         call("pile_growth", state.heightmap, state.item_id, z_map, catalogue, bin_)
         state = replace(state, z_map=z_map, legal=legal)
     going: Tensor = call("any_legal", state.legal)

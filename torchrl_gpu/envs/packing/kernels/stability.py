@@ -1,4 +1,4 @@
-"""Stability of all placements at once, in torch: the rules of `reference.stands`."""
+"""Stability of all placements at once, in torch: the rules of `reference.stands` and `reference.upheld`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.balance import SIXTEENTHS, cells_from, centre_16ths
+from torchrl_gpu.envs.packing.kernels.bearing import half_sides
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.system import arguments
@@ -24,6 +25,18 @@ def stands(
     if rule == "com":
         return _com(contacts, centre_16ths(catalogue, bin_)[item, orientation])
     return _OFF_FLOOR[rule](contacts) | (z <= bin_.tolerance)
+
+
+def upheld(
+    windows: GridWindows, z: Tensor, item: Tensor, orientation: Tensor, catalogue: Catalogue, bin_: Bin
+) -> Tensor:
+    """True where a box of (N, J) is stable by the rule "load_bearing" on windows of the heights that bear load."""
+    contacts = _Contacts(windows, z - bin_.contact_tolerance, item, orientation, catalogue)
+    extent = catalogue.extent[item, orientation]
+    hull = _Hull(contacts, SIXTEENTHS // 2 * extent, SIXTEENTHS, half_sides(extent, bin_))
+    for i, j in windows.offsets():
+        hull.add(i, j, contacts.at(i, j))
+    return hull.holds()
 
 
 class _Contacts:
@@ -106,34 +119,39 @@ def _com(contacts: _Contacts, centre: Tensor) -> Tensor:
 
 
 class _Hull:
-    """Test, in integers, whether the hull of contact cells' centres holds a point; cells are added row by row.
+    """Test, in integers, whether the hull of contact cells' centres holds a rectangle; cells are added row by row.
 
     Args:
         contacts: Of the items.
-        centre: (N, J, 2), the point, from the corner of the footprint.
-        per_cell: Units of the point to a cell, even.
+        centre: (N, J, 2), the middle of the rectangle, from the corner of the footprint.
+        per_cell: Units of the rectangle to a cell, even.
+        half: (N, J, 2), half its sides; None where it is a point.
     """
 
-    def __init__(self, contacts: _Contacts, centre: Tensor, per_cell: int) -> None:
+    def __init__(self, contacts: _Contacts, centre: Tensor, per_cell: int, half: Tensor | None = None) -> None:
         self.contacts, self.per_cell, self.columns = contacts, per_cell, contacts.windows.footprint[1]
-        self.x, y = centre[..., None, None].unbind(2)  # (N, J, 1, 1)
-        self.sides = [_Reach(contacts.level, at, per_cell) for at in (y, per_cell * self.columns - y)]
+        x, y = centre[..., None, None].unbind(2)  # (N, J, 1, 1)
+        half_x, half_y = (0, 0) if half is None else half[..., None, None].unbind(2)
+        targets = y + half_y, per_cell * self.columns - y + half_y  # from either end of a row
+        edges = [x] if half is None else [x - half_x, x + half_x]
+        self.reaches = [(edge, [_Reach(contacts.level, at, per_cell) for at in targets]) for edge in edges]
         self.furthest: list[Tensor] = []  # 1 + the furthest contact of the row, counted from both ends
 
     def add(self, i: int, j: int, contact: Tensor) -> None:
         """Takes the contact (N, J, Gx, Gy) of footprint cell (i, j)."""
         if j == 0:
-            self.furthest = [self.contacts.zeros(self.columns) for _ in self.sides]
+            self.furthest = [self.contacts.zeros(self.columns) for _ in range(2)]
         contact = contact.to(self.furthest[0].dtype)
         for furthest, place in zip(self.furthest, (j + 1, self.columns - j), strict=True):
             torch.maximum(furthest, contact * place, out=furthest)
         if j == self.columns - 1:
-            for side, furthest in zip(self.sides, self.furthest, strict=True):
-                side.add_row(furthest, self.per_cell * i + self.per_cell // 2 - self.x)
+            for edge, sides in self.reaches:
+                for side, furthest in zip(sides, self.furthest, strict=True):
+                    side.add_row(furthest, self.per_cell * i + self.per_cell // 2 - edge)
 
     def holds(self) -> Tensor:
-        """Mask (N, J, Gx, Gy) of hulls that contain the point: on its row they reach it from both sides."""
-        return self.sides[0].held & self.sides[1].held
+        """Mask (N, J, Gx, Gy) of hulls that contain the rectangle: on its first and last row they reach its corners."""
+        return torch.stack([side.held for _, sides in self.reaches for side in sides]).all(0)
 
 
 class _Reach:

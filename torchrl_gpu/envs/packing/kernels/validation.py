@@ -25,6 +25,7 @@ _MAPS = ("N", "K", "O", "Gx", "Gy")
 # Dtype and axes of every tensor, by its name in a kernel's signature, a state, a placement or stored maps.
 _FORMS: dict[str, tuple[torch.dtype, tuple[str, ...]]] = {
     "heightmap": (_REAL, ("N", "X", "Y")),
+    "bears": (_FLAG, ("N", "X", "Y")),
     "item_id": (_COUNT, ("N", "K")),
     "z_map": (_REAL, _MAPS),
     "legal": (_FLAG, _MAPS),
@@ -39,7 +40,7 @@ _FORMS: dict[str, tuple[torch.dtype, tuple[str, ...]]] = {
     **dict.fromkeys(("action", "following", "orientation", "x", "y"), (_COUNT, ("N",))),
 }
 _IN_PLACE = ("placements", "placement_z")  # of a state: written, and so neither cast nor copied
-_READ = tuple(field.name for field in fields(PackingState) if field.name not in _IN_PLACE)
+_READ = tuple(field.name for field in fields(PackingState) if field.name not in (*_IN_PLACE, "bears"))
 
 
 def checked(name: str, job: Callable[..., Any], devices: Devices) -> Callable[..., Any]:
@@ -90,11 +91,44 @@ def drop_map(
     stored: StoredMaps | None = None,
 ) -> tuple[Any, ...]:
     """Validated arguments of `drop_map`, as the others are of the kernels of their names."""
+    if bin_.stability == "load_bearing":
+        raise ValueError(
+            "drop_map: want a rule that it judges itself; got load_bearing, see `Bin.dropped` and `upheld`"
+        )
     check = _Check("drop_map", devices, catalogue, bin_, heightmap, item_id)
     given = check("heightmap", heightmap), check("item_id", item_id), catalogue, bin_
     if stored is None:
         return given
     return *given, StoredMaps(*(check(f"stored.{name}", getattr(stored, name)) for name in StoredMaps._fields))
+
+
+def upheld(
+    devices: Devices,
+    heightmap: Tensor,
+    bears: Tensor,
+    z_map: Tensor,
+    legal: Tensor,
+    item_id: Tensor,
+    catalogue: Catalogue,
+    bin_: Bin,
+) -> tuple[Any, ...]:
+    check = _boxes("upheld", devices, catalogue, bin_, heightmap, item_id)
+    maps = check("heightmap", heightmap), check("bears", bears), check("z_map", z_map), check("legal", legal)
+    return *maps, check("item_id", item_id), catalogue, bin_
+
+
+def bear(
+    devices: Devices, heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin
+) -> tuple[Any, ...]:
+    bears = _boxes("bear", devices, catalogue, bin_, heightmap)("bears", bears)
+    heightmap, placement, *rest = place(devices, heightmap, placement, catalogue, bin_, where="bear")
+    return heightmap, bears, placement, *rest
+
+
+def _boxes(where: str, devices: Devices, catalogue: Catalogue, *rest: Any) -> _Check:
+    if not catalogue.flat:
+        raise ValueError(f"{where}: the rule load_bearing wants boxes; got items with maps")
+    return _Check(where, devices, catalogue, *rest)
 
 
 def place(
@@ -139,6 +173,8 @@ def any_legal(devices: Devices, legal: Tensor) -> tuple[Any, ...]:
 
 _CHECKS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "drop_map": drop_map,
+    "upheld": upheld,
+    "bear": bear,
     "place": place,
     "pile_growth": pile_growth,
     "advance": advance,

@@ -14,7 +14,9 @@ import torch
 import triton
 from torch import Tensor
 
+from torchrl_gpu.envs.packing.kernels.bearing import bear
 from torchrl_gpu.envs.packing.kernels.transition import any_legal
+from torchrl_gpu.envs.packing.kernels.triton import bearing as triton_bearing
 from torchrl_gpu.envs.packing.kernels.triton import piles as triton_piles
 from torchrl_gpu.envs.packing.kernels.triton import transition as triton_transition
 from torchrl_gpu.envs.packing.kernels.triton.boxes import MOST_CELLS_X, drop_boxes
@@ -22,7 +24,7 @@ from torchrl_gpu.envs.packing.kernels.triton.solids import drop_solids
 from torchrl_gpu.envs.packing.kernels.triton.wide_boxes import drop_wide_boxes
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
-__all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
+__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "problem", "restart", "upheld"]
 
 DEVICES = ("cuda", "cpu")
 
@@ -45,6 +47,14 @@ def drop_map(
         if bin_.cells[0] <= MOST_CELLS_X:
             return drop_boxes(heightmap, item_id, catalogue, bin_)
         return drop_wide_boxes(heightmap, item_id, catalogue, bin_)
+
+
+def upheld(
+    heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
+) -> Tensor:
+    maps = [each.contiguous() for each in (heightmap, bears, z_map, legal, item_id)]
+    with _on(heightmap.device):
+        return triton_bearing.upheld(*maps, catalogue, bin_)
 
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:

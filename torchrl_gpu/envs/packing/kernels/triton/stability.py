@@ -58,7 +58,7 @@ def stands(
         left = tl.full(z.shape, 32767, tl.int32)
         ahead = CELL * i + CELL // 2 - centre_x
         for j in range(columns):
-            contact, material = _touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT, STEP)
+            contact, material = touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT, STEP)
             if RULE != "com":
                 count += contact.to(tl.int32)
                 area += material
@@ -71,8 +71,8 @@ def stands(
         if HULL:
             there = right >= 0
             beyond_right, beyond_left = CELL * right + CELL // 2 - centre_y, centre_y - CELL // 2 - CELL * left
-            right_rise, right_run, right_held = _join(right_rise, right_run, beyond_right, there, ahead)
-            left_rise, left_run, left_held = _join(left_rise, left_run, beyond_left, there, ahead)
+            right_rise, right_run, right_held = join(right_rise, right_run, beyond_right, there, ahead)
+            left_rise, left_run, left_held = join(left_rise, left_run, beyond_left, there, ahead)
             held = held | right_held.to(tl.int32) | (left_held.to(tl.int32) << 1)
     stable = held == 3
     if RULE != "com":
@@ -85,7 +85,7 @@ def stands(
             corners = tl.zeros(z.shape, tl.int32)
             for corner in tl.static_range(4):  # a corner of a thin item counts twice
                 far_i, far_j = corner // 2 * (p - 1), corner % 2 * (q - 1)
-                contact, _ = _touches(heights, low, x, y, far_i, far_j, p, q, level, X, Y, pitch, FLAT, STEP)
+                contact, _ = touches(heights, low, x, y, far_i, far_j, p, q, level, X, Y, pitch, FLAT, STEP)
                 corners += contact.to(tl.int32)
             stable = (count * 20 > whole * 19) | ((corners == 3) & (count * 20 > whole * 17))
             stable = stable | ((corners == 4) & (count * 2 > whole))
@@ -94,7 +94,7 @@ def stands(
 
 
 @triton.jit
-def _touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT: tl.constexpr, STEP: tl.constexpr):
+def touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT: tl.constexpr, STEP: tl.constexpr):
     """True where footprint cell (i, j) of V items touches at T placements; 1 for each item with material there."""
     at = cell_at(x + i, y + j, X, Y, STEP)
     if FLAT:
@@ -108,7 +108,7 @@ def _touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT: tl.conste
 
 
 @triton.jit
-def _join(rise, run, reach, there, ahead):
+def join(rise, run, reach, there, ahead):
     """Steepest slope before the centre's row, rise over run, updated with one more row.
 
     The furthest contact of that row lies `reach` beyond the centre. Third result: True where the hull reaches the

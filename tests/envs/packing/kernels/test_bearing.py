@@ -1,0 +1,131 @@
+"""The stability rule `load_bearing`: parity of all backends, and its definition by convex hulls."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.envs.packing.hulls import convex_hull, holds
+from tests.envs.packing.kernels.parity import one_item, some_placement
+from tests.envs.packing.scenes import CELL, Scene, scene_in
+from tests.native.compilers import need_compiler
+from torchrl_gpu.envs.packing.kernels import compiled, eager, get_kernels, reference
+from torchrl_gpu.envs.packing.types import Bin, Placement
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@pytest.fixture(params=["eager", "compiled", "triton"], scope="module")
+def kernels(request: pytest.FixtureRequest) -> ModuleType:
+    if request.param == "triton":
+        if not INTERPRETED:
+            pytest.skip("Triton runs here in the process of test_triton.py")
+        from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
+
+        return triton_kernels
+    if request.param == "compiled":
+        need_compiler()
+        return compiled
+    return eager
+
+
+def bearing_bin(cells: tuple[int, int], margin: float = 0.0, gap: float = 0.0, step: int = 1) -> Bin:
+    return Bin((cells[0] * CELL, cells[1] * CELL, 8 * CELL), cells, step, "load_bearing", margin, gap)
+
+
+def bearing_scene(seed: int) -> tuple[Scene, Tensor]:
+    rng = np.random.default_rng(seed)
+    cells = tuple(int(c) for c in rng.integers(2, 24 if seed % 7 == 0 else 12, 2))
+    gap = float(rng.choice([0, CELL / 4, CELL * 1.1]))
+    bin_ = bearing_bin(cells, float(rng.choice([0, 0.1, 0.2, 0.4])), gap, int(rng.integers(1, 3)))
+    s = scene_in(bin_, rng, "boxes", num_envs=3, most_items=4, most_orientations=2, most_visible=2)
+    return s, torch.from_numpy(rng.random((3, *cells)) < rng.choice([0.3, 0.6, 0.9]))
+
+
+def test_backends_agree(kernels: ModuleType) -> None:
+    stable = refused = 0
+    for seed in range(3 if INTERPRETED else 60):
+        s, bears = bearing_scene(seed)
+        z_map, legal = eager.drop_map(*s[:3], s.bin_.dropped)
+        given = s.heightmap, bears, z_map, legal, *s[1:]
+        expected = reference.upheld(*given)
+        assert torch.equal(kernels.upheld(*given), expected), seed
+        stable, refused = stable + int(expected.sum()), refused + int((legal & ~expected).sum())
+        placement = some_placement(s, seed)
+        given = s.heightmap, bears, placement, *s[2:]
+        assert torch.equal(kernels.bear(*given), reference.bear(*given)), seed
+    assert min(stable, refused) > (20 if INTERPRETED else 1000)
+
+
+def in_hull(contact: np.ndarray, point: tuple[int, int]) -> bool:
+    points = [(16 * int(i) + 8, 16 * int(j) + 8) for i, j in np.argwhere(contact)]
+    return bool(points) and holds(convex_hull(points), point)
+
+
+@pytest.mark.parametrize("margin", [0, 8, 11, 14, 200])  # sixteenths of a cell
+def test_the_hull_of_what_bears_holds_the_middle_by_the_margin(kernels: ModuleType, margin: int) -> None:
+    # A box on every pattern, or some of them, of cells that bear; all of them touch.
+    p, q = 4, 3
+    pattern = (torch.arange(0, 2 ** (p * q), 97 if INTERPRETED else 5)[:, None] >> torch.arange(p * q) & 1).bool()
+    bears = pattern.view(-1, p, q)
+    n, box, bin_ = len(bears), one_item((p, q), "boxes"), bearing_bin((p, q), margin * CELL / 16)
+    heightmap, item_id = torch.full((n, p, q), CELL), torch.zeros(n, 1, dtype=torch.int64)
+    z_map = torch.full((n, 1, 1, p, q), 8 * CELL)
+    z_map[..., 0, 0] = CELL
+    legal = z_map == CELL
+    upheld = kernels.upheld(heightmap, bears, z_map, legal, item_id, box, bin_)
+    half = [max(min(margin, 4 * side) - 8, 0) for side in (p, q)]
+    corners = [(8 * p + a * half[0], 8 * q + b * half[1]) for a in (-1, 1) for b in (-1, 1)]
+    expected = [all(in_hull(each, corner) for corner in corners) for each in bears.numpy()]
+    assert upheld[:, 0, 0, 0, 0].tolist() == expected
+    assert not (upheld & ~legal).any()
+    assert 0 < sum(expected) < n
+    at = torch.zeros(n, dtype=torch.int64)
+    after = kernels.bear(heightmap, bears, Placement(at, at, at, at, torch.full((n,), CELL)), box, bin_)
+    cells = [(i, j) for i in range(p) for j in range(q)]
+    assert after.flatten(1).tolist() == [
+        [in_hull(each, (16 * i + 8, 16 * j + 8)) for i, j in cells] for each in bears.numpy()
+    ]
+
+
+def test_what_lies_lower_than_the_gap_bears_nothing(kernels: ModuleType) -> None:
+    heightmap = torch.full((1, 4, 4), CELL)
+    heightmap[:, 2:] = 0.75 * CELL
+    item_id, bears = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 4, 4, dtype=torch.bool)
+    z_map, legal = torch.full((1, 1, 1, 4, 4), CELL), torch.zeros(1, 1, 1, 4, 4, dtype=torch.bool)
+    legal[..., 0, 0] = True
+    for gap, stable in ((0.2 * CELL, False), (0.3 * CELL, True)):
+        bin_ = bearing_bin((4, 4), 0.75 * CELL, gap)
+        upheld = kernels.upheld(heightmap, bears, z_map, legal, item_id, one_item((4, 4), "boxes"), bin_)
+        assert bool(upheld.any()) is stable
+
+
+def test_an_overhang_bears_nothing_and_what_lies_on_it_alone_falls(kernels: ModuleType) -> None:
+    # A board of 6 cells over a post of 4: its last two cells bear nothing, and a box of 2 cells on them is refused.
+    bin_, board, box = bearing_bin((8, 3), 0.0), one_item((6, 3), "boxes"), one_item((2, 3), "boxes")
+    heightmap, bears = torch.zeros(1, 8, 3), torch.ones(1, 8, 3, dtype=torch.bool)
+    heightmap[:, :4] = CELL
+    zero = torch.zeros(1, dtype=torch.int64)
+    placement = Placement(zero, zero, zero, zero, torch.full((1,), CELL))
+    bears = kernels.bear(heightmap, bears, placement, board, bin_)
+    assert bears[0, :, 0].tolist() == [True] * 4 + [False] * 2 + [True] * 2
+    heightmap = reference.place(heightmap, placement, board, bin_)
+    z_map, legal = eager.drop_map(heightmap, zero[:, None], box, bin_.dropped)
+    upheld = kernels.upheld(heightmap, bears, z_map, legal, zero[:, None], box, bin_)
+    # over both: the middle lies on the last cell that bears; on the floor: behind the board
+    assert upheld[0, 0, 0, :, 0].tolist() == [True, True, True, False, False, False, True, False]
+
+
+def test_the_rule_wants_boxes_and_a_call_of_its_own() -> None:
+    kernels, bin_ = get_kernels("eager"), bearing_bin((4, 4))
+    heightmap, item_id = torch.zeros(1, 4, 4), torch.zeros(1, 1, dtype=torch.int64)
+    with pytest.raises(ValueError, match="drop_map: want a rule that it judges itself; got load_bearing"):
+        kernels.drop_map(heightmap, item_id, one_item((2, 2), "boxes"), bin_)
+    maps = torch.zeros(1, 1, 1, 4, 4)
+    with pytest.raises(ValueError, match="upheld: the rule load_bearing wants boxes; got items with maps"):
+        kernels.upheld(heightmap, heightmap == 0, maps, maps == 0, item_id, one_item((2, 2), "solids"), bin_)

@@ -1,0 +1,89 @@
+"""`upheld` in Triton: the stability rule `load_bearing` of boxes, lines of placements along x as in `boxes`."""
+
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.kernels.bearing import bearing_heights, margins
+from torchrl_gpu.envs.packing.kernels.triton.boxes import fits_along, lines
+from torchrl_gpu.envs.packing.kernels.triton.stability import join, touches
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+_LANES = 128  # per program
+
+
+def upheld(
+    heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
+) -> Tensor:
+    """As `reference.upheld`; arguments contiguous."""
+    out = torch.empty_like(legal)
+    num_lanes = item_id.numel() * catalogue.num_orientations * bin_.grid[1]
+    upheld_kernel[(triton.cdiv(num_lanes, _LANES),)](
+        bearing_heights(heightmap, bears), item_id, catalogue.extent, catalogue.height, z_map, legal.view(torch.uint8),
+        out.view(torch.uint8), item_id.numel(), catalogue.num_items, bin_.contact_tolerance, *margins(bin_),
+        item_id.shape[1], catalogue.num_orientations, *bin_.cells,
+        STEP=bin_.step, T=_LANES, enable_fp_fusion=False, num_warps=_LANES // 32,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit(do_not_specialize=["num_slots", "num_items", "margin_x", "margin_y", "slots_per_env", "orientations"])
+def upheld_kernel(
+    heights, item_id, extent, item_height, z_map, legal, out, num_slots, num_items, gap, margin_x, margin_y,
+    slots_per_env, orientations, X, Y, STEP: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Legal mask without the placements whose contacts that bear load do not hold the rectangle around the middle."""
+    GX = (X + STEP - 1) // STEP
+    GY = (Y + STEP - 1) // STEP
+    env, gy, p, q, _, line, there = lines(
+        item_id, extent, item_height, num_slots, num_items, slots_per_env, orientations, GY, T
+    )
+    here = heights + env * (X * Y)
+    half_x = tl.maximum(tl.minimum(margin_x, 4 * p) - 8, 0)
+    half_y = tl.maximum(tl.minimum(margin_y, 4 * q) - 8, 0)
+    fits_y = there & fits_along(gy, q, Y, STEP)
+    y = tl.maximum(tl.minimum(gy * STEP, Y - q), 0)
+    for gx in range(GX):
+        at = line * (GX * GY) + gx * GY + gy
+        fits = fits_y & fits_along(gx, p, X, STEP) & (tl.load(legal + at, mask=there, other=0) > 0)
+        z = tl.load(z_map + at, mask=fits, other=float("inf"))
+        x = tl.maximum(tl.minimum(gx * STEP, X - p), 0)
+        rows, columns = tl.where(fits, p, 0), tl.where(fits, q, 0)
+        held = _holds_rectangle(here, x, y, rows, columns, z - gap, half_x, half_y, X, Y)
+        tl.store(out + at, (fits & held).to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _holds_rectangle(heights, x, y, p, q, level, half_x, half_y, X, Y):
+    """True where the hull of the contacts of T boxes holds a rectangle around the middle; (T,)."""
+    held = tl.full(level.shape, True, tl.int1)
+    for edge in tl.static_range(2):  # the first and the last row of the rectangle
+        edge_x = 8 * p + (2 * edge - 1) * half_x
+        end_rise = tl.full(level.shape, -1, tl.int32)  # no slope yet, as in `stands`
+        start_rise = tl.full(level.shape, -1, tl.int32)
+        end_run = tl.zeros(level.shape, tl.int32)
+        start_run = tl.zeros(level.shape, tl.int32)
+        end_held = tl.zeros(level.shape, tl.int1)
+        start_held = tl.zeros(level.shape, tl.int1)
+        for i in range(tl.max(p, 0)):
+            last = tl.full(level.shape, -1, tl.int32)
+            first = tl.full(level.shape, 32767, tl.int32)
+            for j in range(tl.max(q, 0)):
+                contact, _ = touches(heights, heights, x, y, i, j, p, q, level[None, :], X, Y, 0, True, 1)
+                contact = tl.max(contact.to(tl.int32), 0) > 0
+                last = tl.where(contact, tl.maximum(last, j), last)
+                first = tl.where(contact, tl.minimum(first, j), first)
+            there, ahead = last >= 0, 16 * i + 8 - edge_x
+            end, start = 16 * last + 8 - (8 * q + half_y), 8 * q - half_y - 8 - 16 * first
+            end_rise, end_run, end_now = join(end_rise, end_run, end, there, ahead)
+            start_rise, start_run, start_now = join(start_rise, start_run, start, there, ahead)
+            end_held = end_held | end_now
+            start_held = start_held | start_now
+        held = held & end_held & start_held
+    return held
