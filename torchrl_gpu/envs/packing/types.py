@@ -163,7 +163,7 @@ class PackingState:
             placement_z=torch.zeros(n, longest, dtype=torch.float32, device=device),
             z_map=torch.full(maps, bin_.size[2], dtype=torch.float32, device=device),
             legal=torch.zeros(maps, dtype=torch.bool, device=device),
-            bears=torch.ones(n, *bin_.bearing_cells, dtype=torch.bool, device=device),
+            bears=torch.full((n, *bin_.bearing_cells), True, dtype=torch.bool, device=device),
         )
 
 

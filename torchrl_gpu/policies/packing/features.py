@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from torchrl_gpu.system.arguments import shown
 def bin_of(space: AgentSpace) -> Bin:
     """The bin of a packing environment; ValueError where the space is of another."""
     given = space.extras.get("bin")
-    if not isinstance(given, dict) or set(given) != {each.name for each in fields(Bin)}:
+    names = {each.name: each.default is MISSING for each in fields(Bin)}
+    if not isinstance(given, dict) or not {n for n, needed in names.items() if needed} <= set(given) <= set(names):
         raise ValueError(f"AgentSpace: want a packing environment's, with its bin; {space.source} gives {shown(given)}")
     return Bin(**given)
 

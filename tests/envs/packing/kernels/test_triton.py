@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 FILES = ("test_triton_parity", "test_triton_transition", "test_triton_afterstates", "test_bearing")
 SOME = (
     "drop_map_and_growth and (boxes-none or solids-com) or restart_agrees and boxes-none or no_bins"
-    " or bearing and triton or (place_agrees or advance_agrees) and boxes and not solids"
+    " or backends_agree and triton or (place_agrees or advance_agrees) and boxes and not solids"
 )
 
 

@@ -52,9 +52,9 @@ def drop_map(
 def upheld(
     heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
-    maps = [each.contiguous() for each in (heightmap, bears, z_map, legal, item_id)]
+    heightmap, bears, z_map, legal, item_id = (m.contiguous() for m in (heightmap, bears, z_map, legal, item_id))
     with _on(heightmap.device):
-        return triton_bearing.upheld(*maps, catalogue, bin_)
+        return triton_bearing.upheld(heightmap, bears, z_map, legal, item_id, catalogue, bin_)
 
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
