@@ -11,10 +11,11 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu.callbacks.end_signals import any_of_all
-from torchrl_gpu.checkpoints.files import bytes_of, checkpoint_entry, new_id, part_path, parts_of, publish, write_whole
+from torchrl_gpu.checkpoints.files import bytes_of, checkpoint_entry, new_id, part_path, parts_of, write_whole
 from torchrl_gpu.checkpoints.loops import settle
 from torchrl_gpu.checkpoints.record import run_record
 from torchrl_gpu.system.archives import ENTRY
+from torchrl_gpu.system.files import publish
 from torchrl_gpu.training.divergence import Diverged, not_finite
 
 

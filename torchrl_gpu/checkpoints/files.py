@@ -21,6 +21,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from torchrl_gpu.system.archives import ENTRY, read_archive
 from torchrl_gpu.system.arguments import whole
+from torchrl_gpu.system.files import publish
 
 BEST, LAST = "best.ckpt", "last.ckpt"
 Order = tuple[int, int, int]
@@ -116,23 +117,6 @@ def bytes_of(content: Any) -> int:
         return content.numel() * content.element_size()
     values = content.values() if isinstance(content, Mapping) else content if isinstance(content, list | tuple) else ()
     return sum(map(bytes_of, values))
-
-
-def publish(fresh: Path, path: Path) -> None:
-    """Renames a file that has been written into its place, once its bytes are on the disk."""
-    _to_disk(fresh)
-    fresh.replace(path)
-    _to_disk(path.parent)
-
-
-def _to_disk(path: Path) -> None:
-    if path.is_dir() and os.name == "nt":  # where a folder cannot be opened
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def parts_of(checkpoint: Path) -> list[Path]:

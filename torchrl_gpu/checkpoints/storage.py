@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from torchrl_gpu.checkpoints.files import order_of, publish, read_entry
+from torchrl_gpu.checkpoints.files import order_of, read_entry
 from torchrl_gpu.system.archives import read_archive
+from torchrl_gpu.system.files import publish
 
 _FOLDER = re.compile(
     r"(?P<saved_ms>\d{15})-(?P<run>[0-9a-f]{12})-(?P<id>[0-9a-f]{12})-(?P<stem>[A-Za-z0-9_-]{1,60})"

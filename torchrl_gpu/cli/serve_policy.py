@@ -1,5 +1,7 @@
 """`torchrl-gpu serve-policy`: a trained policy answers observations with actions, over HTTP and WebSocket.
 
+With --pallets it also says where the next box of a pallet goes, beside a policy or alone; see docs/deploy.md.
+
 The hierarchical packer needs the items of its environment: --config names the config of its run, and options that are
 not listed go to it, as in `lightning test`.
 """
@@ -20,10 +22,13 @@ WHERE = "torchrl-gpu serve-policy"
 
 def main(argv: list[str]) -> None:
     args, words = _parser().parse_run(argv)
-    check_checkpoint_path(args.checkpoint)
+    check_checkpoint_path(args.checkpoint or "")
+    if args.checkpoint is None and (args.pallets is None or words):
+        raise ValueError(f"{WHERE}: want a checkpoint{'' if words else ', --pallets or both'}; got none")
     with until_told_to_end() as ending, ending.at_once():
         import torch
 
+        from torchrl_gpu.palletizing.sessions import PackingSessions
         from torchrl_gpu.policies import load_policy
         from torchrl_gpu.policies.export.manifest import catalogue_of, settings_of
         from torchrl_gpu.policies.registry import import_classes
@@ -32,18 +37,23 @@ def main(argv: list[str]) -> None:
         if args.threads is not None:
             torch.set_num_threads(args.threads)
         env = _env_of(words, args.device) if words else None
-        policy = load_policy(args.checkpoint, args.device, env=env, classes=import_classes(WHERE, args.classes))
-        if env is not None:
+        classes, policy = import_classes(WHERE, args.classes), None
+        if args.checkpoint is not None:
+            policy = load_policy(args.checkpoint, args.device, env=env, classes=classes)
+        pallets = None if args.pallets is None else PackingSessions(args.pallets, args.max_pallets, args.device)
+        if env is not None and policy is not None:
             policy.about |= {"env": settings_of(env), "catalogue": catalogue_of(env)}
         names = ("max_rows", "wait_ms", "max_body_mib", "page", "host", "port", "token", "max_clients")
         options = {name: getattr(args, name) for name in names}
-        server = policy_server(policy, **options, tls=tuple(args.tls) if args.tls else None)
+        server = policy_server(policy, pallets=pallets, **options, tls=tuple(args.tls) if args.tls else None)
     if ending.event.is_set():
         return
     with until_told_to_end() as ending, server:
         gc.freeze()  # what is loaded stays: to look through it for garbage would take a tenth of a second now and then
         does = ", watch and ask" if args.page else ""
-        print(f"serve-policy: {policy.name} on {policy.device}{does} at {server.url}", flush=True)
+        served = [] if policy is None else [f"{policy.name} on {policy.device}"]
+        served += [] if pallets is None else [f"packing sessions in {args.pallets} ({len(pallets.names)} open)"]
+        print(f"serve-policy: {' and '.join(served)}{does} at {server.url}", flush=True)
         try:
             ending.event.wait()
         finally:
@@ -54,7 +64,9 @@ def _parser() -> OneLineParser:
     more = f"The token may also stand in the environment variable {TOKEN_VARIABLES['token']}."
     parser = OneLineParser(prog=WHERE, description=__doc__, epilog=more)
     add = parser.add_argument
-    add("checkpoint", help="of a run, or a file of model_state_dict, obs_dim and action_dim")
+    add("checkpoint", nargs="?", help="of a run, or a file of model_state_dict, obs_dim and action_dim")
+    add("--pallets", help="folder that keeps packing sessions, which are served, too")
+    add("--max_pallets", type=whole(1, 4096), default=64, help="packing sessions at once")
     add("--config", help="of the hierarchical packer's run: a path, or one that the package ships")
     parser.add_classes()
     add("--device", default="auto", help="where it decides")
