@@ -6,7 +6,10 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +17,12 @@ import torch
 from safetensors.numpy import load, save
 from tensordict import TensorDict
 
+from tests.cli.serving import Serving
 from tests.policies import checkpoints
 from tests.policies.packing.packer_scenes import NARROW, trained
+from tests.serving.test_pallets import client_of_the_document
 from torchrl_gpu.cli import main, serve_policy
+from torchrl_gpu.palletizing.sessions import PackingSessions
 from torchrl_gpu.policies import InferencePolicy
 from torchrl_gpu.policies.export.manifest import manifest_of
 from torchrl_gpu.system.archives import ENTRY
@@ -38,6 +44,51 @@ def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path) -> None:
         served.send_signal(signal.SIGTERM)
         assert served.wait(120) == 0
         assert served.stderr.read() == "", "Triton's bindings told of everything that had been frozen"
+
+
+def test_a_cell_packs_on_where_a_killed_server_was(tmp_path: Path) -> None:
+    """By the client of the documentation, which sends again what was not answered."""
+    words = ["serve-policy", "--pallets", str(tmp_path / "kept"), "--device", "cpu", "--port"]
+    boxes = [[300, 200, 100 + 10 * number] for number in range(6)]
+    told = r"serve-policy: packing sessions in .* \({} open\) at http://127.0.0.1:(\d+)/"
+    with Serving([*words, "0"], tmp_path / "first") as first:
+        port = first.says(told.format(0))[1]
+        cell = client_of_the_document()("cell-3", port=int(port))
+        cell.ask("open")
+        found = packed(cell.ask, boxes[:3])
+        found.append(cell.ask("offer", boxes=[{"sides": boxes[3]}])["center"])
+        first.process.kill()
+        first.process.join()
+    with ThreadPoolExecutor(1) as thread:
+        confirmed = thread.submit(cell.ask, "confirm")  # nobody is there
+        with Serving([*words, port], tmp_path / "second") as second:
+            second.says(told.format(1))
+            assert confirmed.result()["packed"] == 4
+            found += packed(cell.ask, boxes[4:])
+    alone = PackingSessions(tmp_path / "alone", device="cpu")
+
+    def asked(do: str, **given: Any) -> dict[str, Any]:
+        return alone.answer(json.dumps({"do": do, "session": "cell-3", **given}))[1]
+
+    asked("open")
+    assert found == packed(asked, boxes)
+
+
+def packed(ask: Callable[..., dict[str, Any]], boxes: list[list[int]]) -> list[list[float]]:
+    """Places of boxes, each of which is confirmed."""
+    found = []
+    for sides in boxes:
+        found.append(ask("offer", boxes=[{"sides": sides}])["center"])
+        ask("confirm")
+    return found
+
+
+def test_without_a_checkpoint_pallets_are_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["serve-policy"], "torchrl-gpu") == 2
+    assert "want a checkpoint, --pallets or both; got none" in capsys.readouterr().err
+    (tmp_path / "a.json").write_text("{}")
+    assert main(["serve-policy", "--pallets", str(tmp_path)], "torchrl-gpu") == 2
+    assert "want a session that was kept; got no file of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["--page"]])

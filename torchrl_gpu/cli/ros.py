@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WHERE = "torchrl-gpu ros"
 _POLL_S = 0.1  # between looks at whether the policy is to be loaded again
-_MADE_HERE = {"policy", "transport", "server", "pipeline"}
+_MADE_HERE = {"policy", "transport", "server", "pipeline", "pallets"}
 _OF_PROGRAMS = {"pipeline", "add_routes", "max_body_bytes"}
 
 
@@ -42,6 +42,10 @@ def _run(
         from torchrl_gpu.streaming import RosBridge, StreamServer
 
         policy = load_policy(path, **loading) if path else None
+        if args["pallets"] is not None:
+            from torchrl_gpu.palletizing.sessions import PackingSessions
+
+            args["pallets"] = PackingSessions(args["pallets"], device=loading["device"])
         if page is not None:
             page["token"] = page["token"] or os.environ.get(TOKEN_VARIABLES["token"])
             page["view_token"] = page["view_token"] or os.environ.get(TOKEN_VARIABLES["view_token"])
@@ -51,6 +55,7 @@ def _run(
         return
     with until_told_to_end() as ending, server or nullcontext(), bridge:
         runs = f"{policy.name} on {policy.device}, actions to {args['action_topic']}" if policy else "no policy"
+        runs += f", packing sessions at {args['pallet_topic']}" if args["pallets"] is not None else ""
         _say(f"ros: {runs}{f', watch at {server.url}' if server else ''}")
         while not ending.event.wait(_POLL_S):
             if again.take():
@@ -89,6 +94,7 @@ def _parser() -> Any:
     add("--classes", type=str | None, help=CLASSES_HELP)
     add("--device", type=str, default="auto", help="where it decides")
     add("--transport", type=str, default="auto", help="auto, cyclonedds, rclpy, zenoh")
+    add("--pallets", type=str | None, help="folder that keeps packing sessions, which are answered, too")
     add("--page", type=bool, default=True, help="whether a page shows camera, policy and metrics")
     parser.add_class_arguments(RosBridge, None, skip=_MADE_HERE)
     parser.add_class_arguments(StreamServer, "server", skip=_OF_PROGRAMS)

@@ -104,10 +104,10 @@ class PackingSession:
         return {"packed": packed, "weight": round(float(pallets.weight[0, 0]), 3), "filled": round(filled, 4)}
 
     def about(self, progress: Progress) -> dict[str, Any]:
-        """What `told` says, the cells of a heightmap, and the place of the box that waits for its confirmation."""
+        """What `told` says, the cells of a heightmap, the place of the box that waits, and the plan up to now."""
         waits = None if progress.waits is None else progress.waits["told"]
         cells, grid = list(self.packer.bin.cells), round(1000 * self.packer.pallet.cell, 6)
-        return self.told(progress) | {"cells": cells, "grid": grid, "waits": waits}
+        return self.told(progress) | {"cells": cells, "grid": grid, "waits": waits, "plan": self.plan(progress)}
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class PackingSession:
             raise ValueError(f"{WHERE}: heights must be {wanted}; got other values")
         low, high = _BELOW_MM, 1000 * self.packer.pallet.height + _ABOVE_MM
         if wrong := [value for value in flat if not low <= value <= high]:
-            raise ValueError(f"{WHERE}: heights must be from {low:g} to {high:g} mm; got {wrong[0]:g}")
+            raise ValueError(f"{WHERE}: heights must be from {low:g} to {high:g} mm; got {arguments.shown(wrong[0])}")
         tenths = (10 * np.array(flat, dtype=np.float64)).round().astype("<i4")
         text = base64.b64encode(zlib.compress(tenths.tobytes())).decode()
         event = (progress.waits or {"box": None}) | {"heights": text}

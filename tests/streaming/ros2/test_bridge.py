@@ -19,6 +19,7 @@ from tests.streaming.ros2.robots import (
     IMAGES,
     MESSAGES,
     SAFE,
+    SOON,
     VECTOR,
     VECTORS,
     InProcess,
@@ -33,7 +34,7 @@ from torchrl_gpu.policies import AgentSpace, InferencePolicy
 from torchrl_gpu.policies.networks.vectors import Perceptron
 from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.streaming import RosBridge
-from torchrl_gpu.streaming.ros2.messages import COMPRESSED, FLOATS, IMAGE, JOINTS
+from torchrl_gpu.streaming.ros2.messages import COMPRESSED, FLOATS, IMAGE, JOINTS, TEXT
 
 LONG = 60.0  # seconds, an age that no test reaches
 
@@ -554,7 +555,7 @@ def test_bad_arguments_are_one_line(options: dict[str, Any], said: str) -> None:
         (Told(observations={"observation": ((3,), "int64")}), "vectors of float32 or bool"),
         (Told(lambda _: (math.nan, 0.0)), "want 2 finite numbers"),
         *((Told(confidence=bad), "want a confidence from 0 to 1") for bad in (1.5, math.nan, -0.1)),
-        (None, "want a policy, or a camera"),
+        (None, "want a policy, a camera to show or pallets"),
     ],
 )
 def test_policies_that_cannot_run_are_refused_at_once(policy: Told | None, said: str) -> None:
@@ -565,3 +566,49 @@ def test_policies_that_cannot_run_are_refused_at_once(policy: Told | None, said:
 def test_images_need_their_topic() -> None:
     with pytest.raises(ValueError, match="want an image_topic"):
         bridge(Told(observations=IMAGES), Robot(), image_topic=None)
+
+
+class Counts:
+    """Packing sessions of a bridge: answers with the number of messages that came, one in three is refused."""
+
+    def __init__(self) -> None:
+        self.came: list[str] = []
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def answer(self, message: str | bytes) -> tuple[bool, dict[str, Any]]:
+        assert self.goes_on.wait(SOON)
+        self.came.append(str(message))
+        if message == "fail":
+            raise OSError("no space left")
+        return len(self.came) % 3 > 0, {"number": len(self.came)}
+
+
+def test_requests_to_pallets_are_answered_in_their_order() -> None:
+    transport, pallets, answers = InProcess(), Counts(), list[str]()
+    transport.subscribe("/cell/answer", TEXT, lambda data: answers.append(MESSAGES.text(data)))
+    with RosBridge(pallets=pallets, pallet_topic="/cell", transport=transport) as made:
+        for number in range(6):
+            transport.publish("/cell/request", TEXT, MESSAGES.string(f"é {number}"))
+        until(lambda: len(answers) == 6)
+        transport.publish("/cell/request", TEXT, b"\x00\x01")
+        transport.publish("/cell/request", TEXT, MESSAGES.string("fail"))
+        until(lambda: made.metrics()["unanswered"] == 1)
+        found = made.metrics()
+        transport.publish("/cell/request", TEXT, MESSAGES.string("last"))
+    assert pallets.came == [*(f"é {number}" for number in range(6)), "fail", "last"]
+    assert answers == [f'{{"number": {number}}}' for number in (1, 2, 3, 4, 5, 6, 8)]
+    assert (found["answers"], found["refusals"], found["bad_messages"]) == (4, 2, 1)
+    assert found["last_error"] == "unanswered: no space left"
+    assert not threads()
+
+
+def test_too_many_requests_at_once_are_counted() -> None:
+    transport, pallets = InProcess(), Counts()
+    pallets.goes_on.clear()
+    with RosBridge(pallets=pallets, transport=transport) as made:
+        for number in range(80):
+            transport.publish("/pallet/request", TEXT, MESSAGES.string(str(number)))
+        assert 80 - 65 <= made.metrics()["unanswered"] <= 80 - 64
+        pallets.goes_on.set()
+    assert pallets.came[:64] == [str(number) for number in range(64)]

@@ -17,7 +17,7 @@ import pytest
 from tests.streaming.ros2.robots import ACTION, CAMERA, IMAGES, MESSAGES, Told, until
 from torchrl_gpu.streaming import RosBridge
 from torchrl_gpu.streaming.ros2.cyclone import CycloneDds
-from torchrl_gpu.streaming.ros2.messages import COMPRESSED, DOUBLES, FLOATS, IMAGE, JOINTS
+from torchrl_gpu.streaming.ros2.messages import COMPRESSED, DOUBLES, FLOATS, IMAGE, JOINTS, TEXT
 
 pytest.importorskip("cyclonedds", reason="cyclonedds has no wheel for this Python on this processor")
 
@@ -30,6 +30,7 @@ BYTES = {
     JOINTS: MESSAGES.joints(["a", "b"], [1.5, -2.0], 5),
     FLOATS: MESSAGES.floats([1.0, 2.5, 3.0]),
     DOUBLES: MESSAGES.floats([1.0, 2.5], DOUBLES),
+    TEXT: MESSAGES.string('{"do": "élan"}'),
 }
 
 

@@ -15,7 +15,8 @@ from torchrl_gpu.streaming.ros2.camera import CAMERA, SEEN, CameraOut
 from torchrl_gpu.streaming.ros2.control import Action, Control, Read
 from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, checked_action
 from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Statistics
-from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGES, JOINTS, VECTORS, Messages
+from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGES, JOINTS, TEXT, VECTORS, Messages
+from torchrl_gpu.streaming.ros2.questions import Answering, Questions
 from torchrl_gpu.streaming.ros2.transport import TRANSPORTS, Transport, open_transport
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.policy_messages import Policy
@@ -29,7 +30,7 @@ BESIDE = ("confidence", "safe", "age_s")
 """Names behind those of the action in its message."""
 _COUNTED = (
     *("actions", "safe_actions", "stale", "late", "bad_messages", "policy_errors", "send_errors"),
-    *("camera_frames", "camera_errors", "swaps"),
+    *("camera_frames", "camera_errors", "swaps", "answers", "refusals", "unanswered"),
 )
 
 
@@ -56,6 +57,9 @@ class RosBridge:
         observation_topic: Vector in; of several vectors, a topic for each entry of the policy by its name.
         action_topic: Actions out.
         camera_topic: `CompressedImage` out, of the camera or of `publish_frame`.
+        pallets: Packing sessions, `PackingSessions`: each `String` of JSON on `pallet_topic`/request is a message to
+            them, and is answered on `pallet_topic`/answer.
+        pallet_topic: Begins the two topics of packing sessions.
         max_age: Seconds, by the header's stamp and by arrival.
         rate: Actions a second, at most; inputs that come a tenth faster are decided on, too, since clocks differ.
         camera_rate: Pictures a second, at most, to the page and to `camera_topic`.
@@ -85,6 +89,8 @@ class RosBridge:
         observation_topic: str | Mapping[str, str] | None = None,
         action_topic: str = "/policy/action",
         camera_topic: str | None = None,
+        pallets: Answering | None = None,
+        pallet_topic: str = "/pallet",
         max_age: float = 0.2,
         rate: float = 30.0,
         camera_rate: float = 10.0,
@@ -108,6 +114,7 @@ class RosBridge:
         self._vector_type = VECTORS[arguments.choice(WHERE, "observation_type", observation_type, VECTORS)]
         self._action_topic = _topic("action_topic", action_topic)
         self._camera_topic = None if camera_topic is None else _topic("camera_topic", camera_topic)
+        self._pallet_topic = _topic("pallet_topic", pallet_topic)
         self._given_topics, self._given_transport, self._domain = observation_topic, transport, domain
         self._server, self._pipeline = server, pipeline
         self._camera_rate, self._jpeg_quality = camera_rate, jpeg_quality
@@ -140,8 +147,9 @@ class RosBridge:
                 same_clock=self.same_clock,
                 statistics=self._statistics,
             )
-        elif self._image_topic is None and self._camera_topic is None:
-            raise ValueError(f"{WHERE}: want a policy, or a camera to show; got neither")
+        elif self._image_topic is None and self._camera_topic is None and pallets is None:
+            raise ValueError(f"{WHERE}: want a policy, a camera to show or pallets; got none of them")
+        self._questions = None if pallets is None else Questions(pallets, self._send_answer, self._statistics)
         self._state = "made"
         self._resources = ExitStack()
         if isinstance(transport, str):
@@ -192,6 +200,10 @@ class RosBridge:
             self._resources.callback(self._camera.close)
         if self._control is not None:
             self._resources.callback(self._control.close)  # sends the safe action, while there is a transport
+        if self._questions is not None:
+            self._resources.callback(self._questions.close)
+            self._transport.subscribe(f"{self._pallet_topic}/request", TEXT, self._questions.put)
+            self._questions.start()
         for name, topic in self._vectors.items():
             self._transport.subscribe(topic, self._vector_type, partial(self._inputs.put, name))
         if self._image_topic is not None:
@@ -295,6 +307,9 @@ class RosBridge:
         values = [*action.values, action.confidence, float(action.is_safe), action.age]
         data = self._messages.joints(self._names, values, time.time_ns())
         self._transport.publish(self._action_topic, JOINTS, data)
+
+    def _send_answer(self, data: bytes) -> None:
+        self._transport.publish(f"{self._pallet_topic}/answer", TEXT, data)
 
     def _send_picture(self, frame: Frame, stamp_ns: int, frame_id: str, bgr: bool) -> None:
         assert self._camera_topic is not None

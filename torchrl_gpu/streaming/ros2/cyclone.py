@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGE, type_store
+from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGE, TEXT, type_store
 from torchrl_gpu.streaming.ros2.transport import Callback, ros_domain
 
 _LOG = logging.getLogger(__name__)
@@ -36,7 +36,8 @@ class CycloneDds:
     """A participant of a DDS domain; see `Transport`. A process has one of them for each domain.
 
     Images are sent and received as ROS 2's sensor data are, best effort, the newest alone; what else is sent is
-    reliable, so that every kind of reader gets it, and received best effort, which every kind of writer allows.
+    reliable, so that every kind of reader gets it, and received best effort, which every kind of writer allows. Texts
+    are requests and answers: reliable, as ROS 2's own publishers are, and none of the last 64 is left out.
 
     `loopback` stays on this machine, without multicast; ROS_LOCALHOST_ONLY=1 says so by default. The variable
     CYCLONEDDS_URI replaces the settings of the network. ValueError where the domain is in use, or the network cannot be
@@ -73,7 +74,7 @@ class CycloneDds:
         with self._lock:
             self._refuse_if_closed()
             reader = self._dds["sub"].DataReader(
-                self._participant, self._topic(topic, type_name), self._qos(reliable=False)
+                self._participant, self._topic(topic, type_name), self._qos(type_name == TEXT, type_name)
             )
             mask = core.SampleState.Any | core.ViewState.Any | core.InstanceState.Any
             condition = core.ReadCondition(reader, mask)
@@ -120,7 +121,7 @@ class CycloneDds:
     def _writer(self, topic: str, type_name: str) -> Any:
         self._refuse_if_closed()
         if (topic, type_name) not in self._writers:
-            qos = self._qos(reliable=type_name not in (IMAGE, COMPRESSED))
+            qos = self._qos(type_name not in (IMAGE, COMPRESSED), type_name)
             made = self._dds["pub"].DataWriter(self._participant, self._topic(topic, type_name), qos)
             self._writers[topic, type_name] = made
         return self._writers[topic, type_name]
@@ -130,10 +131,10 @@ class CycloneDds:
             self._types[type_name] = _carrier(self._struct(type_name))
         return self._dds["topic"].Topic(self._participant, f"rt{topic}", self._types[type_name])
 
-    def _qos(self, reliable: bool) -> Any:
+    def _qos(self, reliable: bool, type_name: str = "") -> Any:
         policy = self._dds["qos"].Policy
         kind = policy.Reliability.Reliable(100_000_000) if reliable else policy.Reliability.BestEffort
-        return self._dds["qos"].Qos(kind, policy.History.KeepLast(1))
+        return self._dds["qos"].Qos(kind, policy.History.KeepLast(64 if type_name == TEXT else 1))
 
     def _struct(self, type_name: str) -> Any:
         """The DDS type, with ROS 2's names, by which other participants recognise it."""

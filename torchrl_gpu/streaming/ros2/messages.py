@@ -14,7 +14,7 @@ from torchrl_gpu.streaming.ros2.picture_files import checked_picture
 from torchrl_gpu.system.policy_messages import BadMessage, check_finite
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
-JOINTS = "sensor_msgs/msg/JointState"
+JOINTS, TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
 FLOATS, DOUBLES = "std_msgs/msg/Float32MultiArray", "std_msgs/msg/Float64MultiArray"
 IMAGES = {"Image": IMAGE, "CompressedImage": COMPRESSED}
 VECTORS = {"Float32MultiArray": FLOATS, "Float64MultiArray": DOUBLES, "JointState": JOINTS}
@@ -70,6 +70,13 @@ class Messages:
         layout = self._make("std_msgs/msg/MultiArrayLayout", dim=[], data_offset=0)
         dtype = np.float32 if type_name == FLOATS else np.float64
         return self._write(type_name, layout=layout, data=np.asarray(values, dtype))
+
+    def text(self, data: bytes | memoryview) -> str:
+        """The text of a `String`; BadMessage for what is none."""
+        return str(self._read(data, TEXT).data)
+
+    def string(self, text: str) -> bytes:
+        return self._write(TEXT, data=text)
 
     def jpeg(self, jpeg: bytes, stamp_ns: int, frame_id: str = "") -> bytes:
         data = np.frombuffer(jpeg, np.uint8)

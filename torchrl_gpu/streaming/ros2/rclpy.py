@@ -10,7 +10,7 @@ import importlib
 import threading
 from typing import Any
 
-from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGE, type_store
+from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGE, TEXT, type_store
 from torchrl_gpu.streaming.ros2.transport import Callback
 
 _WHERE = "RosBridge"
@@ -41,13 +41,13 @@ class Rclpy:
 
     def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
         made = self._tested_type(type_name)
-        self._node.create_subscription(made, topic, callback, self._quality(reliable=False), raw=True)
+        self._node.create_subscription(made, topic, callback, self._quality(type_name == TEXT, type_name), raw=True)
 
     def publish(self, topic: str, type_name: str, data: bytes) -> None:
         if self._closed:
             raise RuntimeError("Rclpy: want an open transport; got one that was closed")
         if (topic, type_name) not in self._publishers:
-            quality = self._quality(reliable=type_name not in (IMAGE, COMPRESSED))
+            quality = self._quality(type_name not in (IMAGE, COMPRESSED), type_name)
             made = self._node.create_publisher(self._tested_type(type_name), topic, quality)
             self._publishers[topic, type_name] = made
         self._publishers[topic, type_name].publish(data)
@@ -68,10 +68,11 @@ class Rclpy:
             if not self._closed:
                 raise
 
-    def _quality(self, reliable: bool) -> Any:
+    def _quality(self, reliable: bool, type_name: str) -> Any:
         qos = self._parts["qos"]
         kind = qos.ReliabilityPolicy.RELIABLE if reliable else qos.ReliabilityPolicy.BEST_EFFORT
-        return qos.QoSProfile(depth=1, history=qos.HistoryPolicy.KEEP_LAST, reliability=kind)
+        depth = 64 if type_name == TEXT else 1
+        return qos.QoSProfile(depth=depth, history=qos.HistoryPolicy.KEEP_LAST, reliability=kind)
 
     def _tested_type(self, type_name: str) -> Any:
         if type_name not in self._tested:

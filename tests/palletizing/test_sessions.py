@@ -1,0 +1,432 @@
+"""Packing sessions: calls and their answers, restarts, undone steps, and messages that nobody should send."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchrl_gpu.palletizing import session as session_module
+from torchrl_gpu.palletizing import sessions as sessions_module
+from torchrl_gpu.palletizing.session import PackingSession, Progress
+from torchrl_gpu.palletizing.sessions import PackingSessions
+
+SMALL = {"pallet": [600, 400, 500], "grid": 20}
+BOX = {"sides": [200, 100, 100], "weight": 2}
+
+
+class Cell:
+    """A client of one session."""
+
+    def __init__(self, folder: Path, name: str = "a", **options: Any) -> None:
+        self.folder, self.name = folder, name
+        self.sessions = PackingSessions(folder, device="cpu", **options)
+
+    def tell(self, do: str, **given: Any) -> tuple[bool, dict[str, Any]]:
+        return self.sessions.answer(json.dumps({"do": do, "session": self.name, **given}))
+
+    def ask(self, do: str, **given: Any) -> dict[str, Any]:
+        done, answer = self.tell(do, **given)
+        assert done, answer
+        return answer
+
+    @property
+    def progress(self) -> Progress:
+        return self.sessions._open[self.name][1]
+
+    @property
+    def heights(self) -> torch.Tensor:
+        """Heightmap (X, Y), millimetres."""
+        return 1000 * self.progress.loaded.pallets.heightmap[0, 0]
+
+
+def opened(folder: Path, **settings: Any) -> Cell:
+    cell = Cell(folder)
+    cell.ask("open", **(SMALL | settings))
+    return cell
+
+
+def same(one: Progress, other: Progress) -> bool:
+    """Whether two are the same, to the bit."""
+    maps = zip((*one.loaded.pallets, one.loaded.fragile), (*other.loaded.pallets, other.loaded.fragile), strict=True)
+    return one[:2] == other[:2] and all(torch.equal(a, b) for a, b in maps)
+
+
+def test_a_pallet_from_open_to_close(tmp_path: Path) -> None:
+    cell = Cell(tmp_path)
+    about = {"cells": [30, 20], "grid": 20.0, "waits": None, "plan": []}
+    none = {"packed": 0, "weight": 0.0, "filled": 0.0, "session": "a"}
+    assert cell.ask("open", **SMALL, policy="first-fit") == none | about
+    assert cell.ask("offer", boxes=[BOX | {"id": "jam"}], request=7) == none | {
+        "box": 0,
+        "id": "jam",
+        "corner": [0.0, 0.0, 0.0],
+        "center": [100.0, 50.0, 0.0],
+        "sides": [200.0, 100.0, 100.0],
+        "turn": 0,
+        "request": 7,
+    }
+    one = {"packed": 1, "weight": 2.0, "filled": round(0.2 * 0.1 * 0.1 / 0.12, 4), "session": "a"}
+    assert cell.ask("confirm") == one
+    place = cell.ask("offer", boxes=[BOX])
+    assert cell.ask("status")["waits"]["center"] == place["center"]
+    assert cell.ask("undo") == one
+    two = cell.ask("report", center=[300, 200, 0], turn=90) if cell.ask("offer", boxes=[BOX]) else {}
+    assert (two["packed"], two["weight"]) == (2, 4.0)
+    closed = cell.ask("close")
+    jam = {
+        "id": "jam",
+        "corner": [0.0, 0.0, 0.0],
+        "center": [100.0, 50.0, 0.0],
+        "sides": [200.0, 100.0, 100.0],
+        "turn": 0,
+    }
+    assert closed["plan"] == [jam, {"center": [300.0, 200.0, 0.0], "turn": 90.0, "sides": [200.0, 100.0, 100.0]}]
+    assert (list(tmp_path.iterdir()), cell.sessions.names) == ([], [])
+
+
+OFFER = ("offer", {"boxes": [BOX]})
+FLAT = [[0] * 20] * 30
+
+
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        ([("open", SMALL)], "want a name that is free; got a, which is open"),
+        ([("confirm", {})], "want an offer before confirm; got no box that waits"),
+        ([("report", {"center": [1, 1, 1], "turn": 0})], "want an offer before report; got no box that waits"),
+        ([("undo", {})], "want something to undo; got an empty pallet"),
+        ([OFFER, OFFER], "want confirm, report, measure or undo for the box that waits; got another box"),
+        ([OFFER, ("confirm", {}), ("confirm", {})], "want an offer before confirm"),
+        ([("offer", {"boxes": []})], "want 1 to 64 boxes; got 0"),
+        ([("offer", {"boxes": [BOX] * 65})], "want 1 to 64 boxes; got 65"),
+        ([("offer", {"boxes": BOX})], "boxes must be a list of 1 to 64 boxes"),
+        (
+            [("offer", {"boxes": [BOX, 3]})],
+            r"boxes\[1\] must be an object with some of id, sides, weight, fragile; got 3",
+        ),
+        (
+            [("offer", {"boxes": [{"sides": [700, 100, 100]}]})],
+            "want a box that fits .*; got 700 × 100 × 100 mm, longer",
+        ),
+        (
+            [("offer", {"boxes": [{"sides": [100, 100, 501]}]})],
+            "want a box that fits .*; got 100 × 100 × 501 mm, higher than a load",
+        ),
+        ([("offer", {"boxes": [{"sides": [10, 10]}]})], r"boxes\[0\]: sides must be three lengths"),
+        ([("offer", {"boxes": [{"sides": [10, 10, True]}]})], r"boxes\[0\]: sides must be a finite number; got True"),
+        ([("offer", {"boxes": [{"sides": [10, 10, 0]}]})], r"boxes\[0\]: sides must be at least 1; got 0"),
+        ([("offer", {"boxes": [{"sides": [10, 10, 10**400]}]})], r"boxes\[0\]: sides must be a finite number"),
+        ([("offer", {"boxes": [BOX | {"weight": -1}]})], r"boxes\[0\]: weight must be at least 0; got -1"),
+        ([("offer", {"boxes": [BOX | {"fragile": 1}]})], r"boxes\[0\]: fragile must be true or false; got 1"),
+        ([("offer", {"boxes": [BOX | {"id": [1]}]})], r"boxes\[0\]: id must be a text or a whole number"),
+        ([("offer", {"boxes": [BOX | {"id": "x" * 101}]})], r"boxes\[0\]: id must be .* at most 100 characters"),
+        ([("offer", {"boxes": [BOX | {"colour": 1}]})], r"boxes\[0\] must be an object with some of"),
+        ([OFFER, ("report", {"center": [1, 1], "turn": 0})], "center must be three numbers, x, y and z in millimetres"),
+        ([OFFER, ("report", {"center": [1, 401, 0], "turn": 0})], "center y must be at most 400.0; got 401"),
+        ([OFFER, ("report", {"center": [1, 1, -11], "turn": 0})], "center z must be at least -10.0; got -11"),
+        ([OFFER, ("report", {"center": [1, 1, 0], "turn": "x"})], "turn must be a finite number; got 'x'"),
+        (
+            [OFFER, ("confirm", {}), OFFER, ("report", {"center": [100, 50, 85], "turn": 3})],
+            "center must be a free place; got a base at 85 mm, where others reach 100",
+        ),
+        ([("measure", {"heights": FLAT[1:]})], "heights must be 30 lists of 20 numbers; got 29 lists of 580"),
+        (
+            [("measure", {"heights": [*FLAT[1:], [0] * 19]})],
+            "heights must be 30 lists of 20 numbers; got 30 lists of 599",
+        ),
+        (
+            [("measure", {"heights": [*FLAT[1:], ["0"] * 20]})],
+            "heights must be 30 lists of 20 numbers; got other values",
+        ),
+        ([("measure", {"heights": [*FLAT[1:], [True] * 20]})], "heights must be 30 lists .* got other values"),
+        ([("measure", {"heights": [*FLAT[1:], [1001] * 20]})], "heights must be from -50 to 1000 mm; got 1001"),
+        ([("measure", {"heights": [*FLAT[1:], [10**400] * 20]})], "heights must be from -50 to 1000 mm"),
+        ([("measure", {"heights": 3})], "heights must be 30 lists of 20 numbers"),
+    ],
+)
+def test_a_call_that_cannot_be_changes_nothing(calls: list[Any], message: str, tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit")
+    for do, given in calls[:-1]:
+        cell.ask(do, **given)
+    before, kept = cell.progress, (tmp_path / "a.json").read_bytes()
+    done, answer = cell.tell(calls[-1][0], **calls[-1][1])
+    assert not done
+    assert re.match(f"session: {message}", answer["message"]), answer
+    assert cell.progress is before
+    assert (tmp_path / "a.json").read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *(b"", b"\xff\xfe", "[]", "3", "[" * 100_000, '{"do": "open"}', '{"do": "open", "session": 3}', "null"),
+        *('{"do": ["open"], "session": "a"}', '{"do": "_write", "session": "a"}', '{"session": "a"}'),
+        *(json.dumps({"do": "open", "session": name}) for name in ("", "../a", "a/b", "A", "x" * 65, "a.json", ".")),
+        '{"do": "undo", "session": "a", "boxes": []}',
+        '{"do": "offer", "session": "a"}',
+        '{"do": "status", "session": "a", "request": [1]}',
+        '{"do": "status", "session": "a", "request": "' + "x" * 101 + '"}',
+        '{"do": "open", "session": "b", "weight": NaN}',
+        '{"do": "open", "session": "b", "weight": 1e999}',
+        '{"do": "open", "session": "b", "weight": ' + "9" * 5000 + "}",
+        *(
+            json.dumps({"do": "open", "session": "b"} | given)
+            for given in (
+                *(
+                    {"pallet": "aur"},
+                    {"pallet": [1, 2]},
+                    {"pallet": {"length": 1}},
+                    {"pallet": [1e9, 1e9, 1e9]},
+                    {"grid": 0},
+                ),
+                *(
+                    {"grid": 1},
+                    {"rule": "none of them"},
+                    {"policy": "/etc/passwd"},
+                    {"policy": "random"},
+                    {"height": -1},
+                ),
+                *(
+                    {"noise": -1},
+                    {"weight": 0},
+                    {"gap": "wide"},
+                    {"colour": 3},
+                    {"pallet": [1, 1, 1]},
+                    {"overhang": 1001},
+                ),
+            )
+        ),
+        " " * (2**22 + 1),
+    ],
+)
+def test_a_message_that_is_none_is_refused_in_a_line(message: str | bytes, tmp_path: Path) -> None:
+    cell = opened(tmp_path)
+    done, answer = cell.sessions.answer(message)
+    assert not done
+    assert answer["message"].startswith(("session: ", "Pallet: ", "Bin: "))
+    assert "\n" not in answer["message"]
+    assert len(answer["message"]) < 400
+    assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def play(cell: Cell, seed: int, steps: int) -> Any:
+    """Random calls, as a client would make them; gives each answer."""
+    rng = random.Random(seed)
+    for number in range(steps):
+        sides = [rng.randrange(60, 300), rng.randrange(60, 200), rng.randrange(50, 200)]
+        box = {"id": number, "sides": sides, "weight": rng.random(), "fragile": rng.random() < 0.1}
+        place = cell.ask("offer", boxes=[box, BOX][: rng.randrange(1, 3)])
+        yield place
+        if place["box"] is None:
+            yield cell.tell("undo")
+            continue
+        way = rng.choice(["confirm", "report", "measure", "undo"])
+        center = [each + rng.uniform(-8, 8) for each in place["center"][:2]] + [place["center"][2] + rng.uniform(0, 2)]
+        center = [min(max(each, 0), most) for each, most in zip(center, (600, 400, 500), strict=True)]
+        seen = (
+            cell.heights.clamp_max(999) + torch.rand(30, 20, generator=torch.Generator().manual_seed(number))
+        ).tolist()
+        given = {"report": {"center": center, "turn": place["turn"] + rng.uniform(-5, 5)}, "measure": {"heights": seen}}
+        yield cell.tell(way, **given.get(way, {}))
+
+
+def test_a_restart_goes_on_to_the_same_places(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    through, broken = opened(tmp_path / "one"), opened(tmp_path / "two")
+    for step, (wanted, found) in enumerate(zip(play(through, 3, 20), play(broken, 3, 20), strict=True)):
+        assert found == wanted
+        broken.sessions = PackingSessions(tmp_path / "two", device="cpu")
+        assert same(broken.progress, through.progress), step
+    assert through.ask("close") == broken.ask("close")
+
+
+def test_undo_gives_the_state_before_to_the_bit(tmp_path: Path) -> None:
+    cell, before = opened(tmp_path), []
+    for _ in play(cell, 5, 12):
+        if not before or cell.progress.events[: len(before[-1].events)] != before[-1].events:
+            before = [each for each in before if cell.progress.events[: len(each.events)] == each.events]
+        if cell.progress.waits is None and (not before or len(before[-1].events) < len(cell.progress.events)):
+            before.append(cell.progress)
+    assert len(before) > 4
+    if cell.progress.waits is not None:
+        cell.ask("undo")
+    for wanted in reversed(before[:-1]):
+        while len(cell.progress.events) > len(wanted.events):
+            cell.ask("undo")
+        assert same(cell.progress, wanted)
+
+
+def test_a_request_that_is_sent_again_does_nothing_twice(tmp_path: Path) -> None:
+    cell = opened(tmp_path)
+    first = cell.ask("offer", boxes=[BOX], request="x")
+    assert cell.ask("offer", boxes=[BOX], request="x") == first
+    assert cell.ask("confirm", request="y")["packed"] == 1
+    cell.sessions = PackingSessions(tmp_path, device="cpu")  # killed before its answer arrived
+    assert cell.ask("confirm", request="y")["packed"] == 1
+    assert cell.tell("confirm", request="z")[1]["request"] == "z"
+    assert cell.ask("status")["packed"] == 1
+
+
+def test_of_several_boxes_one_is_chosen_and_the_others_have_their_reasons(tmp_path: Path) -> None:
+    cell = opened(tmp_path, weight=5)
+    large = {"sides": [900, 100, 100]}
+    assert cell.ask("offer", boxes=[large, BOX | {"id": "it"}])["id"] == "it"
+    cell.ask("confirm")
+    cell.ask("measure", heights=[[490] * 20] * 30)
+    found = cell.ask("offer", boxes=[BOX, large])
+    assert found["box"] is None
+    assert [reason[:10] for reason in found["reasons"]] == ["no room fo", "longer tha"]
+    assert cell.ask("status")["waits"] is None
+
+
+@pytest.mark.parametrize("settings", [{}, {"gap": 15}, {"overhang": 30}, {"grid": 7, "gap": 3}])
+def test_a_report_of_the_very_place_is_a_confirmation(settings: dict[str, Any], tmp_path: Path) -> None:
+    told, reported = opened(tmp_path / "one", **settings), opened(tmp_path / "two", **settings)
+    rng = random.Random(1)
+    for _ in range(12):
+        box = {"sides": [rng.randrange(60, 300), rng.randrange(60, 200), rng.randrange(50, 150)]}
+        place = told.ask("offer", boxes=[box])
+        assert reported.ask("offer", boxes=[box]) == place
+        if place["box"] is None:
+            continue
+        told.ask("confirm")
+        reported.ask("report", center=place["center"], turn=place["turn"])
+        assert torch.allclose(told.heights, reported.heights, atol=1e-3)
+
+
+def test_cells_that_a_turned_box_reaches_into(tmp_path: Path) -> None:
+    cell = opened(tmp_path, grid=10)
+    for turn in (0, 30, 45, 90, -200):
+        cell.ask("offer", boxes=[{"sides": [240, 120, 100]}])
+        cell.ask("report", center=[303, 207, 0], turn=turn)
+        x, y = torch.meshgrid(torch.arange(60) * 10.0 + 5 - 303, torch.arange(40) * 10.0 + 5 - 207, indexing="ij")
+        cos, sin = math.cos(math.radians(turn)), math.sin(math.radians(turn))
+        out_u, out_v = (x * cos + y * sin).abs() - 120, (y * cos - x * sin).abs() - 60
+        inside, near = (out_u < 0) & (out_v < 0), out_u.clamp_min(0).hypot(out_v.clamp_min(0)) < math.hypot(5, 5)
+        taken = cell.heights > 99
+        assert (taken >= inside).all()
+        assert (taken <= near).all()
+        cell.ask("undo")
+        assert not cell.heights.any()
+
+
+def test_measured_heights_are_the_state_but_for_noise(tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit")
+    cell.ask("offer", boxes=[BOX])
+    expected = torch.zeros(30, 20)
+    expected[:10, :5] = 100
+    noise = 9.8 * torch.rand(30, 20, generator=torch.Generator().manual_seed(0)) - 4.9
+    assert cell.ask("measure", heights=(expected + noise).tolist())["packed"] == 1
+    assert torch.allclose(cell.heights, expected, atol=1e-3)
+    seen = expected + noise
+    seen[20:, 10:] = 250.04
+    assert cell.ask("measure", heights=seen.tolist())["packed"] == 1
+    expected[20:, 10:] = 250
+    assert torch.allclose(cell.heights, expected, atol=1e-3)
+    exact = opened(tmp_path / "exact", noise=0)
+    exact.ask("measure", heights=seen.tolist())
+    assert torch.allclose(exact.heights, (10 * seen).round().clamp_min(0) / 10, atol=1e-3)
+
+
+@pytest.mark.parametrize("way", ["confirm", "report", "measure"])
+def test_nothing_goes_on_what_is_fragile(way: str, tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit")
+    place = cell.ask("offer", boxes=[{"sides": [600, 400, 50], "fragile": True}])
+    given = {"report": {"center": place["center"], "turn": 0}, "measure": {"heights": [[50] * 20] * 30}}
+    cell.ask(way, **given.get(way, {}))
+    assert cell.ask("offer", boxes=[BOX])["box"] is None
+    cell.ask("measure", heights=[[50] * 20] * 30)
+    assert cell.ask("offer", boxes=[BOX])["box"] is None
+    cell.ask("undo")
+    cell.ask("undo")
+    assert cell.ask("offer", boxes=[BOX])["center"][2] == 0
+
+
+def test_limits_of_sessions_events_and_undone_heightmaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "MOST_EVENTS", 12)
+    cell = Cell(tmp_path, most=1)
+    cell.ask("open", **SMALL, noise=0)
+    assert "at most 1 open at once" in cell.sessions.answer('{"do": "open", "session": "b"}')[1]["message"]
+    for number in range(12):
+        cell.ask("measure", heights=[[number] * 20] * 30)
+    assert "want at most 12 boxes and heightmaps" in cell.tell("measure", heights=FLAT)[1]["message"]
+    assert "want at most 12 boxes and heightmaps" in cell.tell("offer", boxes=[BOX])[1]["message"]
+    assert (tmp_path / "a.json").read_text().count('"heights": null') == 4
+    cell.sessions = PackingSessions(tmp_path, device="cpu")
+    for number in range(10, 3, -1):
+        cell.ask("undo")
+        assert (cell.heights - number).abs().max() < 1e-3
+    assert "want at most 7 measured heightmaps undone" in cell.tell("undo")[1]["message"]
+
+
+def test_what_cannot_be_written_has_not_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = opened(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(sessions_module, "publish", full)
+    with pytest.raises(OSError, match="no space left"):
+        cell.ask("offer", boxes=[BOX])
+    monkeypatch.undo()
+    assert cell.ask("status")["waits"] is None
+    assert cell.ask("offer", boxes=[BOX])["box"] == 0
+
+
+def kept(**changes: Any) -> dict[str, Any]:
+    return {"format": sessions_module.FORMAT, "opened": {}, "events": [], "waits": None, "last": None} | changes
+
+
+EVENT = {"box": BOX, "told": {}, "z": 0.0, "turn": 0, "x": 0, "y": 0}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(
+            {},
+            [],
+            kept(format="another"),
+            kept(opened=3),
+            kept(opened={"policy": "../x"}),
+            kept(events=3),
+            kept(events=[3]),
+        ),
+        *(
+            kept(events=[EVENT | given])
+            for given in ({"x": 500}, {"turn": 2}, {"z": "0"}, {"told": 3}, {"box": {}}, {"a": 1})
+        ),
+        *(kept(events=[{"box": None, "heights": text}]) for text in ("????", "eJwDAAAAAAE=", 3)),
+        kept(events=[EVENT] * 1025),
+        kept(waits={"box": None, "heights": None}),
+    ],
+)
+def test_a_file_that_is_no_session_is_named(content: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"^PackingSessions: .*a.json: want a session that was kept; got ") as caught:
+        PackingSessions(tmp_path, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_was_kept_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(kept(events=[EVENT], waits=EVENT)))
+    cell = Cell(tmp_path)
+    assert cell.ask("confirm")["packed"] == 2
+
+
+def test_a_session_is_a_value(tmp_path: Path) -> None:
+    """Calls leave the progress that they are given as it is."""
+    session = PackingSession(SMALL, "cpu")
+    begin = session.begin()
+    offered, _ = session.offer(begin, [BOX])
+    placed, _ = session.confirm(offered)
+    assert same(begin, session.begin())
+    assert same(session.restored(placed.events, None), placed)

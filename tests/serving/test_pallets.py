@@ -1,0 +1,173 @@
+"""Packing sessions over HTTP and WebSocket: by the client in the documentation, by many at once, and by strangers."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from torchrl_gpu.palletizing.sessions import PackingSessions
+from torchrl_gpu.serving import pallets
+from torchrl_gpu.serving.server import policy_server
+from torchrl_gpu.streaming import StreamServer
+
+TOKEN = "a-long-enough-token"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
+SMALL = {"pallet": [600, 400, 500], "grid": 20}
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> PackingSessions:
+    return PackingSessions(tmp_path, most=8, device="cpu")
+
+
+@pytest.fixture
+def server(sessions: PackingSessions) -> Iterator[StreamServer]:
+    options: dict[str, Any] = {"port": 0, "token": TOKEN, "view_token": "only-to-watch", "max_body_mib": 0.25}
+    with policy_server(None, pallets=sessions, **options) as running:
+        yield running
+
+
+def client_of_the_document() -> Any:
+    """The class `PackingCell`, as the document shows it."""
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    code = next(block for block in blocks if "class PackingCell" in block)
+    assert len(code.splitlines()) <= 40
+    found: dict[str, Any] = {}
+    exec(compile(code[: code.index('cell = PackingCell("cell-3")')], str(DOCUMENT), "exec"), found)
+    return found["PackingCell"]
+
+
+def ask(server: StreamServer, body: bytes, **changes: Any) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    headers = {"Content-Type": changes.get("kind", "application/json")}
+    headers["Authorization"] = f"Bearer {changes.get('token', TOKEN)}"
+    connection.request("POST", "/pallet", body, headers)
+    answer = connection.getresponse()
+    status, text = answer.status, answer.read()
+    connection.close()
+    return status, json.loads(text) if text.startswith(b"{") else {"message": text.decode()}
+
+
+def packed(ask: Ask, number: int) -> list[Any]:
+    """Places of some boxes of a session that is opened for them."""
+    found = [ask("open", **SMALL)]
+    for i in range(6):
+        sides = [100 + 37 * (i * number % 5), 80 + 29 * (i % 4), 60 + 11 * (number % 3)]
+        found.append(ask("offer", boxes=[{"sides": sides}]))
+        found.append(ask("confirm"))
+    return found
+
+
+def test_many_cells_at_once_get_what_each_gets_alone(server: StreamServer, tmp_path: Path) -> None:
+    make = client_of_the_document()
+    with ThreadPoolExecutor(8) as threads:
+        cells = [make(f"cell-{number}", port=server.port, token=TOKEN) for number in range(8)]
+        found = list(threads.map(lambda cell: packed(cell.ask, int(cell.session[5:])), cells))
+    alone = PackingSessions(tmp_path / "alone", device="cpu")
+    for number, answers in enumerate(found):
+
+        def asked(do: str, number: int = number, **given: Any) -> dict[str, Any]:
+            return alone.answer(json.dumps({"do": do, "session": f"cell-{number}", **given}))[1]
+
+        assert [answer | {"request": 0} for answer in answers] == [
+            each | {"request": 0} for each in packed(asked, number)
+        ]
+    with pytest.raises(ValueError, match="want at most 8 open at once; got another"):
+        make("cell-8", port=server.port, token=TOKEN).ask("open")
+
+
+def test_cells_of_one_pallet_have_one_box_each_in_turn(server: StreamServer, sessions: PackingSessions) -> None:
+    make = client_of_the_document()
+    make("a", port=server.port, token=TOKEN).ask("open", **SMALL)
+
+    def place(number: int) -> str:
+        try:
+            make("a", port=server.port, token=TOKEN).ask("offer", boxes=[{"sides": [100, 100, 100], "id": number}])
+        except ValueError as error:
+            return str(error)
+        return "placed"
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(place, range(8)))
+    waits = "session: want confirm, report, measure or undo for the box that waits; got another box"
+    assert sorted(found) == ["placed"] + [waits] * 7
+    assert json.loads((sessions._folder / "a.json").read_text())["waits"]["box"]["id"] == found.index("placed")
+
+
+@pytest.mark.parametrize(
+    ("body", "changes", "status", "said"),
+    [
+        (b"", {}, 400, "session: want JSON; got what fails with Expecting value"),
+        (b"{}", {}, 400, "session: do must be one of open, status, offer"),
+        (b'{"do": "status", "session": "a"}', {}, 400, "session: want one that is open (none); got a"),
+        (b'{"do": "status", "session": "a"}', {"kind": "application/octet-stream"}, 400, "want JSON"),
+        (b'{"do": "status", "session": "a"}', {"token": "another-long-token"}, 401, ""),
+        (b'{"do": "status", "session": "a"}', {"token": "only-to-watch"}, 403, "want the token that controls"),
+        (bytes(300_000), {}, 413, ""),
+    ],
+)
+def test_what_is_refused(server: StreamServer, body: bytes, changes: Any, status: int, said: str) -> None:
+    found, answer = ask(server, body, **changes)
+    assert found == status
+    assert answer["message"].startswith(said)
+
+
+async def test_a_socket_answers_one_message_after_the_other(server: StreamServer) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    address = f"http://127.0.0.1:{server.port}/pallet/ws"
+    async with aiohttp.ClientSession(headers=headers) as session, session.ws_connect(address) as socket:
+        calls = [{"do": "open", **SMALL}, {"do": "offer", "boxes": [{"sides": [100, 100, 100]}]}]
+        calls += [{"do": "confirm"}, {"do": "confirm"}, {"do": "close"}]
+        for number, call in enumerate(calls):
+            await socket.send_json(call | {"session": "a", "request": number})
+        answers = [await socket.receive_json() for _ in calls]
+    assert [answer.get("request") for answer in answers] == [0, 1, 2, None, 4]
+    assert answers[3] == {"message": "session: want an offer before confirm; got no box that waits"}
+    assert len(answers[4]["plan"]) == 1
+
+
+def test_more_than_can_be_answered_soon_is_told_so(
+    server: StreamServer, sessions: PackingSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pallets, "_MOST_WAITING", 1)
+    begun, goes_on, answer = threading.Event(), threading.Event(), sessions.answer
+
+    def slow(message: str | bytes) -> tuple[bool, dict[str, Any]]:
+        begun.set()
+        assert goes_on.wait(20)
+        return answer(message)
+
+    monkeypatch.setattr(sessions, "answer", slow)
+    body = json.dumps({"do": "open", "session": "a"} | SMALL).encode()
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(ask, server, body)
+        assert begun.wait(20)
+        assert ask(server, body) == (503, {"message": "too much waits"})
+        goes_on.set()
+        assert first.result()[0] == 200
+
+
+def test_what_fails_is_logged_and_told(
+    server: StreamServer, sessions: PackingSessions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "_write", lambda *_: 1 / 0)
+    body = json.dumps({"do": "open", "session": "a"} | SMALL).encode()
+    assert ask(server, body) == (500, {"message": "the packing session failed: ZeroDivisionError"})
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_there_is_something_to_serve() -> None:
+    with pytest.raises(ValueError, match="want a policy or packing sessions; got none"):
+        policy_server(None)
+    with pytest.raises(ValueError, match="want a policy, which a page shows; got none"):
+        policy_server(None, page=True)
