@@ -204,6 +204,11 @@ def test_a_call_that_cannot_be_changes_nothing(calls: list[Any], message: str, t
             )
         ),
         " " * (2**22 + 1),
+        "[" + "[]," * 100_000 + "[]]",
+        *(
+            json.dumps({"do": "offer", "session": "a", "boxes": boxes})
+            for boxes in ([{}] * 200, [""] * 3000, [1] * 300_000)
+        ),
     ],
 )
 def test_a_message_that_is_none_is_refused_in_a_line(message: str | bytes, tmp_path: Path) -> None:

@@ -10,13 +10,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from torchrl_gpu.palletizing.session import SETTINGS, WHERE, PackingSession, Progress
+from torchrl_gpu.envs.packing.types import MOST_CELLS as MOST_CELLS_ASIDE
+from torchrl_gpu.palletizing.session import MOST_CELLS, SETTINGS, WHERE, PackingSession, Progress
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.files import publish
 
 FORMAT = "torchrl_gpu packing session, 1"
 MOST_BYTES = 2**22  # of a message
 _MOST_KEPT = 2**27  # bytes of a file
+_MOST_SIGNS = {"{": 128, "[": 2 * MOST_CELLS_ASIDE, ",": 2 * MOST_CELLS, '"': 4096}  # of a message, before it is parsed
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _FIELDS: dict[str, tuple[str, ...]] = {
     "open": SETTINGS,
@@ -131,7 +133,11 @@ def _parsed(message: str | bytes) -> dict[str, Any]:
     if len(message) > MOST_BYTES:
         raise ValueError(f"{WHERE}: want a message of at most {MOST_BYTES:,} bytes; got {len(message):,}")
     try:
-        asked = json.loads(message, parse_constant=_no_number)
+        text = message if isinstance(message, str) else message.decode()
+        for sign, most in _MOST_SIGNS.items():
+            if (number := text.count(sign)) > most:
+                raise ValueError(f"{number:,} times {sign}, of which no message needs more than {most:,}")
+        asked = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{WHERE}: want JSON; got what fails with {' '.join(str(error).split())[:160]}") from None
     do = asked.get("do") if isinstance(asked, dict) else None
