@@ -19,6 +19,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,16 +27,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
-from torchrl_gpu.cli.parser import OneLineParser, whole
+from torchrl_gpu.cli.parser import OneLineParser, positive, whole
 from torchrl_gpu.envs.packing.items.factories import DATA, data_folder
 from torchrl_gpu.envs.packing.types import STABILITY_RULES
 from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
 from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.system import machine
-from torchrl_gpu.system.console import progress_bar
+from torchrl_gpu.system.console import progress_bar, wide_console
 
 HZ, GRAVITY, MASS_KG, FRICTION = 240, 9.8, 0.5, 1.0
 LAYOUT = 1.02  # a box takes this times its cells: a gap of 0.2 mm a centimetre
@@ -83,13 +83,13 @@ class Pallet(NamedTuple):
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
-def pallets(data: str, word: str, stability: str, number: int) -> list[Pallet]:
-    """Plans of the first sequences of a protocol's suite by a policy: a baseline's word, or what `load` takes."""
+def pallets(data: str, word: str, rule: Mapping[str, Any], number: int) -> list[Pallet]:
+    """Plans of the first sequences of a protocol's suite by a policy, under a rule, arguments of `PackingEnv`."""
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
     from torchrl_gpu.policies import PackingPolicy, load_policy
     from torchrl_gpu.policies.packing import BASELINES
 
-    suite = ProtocolSuite(data, number, stability=stability, device="cpu")
+    suite = ProtocolSuite(data, number, rule=rule, device="cpu")
     env = suite.env
     if word in BASELINES:
         policy: Any = BASELINES[word][1](env)
@@ -247,73 +247,79 @@ def in_mujoco(pallet: Pallet, seconds: float = 2.0) -> dict[str, Any]:
     return {"placed": len(poses), "collapsed": False, "fallen": None, "moved_m": float(moved.max())}
 
 
+ENGINES: dict[str, Callable[[Pallet], dict[str, Any]]] = {"bullet": in_bullet, "mujoco": in_mujoco}
+
+
 # -- all of them -----------------------------------------------------------------------------------------------------
 
 
 def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
-    if importlib.util.find_spec("pybullet") is None:
+    if "bullet" in args.engines and importlib.util.find_spec("pybullet") is None:
         raise ModuleNotFoundError("robobpp_physics: want PyBullet, pip install pybullet; got an install without it")
     result = (
         json.loads(args.output.read_text()) if args.output.exists() else {"benchmark": "robobpp_physics", "runs": {}}
     )
     result["machine"] = machine.describe(torch.device("cpu"))
+    given = {"margin": args.margin, "bearing_gap": args.bearing_gap}
+    rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}
     tasks = []
     for data in args.data:
         for word in args.policy:
-            name = f"{data} / {word} / {args.stability}"
+            name = " / ".join([data, word, *(str(value) for value in rule.values())])
             done = result["runs"].setdefault(name, {})
-            for i, pallet in enumerate(pallets(data, word, args.stability, args.sequences)):
-                if done.get(str(i), {}).get("sha256") != pallet.sha256:
-                    tasks.append((name, str(i), pallet))
+            for i, pallet in enumerate(pallets(data, word, rule, args.sequences)):
+                row = done.get(str(i), {})
+                row = row if row.get("sha256") == pallet.sha256 else {}
+                if missing := [engine for engine in args.engines if engine not in row]:
+                    tasks.append((name, str(i), pallet, row, missing))
     pool = multiprocessing.get_context("spawn").Pool(args.processes)
     with pool, progress_bar("robobpp_physics", "pallets") as say:
-        for count, (name, i, row) in enumerate(pool.imap_unordered(_both, tasks)):
+        for count, (name, i, row) in enumerate(pool.imap_unordered(_carry_out, tasks)):
             result["runs"][name][i] = row
             write_json(args.output, result)
             say(count + 1, len(tasks))
-    Console().print(table(result["runs"]))
+    wide_console().print(table(result["runs"]))
 
 
-def _both(task: tuple[str, str, Pallet]) -> tuple[str, str, dict[str, Any]]:
-    name, i, pallet = task
-    began = time.perf_counter()
-    row: dict[str, Any] = {"sha256": pallet.sha256, "boxes": len(pallet.boxes), "math": pallet.utilization(10**6)}
-    row["bullet"] = in_bullet(pallet)
-    between = time.perf_counter()
-    row["mujoco"] = in_mujoco(pallet)
-    row["bullet"]["seconds"], row["mujoco"]["seconds"] = between - began, time.perf_counter() - between
-    for engine in ("bullet", "mujoco"):
-        row[engine]["utilization"] = pallet.utilization(row[engine]["placed"])
+def _carry_out(task: tuple[str, str, Pallet, dict[str, Any], list[str]]) -> tuple[str, str, dict[str, Any]]:
+    name, i, pallet, row, engines = task
+    row = row | {"sha256": pallet.sha256, "boxes": len(pallet.boxes), "math": pallet.utilization(len(pallet.boxes))}
+    for engine in engines:
+        began = time.perf_counter()
+        found = ENGINES[engine](pallet)
+        utilization = pallet.utilization(found["placed"])
+        row[engine] = found | {"utilization": utilization, "seconds": time.perf_counter() - began}
     return name, i, row
 
 
-def table(runs: dict[str, dict[str, Any]]) -> Table:
-    """Physics Pack of every run, and how often both engines say the same."""
+def table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Physics Pack of every run by each engine, and how often both say the same of a pallet."""
     shown = Table(title="RoboBPP, Physics Pack", title_justify="left")
-    columns = ("data / policy / rule", "sequences", "Math", "Physics", "collapsed", "static", "shift, cm", "boxes")
-    for column in (*columns, "MuJoCo", "collapsed", "same verdict", "s"):
-        shown.add_column(column, justify="right", no_wrap=True)
-    for name, by_sequence in runs.items():
-        rows = list(by_sequence.values())
-        if not rows:
-            continue
-        bullet, mujoco = ([row[engine] for row in rows] for engine in ("bullet", "mujoco"))
-        collapsed = [[each["collapsed"] for each in engine] for engine in (bullet, mujoco)]
-        shown.add_row(
-            name,
-            str(len(rows)),
-            _share([row["math"] for row in rows]),
-            _share([each["utilization"] for each in bullet]),
-            str(sum(collapsed[0])),
-            f"{np.mean([each['static_stability'] or 0 for each in bullet]):.3f}",
-            f"{100 * np.mean([each['local_mean_m'] for each in bullet]):.2f}",
-            f"{np.mean([each['placed'] for each in bullet]):.1f}",
-            _share([each["utilization"] for each in mujoco]),
-            str(sum(collapsed[1])),
-            f"{np.mean([a == b for a, b in zip(*collapsed, strict=True)]):.0%}",
-            " / ".join(f"{np.mean([each['seconds'] for each in engine]):.0f}" for engine in (bullet, mujoco)),
-        )
+    for column in ("data / policy / rule", "Math", "engine", "pallets", "Physics", "collapsed", "static", "cm", "s"):
+        shown.add_column(column, no_wrap=True)
+    for name, rows in runs.items():
+        for engine in ENGINES:
+            found = [row[engine] for row in rows.values() if engine in row]
+            if not found:
+                continue
+            static = [each["static_stability"] for each in found if each.get("static_stability") is not None]
+            local = [100 * each["local_mean_m"] for each in found if "local_mean_m" in each]
+            shown.add_row(
+                name,
+                _share([row["math"] for row in rows.values() if engine in row]),
+                engine,
+                str(len(found)),
+                _share([each["utilization"] for each in found]),
+                str(sum(each["collapsed"] for each in found)),
+                f"{np.mean(static):.2f}" if static else "–",
+                f"{np.mean(local):.2f}" if local else "–",
+                f"{np.mean([each['seconds'] for each in found]):.1f}",
+            )
+        both = [row for row in rows.values() if set(ENGINES) <= row.keys()]
+        if both:
+            same = sum(row["bullet"]["placed"] == row["mujoco"]["placed"] for row in both)
+            shown.add_row(name, "", "the same box falls", f"{same} of {len(both)}")
     return shown
 
 
@@ -330,6 +336,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--data", nargs="+", choices=DATA, default=list(DATA), help="protocols; all by default")
     add("--policy", nargs="+", default=["dbl"], help="baselines by their words, shipped policies, or paths")
     add("--stability", choices=STABILITY_RULES, default="none", help="rule for legal placements")
+    add("--margin", type=positive, help="metres, of the rule load_bearing")
+    add("--bearing_gap", type=positive, help="metres, of the same rule")
+    add(
+        "--engines",
+        nargs="+",
+        choices=tuple(ENGINES),
+        default=list(ENGINES),
+        help="bullet: minutes a pallet; mujoco: a second",
+    )
     add("--sequences", type=whole(1), default=30, help="of each protocol, its first ones")
     add("--processes", type=whole(1), default=1, help="pallets that are carried out at a time")
     add("--output", type=Path, required=True, help="JSON, which a run with the same output adds to")

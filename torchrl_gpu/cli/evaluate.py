@@ -15,7 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu.cli.parser import OneLineParser, whole
+from torchrl_gpu.cli.parser import OneLineParser, positive, whole
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.allocator import keep_freed_memory
 
@@ -156,7 +156,7 @@ def _protocol_parser() -> OneLineParser:
     protocols = ("rs", "cut1", "cut2", "discrete125", "free125")
     add("--protocol", required=True, choices=protocols, help="boxes, orientations and the rule of stability")
     _add_policies(parser)
-    parser.set_defaults(stability=None, physics=0)
+    parser.set_defaults(stability=None, margin=None, physics=0)
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
     add("--unit", choices=("cells", "m", "cm", "mm"), help="of the sizes in the file; cells by default")
     misfits = "of boxes in the file that fit the bin in no orientation; refuse by default"
@@ -180,6 +180,7 @@ def _pallet_parser() -> OneLineParser:
     add("--protocol", required=True, choices=("repetitive", "diverse", "boards"), help="boxes and container")
     _add_policies(parser)
     add("--stability", help="rule for legal placements, as in PackingEnv; none by default, as in the paper's Math Pack")
+    add("--margin", type=positive, metavar="METRES", help="of the rule load_bearing; PackingEnv's by default")
     physics = "simulate the pallets in MuJoCo, or so many, for the share of placements that stand"
     add("--physics", type=whole(0), nargs="?", const=ALL, default=0, metavar="CASES", help=physics)
     parser.set_defaults(sequences=None, unit=None, misfits=None, knows=[], candidates=None, depth=None, beam=None)
@@ -216,7 +217,7 @@ def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict
         unit=args.unit or "cells",
         misfits=args.misfits or "refuse",
         visible_items=args.visible,
-        stability=args.stability,
+        rule={name: getattr(args, name) for name in ("stability", "margin") if getattr(args, name) is not None},
         include=_include(loaded, knows),
         device=args.device,
         batch_size=args.batch,

@@ -58,7 +58,7 @@ class ProtocolSuite(PackingSuite):
         first: Number of the first sequence.
         unit, misfits: Of the file, as in `BoxSequences`; numbers of sequences count those that are played.
         visible_items: K.
-        stability: Rule for legal placements; None stands for the protocol's.
+        rule: Arguments of `PackingEnv` for another rule of stability than the protocol's.
         include, device: As in `PackingEnv`.
         batch_size: As in `Suite`.
 
@@ -76,7 +76,7 @@ class ProtocolSuite(PackingSuite):
         unit: str = "cells",
         misfits: str = MISFITS[0],
         visible_items: int = 1,
-        stability: str | None = None,
+        rule: Mapping[str, Any] | None = None,
         include: Sequence[str] = ("z_map",),
         device: str | torch.device = "auto",
         batch_size: int | None = None,
@@ -86,7 +86,7 @@ class ProtocolSuite(PackingSuite):
             of_file = "" if sequences is None else " of a file"
             wanted = ", ".join(known if sequences is None else PROTOCOLS)
             raise ValueError(f"ProtocolSuite: protocol{of_file} must be one of {wanted}; got {protocol!r}")
-        changes: dict[str, Any] = {} if stability is None else {"stability": stability}
+        changes: dict[str, Any] = dict(rule or {})
         self.foreign = ""
         """A box of the file that the protocol has not, in words; "" for none."""
         if sequences is not None:
