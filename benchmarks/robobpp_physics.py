@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -257,9 +258,9 @@ def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
     if "bullet" in args.engines and importlib.util.find_spec("pybullet") is None:
         raise ModuleNotFoundError("robobpp_physics: want PyBullet, pip install pybullet; got an install without it")
-    result = (
-        json.loads(args.output.read_text()) if args.output.exists() else {"benchmark": "robobpp_physics", "runs": {}}
-    )
+    result: dict[str, Any] = {"benchmark": "robobpp_physics", "runs": {}}
+    if args.output.exists():
+        result |= json.loads(args.output.read_text())
     result["machine"] = machine.describe(torch.device("cpu"))
     given = {"margin": args.margin, "bearing_gap": args.bearing_gap}
     rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}
@@ -273,9 +274,10 @@ def main(argv: list[str]) -> None:
                 row = row if row.get("sha256") == pallet.sha256 else {}
                 if missing := [engine for engine in args.engines if engine not in row]:
                     tasks.append((name, str(i), pallet, row, missing))
-    pool = multiprocessing.get_context("spawn").Pool(args.processes)
-    with pool, progress_bar("robobpp_physics", "pallets") as say:
-        for count, (name, i, row) in enumerate(pool.imap_unordered(_carry_out, tasks)):
+    pool = multiprocessing.get_context("spawn").Pool(args.processes) if args.processes > 1 else nullcontext()
+    with pool as workers, progress_bar("robobpp_physics", "pallets") as say:
+        found = map(_carry_out, tasks) if workers is None else workers.imap_unordered(_carry_out, tasks)
+        for count, (name, i, row) in enumerate(found):
             result["runs"][name][i] = row
             write_json(args.output, result)
             say(count + 1, len(tasks))

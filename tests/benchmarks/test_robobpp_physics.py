@@ -1,0 +1,65 @@
+"""The Physics Pack: layout by hand, what stands and what does not by both engines, a run that goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import robobpp_physics as physics
+from benchmarks.robobpp_physics import Box, Pallet
+from tests.envs.packing.items.test_factories import installed
+
+assert installed
+pytest.importorskip("mujoco")
+BASE = Box((0.4, 0.395, 0.3), (0.4, 0.4), (0.0, 0.0, 0.0))
+ON_TOP = Box((0.4, 0.4, 0.3), (0.4, 0.4), (0.1, 0.0, 0.3))  # its middle is 10 cm inside
+OVER = ON_TOP._replace(corner=(0.25, 0.0, 0.3))  # 5 cm outside
+
+
+def pallet(*boxes: Box) -> Pallet:
+    return Pallet("diverse", (1.2, 1.0, 1.7), boxes)
+
+
+def test_boxes_lie_as_packsim_lays_them_out() -> None:
+    # 0.2 mm a centimetre between cells, mirrored: (120 − 10 − 20) and (100 − 20) cells of 10.2 mm.
+    assert pallet().target(ON_TOP).tolist() == pytest.approx([0.918, 0.816])
+    assert pallet(BASE, ON_TOP).utilization(1) == pytest.approx(0.4 * 0.395 * 0.3 / 2.04)
+
+
+ENGINES = [
+    "mujoco",
+    pytest.param(
+        "bullet",
+        marks=pytest.mark.skipif(
+            not (importlib.util.find_spec("pybullet") and importlib.util.find_spec("packsim")),
+            reason="wants PyBullet and the extra robobpp",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("last", "placed"), [(ON_TOP, 2), (OVER, 1)])
+def test_a_box_whose_middle_is_over_nothing_ends_the_run(engine: str, last: Box, placed: int) -> None:
+    found = physics.ENGINES[engine](pallet(BASE, last))
+    assert (found["placed"], found["collapsed"]) == (placed, placed < 2)
+    assert (found["moved_m"] > 0.04) == (placed < 2)
+    assert found["fallen"] == (None if placed == 2 else 1)
+
+
+def test_a_run_goes_on_where_it_stopped(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, made = tmp_path / "results.json", []
+    answer = {"placed": 1, "collapsed": True, "fallen": 0, "moved_m": 1.0}
+    monkeypatch.setitem(physics.ENGINES, "mujoco", lambda plan: made.append(plan) or dict(answer))
+    words = ["--data", "boards", "--stability=support", "--engines", "mujoco", f"--output={path}"]
+    for number, runs in ((1, 1), (3, 3), (3, 3)):
+        physics.main([*words, f"--sequences={number}"])
+        rows = json.loads(path.read_text())["runs"]["boards / dbl / support"]
+        assert len(made) == len(rows) == runs
+    assert rows["2"]["mujoco"]["utilization"] == pytest.approx(made[2].utilization(1))
+    assert "boards / dbl / support" in capsys.readouterr().out
