@@ -56,6 +56,7 @@ def check_laws(plans: PalletPlans, gap: float = 0.0) -> None:
         ({"visible": 4, "turns": "axis", "weight": 150.0}, 0.0),
         ({"gap": 20, "overhang": 50, "cell": 20, "open_pallets": 3, "visible": 2}, 0.02),
         ({"policy": "orders", "cell": 20}, 0.0),
+        ({"visible": "all", "tries": 8, "turns": "axis", "weight": 150.0, "cell": 20}, 0.0),
     ],
 )
 def test_laws_of_plans(tmp_path: Path, options: dict[str, object], gap: float) -> None:
@@ -94,6 +95,17 @@ def test_a_new_pallet_is_opened_only_where_nothing_fits(tmp_path: Path) -> None:
     one, two = (pack(listed(tmp_path, *rows), "800x600x600mm", device="cpu", open_pallets=m) for m in (1, 2))
     assert one.placed.pallet.tolist() == [0, 0, 1, 1, 2] == two.placed.pallet.tolist()
     assert [each["at least"] for each in one.orders()] == [3]
+
+
+def test_a_search_uses_fewer_pallets_and_gives_the_same_plan_again(tmp_path: Path) -> None:
+    # Four low ones below leave no room for two high ones, so that in the order of the list a third pallet is needed.
+    rows = [f"A,{name},400,300,{size},1,," for name, size in (("low", "100,4"), ("high", "500,12"), ("low", "100,16"))]
+    options = {"pallet": "800x600x1000mm", "visible": "all", "tries": 16, "device": "cpu"}
+    path = listed(tmp_path, *rows)
+    found, again = (pack(path, **options) for _ in range(2))  # type: ignore[arg-type]
+    assert found.orders()[0]["pallets"] == found.orders()[0]["at least"] == 2
+    assert all((one == other).all() for one, other in zip(found.placed, again.placed, strict=True))
+    assert pack(path, "800x600x1000mm", policy="dbl", device="cpu").orders()[0]["pallets"] == 3
 
 
 def test_weights_bound_the_number_of_pallets(tmp_path: Path) -> None:
@@ -166,6 +178,8 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
         (["--cell", "5m"], "cells"),
         (["--weight", "nan"], "--weight must be"),
         (["--open", "0"], "--open must be"),
+        (["--visible", "some"], "--visible must be a whole number or all"),
+        (["--tries", "9"], "tries does nothing without visible all"),
         (["--stability", "hope"], "stability must be one of"),
         (["--policy", "wish"], "Policy: want one of"),
         (["--unit", "cubits"], "unit must be one of"),

@@ -67,7 +67,9 @@ def _parser() -> OneLineParser:
         metavar="M",
         help="pallets of an order open at once",
     )
-    add("--visible", type=whole(1, 1024), default=1, metavar="K", help="next boxes of an order to choose from")
+    known = "next boxes of an order to choose from; all: the program sorts the order, by many tries"
+    add("--visible", type=_visible, default=1, metavar="K", help=known)
+    add("--tries", type=whole(1, 2**16), default=64, help="of every order, with --visible all; 64 by default")
     add("--turns", choices=("fixed", "yaw", "axis"), default="yaw", help="about the vertical, or with any side up")
     add("--stability", default="support", help="rule for where a box may stand")
     add("--policy", default="hm", help="hm, dbl, lsah, first-fit, a policy that comes with the package, or a file")
@@ -75,6 +77,12 @@ def _parser() -> OneLineParser:
     add("--device", default="auto", help="that the places are chosen on")
     add("--out", type=Path, default=Path("pallets"), metavar="DIR", help="folder of the plan; pallets by default")
     return parser
+
+
+def _visible(text: str) -> int | str:
+    if text != "all" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number or all; got {text}")
+    return text if text == "all" else whole(1, 1024)(text)
 
 
 def _columns(given: list[str]) -> dict[str, str]:

@@ -262,7 +262,7 @@ class Packer:
         found, room = [], goods.catalogue.num_orientations * self.floor.numel()
         for rows in torch.arange(len(goods.turns), device=self.device).split(max(1, _CHUNK // room)):
             item = rows[:, None]
-            z_map, legal = self._maps(self.floor.expand(len(rows), -1, -1), goods, item)
+            z_map, legal = self.maps(self.floor.expand(len(rows), -1, -1), goods, item)
             action = self._action(self.floor.expand(len(rows), -1, -1), goods, item, z_map, legal)
             found.append(torch.where(legal.flatten(1).any(1), action, -1))
         return torch.cat(found)
@@ -303,6 +303,14 @@ class Packer:
         maps[row, slot] = torch.maximum(wanted.to(self.device) + self.pallet.deck, self.floor)
         return state._replace(heightmap=maps)
 
+    def renewed(self, state: Pallets, rows: Tensor) -> Pallets:
+        """The state with empty pallets in place of all of rows (R,) bool, under their old numbers."""
+        return state._replace(
+            heightmap=torch.where(rows[:, None, None, None], self.floor, state.heightmap),
+            weight=torch.where(rows[:, None], 0.0, state.weight),
+            volume=torch.where(rows[:, None], 0.0, state.volume),
+        )
+
     def closed(self, state: Pallets, rows: Tensor, slot: Tensor | None = None) -> Pallets:
         """The state with pallets `slot` (R,), None for all, of rows (R,) bool closed: the next box opens another."""
         chosen = rows[:, None].expand(state.number.shape)
@@ -316,7 +324,7 @@ class Packer:
         row = torch.where(offered >= 0, goods.row[offered.clamp_min(0)], -1)
         item = row.repeat_interleave(pallets, 0)  # (N, K), N = R·M
         heightmap = state.heightmap.flatten(0, 1)
-        z_map, legal = self._maps(heightmap, goods, item)
+        z_map, legal = self.maps(heightmap, goods, item)
         weight = torch.where(offered >= 0, goods.weight[offered.clamp_min(0)], 0.0)
         light = state.weight[:, :, None] + weight[:, None] <= self.pallet.weight * (1 + 1e-6)  # (R, M, K)
         open_ = (light & (state.number >= 0)[..., None]).flatten(0, 1)
@@ -384,12 +392,14 @@ class Packer:
 
     # -- maps and policies ------------------------------------------------------------------------------------------
 
-    def _maps(self, heightmap: Tensor, goods: Goods, item: Tensor) -> tuple[Tensor, Tensor]:
+    def maps(self, heightmap: Tensor, goods: Goods, item: Tensor) -> tuple[Tensor, Tensor]:
         """Rest heights and legality of items (N, K) on pallets (N, X, Y), (N, K, O, Gx, Gy) each, but for weights."""
         z_map, legal = self.kernels.drop_map(heightmap, item, goods.catalogue, self.bin)
-        turns = goods.turns[item.clamp_min(0)][..., None, None]
-        above = z_map >= self.pallet.deck - self.bin.tolerance  # beside the pallet there is no floor
-        return z_map, legal & turns & above
+        if self.turns == "axis":
+            legal = legal & goods.turns[item.clamp_min(0)][..., None, None]
+        if self.pallet.deck:
+            legal = legal & (z_map >= self.pallet.deck - self.bin.tolerance)  # beside the pallet there is no floor
+        return z_map, legal
 
     def _action(self, heightmap: Tensor, goods: Goods, item: Tensor, z_map: Tensor, legal: Tensor) -> Tensor:
         """Actions (N,) that the policy takes; 0 where nothing is legal."""

@@ -16,6 +16,7 @@ from torchrl_gpu.envs.packing.items.lists import LENGTHS, BoxList, read_list
 from torchrl_gpu.palletizing.cells import choose_cell
 from torchrl_gpu.palletizing.packer import PRESETS, Boxes, Goods, Packer, Pallet
 from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulated
+from torchrl_gpu.palletizing.search import TRIES, search
 from torchrl_gpu.system import arguments
 
 WHERE = "pack"
@@ -38,7 +39,8 @@ def pack(
     overhang: str | float = 0.0,
     cell: str | float | None = None,
     open_pallets: int = 1,
-    visible: int = 1,
+    visible: int | str = 1,
+    tries: int = TRIES,
     turns: str = "yaw",
     stability: str = "support",
     policy: str = "hm",
@@ -61,7 +63,9 @@ def pack(
         overhang: What boxes may stick out over each edge.
         cell: Side of the cells that sides are rounded up to; None chooses, see `choose_cell`.
         open_pallets: Pallets of an order that are open at a time.
-        visible: Next boxes of an order to choose from.
+        visible: Next boxes of an order to choose from, or "all": then the order of the list does not count, `tries`
+            sequences of its boxes are tried, see `search`, and neither `policy` nor `open_pallets` has an effect.
+        tries: Of every order, where all boxes are visible.
         turns: "fixed", "yaw" (turned about the vertical) or "axis" (any side up, but for boxes that must stay upright).
         stability: One of `STABILITY_RULES`.
         policy: As in `Packer`.
@@ -89,7 +93,10 @@ def pack(
     bare = Pallet(sides[0], sides[1], most, load, **room)
     side, told = choose_cell(sizes, bare, own) if cell is None else (metres("cell", cell, own, above=0.0), "")
     chosen = Pallet(sides[0], sides[1], most, load, **room, cell=side)
-    visible = arguments.whole(WHERE, "visible", visible, 1, 1024)
+    if visible != "all":
+        visible = arguments.whole(WHERE, "visible", visible, 1, 1024)
+        arguments.check_effect(WHERE, "visible all", tries=(tries, TRIES))
+    tries = arguments.whole(WHERE, "tries", tries, 1, 2**16)
     options: dict[str, Any] = {"turns": turns, "stability": stability, "policy": policy, "device": device}
     packer = Packer(chosen, open_pallets=open_pallets, **options)
     weights = torch.from_numpy(np.concatenate(found.weights))
@@ -97,7 +104,11 @@ def pack(
     goods = packer.goods(Boxes(sizes, weights.nan_to_num(0.0), *flags))
     numbers = np.split(np.arange(len(sizes)), np.cumsum([len(each) for each in found.sizes])[:-1])
     fits = np.array([not reason for reason in goods.reasons])
-    placed = carry_out(packer, goods, [each[fits[each]] for each in numbers], visible, say)
+    line = [each[fits[each]] for each in numbers]
+    if isinstance(visible, str):
+        placed = search(packer, goods, line, tries, say=say)
+    else:
+        placed = carry_out(packer, goods, line, visible, say)
     plans = PalletPlans(found, chosen, placed, goods.reasons, told)
     return simulated(plans, say) if physics else plans
 

@@ -1,0 +1,249 @@
+"""Orders whose boxes are all known: many sequences and places are tried side by side, and the best is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchrl_gpu.palletizing.packer import Boxes, Choice, Goods, Packer, Pallets
+from torchrl_gpu.palletizing.plan import Placements
+from torchrl_gpu.policies.packing.placements import placed_at
+
+TRIES, ROUNDS = 64, 4
+_CHUNK = 2**22  # elements of the maps of all placements that are made at once
+_LOOK = 8  # steps between two looks at which rows are done
+_LIKE = 0.5  # share of a round's tries that vary the best one so far
+
+
+Scored = tuple[tuple[int, float], Placements]  # pallets, cubic metres on the last one, and the placements
+
+
+class _Genome(NamedTuple):
+    """Tries, R rows: which variant is placed before which, in which turn, and where."""
+
+    rank: Tensor  # (R, V) float32, variants of the order, the least first; inf where there are no more
+    turn: Tensor  # (R, V) int64, 0 or 1: the only turn about the vertical that is tried at first; 2: both
+    weight: Tensor  # (R, 3) float32, of x, y and z in the score of a place, whose least is taken
+
+
+class _Variants(NamedTuple):
+    """Kinds of boxes with each side up that may be, as boxes that stay upright."""
+
+    goods: Goods
+    kind: Tensor  # (V,) int64, row of the catalogue of all boxes
+    along: Tensor  # (V, 3) int64, listed sides that are length, width and height of the variant
+    of_order: Tensor  # (orders, V') int64, variants of the kinds of each order; −1 behind the last
+
+
+def search(
+    packer: Packer,
+    goods: Goods,
+    orders: Sequence[np.ndarray],
+    tries: int = TRIES,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda words: None,
+) -> Placements:
+    """The best found packing of the boxes (…) int64 of each order: fewest pallets, then least on the last one.
+
+    A try is a sequence of the kinds of boxes, a turn of each, and the weights of x, y and z by which places are
+    scored: the first kind is placed as often as it fits, then the next; kinds that do not fit at first are tried once
+    more, in both turns, before the pallet is closed. Tries of a round are rows of one batch. The first round draws them
+    at random, later ones vary the best of each order.
+    """
+    used = [i for i, each in enumerate(orders) if len(each)]
+    if not used:
+        return Placements.joined([])
+    upright = Packer(
+        packer.pallet,
+        turns="fixed" if packer.turns == "fixed" else "yaw",
+        stability=packer.bin.stability,
+        device=packer.device,
+    )
+    variants = _variants(packer, upright, goods, [orders[i] for i in used])
+    draw = torch.Generator(device="cpu").manual_seed(seed)
+    each_round = max(1, tries // ROUNDS)
+    best: dict[int, Scored] = {}
+    champion: _Genome | None = None
+    for turn in range(ROUNDS):
+        rows = torch.arange(len(used)).repeat_interleave(each_round)
+        genome = _drawn(variants, goods, rows, draw)
+        if champion is not None:
+            genome = _varied(genome, _Genome(*(each[rows] for each in champion)), draw)
+        found = _tried(upright, variants, goods, [orders[i] for i in used], rows, genome)
+        winners = []
+        for at in range(len(used)):
+            mine = range(at * each_round, (at + 1) * each_round)
+            row = min(mine, key=lambda i: found[i][0])
+            if at not in best or found[row][0] < best[at][0]:
+                best[at] = found[row]
+                winners.append(row)
+            else:
+                winners.append(-1)
+        keep = torch.tensor(winners)
+        now = _Genome(*(each[keep.clamp_min(0)] for each in genome))
+        if champion is not None:
+            old = keep < 0
+            now = _Genome(*(torch.where(old[:, None], a, b) for a, b in zip(champion, now, strict=True)))
+        champion = now
+        say(f"{(turn + 1) * each_round} of {ROUNDS * each_round} tries of every order")
+    parts = [best[at][1]._replace(order=np.full_like(best[at][1].order, i)) for at, i in enumerate(used)]
+    return Placements.joined(parts)
+
+
+def _variants(packer: Packer, upright: Packer, goods: Goods, orders: Sequence[np.ndarray]) -> _Variants:
+    """Every side up that is allowed and differs, of every kind."""
+    row = goods.row.cpu()
+    shown = np.unique(row.numpy(), return_index=True)[1]  # a box of each kind
+    along_of = packer.rotations.argmax(2)  # (O, 3)
+    kinds, along, sides = [], [], []
+    for kind, box in enumerate(shown.tolist()):
+        seen = set()
+        for turn in np.flatnonzero(goods.turns[kind].cpu().numpy()).tolist():
+            listed = along_of[turn].tolist()
+            size = tuple(goods.boxes.sizes[box][listed].tolist())
+            if (key := (size if packer.turns == "fixed" else tuple(sorted(size[:2])), size[2])) not in seen:
+                seen.add(key)
+                kinds.append(kind)
+                along.append(listed)
+                sides.append(size)
+    of_kind = torch.tensor(kinds)
+    fragile = goods.boxes.fragile[torch.from_numpy(shown)][of_kind]
+    made = upright.goods(Boxes.of(sides, fragile=fragile.tolist()), tested=False)
+    mine = [torch.isin(of_kind, row[torch.from_numpy(boxes)]).nonzero()[:, 0] for boxes in orders]
+    return _Variants(
+        made, of_kind, torch.tensor(along), torch.nn.utils.rnn.pad_sequence(mine, batch_first=True, padding_value=-1)
+    )
+
+
+def _drawn(variants: _Variants, goods: Goods, rows: Tensor, draw: torch.Generator) -> _Genome:
+    """Tries of orders (R,): kinds by falling volume, base or height, more or less; fragile ones last."""
+    mine = variants.of_order[rows]  # (R, V)
+    sizes = variants.goods.boxes.sizes[mine.clamp_min(0)]
+    keys = torch.stack([sizes.prod(2), sizes[..., :2].prod(2), sizes[..., 2], torch.ones_like(sizes[..., 0])])
+    chosen = torch.randint(len(keys), rows.shape, generator=draw)
+    key = keys[chosen, torch.arange(len(rows))].log()  # (R, V)
+    kinds = torch.randn(len(rows), int(variants.kind.max()) + 1, generator=draw, dtype=torch.float64)
+    noise = kinds.gather(1, variants.kind[mine.clamp_min(0)]) * 10 ** (2 * torch.rand(len(rows), 1, generator=draw) - 2)
+    noise = noise + 0.01 * torch.randn(mine.shape, generator=draw)
+    rank = noise - key + 100.0 * variants.goods.boxes.fragile[mine.clamp_min(0)]
+    turn = torch.randint(3, mine.shape, generator=draw)
+    weight = 10 ** (3 * torch.rand(len(rows), 3, generator=draw))
+    return _Genome(torch.where(mine < 0, math.inf, rank).float(), turn, weight)
+
+
+def _varied(drawn: _Genome, best: _Genome, draw: torch.Generator) -> _Genome:
+    """Fresh tries, of which a share are replaced by variations of the best ones."""
+    share = torch.rand(drawn.rank.shape, generator=draw)
+    some = share < 1.5 / drawn.rank.isfinite().sum(1, keepdim=True)  # variants that change, one or two
+    rank = torch.where(some, best.rank + torch.randn(share.shape, generator=draw), best.rank)
+    turn = torch.where(share.roll(1, 1) < 1.5 / share.shape[1], drawn.turn, best.turn)
+    jitter = torch.randn(len(rank), 3, generator=draw) * (torch.rand(len(rank), 1, generator=draw) < 0.5)
+    like = torch.rand(len(rank), 1, generator=draw) < _LIKE
+    made = _Genome(rank, turn, best.weight * jitter.exp())
+    return _Genome(*(torch.where(like, a, b) for a, b in zip(made, drawn, strict=True)))
+
+
+def _tried(
+    packer: Packer, variants: _Variants, goods: Goods, orders: Sequence[np.ndarray], rows: Tensor, genome: _Genome
+) -> list[Scored]:
+    """Score and placements of every try, some of them side by side."""
+    at_once = max(1, _CHUNK // (2 * math.prod(packer.bin.cells)))
+    found: list[Scored] = []
+    for part in torch.arange(len(rows)).split(at_once):
+        found += _side_by_side(packer, variants, goods, orders, rows[part], _Genome(*(each[part] for each in genome)))
+    return found
+
+
+def _side_by_side(
+    packer: Packer, variants: _Variants, goods: Goods, orders: Sequence[np.ndarray], rows: Tensor, genome: _Genome
+) -> list[Scored]:
+    device = packer.device
+    rank, order = genome.rank.sort(1)
+    mine = torch.where(rank.isfinite(), variants.of_order[rows].gather(1, order), -1)
+    sequence = torch.cat([mine, mine], 1).to(device)  # (R, E) variants: once as they were drawn, once in both turns
+    turns = torch.cat([genome.turn.gather(1, order), torch.full_like(mine, 2)], 1).to(device)
+    kinds, weight = variants.kind.to(device)[sequence.clamp_min(0)], genome.weight.to(device)
+    queue, left = (each.to(device) for each in _queues(goods, [orders[i] for i in rows.tolist()]))
+    state, number = packer.empty(len(rows)), len(rows)
+    every, places = torch.arange(number, device=device), torch.arange(sequence.shape[1], device=device)
+    entry, pallet = torch.zeros((2, number), dtype=torch.int64, device=device)
+    served, load = torch.zeros_like(left), torch.zeros(number, device=device)
+    steps: list[tuple[Tensor, Choice]] = []
+    none, ended = torch.zeros_like(entry), left.sum(1) == 0
+    while len(steps) % _LOOK or not bool(ended.all()):
+        waiting = (left.gather(1, kinds) > 0) & (sequence >= 0) & (places >= entry[:, None])
+        closing = ~waiting.any(1) & ~ended  # nothing fits any more: begin the sequence again on an empty pallet
+        entry = waiting.byte().argmax(1)
+        state, pallet, load = packer.renewed(state, closing), pallet + closing, torch.where(closing, 0.0, load)
+        variant, kind = sequence[every, entry], kinds[every, entry]
+        box = queue[every, kind, served[every, kind].clamp_max(queue.shape[2] - 1)]
+        heavy = load + goods.weight[box.clamp_min(0)] > packer.pallet.weight * (1 + 1e-6)
+        fits, turn, x, y, z = _least(packer, variants, state, variant, turns[every, entry], weight)
+        fits = fits & ~closing & ~ended & ~heavy
+        chosen = torch.where(fits, variant, -1)
+        choice = Choice(chosen, none, none, pallet, fits & False, turn, x, y, z - packer.pallet.deck)
+        state = packer.place(state, variants.goods, choice)
+        steps.append((torch.where(fits, box, -1), choice))
+        moved = fits.long()
+        served[every, kind] += moved
+        left[every, kind] -= moved
+        load = load + torch.where(fits, goods.weight[box.clamp_min(0)], 0.0)
+        entry = torch.where(closing, 0, entry + (~fits).long())
+        ended = left.sum(1) == 0
+    scores = zip((pallet + 1).tolist(), state.volume[:, 0].tolist(), strict=True)
+    return list(zip(scores, _read_back(packer, variants, steps), strict=True))
+
+
+def _least(
+    packer: Packer, variants: _Variants, state: Pallets, variant: Tensor, turn: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Whether a variant of each row fits, (R,) bool, and its turn, x, y and base at the place of least score."""
+    row = torch.where(variant >= 0, variants.goods.row[variant.clamp_min(0)], -1)
+    z_map, legal = packer.maps(state.heightmap[:, 0], variants.goods, row[:, None])
+    z_map, legal = z_map[:, 0], legal[:, 0]  # (R, O, Gx, Gy)
+    turns, (grid_x, grid_y) = z_map.shape[1], z_map.shape[2:]
+    if turns == 2:
+        legal = legal & ((turn == 2)[:, None] | (torch.arange(2, device=turn.device) == turn[:, None]))[..., None, None]
+    x, y = (torch.arange(size, device=turn.device) / size for size in (grid_x, grid_y))
+    wx, wy, wz = weight[..., None, None].unbind(1)  # (R, 1, 1)
+    score = z_map * (wz / packer.bin.size[2])[:, None] + (wx * x[:, None] + wy * y)[:, None]
+    least, action = torch.where(legal, score, torch.inf).flatten(1).min(1)
+    z = z_map.flatten(1).gather(1, action[:, None])[:, 0]
+    per_turn = grid_x * grid_y
+    at = placed_at(row, action // per_turn, action % per_turn, z, variants.goods.catalogue, packer.bin)
+    return least < torch.inf, at.orientation, at.x, at.y, z
+
+
+def _read_back(packer: Packer, variants: _Variants, steps: Sequence[tuple[Tensor, Choice]]) -> list[Placements]:
+    """Placements of every row; their order is 0."""
+    yaw, along = packer.rotations.argmax(2), variants.along
+    boxes = torch.stack([box for box, _ in steps], 1).cpu()  # (R, T)
+    corners = [packer.corner(choice, variants.goods) for _, choice in steps]
+    corner, sides = (torch.stack(each, 1).cpu().numpy() for each in zip(*corners, strict=True))
+    variant, turn, pallet = (
+        torch.stack([getattr(choice, name) for _, choice in steps], 1).cpu() for name in ("box", "turn", "number")
+    )
+    listed = along[variant.clamp_min(0)].gather(2, yaw[turn]).numpy()  # (R, T, 3)
+    found = []
+    for row, mine in enumerate((boxes >= 0).numpy()):
+        step = np.arange(int(mine.sum()))
+        numbers = boxes[row].numpy()[mine], pallet[row].numpy()[mine]
+        found.append(Placements(step * 0, step, *numbers, listed[row, mine], corner[row, mine], sides[row, mine]))
+    return found
+
+
+def _queues(goods: Goods, orders: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+    """Boxes of every kind of each order, (R, kinds, most) int64, and how many there are, (R, kinds) int64."""
+    row, kinds = goods.row.cpu().numpy(), len(goods.turns)
+    counts = np.stack([np.bincount(row[boxes], minlength=kinds) for boxes in orders])
+    queue = np.full((len(orders), kinds, int(counts.max())), -1)
+    for i, boxes in enumerate(orders):
+        by_kind = boxes[np.argsort(row[boxes], kind="stable")]
+        at = np.arange(len(boxes)) - np.repeat(np.cumsum(counts[i]) - counts[i], counts[i])
+        queue[i, row[by_kind], at] = by_kind
+    return torch.from_numpy(queue), torch.from_numpy(counts)
