@@ -42,8 +42,8 @@ from torchrl_gpu.policies import PPO, AgentSpace
 from torchrl_gpu.policies.losses import generalized_advantage
 from torchrl_gpu.system import machine
 from torchrl_gpu.training import OnPolicy
+from torchrl_gpu.training.agent_run import CompiledLosses
 from torchrl_gpu.training.data.episodes import StepLoader
-from torchrl_gpu.training.updates.compiled import CompiledLosses
 
 STEPS, EPOCHS, MINIBATCHES, RATE, GAMMA, LAM, CLIP, NORM = 24, 5, 4, 1e-3, 0.99, 0.95, 0.2, 1.0
 ENVS: dict[str, Callable[[int], BatchedEnv]] = {

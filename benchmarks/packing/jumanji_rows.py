@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from torchrl_gpu.cli.timing import TimedRow
+from torchrl_gpu.cli.bench import TimedRow
 
 MISSING = "not installed: the extra brings it, pip install 'torchrl_gpu[peers]'"
 _STEPS, _LEAST_SCAN = 1024, 4  # environment steps of one call over the whole batch, and of each: they hide the call

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +19,24 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
-from tests.standins import Rows
-from tests.training.tiny import data, fit, module, trainer
-from torchrl_gpu.callbacks import FinalTable, RunProgress, progress
+from tests.standins import Rows, TinyData, TinyEnv, TinyModule
+from tests.training import tiny_navigation
+from tests.training.tiny import data, fit, module, packing_env, trainer
+from tests.training.tiny_navigation import navigation, worlds
+from torchrl_gpu.callbacks import EpisodeCheckpoint, FinalTable, NetworkSummary, RunProgress, progress
+from torchrl_gpu.callbacks.progress import network_table
+from torchrl_gpu.policies import IQN, AgentSpace, PlacementQuantiles
+from torchrl_gpu.policies.packing import baselines
+from torchrl_gpu.policies.packing.heuristics import (
+    BOTH,
+    DEEPEST,
+    LESS_WASTE,
+    MANAGER,
+    RANDOM,
+    RULE,
+    VALUES,
+    WORKER,
+)
 
 SHOWN: dict[str, Any] = {"enable_progress_bar": True, "enable_checkpointing": False}
 
@@ -215,3 +232,155 @@ def test_the_final_table_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.
     terminal = on_terminal(monkeypatch)
     fit(module(), tmp_path, 2, RunProgress(), FinalTable(), **SHOWN)
     assert "evaluating: random legal, episodes 1 to 5 of 5" in terminal.getvalue()
+
+
+def rows(made: nn.Module) -> dict[str, tuple[str, int, str]]:
+    name, kind, size, remark = (list(column.cells) for column in network_table(made).columns)
+    sizes = (int(str(each).replace(",", "")) for each in size)
+    return dict(zip(map(str, name), zip(map(str, kind), sizes, map(str, remark), strict=True), strict=True))
+
+
+def num_parameters(made: nn.Module) -> int:
+    return sum(p.numel() for p in made.parameters())
+
+
+def test_an_agent_by_its_network() -> None:
+    made = module()
+    (name, network), *parts = rows(made).items()
+    assert (name, *network) == ("policy", "PlacementScores", num_parameters(made), "")
+    assert [part for part, _ in parts] == ["  stem", "  blocks", "  advantage", "  value"]
+    assert sum(size for _, (_, size, _) in parts) == num_parameters(made)
+
+
+def test_targets_are_told_from_what_is_trained() -> None:
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.agent = IQN(AgentSpace.of(module().env), network=partial(PlacementQuantiles, channels=4, blocks=1))
+
+    found = rows(Module())
+    assert (found["policy"][2], found["target"][2]) == ("", "follows, is not trained")
+    assert found["policy"][1] == found["target"][1]
+
+
+def test_a_packer_by_its_networks() -> None:
+    made = tiny_navigation.hierarchical()
+    found = rows(made)
+    assert {"worker", "manager", "value", "other weights"} <= found.keys()
+    assert found["total"][1] == num_parameters(made)
+    assert sum(size for name, (_, size, _) in found.items() if name[0] != " ") == 2 * num_parameters(made)
+    assert found["other weights"][1] == 3  # the three slopes
+
+
+def test_one_network_by_two_names_counts_once() -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(2, 3)
+            self.b = nn.Sequential(self.a, nn.Linear(3, 1))
+
+    assert {name: size for name, (_, size, _) in rows(Module()).items()} == {"a": 9, "b": 4, "total": 13}
+
+
+def test_it_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quiet: dict[str, Any] = {"enable_model_summary": True, "enable_checkpointing": False}
+    made = fit(module(), tmp_path, 2, NetworkSummary(), **quiet)
+    shown = capsys.readouterr().out
+    assert f"{num_parameters(made):,}" in shown
+    assert "PlacementScores" in shown
+    assert "FLOPs" not in shown
+
+
+def test_what_has_no_weights_has_no_rows() -> None:
+    assert network_table(nn.Sequential(nn.ReLU())).rows == []
+
+
+QUIET: dict[str, Any] = {"enable_checkpointing": False}
+
+
+def report_in(folder: Path) -> dict[str, Any]:
+    report = json.loads((folder / "evaluation.json").read_text())
+    for row in report["policies"]:
+        del row["decision_ms"]
+    return report
+
+
+def test_it_is_the_table_of_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained = fit(module(), tmp_path / "fit", 4, FinalTable(), **QUIET)
+    assert "5 episodes" in capsys.readouterr().out
+    report = report_in(tmp_path / "fit")
+    assert {row["policy"] for row in report["policies"]} == {"DQN", *baselines(packing_env(1))}
+    assert {row["num_episodes"] for row in report["policies"]} == {5}
+    trainer(tmp_path / "test", **QUIET).test(trained, datamodule=data(), verbose=False)
+    assert report_in(tmp_path / "test") == report
+
+
+def test_a_packer_stands_beside_its_own_contestants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(tiny_navigation.hierarchical(), tmp_path, 6, FinalTable(), **QUIET)  # type: ignore[arg-type]
+    shown = capsys.readouterr().out
+    assert "* beyond two standard errors" in shown
+    report = report_in(tmp_path)
+    names = [row["policy"] for row in report["policies"]]
+    assert names == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, WORKER, MANAGER, BOTH]
+    assert [row["method"] for row in report["comparison"]] == names
+    assert all(name in shown for name in names)
+    assert all(0 <= row["stability"] <= 1 for row in report["policies"])
+
+
+def test_an_untrained_packer_stands_beside_rules_alone(tmp_path: Path) -> None:
+    trainer(tmp_path).test(tiny_navigation.hierarchical(), datamodule=data(num_episodes=2), verbose=False)
+    rows = {row["method"]: row for row in json.loads((tmp_path / "evaluation.json").read_text())["comparison"]}
+    assert list(rows) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, f"{BOTH} (untrained)"]
+
+
+def test_fewer_episodes(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 2, FinalTable(num_episodes=2), **QUIET)
+    assert {row["num_episodes"] for row in report_in(tmp_path)["policies"]} == {2}
+
+
+def test_the_checkpoint_is_saved_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: LightningModule, suite: Any) -> None:
+        raise RuntimeError("no table")
+
+    made = module()
+    monkeypatch.setattr(type(made), "compare", fail)
+    with pytest.raises(RuntimeError, match="no table"):
+        fit(made, tmp_path, 2, FinalTable(), EpisodeCheckpoint(str(tmp_path)))
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 2
+
+
+class Stop(Callback):
+    def on_train_batch_end(self, *args: Any) -> None:
+        raise RuntimeError("stopped")
+
+
+def test_no_table_of_a_run_that_broke_off(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="stopped"):
+        fit(module(), tmp_path, 4, FinalTable(), Stop(), **QUIET)
+    assert not (tmp_path / "evaluation.json").exists()
+
+
+def test_no_table_of_a_trial_run(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 4, FinalTable(), fast_dev_run=1, **QUIET)
+    assert not (tmp_path / "evaluation.json").exists()
+
+
+def test_navigators_have_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(navigation("IQN"), tmp_path, 4, FinalTable(num_episodes=2), data_module=worlds(), **QUIET)  # type: ignore[arg-type]
+    report = json.loads((tmp_path / "evaluation.json").read_text())
+    assert report["worlds"]["num_worlds"] == 2  # one of each row
+    assert [row["policy"] for row in report["policies"]] == ["IQN", "adaptive IQN"]
+    assert "2 worlds" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def test_without_a_data_module(tmp_path: Path) -> None:
+    runner = trainer(tmp_path, 2, FinalTable(num_episodes=3), **QUIET)
+    runner.fit(module())
+    assert {row["num_episodes"] for row in report_in(tmp_path)["policies"]} == {3}
+
+
+def test_a_module_that_cannot_be_compared(tmp_path: Path) -> None:
+    runner = trainer(tmp_path, 2, FinalTable(), **QUIET)
+    with pytest.raises(ValueError, match=r"FinalTable: want a module .*; got TinyModule"):
+        runner.fit(TinyModule(TinyEnv()), datamodule=TinyData())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.test_end_to_end import small
+from torchrl_gpu import cli
 from torchrl_gpu.cli import bench, main
-from torchrl_gpu.cli.timing import ADD_MAX, COPY, TimedRow
+from torchrl_gpu.cli.bench import ADD_MAX, COPY, TimedRow, measure
+from torchrl_gpu.cli.cost import Rate, estimate
 from torchrl_gpu.envs.packing.kernels import eager, get_kernels
 from torchrl_gpu.envs.packing.types import Moved
 
@@ -90,3 +94,94 @@ def test_a_wrong_kernel_is_found(wrong: dict[str, Any], message: str, monkeypatc
 def test_an_action_that_is_not_legal_ends_the_episode_in_both() -> None:
     # One action in twenty is drawn from all of them; these steps hold several that are not legal.
     assert bench.difference({"bin_size": (10.0, 10.0, 5.0)}, CPU, steps=60) == ""
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.order = 0.0, list[str]()
+        monkeypatch.setattr(bench.time, "perf_counter", lambda: self.now)
+
+    def worker(self, name: str, seconds: float, per_call: int = 1) -> TimedRow:
+        def run(calls: int) -> None:
+            self.now += calls * seconds
+            self.order.append(name)
+
+        return TimedRow(name, run, per_call)
+
+
+def test_rows_take_turns_after_their_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    rows = [clock.worker("a", 0.1), clock.worker("b", 0.1)]
+    measure(rows, seconds=0.6, repetitions=3)
+    assert clock.order == ["a", "a", "b", "b", *("a", "b") * 3]
+    assert [row.calls for row in rows] == [2, 2]
+    assert [len(row.seconds) for row in rows] == [3, 3]
+
+
+def test_rates_count_results_not_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Clock(monkeypatch).worker("a", 0.5, per_call=64)
+    measure([row], seconds=5.0, repetitions=5)
+    assert row.calls == 2
+    assert row.rates == pytest.approx([128.0] * 5)  # 64 results in half a second
+    assert row.rate == pytest.approx(128.0)
+
+
+def test_what_takes_longer_than_its_time_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Clock(monkeypatch).worker("slow", 10.0)
+    measure([row], seconds=1.0, repetitions=5)
+    assert (row.calls, len(row.seconds)) == (1, 2)
+
+
+def test_calls_of_a_repetition_can_be_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Clock(monkeypatch).worker("a", 0.01)
+    measure([row], seconds=5.0, repetitions=5, most_calls=10)
+    assert (row.calls, len(row.seconds)) == (10, 5)
+
+
+SMALL = small("packing.yaml", 50)
+
+
+def test_by_hand() -> None:
+    found = estimate(7200, Rate(2.0, "by hand"), 0.44, "USD")
+    assert found["hours"] == 1.0  # 7,200 updates at two a second
+    assert found["cost"] == pytest.approx(0.44)
+    assert estimate(7200, Rate(4.0, "by hand"), None, "USD")["cost"] is None
+
+
+def test_a_given_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--config", "packing.yaml", "--price", "3", "--currency", "EUR", "--throughput", "0.25"]
+    assert cli.main(["cost", *words], "torchrl-gpu") is None
+    said = capsys.readouterr().out.splitlines()
+    assert said == [  # 500 updates at a quarter a second are 2,000 s
+        "packing.yaml: 500 updates at 0.25 updates/s: 33.3 minutes",
+        "at 3 EUR an hour: 1.67 EUR",
+        "rate: given by --throughput",
+    ]
+    assert cli.main(["cost", *words, "--trainer.max_steps", "1000000"], "torchrl-gpu") is None
+    assert "1,000,000 updates at 0.25 updates/s: 1111.1 hours" in capsys.readouterr().out
+
+
+def test_a_trial_here(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*SMALL, "--price", "0.44", "--seconds", "0.01", "--json"]
+    assert cli.main(["cost", *words], "torchrl-gpu") is None
+    found = json.loads(capsys.readouterr().out)
+    assert found["updates"] == 50
+    updates, _ = re.match(r"measured just now, (\d+) updates in ([\d.]+) s on ", found["source"]).groups()  # type: ignore[union-attr]
+    assert 0 < int(updates) < 50  # the trial is shorter than the run
+    assert found["updates_per_s"] > 0
+    assert found["cost"] == pytest.approx(0.44 * 50 / found["updates_per_s"] / 3600)
+    assert list(tmp_path.iterdir()) == []  # a trial leaves nothing
+
+
+def test_a_recorded_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(tmp_path / "run" / "tensorboard" / "version_0"))
+    for step, rate in enumerate([1.0, 5.0, 2.0, float("nan")]):
+        writer.add_scalar("throughput/updates_per_s", rate, step)
+    writer.close()
+    assert cli.main(["cost", "--config", "packing.yaml", "--run", str(tmp_path / "run")], "torchrl-gpu") is None
+    said = capsys.readouterr().out
+    assert "500 updates at 2 updates/s: 4.2 minutes" in said
+    assert "rate: the median of 3 readings" in said

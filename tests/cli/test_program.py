@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from tests.cli.test_evaluate import QUICK, SMALL
 from tests.cli.tiny_run import Run
+from tests.test_end_to_end import small
 from torchrl_gpu import cli, configs
+from torchrl_gpu.cli import parser, play
 from torchrl_gpu.cli import program as program_module
+from torchrl_gpu.cli.errors import is_for_user, one_line
+from torchrl_gpu.cli.lightning_cli import build
 
 
 @pytest.mark.parametrize("subcommand", ["validate", "predict"])  # others have tests of their own
@@ -93,3 +100,247 @@ def test_scripts_from_another_folder(program: str, tmp_path: Path) -> None:
     wrong = script("fit", "--config", "no.yaml")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: --config: want a file")
+
+
+@pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"], ["-c", "{}"]])
+def test_configs_are_found_by_name(form: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped" / "run.yaml").touch()
+    monkeypatch.setattr(configs, "_FOLDER", tmp_path / "shipped")
+    monkeypatch.chdir(tmp_path)
+    for name in ("run.yaml", "run"):
+        (found,) = parser.resolve_configs([part.format(name) for part in form])[-1:]
+        assert found.removeprefix("--config=") == str(tmp_path / "shipped" / "run.yaml")
+    (tmp_path / "run.yaml").touch()  # a path comes first
+    (found,) = parser.resolve_configs([part.format("run.yaml") for part in form])[-1:]
+    assert found.removeprefix("--config=") == "run.yaml"
+
+
+@pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"], ["-c", "{}"], ["-c{}"]])
+def test_options_change_a_config_wherever_they_stand(form: list[str], tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).touch()
+    first, second = ([part.format(tmp_path / name) for part in form] for name in ("a.yaml", "b.yaml"))
+    before = ["--trainer.max_steps", "4", "--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=x"]
+    configs_ = [f"--config={tmp_path / name}" for name in ("a.yaml", "b.yaml")]
+    assert parser.resolve_configs([*before, *first, "--data.seed=1", *second]) == [*configs_, *before, "--data.seed=1"]
+
+
+@pytest.mark.parametrize("args", [["--config"], ["--config="], ["--config", "--trainer.max_steps=3"], ["-c"]])
+def test_a_config_without_a_file(args: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"command line: want a file behind (--config|-c); got "):
+        parser.resolve_configs(args)
+
+
+def test_other_programs_than_the_trainer_have_no_shipped_configs() -> None:
+    with pytest.raises(FileNotFoundError, match=r"--config: want an existing file; got 'packing\.yaml'"):
+        parser.resolve_configs(["--config", "packing.yaml"], shipped=False)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("--model.env.num_envs=3", "--model.env=tests.standins.TinyEnv"),
+        ("--trainer.callbacks+=tests.standins.Note", "--trainer.callbacks=[]"),
+        ("--data.sequences=a.json", "--data=tests.standins.TinyData"),
+    ],
+)
+def test_what_would_be_dropped_is_refused(error_of: Run, first: str, second: str) -> None:
+    name = second.partition("=")[0]
+    assert error_of(first, second).startswith(f"command line: want {name} before {first.partition('=')[0]}")
+    parser.check_arguments([second, first])
+    parser.check_arguments([first, "--trainer.callbacks+=tests.standins.Note"])
+
+
+@pytest.mark.parametrize(
+    "args", [["--modle.env=3"], ["--weights_only=false"], ["--ckpt_path=no.ckpt"], ["--ckpt_path", "no.ckpt"]]
+)
+def test_arguments_come_before_lightning(error_of: Run, args: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchrl_gpu.cli.lightning_cli.run", pytest.fail)
+    assert "; got " in error_of(*args)
+
+
+@pytest.mark.parametrize("subcommand", ["fit", "validate", "test", "predict"])
+def test_the_options_that_are_known_without_lightning_are_its_own(config: Path, subcommand: str) -> None:
+    actions = build(subcommand, ["--config", str(config)])._subcommand_parsers[subcommand]._actions
+    known = {each.dest.partition(".")[0] for each in actions if each.option_strings}
+    assert {*parser.OPTIONS} == known | {"help", "return_predictions"}
+
+
+@pytest.mark.parametrize("path", ["best", "last", "hpc", "registry:model", "s3://bucket/x.ckpt", "null"])
+def test_checkpoints_that_are_no_files_pass(path: str) -> None:
+    parser.check_arguments(["--ckpt_path", path, "--trainer.callbacks+=x", "--print_config=skip_null", "-c", "x.yaml"])
+
+
+WRONG = [
+    (["--trainer.max_stepz=3"], r"unrecognized .*: --trainer.max_stepz=3; want for example trainer.max_steps"),
+    (["--modle.env=3"], r"want a known option, such as model; got 'modle.env'"),
+    (["--model.env.num_envz=3"], r"model.env \(.*TinyEnv\): Option 'num_envz' .*; want for example num_envs$"),
+    (["--model.widht=3"], r"model \(.*TinyModule\): Option 'widht' .*; want for example width$"),
+    (["--model.env.num_envs=many"], r"model.env.num_envs \(.*TinyEnv\): Expected a int. Got value: many$"),
+    (["--trainer.max_steps=many"], r"^trainer.max_steps: Expected a int. Got value: many$"),
+    (["--seed_everything=x"], r"^seed_everything: Expected a bool or Expected a int; Given value: x$"),
+    (["--trainer.max_steps=[3"], r"^trainer.max_steps: Expected a int. Got value: \[3$"),
+    (["--model.env.num_envs=0"], r"^TinyEnv: num_envs must be at least 1; got 0$"),
+    (["--model=no.Module"], r"model \(no.Module\): No module named 'no'$"),
+    (["--trainer.callbacks+=tests.standins.Noote"], r"has no attribute 'Noote'"),
+    (["--trainer.val_check_interval=0"], r"^Trainer: val_check_interval must be above 0; got 0$"),
+    (["--trainer.limit_train_batches=0"], r"^Trainer: limit_train_batches must be above 0; got 0(\.0)?$"),
+    (["--trainer.check_val_every_n_epoch=0"], r"^Trainer: check_val_every_n_epoch must be at least 1; got 0$"),
+    (["--trainer.log_every_n_steps=-1"], r"^Trainer: log_every_n_steps must be at least 0; got -1$"),
+    (["--trainer.num_sanity_val_steps=-5"], r"^Trainer: num_sanity_val_steps must be at least -1; got -5$"),
+    (
+        ["--trainer.callbacks+=EpisodeMcap", "--trainer.callbacks.choose=none"],
+        r"^EpisodeMcap: choose must be one of .*; got 'none'$",
+    ),
+    (["--trainer.callbacks+=GpuStats", "--trainer.callbacks.every_s=.nan"], r"^GpuStats: every_s must be .*; got nan$"),
+    (["--trainer.callbacks+=Noote"], r"dot import path string: Noote"),
+    (
+        ["--trainer.callbacks+=torchrl_gpu.callbacks.FrameStrea"],
+        r"callbacks.FrameStrea\): module 'torchrl_gpu.callbacks' has no attribute 'FrameStrea'; .* FrameStream$",
+    ),
+    (["--trainer.callbacks+=FrameStrea"], r"dot import path string: FrameStrea .*; want for example FrameStream$"),
+    (["--model.env=tests.cli.broken.Env"], r"name 'nothing' is not defined.* \(.*broken.py, line 5\)$"),
+    (
+        ["--model.env=tests.standins.UntypedEnv", "--model.env.inner=tests.standins.TinyEnv"],
+        r"UntypedEnv: want a type behind `inner` in its constructor, .*; got none, and tests.standins.TinyEnv$",
+    ),
+    (["--trainer.accelerator=cuda"], r"accelerator"),
+    (["--ckpt_path=no.ckpt"], r"checkpoint no.ckpt: want an existing file; got none there"),
+    (["--config=no.yaml"], r"--config: want a file, or a shipped config \(.*\); got 'no.yaml'"),
+]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asking for CUDA is right here")
+@pytest.mark.parametrize(("args", "message"), WRONG, ids=[args[0] for args, _ in WRONG])
+def test_wrong_arguments(error_of: Run, args: list[str], message: str) -> None:
+    assert re.search(message, error_of(*args))
+
+
+def test_yaml_that_is_none(error_of: Run, config: Path) -> None:
+    config.write_text("trainer: [", encoding="utf-8")
+    assert error_of().startswith("--config: want YAML; got")
+
+
+def test_a_key_of_a_config_that_is_unknown(error_of: Run, config: Path) -> None:
+    config.write_text(config.read_text(encoding="utf-8").replace("max_steps", "max_stepz"), encoding="utf-8")
+    assert "want for example trainer.max_steps" in error_of()
+
+
+def test_a_mismatch_that_only_loading_finds_is_one_line() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.nn.Linear(1, 2).load_state_dict({"weight": torch.ones(3, 1)})
+    assert is_for_user(caught.value)
+    said = one_line(caught.value)
+    assert "\n" not in said
+    assert re.search("want the weights of this model; got .* Linear: Missing .*bias.* size mismatch for weight", said)
+
+
+REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; what follows, and a part of the line
+    "bench": [
+        ("packing --num_envs 0", "--num_envs must be at least 1; got 0"),
+        ("packing --seconds nan", "--seconds must be a finite number above 0; got nan"),
+        ("packing --device abacus", "get_device"),
+        ("packing --settings bpp9", "bpp9"),
+        ("unpacking", "environment must be one of packing; got 'unpacking'"),
+        ("", "want environment; got none"),
+    ],
+    "cost --config packing.yaml": [
+        ("--price -1", "--price must be a finite number above 0; got -1"),
+        ("--throughput nan", "--throughput must be a finite number above 0; got nan"),
+        ("--throughput 1 --run .", "want --throughput or --run; got both"),
+        ("--run nowhere", "--run must be the folder of a run; got nowhere"),
+        ("--run .", "--run must be a folder with TensorBoard logs"),
+        ("--pric 1", "want a known option, such as price"),
+        ("--throughput 1 --trainer.max_steps -1", "want a config with trainer.max_steps, or --updates; got -1"),
+    ],
+    "encode": [
+        ("nobody.mp4", "torchrl-gpu encode: nobody.mp4: want a video or a folder; there is none"),
+        ("", "torchrl-gpu encode: want VIDEO; got none"),
+        ("{tmp} --output {tmp}", "torchrl-gpu encode: --output must be a folder that is not there yet"),
+        ("{tmp}", "want a folder with meta/info.json, or with MP4 files; got neither"),
+        ("{tmp} --size 0 4", "demonstrations: size must be"),
+    ],
+    "evaluate": [
+        ("boats", "--config: want a file, or a shipped config ("),
+        (
+            "--config packing_dqn.yaml --model.env.items.pool=16 --model.agent.network.channels=4 --visible 2",
+            "evaluate: --visible is for irregular packing; got it for a PackingSuite",
+        ),
+    ],
+    " ".join(["evaluate packing_irregular", *QUICK, *SMALL]): [
+        ("--methods foo", "--methods must be one of random, dbl, "),
+        ("--sets hardest", "--sets must be one of easy, hard; got 'hardest'"),
+        ("--case=3", "want a known option, such as cases; got 'case'"),
+        ("--cases=0", "--cases must be at least 1; got 0"),
+        ("--visible 5 -1", "--visible must be at least 0; got -1"),
+        ("--meshes nowhere", "--meshes must be a folder of mesh files; got nowhere"),
+        ("--ckpt_path no.ckpt", "checkpoint no.ckpt: want an existing file; got none there"),
+        ("--config no.yaml", "no.yaml"),
+        ("--model.env.visible=3", "Option 'visible' is not accepted"),
+    ],
+    "evaluate bpp10 --device=cpu": [
+        ("--protocol=cut3", "discrete125, free125; got 'cut3'"),
+        ("", "want --protocol; got none"),
+        ("--protocol=rs --policy nobody", "--policy must be baselines, random, first-fit, bph"),
+        ("--protocol=rs --policy orders", "rs or the path of a checkpoint; got 'orders'"),
+        ("--protocol=rs --cases=0", "--cases must be at least 1; got 0"),
+        ("--protocol=rs --policy rs --depth=5", "--depth wants --knows stream; got none"),
+        ("--protocol=rs --policy rs --knows boxes --beam=5", "--beam wants --knows stream; got boxes"),
+        (
+            "--protocol=rs --policy rs --knows stream --candidates=5",
+            "--candidates wants --knows distribution or boxes; got stream",
+        ),
+        ("--protocol=rs --policy rs --knows stream --visible=2", "--knows want --visible=1; got 2"),
+        ("--protocol=rs --policy dbl --knows stream", "--knows want a policy of afterstate values; got none"),
+        ("--protocol=rs --policy rs --knows stream --beam=0", "--beam must be at least 1; got 0"),
+        ("--protocol=rs --policy rs --knows all", "boxes, stream; got 'all'"),
+        ("--protocol=rs --first=-1", "--first must be at least 0; got -1"),
+        ("--protocol=rs --sequences none.pt", "none.pt: want a file of box sequences; there is none"),
+    ],
+    " ".join(["play", *small("packing_dqn.yaml")]): [
+        ("--host 0.0.0.0", "want a token to listen beyond this machine; got none for host '0.0.0.0'"),
+        ("--host 0.0.0.0 --token 1234", "want token of at least 16 characters to listen beyond"),
+        ("--speed 0", "torchrl-gpu play: --speed must be a finite number above 0; got 0"),
+        ("--num_envs 0", "torchrl-gpu play: --num_envs must be at least 1; got 0"),
+        ("--streams env3", "streams: want environments below 1; got 'env3'"),
+        ("--ckpt_path no.ckpt", "checkpoint no.ckpt: want an existing file; got none there"),
+        ("--portt 3", "want a known option, such as port; got 'portt'"),
+        ("--config no.yaml", "--config: want a file, or a shipped config"),
+    ],
+    "record": [
+        ("--config packing_dqn.yaml", "want --output; got none"),
+        ("--config packing_dqn.yaml --output {tmp}", "--output must be a folder that is not there yet"),
+        ("--config packing_dqn.yaml --output x --episodes 0", "--episodes must be at least 1; got 0"),
+        ("--config nobody.yaml --output x", "--config: want a file"),
+        ("--config packing_dqn.yaml --output x --ckpt_path nobody.ckpt", "want an existing file; got none"),
+    ],
+    "record --config packing_dqn.yaml --output x": [  # options without an effect
+        ("--choose worst", "want --choose with --format mcap; got --format memmap"),
+        ("--most 3", "want --most with --format mcap; got --format memmap"),
+        ("--most 10 --format lerobot", "want --most with --format mcap; got --format lerobot"),
+        ("--by return", "want --by with --format mcap; got --format memmap"),
+        ("--below 0.5 --format lerobot", "want --below with --format mcap; got --format lerobot"),
+        ("--size 240 320", "want --size with --format lerobot or mcap; got --format memmap"),
+        ("--fps 10", "want --fps with --format lerobot or mcap; got --format memmap"),
+        ("--most 3 --format mcap", "want --most with --choose worst or best or failures; got --choose all"),
+        (
+            "--by return --format mcap --choose all",
+            "want --by with --choose worst or best or failures; got --choose all",
+        ),
+        ("--below 1 --format mcap --choose worst", "want --below with --choose failures; got --choose worst"),
+    ],
+}
+CASES = [(f"{begin} {more}", message) for begin, rows in REFUSED.items() for more, message in rows]
+
+
+@pytest.mark.parametrize(("line", "message"), CASES, ids=[f"{line[:20]} … {line[-40:]}" for line, _ in CASES])
+def test_wrong_options_are_one_line(
+    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TORCHRL_GPU_TOKEN", raising=False)
+    monkeypatch.setattr(play, "_load", pytest.fail)  # all that `play` refuses is found before
+    assert cli.main(line.format(tmp=tmp_path).split(), "torchrl-gpu") == 2
+    (said,) = [each for each in capfd.readouterr().err.splitlines() if each.startswith("error: ")]
+    assert message in said

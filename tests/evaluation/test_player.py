@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from tests.training.tiny import dqn, module, packing_env
-from tests.training.tiny_navigation import marine_env, navigation
-from tests.training.tiny_packer import short_env, tiny_networks
+from tests.training.tiny_navigation import marine_env, navigation, short_env, tiny_networks
 from torchrl_gpu.envs.viewable import viewable
 from torchrl_gpu.evaluation.packing.episodes import evaluate
 from torchrl_gpu.evaluation.player import Decisions, Player, decisions_of, has_values

@@ -36,7 +36,7 @@ AGENTS: list[Mutant] = [
         "cvar_level_when_acting",
         "taus = self.risk(tensordict) * self.even",
         "taus = torch.ones_like(self.risk(tensordict)) * self.even",
-        "policies/agents/test_risk.py",
+        "policies/agents/test_dqn.py",
     ),
     mutant(
         "density_of_squashed_actions",
@@ -52,14 +52,14 @@ LEARNERS: list[Mutant] = [
         "the_price_is_no_business_of_the_actor",
         "self.log_alpha.exp().detach() * log_prob - value",
         "self.log_alpha.exp() * log_prob - value",
-        "policies/agents/test_sac.py",
+        "policies/agents/test_dqn.py",
     ),
     mutant(
         "entropy_is_worth_something_later",
         "soft = value - self.log_alpha.exp()",
         "soft = value + self.log_alpha.exp()",
         "policies/agents/test_torchrl.py",
-        "policies/agents/test_sac.py",
+        "policies/agents/test_dqn.py",
         k="sac or price",
     ),
     mutant(
@@ -100,7 +100,7 @@ LEARNERS: list[Mutant] = [
         "target_noise_is_drawn_too",
         "for network in (self.online, self.target):",
         "for network in (self.online,):",
-        "policies/agents/test_rainbow.py",
+        "policies/agents/test_dqn.py",
         k="noise",
     ),
     mutant(

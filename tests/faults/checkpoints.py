@@ -97,12 +97,12 @@ FAULTS: list[Mutant] = [
         _DIVERGED,
         k="gradients",
     ),
-    mutant("a_logger_that_recovers", "self._in_a_row[key] = 0", "pass", "callbacks/test_logger_guard.py", k="anew"),
+    mutant("a_logger_that_recovers", "self._in_a_row[key] = 0", "pass", "callbacks/test_full_disk.py", k="anew"),
     mutant(
         "a_dead_logger_is_left_alone",
         "if self._in_a_row[key] >= _IN_A_ROW:",
         "if self._in_a_row[key] > _IN_A_ROW:",
-        "callbacks/test_logger_guard.py",
+        "callbacks/test_full_disk.py",
     ),
     mutant(
         "the_first_start_is_none_again",

@@ -17,7 +17,7 @@ STREAMING: list[Mutant] = [
         "old, self._waiting = (None, frame) if self._waiting is None else (frame, self._waiting)\n",
         "streaming/broadcast/test_mailboxes.py",
     ),
-    mutant("two_pictures_under_way", "_MOST = 2\n", "_MOST = 3\n", "streaming/web/test_ack_window.py"),
+    mutant("two_pictures_under_way", "_MOST = 2\n", "_MOST = 3\n", "streaming/web/test_sockets.py"),
     mutant(
         "joiners_wait_for_a_key_picture",
         "elif self.needs_key or len(self._held) == self._limit:",
@@ -57,7 +57,7 @@ VIEWERS: list[Mutant] = [
     mutant("the_fastest_viewer_sets_the_rate", "self.schedule.interval = min(", "self.schedule.interval = max(", _SEEN),
 ]
 
-_VIEW = "streaming/broadcast/test_policy_view.py"
+_VIEW = "streaming/broadcast/test_frames.py"
 _SHOWN = "streaming/test_server.py"
 PAGE: list[Mutant] = [
     mutant("ages_in_milliseconds", "else 1e3 * self.message_age_s", "else self.message_age_s", _VIEW),
@@ -123,7 +123,7 @@ SERVING: list[Mutant] = [
         "actions_stay_within_bounds",
         "np.clip(found, space.low, space.high)",
         "np.clip(found, space.low, None)",
-        "test_policy_messages.py",
+        "system/test_archives.py",
     ),
     mutant(
         "what_comes_late_is_not_sent",

@@ -45,14 +45,14 @@ TRAINING: list[Mutant] = [
         "beta_goes_to_one",
         "self._first_beta + (1 - self._first_beta) * share",
         "self._first_beta + (1 - self._first_beta) * share / 2",
-        "training/test_packing_agents.py",
+        "training/test_agents.py",
         k="exponent",
     ),
     mutant(
         "inactive_robots_are_left_out",
         '~transitions["active"]',
         '~transitions["active"] & False',
-        "training/test_navigation.py",
+        "training/test_agents.py",
         k="take_part",
     ),
     mutant(
@@ -259,6 +259,6 @@ RUNS: list[Mutant] = [
         "what_an_update_had_made",
         "needed, room = made + more,",
         "needed, room = more,",
-        "training/test_out_of_memory.py",
+        "training/test_off_policy.py",
     ),
 ]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.pretend_cuda import waits
-from tests.training import test_on_policy, test_packing_agents, tiny, tiny_navigation
+from tests.training import test_agents, test_on_policy, tiny, tiny_navigation
 from tests.training.tiny_navigation import AGENTS, DISCRETE
 from tests.training.updates import test_graphed_learning
 from torchrl_gpu.envs.base import BatchedEnv
@@ -20,7 +20,7 @@ from torchrl_gpu.policies import PPO, Agent, AgentSpace, EpsilonGreedy, Periodic
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.updates.graphed import GraphedLearning, GraphedUpdate
 
-PACKERS = {f"{name} on bins": make for name, make in test_packing_agents.AGENTS.items()}
+PACKERS = {f"{name} on bins": make for name, make in test_agents.PACKERS.items()}
 PACKING = dict.fromkeys(PACKERS, partial(tiny.packing_env, 4, backend="eager"))
 ROBOTS = {name: partial(tiny_navigation.marine_env, "v2" if name in DISCRETE else "v3", max_steps=5) for name in AGENTS}
 ENVS: dict[str, Any] = {

@@ -15,14 +15,13 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from tests.pretend_cuda import waits
-from tests.training import tiny, tiny_packer
+from tests.training import tiny, tiny_navigation
 from tests.training.resuming import last, part_of
 from tests.training.test_on_policy import module as on_policy
 from tests.training.tiny import Run
 from tests.training.tiny_navigation import AGENTS, DISCRETE, navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream, GpuStats, Throughput
-from torchrl_gpu.callbacks.progress import RunProgress
-from torchrl_gpu.callbacks.summary import NetworkSummary
+from torchrl_gpu.callbacks.progress import NetworkSummary, RunProgress
 from torchrl_gpu.training.run import ReplayRun
 
 GPU: dict[str, Any] = {"accelerator": "gpu", "devices": 1}
@@ -33,8 +32,8 @@ MODULES: dict[str, Callable[[], ReplayRun]] = {
     "packing": tiny.module,
     "packing, prioritized": partial(tiny.module, prioritized=True),
     "packing, staged": partial(tiny.module, storage="host"),
-    "irregular": tiny_packer.module,
-    "irregular, bootstrapped": partial(tiny_packer.module, n_steps=2, worker_updates=2),
+    "irregular": tiny_navigation.hierarchical,
+    "irregular, bootstrapped": partial(tiny_navigation.hierarchical, n_steps=2, worker_updates=2),
     **{name: partial(navigation, name, prioritized=name in DISCRETE) for name in AGENTS},
 }
 

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningDataModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from tensordict import TensorDict, TensorDictBase
 
-from tests.training import tiny, tiny_packer
+from tests.training import tiny, tiny_navigation
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.demonstrations import memmap
 from torchrl_gpu.envs import DishwashingEnv, PackingEnv
@@ -70,7 +70,7 @@ def make(name: str, folder: Path, times: int = 1, **changes: Any) -> tuple[EnvRu
         settings: dict[str, Any] = {"rollout_steps": 4, "epochs": 1, "minibatches": 1, "optimizer": Sgd} | changes
         return OnPolicy(tiny.packing_env(8), partial(PPO, **nets), **settings), data
     if name == "packer":
-        return tiny_packer.module(**ONE_UPDATE | {"worker_updates": 2, "manager_period": 1} | changes), data
+        return tiny_navigation.hierarchical(**ONE_UPDATE | {"worker_updates": 2, "manager_period": 1} | changes), data
     if name == "afterstates":
         box = {"items": RandomBoxes(1, 3), "bin_size": (4.0, 4.0, 4.0), "resolution": 4, "seed": 3, "device": "cpu"}
         tables = partial(PatchTables, patches=["2x2", "1x3", "2x3:1"])

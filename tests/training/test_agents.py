@@ -1,4 +1,4 @@
-"""Every agent that learns from replay: it trains, is evaluated, waits for no device, and resumes to the last bit."""
+"""Every agent that learns from replay: it trains, is evaluated, waits for no device, resumes, chooses what is legal."""
 
 from __future__ import annotations
 
@@ -10,16 +10,219 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from tests.no_host_reads import NoHostReads
 from tests.training import tiny, tiny_navigation
 from tests.training.resuming import differences, everything, last
-from tests.training.test_packing_agents import AGENTS as PACKERS
-from tests.training.test_packing_agents import module as packer
+from tests.training.tiny import dqn, fit
+from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.policies import PeriodicTargets
+from torchrl_gpu.policies import (
+    IQN,
+    AgentSpace,
+    EpsilonGreedy,
+    PeriodicTargets,
+    PlacementAtoms,
+    PlacementQuantiles,
+    Rainbow,
+    SoftTargets,
+)
 from torchrl_gpu.training import OffPolicy
+from torchrl_gpu.training.collect.rollout import EpisodeMeter
+
+TARGETS = {"targets": SoftTargets(0.1)}
+
+
+def rainbow(space: AgentSpace, **changes: Any) -> Rainbow:
+    network, exploration = partial(PlacementAtoms, num_atoms=7, channels=4, blocks=1), EpsilonGreedy(0.5, 0.0, 400)
+    arguments = {"v_min": 0.0, "v_max": 1.0, "exploration": exploration}
+    return Rainbow(space, network=network, **{**arguments, **TARGETS, **changes})
+
+
+def iqn(space: AgentSpace, **changes: Any) -> IQN:
+    network = partial(PlacementQuantiles, channels=4, blocks=1)
+    arguments = {"num_taus": 4, "acting_taus": 4, "exploration": EpsilonGreedy(frames=400)}
+    return IQN(space, network=network, **{**arguments, **TARGETS, **changes})
+
+
+PACKERS = {"DQN": dqn, "Rainbow": rainbow, "IQN": iqn}
+each_packer = pytest.mark.parametrize("name", PACKERS)
+
+
+def packer(name: str, **changes: Any) -> OffPolicy:
+    return tiny.module(make=PACKERS[name], **changes)
+
+
+@each_packer
+def test_its_policy_chooses_what_is_legal(tmp_path: Path, name: str) -> None:
+    made = fit(packer(name), tmp_path, 2)
+    env = made.env.like(6, seed=8)
+    steps = env.rollout(12, made.policy_for(env), break_when_any_done=False)
+    going_on = steps["action_mask"].flatten(2).any(-1)
+    legal = steps["action_mask"].flatten(2).gather(2, steps["action"].unsqueeze(-1)).squeeze(-1)
+    assert going_on.all()
+    assert legal.all()
+
+
+def spied(made: OffPolicy) -> list[tuple[float, TensorDictBase]]:
+    seen, losses = [], made.agent.losses
+
+    def watched(batch: TensorDictBase) -> dict[str, Tensor]:
+        out = losses(batch)
+        seen.append((made.replay.sampler.beta, batch.clone()))
+        return out
+
+    made.agent.losses = watched  # type: ignore[method-assign]
+    return seen
+
+
+# From 0.4 to 1 in 4 updates: 0.6 · 1/4 more with each, and then it stays; as it does where nothing is given.
+@pytest.mark.parametrize(("beta_updates", "exponents"), [(4, [0.4, 0.55, 0.7, 0.85, 1.0, 1.0]), (None, [0.4] * 6)])
+def test_the_exponent_goes_to_one_by_hand(tmp_path: Path, beta_updates: int | None, exponents: list[float]) -> None:
+    made = packer("DQN", prioritized=True, beta=0.4, beta_updates=beta_updates)
+    seen = spied(made)
+    fit(made, tmp_path, 6)
+    assert [beta for beta, _ in seen] == pytest.approx(exponents)
+
+
+@each_packer
+def test_weights_and_priorities_are_those_of_the_definition(tmp_path: Path, name: str) -> None:
+    made = packer(name, prioritized=True, alpha=0.5, beta_updates=4, updates_per_step=4)
+    seen, chances = spied(made), []
+    sample = made.on_train_start
+
+    def started() -> None:
+        sample()
+        replay = made.replay
+        draw = replay.sampler.sample
+
+        def drawn(storage: Any, number: int) -> Any:
+            priority = replay.sampler.priority
+            chances.append((len(replay), priority / priority.sum()))
+            return draw(storage, number)
+
+        replay.sampler.sample = drawn  # type: ignore[method-assign]
+
+    made.on_train_start = started  # type: ignore[method-assign]
+    fit(made, tmp_path, 8)
+    assert len(seen) == len(chances) == 8
+    for (beta, batch), (size, chance) in zip(seen, chances, strict=True):
+        weight = (size * chance[batch["index"]]) ** -beta
+        assert batch["priority_weight"].tolist() == pytest.approx((weight / weight.max()).tolist(), rel=1e-5)
+    _, batch = seen[-1]  # nothing was written after the last update
+    wanted = (batch["td_error"].flatten().double() + 1e-3) ** 0.5
+    for place in set(batch["index"].tolist()):  # drawn twice with other τ, it has two errors, of which either will do
+        own = wanted[batch["index"] == place]
+        assert (own - made.replay.sampler.priority[place]).abs().min() < 1e-6
+
+
+@each_packer
+def test_weights_of_priorities_count_in_the_loss(tmp_path: Path, name: str) -> None:
+    def weights_after(exponent: float) -> dict[str, Tensor]:
+        return fit(packer(name, prioritized=True, beta=exponent), tmp_path, 4).agent.state_dict()
+
+    assert differences(weights_after(0.0), weights_after(1.0)) != []
+
+
+def navigated(module: OffPolicy, folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> OffPolicy:
+    return tiny.fit(module, folder, max_steps, *callbacks, data_module=worlds(), **changes)  # type: ignore[arg-type]
+
+
+def test_the_curriculum_follows_the_frames(tmp_path: Path) -> None:
+    module, seen = navigation(), []
+    play = module.rollout_steps * module.env.num_envs  # 8 frames at a time
+    rows: list[tuple[int, int]] = []
+
+    class Look(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+            rows.append((pl_module.frames, int(pl_module.env.state.next_level[0])))
+            seen.append(int(pl_module.env.state.level.max()))
+
+    navigated(module, tmp_path, 40, Look())
+    assert rows[0] == (48 + play, 0)
+    for frames, row in rows:
+        assert row == (frames - play >= 120)  # set before the frames were played
+    assert seen[0] == 0
+    assert seen[-1] == 1  # and worlds of the new row have begun
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_only_robots_that_take_part_are_learnt_from(tmp_path: Path, prioritized: bool) -> None:
+    module, batches = navigation(prioritized=prioritized), []
+    losses = module.agent.losses
+
+    def spied(batch: Any) -> Any:
+        batches.append(batch.clone())
+        return losses(batch)
+
+    module.agent.losses = spied  # type: ignore[method-assign, assignment]
+    navigated(module, tmp_path, 20)
+    stored = module.replay.storage[: len(module.replay)]
+    assert 0 < stored["active"].sum() < len(stored)  # some take no part: one robot of two in the first row
+    assert len(batches) == 20
+    for batch in batches:
+        assert batch["active"].all()
+        assert batch["action_mask"].all()
+
+
+def test_frames_count_worlds_not_robots(tmp_path: Path) -> None:
+    module = navigated(navigation(agent={"n_steps": 1}), tmp_path, 4)
+    assert module.frames == 48 + 2 * 8
+    assert len(module.replay) == 2 * module.frames  # two robots each
+    assert module.num_trajectories == 8
+
+
+def test_a_flat_world_of_one_robot(tmp_path: Path) -> None:
+    single = {"curriculum": None, "robots": 1, "cores": 1, "obstacles": 1, "min_distance": 5.0, "flat": True}
+    module = navigated(navigation(env=single), tmp_path)
+    assert module.group == ()
+    assert module.trainer.callback_metrics["train/loss"].isfinite()
+
+
+def test_success_and_collisions_are_counted_by_world() -> None:
+    env = navigation().env
+    steps = torch.stack([env.rand_step(env.reset()) for _ in range(1)], 1)
+    after = steps["next"]
+    after["done"][:, 0, 0] = torch.tensor([True, True, True, False])
+    after["success"][:, 0, 0] = torch.tensor([True, False, False, True])
+    after["robots", "collided"][:, 0, :, 0] = torch.tensor([[False, False], [True, False], [False, True], [True, True]])
+    meter = EpisodeMeter(env.device, env.outcome_names)
+    meter.count({"done": after["done"], **env.episode_outcomes(after)})
+    recent = {name: value.item() for name, value in meter.recent.items()}
+    assert meter.finished.item() == 3
+    assert recent == {"success": pytest.approx(1 / 3), "collided": pytest.approx(2 / 3)}
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_test_prints_the_table(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = navigation(name)
+    runner = tiny.trainer(tmp_path)
+    runner.test(module, datamodule=worlds(), verbose=False)
+    printed = capsys.readouterr().out
+    assert f"{name} (untrained)" in printed
+    assert ("adaptive IQN" in printed) is (name == "IQN")
+    assert (tmp_path / "evaluation.json").exists()
+
+
+def test_learning_rates_by_loss(tmp_path: Path) -> None:
+    module = navigated(navigation("ACIQN", learning_rates={"actor": 0.25}), tmp_path, 1)
+    optimizer: Any = module.optimizers()
+    rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
+    assert rates == {"critic": pytest.approx(1e-3), "actor": pytest.approx(2.5e-4)}
+
+
+@pytest.mark.parametrize("wrong", [{"actors": 0.5}, {"actor": 0.0}])
+def test_learning_rates_that_cannot_be(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"OffPolicy: learning_rates wants factors above 0 for critic, actor; got"):
+        navigation("DDPG", learning_rates=wrong)
+
+
+def test_an_agent_for_other_actions_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"want a discrete action; that of MarineNavEnv is continuous"):
+        OffPolicy(marine_env("v3"), AGENTS["IQN"])
+
 
 CASES: dict[str, Callable[..., OffPolicy]] = {f"{name} packs": partial(packer, name) for name in PACKERS}
 CASES |= {name: partial(tiny_navigation.navigation, name) for name in tiny_navigation.AGENTS}

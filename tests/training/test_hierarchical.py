@@ -17,7 +17,8 @@ from tests.policies.packing.packer_scenes import boxes_env, random_states, solid
 from tests.tolerances import assert_near
 from tests.training.resuming import check_checkpoint, differences, everything, last
 from tests.training.tiny import fit
-from tests.training.tiny_packer import module, short_env, tiny_networks
+from tests.training.tiny_navigation import hierarchical as module
+from tests.training.tiny_navigation import short_env, tiny_networks
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import HierarchicalPacker

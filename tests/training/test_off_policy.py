@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.plugins import MixedPrecision
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.envs import SerialEnv
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from tests.training import tiny
 from tests.training.resuming import as_if_saved_on_cuda, check_checkpoint, differences, everything, last
 from tests.training.tiny import data, dqn, fit, module, packing_env, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.checkpoints.files import parts_of
-from torchrl_gpu.policies import PlacementScores, SoftTargets
-from torchrl_gpu.training import OffPolicy
+from torchrl_gpu.cli.errors import is_for_user, one_line
+from torchrl_gpu.envs import DishwashingEnv
+from torchrl_gpu.envs.dishes.economics import slice_reward
+from torchrl_gpu.policies import (
+    IQN,
+    SAC,
+    AgentSpace,
+    BCPolicy,
+    ClonedChoice,
+    EpsilonGreedy,
+    PlacementQuantiles,
+    PlacementScores,
+    SoftTargets,
+    VectorCritic,
+    VectorGaussian,
+)
+from torchrl_gpu.training import DeviceReplay, Episodes, OffPolicy, off_policy
+from torchrl_gpu.training.off_policy import Memory, OutOfMemoryAdvice, advice, advised, take_network
 
 # -- how long it runs --
 
@@ -243,3 +263,224 @@ def test_environments_of_other_processes_follow_those_of_the_first() -> None:
         made.make_env(torch.device("cpu"), rank)
         numbers.append(made.env.first_env)
     assert numbers == [64, 72, 80, 80]
+
+
+def test_sac_comes_to_the_best_policy(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    env = DishwashingEnv(128, stationary=True, device="cpu", seed=0)
+    sac = partial(SAC, actor=VectorGaussian, critic=VectorCritic, alpha=0.05, target_entropy=-3.0, gamma=0.5)
+    made = OffPolicy(
+        env,
+        partial(sac, exploration=EpsilonGreedy(start=1.0, end=0.2, frames=50_000)),
+        partial(torch.optim.Adam, lr=3e-3),
+        replay=partial(DeviceReplay, capacity=100_000),
+        batch_size=256,
+        rollout_steps=16,
+        updates_per_step=16,
+        warmup_frames=20_000,
+    )
+    seen = env.reset().select("observation")
+
+    def earned() -> float:
+        with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
+            action = made.policy_for(env).eval()(seen.clone())["action"].double().numpy()
+        return float(slice_reward(env.economics, *action.T).mean())
+
+    with torch.no_grad():  # far off: nearly as fast, and as careless, as can be
+        made.agent.policy.network.net[-1].bias[:2] = torch.tensor([1.5, -1.5])
+    assert earned() < 0.7 * env.optimum.reward
+    trainer(tmp_path, 640).fit(made, Episodes(steps_per_epoch=30, num_val_episodes=2, pictures=False))
+    assert earned() > 0.96 * env.optimum.reward
+
+
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+
+
+def trained(folder: Path, precision: str, steps: int, ckpt_path: Path | None = None) -> dict[str, Any]:
+    """All that a run of so many updates consists of; float16 with its scaler, which Lightning has on GPUs alone."""
+    changes: dict[str, Any] = {"precision": precision}
+    if precision == "16-mixed":
+        changes = {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**9))]}
+    fit(module(), folder, steps, EpisodeCheckpoint(), ckpt_path=ckpt_path, **changes)
+    return everything(last(folder))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    return {precision: trained(tmp_path_factory.mktemp("whole"), precision, 8) for precision in PRECISIONS}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_resumed_run_has_the_same_bits(tmp_path: Path, precision: str, whole: dict[str, dict[str, Any]]) -> None:
+    trained(tmp_path, precision, 4)
+    assert differences(whole[precision], trained(tmp_path, precision, 8, last(tmp_path))) == []
+
+
+def test_each_precision_computes_otherwise(whole: dict[str, dict[str, Any]]) -> None:
+    for one, other in combinations(PRECISIONS, 2):
+        assert differences(whole[one]["state_dict"], whole[other]["state_dict"]) != []
+
+
+def test_weights_and_heights_are_in_float32(whole: dict[str, dict[str, Any]]) -> None:
+    for run in whole.values():
+        assert all(value.dtype == torch.float32 for value in run["state_dict"].values() if value.is_floating_point())
+        heights = run["replay"]["transitions"]["box_heightmap"]  # the environment is stepped under autocast too
+        assert heights.dtype == torch.float32
+        assert torch.equal(heights, heights.round())
+
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+GIB = 2**30
+SAID = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 10.00 GiB"
+
+
+def test_what_is_advised_would_have_fitted() -> None:
+    # 4 GiB stay, 3 of them replay; the update had made 5 and wanted 2 more. There are 9 of 10 to be used.
+    text = advised("OffPolicy", GPU, Memory(10 * GIB, 4 * GIB), 5 * GIB, SAID, 700, (3000, 3 * GIB))
+    assert text == (
+        "OffPolicy: want an update that fits into 10.0 GiB of cuda:0; got one of 700 transitions that takes 7.0 GiB or"
+        " more, beside 4.0 GiB that stay, of which replay has 3.0; at most this can fit: --model.batch_size 500 or"
+        " --model.replay.init_args.capacity 1000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("taken", "replay_gib", "expected"),
+    [
+        (9.5, 0.1, "fewer environments, smaller frames or a smaller network"),
+        (8.0, 0.5, "--model.batch_size 50"),  # without any replay it would still not fit
+    ],
+)
+def test_nothing_is_advised_that_would_not_help(taken: float, replay_gib: float, expected: str) -> None:
+    memory = Memory(10 * GIB, int(taken * GIB))
+    text = advised("X", GPU, memory, 5 * GIB, "out of memory", 250, (1000, int(replay_gib * GIB)))
+    assert text.endswith(f"at most this can fit: {expected}")
+
+
+def test_a_run_that_does_not_fit_says_what_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memories = iter([Memory(10 * GIB, 9 * GIB), Memory(10 * GIB, 4 * GIB)])
+    monkeypatch.setattr(off_policy, "device_memory", lambda device: next(memories))
+    made: Any = module()
+
+    def full(*given: Any) -> None:
+        raise torch.OutOfMemoryError(SAID)
+
+    monkeypatch.setattr(made, "_update", full)
+    with pytest.raises(OutOfMemoryAdvice, match=r"got one of 16 transitions that takes 7.0 GiB or more") as caught:
+        trainer(tmp_path).fit(made, data())
+    assert is_for_user(caught.value)
+    assert one_line(caught.value).endswith("--model.batch_size 11")  # replay is too small for less of it to help
+
+
+def test_elsewhere_torch_says_it_itself() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="Tried"), advice("X", CPU, 4, DeviceReplay(1, CPU)):
+        raise torch.OutOfMemoryError(SAID)
+
+
+LAYERS = 14  # tensors of a network with one block
+
+
+def cloned(path: Path, **changes: Any) -> nn.Module:
+    torch.manual_seed(11)
+    space = AgentSpace.of(tiny.packing_env())
+    network = PlacementScores(space, **{"channels": 4, "blocks": 1, **changes})
+    nn.init.normal_(network.advantage.weight)
+    learner = nn.ModuleDict({"learner": ClonedChoice(space, network)})
+    torch.save({"state_dict": learner.state_dict(), "global_step": 5}, path)
+    return network
+
+
+def test_a_q_learner_begins_with_all_of_it(tmp_path: Path) -> None:
+    network, agent = cloned(tmp_path / "bc.ckpt"), tiny.dqn(tiny.packing_env())
+    assert len(take_network(agent.policy, str(tmp_path / "bc.ckpt"))) == LAYERS
+    ours = {name.rpartition("module.0.module.")[2]: value for name, value in agent.policy.named_parameters()}
+    assert all(torch.equal(ours[name], value) for name, value in network.named_parameters())
+    agent.reset_targets()
+    assert all(torch.equal(online, target) for online, target in agent._target_pairs())
+
+
+def test_a_learner_with_one_more_layer_begins_with_the_others(tmp_path: Path) -> None:
+    network = cloned(tmp_path / "bc.ckpt")
+    make = partial(PlacementQuantiles, channels=4, blocks=1)
+    agent = IQN(AgentSpace.of(tiny.packing_env()), network=make)
+    taken = take_network(agent.policy, str(tmp_path / "bc.ckpt"))
+    assert len(taken) == LAYERS
+    assert not [name for name in taken if "taus" in name]  # of what returns vary by, cloning knows nothing
+    stem = next(value for name, value in agent.policy.named_parameters() if name.endswith("stem.weight"))
+    assert torch.equal(stem, network.stem.weight)  # type: ignore[arg-type]
+
+
+def test_a_run_of_a_q_learner_gives_its_online_network(tmp_path: Path) -> None:
+    agent = tiny.dqn(tiny.packing_env())
+    with torch.no_grad():
+        for online, target in agent._target_pairs():
+            online.add_(1)
+            target.zero_()
+    torch.save({"state_dict": nn.ModuleDict({"agent": agent}).state_dict()}, tmp_path / "dqn.ckpt")
+    other = tiny.dqn(tiny.packing_env())
+    take_network(other.policy, str(tmp_path / "dqn.ckpt"))
+    pairs = zip(agent.policy.parameters(), other.policy.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_vectors_bring_their_statistics(tmp_path: Path) -> None:
+    policy, other = BCPolicy(3, 2), BCPolicy(3, 2)
+    policy.set_statistics(torch.randn(9, 3), torch.randn(9, 2))
+    torch.save({"model_state_dict": policy.state_dict(), "obs_dim": 3}, tmp_path / "bc.pt")
+    take_network(other, str(tmp_path / "bc.pt"))
+    assert torch.equal(other(torch.ones(1, 3)), policy(torch.ones(1, 3)))
+
+
+def test_another_shape_is_refused_and_nothing_is_taken(tmp_path: Path) -> None:
+    cloned(tmp_path / "wide.ckpt", channels=6)
+    agent = tiny.dqn(tiny.packing_env())
+    before = [value.clone() for value in agent.policy.parameters()]
+    wanted = r"wide.ckpt: want .*stem.weight of shape \(4, 15, 3, 3\); got \(6, 15, 3, 3\)"
+    with pytest.raises(ValueError, match=wanted):
+        take_network(agent.policy, str(tmp_path / "wide.ckpt"))
+    assert all(torch.equal(a, b) for a, b in zip(before, agent.policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"state_dict": {"other.mu": torch.zeros(1)}}, "want layers such as .*; got other.mu"),
+        ({"weights": {}}, "want a checkpoint with a state_dict; got none in it"),
+        ({"state_dict": {"learner.network.stem.bias": torch.full((4,), torch.nan)}}, "want finite weights"),
+        ({"state_dict": {"learner.network.stem.bias": torch.zeros(4, device="meta")}}, "want layers such as"),
+        ({"state_dict": {f"{i}.a": torch.zeros(0) for i in range(10_001)}}, "at most 10,000 tensors; got 10,001"),
+        (nn.Linear(1, 1), "want tensors and plain values only; got a pickle"),
+    ],
+)
+def test_what_is_no_such_network(content: object, says: str, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match=says):
+        take_network(tiny.dqn(tiny.packing_env()).policy, str(tmp_path / "a.ckpt"))
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(FileNotFoundError, match=r"warm_start nobody.ckpt: want an existing file"):
+        take_network(nn.Linear(1, 1), "nobody.ckpt")
+
+
+def test_a_run_begins_with_it_and_a_resumed_one_does_not(tmp_path: Path) -> None:
+    network = cloned(tmp_path / "bc.ckpt")
+    module = tiny.module(warm_start=str(tmp_path / "bc.ckpt"), updates_per_step=1)
+    seen: dict[str, torch.Tensor] = {}
+    played = module._play
+
+    def watched() -> None:
+        seen.setdefault("stem", module.agent.policy.module[0].module.stem.weight.detach().clone())
+        targets = dict(module.agent.objective.target_value_network_params.flatten_keys().items())
+        seen.setdefault("target", next(v.clone() for k, v in targets.items() if k.endswith("stem.weight")))
+        played()
+
+    module._play = watched  # type: ignore[method-assign]
+    trainer = tiny.trainer(tmp_path / "run", max_steps=2)
+    trainer.fit(module, tiny.data())
+    assert torch.equal(seen["stem"], network.stem.weight)  # type: ignore[arg-type]
+    assert torch.equal(seen["target"], network.stem.weight)  # type: ignore[arg-type]
+    trainer.save_checkpoint(tmp_path / "run.ckpt")
+    (tmp_path / "bc.ckpt").unlink()  # a run that goes on does without
+    again = tiny.module(warm_start=str(tmp_path / "bc.ckpt"), updates_per_step=1)
+    tiny.trainer(tmp_path / "again", max_steps=3).fit(again, tiny.data(), ckpt_path=str(tmp_path / "run.ckpt"))

@@ -18,9 +18,8 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies import AgentSpace, PatchTables
 from torchrl_gpu.policies.packing.ntuple.values import Changes, PatchPlan, shape_values, value_bins
-from torchrl_gpu.training import shared_sums, shared_tables
-from torchrl_gpu.training.shared_sums import SharedSums, sums_over_processes
-from torchrl_gpu.training.shared_tables import SharedTables, shares_of
+from torchrl_gpu.training import shared_tables
+from torchrl_gpu.training.shared_tables import SharedSums, SharedTables, shares_of, sums_over_processes
 
 PATCHES = ("2x2", "1x3", "3x3:1", "2x4:2")
 
@@ -135,7 +134,7 @@ def test_shared_learning_has_the_bits_of_one_process(processes: int, monkeypatch
         "sums_over_processes",
         lambda room: SharedSums(memory, room, messages.rank.value, [0] * processes),
     )
-    monkeypatch.setattr(shared_sums, "_lives", lambda pid: True)
+    monkeypatch.setattr(shared_tables, "_lives", lambda pid: True)
     rounds = [(bins(40, seed), torch.randn(40, generator=generator(seed))) for seed in range(3)]
     counts = torch.rand(40, generator=generator(9)) < 0.8
     wanted = []
@@ -179,15 +178,15 @@ def test_sums_go_in_the_order_of_ranks_again_and_again() -> None:
 
 
 def test_a_process_that_has_died_ends_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_sums, "_lives", lambda pid: pid != 77)
+    monkeypatch.setattr(shared_tables, "_lives", lambda pid: pid != 77)
     shared = SharedSums(memory_of(1, 2), 1, 0, [1, 77])
     with pytest.raises(RuntimeError, match="want all 2 of them; got none, as process 1 has died"):
         shared(torch.ones(1, dtype=torch.float64))
 
 
 def test_one_that_does_not_come_is_waited_for_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_sums, "_LOOK_US", 1000)
-    monkeypatch.setattr(shared_sums, "_lives", lambda pid: True)
+    monkeypatch.setattr(shared_tables, "_LOOK_US", 1000)
+    monkeypatch.setattr(shared_tables, "_lives", lambda pid: True)
     shared = SharedSums(memory_of(1, 2), 1, 0, [1, 2], timedelta(milliseconds=5))
     with pytest.raises(RuntimeError, match=r"one did not come for 0:00:00\.005"):
         shared(torch.ones(1, dtype=torch.float64))
@@ -203,14 +202,14 @@ def test_where_no_memory_can_be_shared_there_are_messages(monkeypatch: pytest.Mo
         def all_gather_object(found: list[Any], given: Any) -> None:
             found[:] = [given, False if given is True else given]
 
-    monkeypatch.setattr(shared_sums, "dist", Two)
+    monkeypatch.setattr(shared_tables, "dist", Two)
     assert sums_over_processes(4) is Two.all_reduce
-    monkeypatch.setattr(shared_sums.tempfile, "mkstemp", lambda **kw: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(shared_tables.tempfile, "mkstemp", lambda **kw: (_ for _ in ()).throw(OSError("full")))
     assert sums_over_processes(4) is Two.all_reduce
 
 
 def test_the_living_are_told_from_the_dead() -> None:
-    assert shared_sums._lives(os.getpid())
+    assert shared_tables._lives(os.getpid())
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert not shared_sums._lives(child.pid)
+    assert not shared_tables._lives(child.pid)

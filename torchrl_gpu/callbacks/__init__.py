@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.divergence import Divergence as Divergence
     from torchrl_gpu.callbacks.env_workers import EnvWorkers as EnvWorkers
     from torchrl_gpu.callbacks.episode_mcap import EpisodeMcap as EpisodeMcap
-    from torchrl_gpu.callbacks.final_table import FinalTable as FinalTable
     from torchrl_gpu.callbacks.frame_stream import FrameStream as FrameStream
     from torchrl_gpu.callbacks.gpu_stats import GpuStats as GpuStats
     from torchrl_gpu.callbacks.logger_guard import LoggerGuard as LoggerGuard
     from torchrl_gpu.callbacks.pictures import EvaluationPictures as EvaluationPictures
     from torchrl_gpu.callbacks.pictures import TrainingFilm as TrainingFilm
+    from torchrl_gpu.callbacks.progress import FinalTable as FinalTable
+    from torchrl_gpu.callbacks.progress import NetworkSummary as NetworkSummary
     from torchrl_gpu.callbacks.progress import RunProgress as RunProgress
-    from torchrl_gpu.callbacks.summary import NetworkSummary as NetworkSummary
     from torchrl_gpu.callbacks.throughput import Throughput as Throughput
 
 _HOMES = {
@@ -28,11 +28,11 @@ _HOMES = {
     "EpisodeCheckpoint": "checkpoint",
     "EpisodeMcap": "episode_mcap",
     "EvaluationPictures": "pictures",
-    "FinalTable": "final_table",
+    "FinalTable": "progress",
     "FrameStream": "frame_stream",
     "GpuStats": "gpu_stats",
     "LoggerGuard": "logger_guard",
-    "NetworkSummary": "summary",
+    "NetworkSummary": "progress",
     "RunProgress": "progress",
     "Throughput": "throughput",
     "TrainingFilm": "pictures",

@@ -1,4 +1,4 @@
-"""The progress bar of a run: one line with updates, time left, env-steps/s and scores."""
+"""What a run prints: its networks, one line of progress with time left and scores, the final table."""
 
 from __future__ import annotations
 
@@ -9,17 +9,116 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partialmethod
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelSummary, TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
+from rich.table import Table
+from torch import nn
 from tqdm.contrib.logging import logging_redirect_tqdm  # type: ignore[import-untyped]
 
 from torchrl_gpu.callbacks.throughput import RATE
+from torchrl_gpu.evaluation.reports import print_whole
 from torchrl_gpu.system import arguments
+from torchrl_gpu.training.data.episodes import suite_of
+
+_MOST_PARTS = 6  # of a network; one of more parts is shown as a whole
+
+
+class NetworkSummary(ModelSummary):
+    """Prints the networks of the module with their numbers of parameters when `fit` starts; nothing if there are none.
+
+    The default of the programs `lightning` and `torchrl-gpu`, in place of Lightning's, which shows an agent as one row.
+    """
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        table = network_table(pl_module)
+        if table.rows and trainer.is_global_zero:
+            print_whole(table)
+
+
+def network_table(module: nn.Module) -> Table:
+    """The networks of a module, each followed by its parts; a network with two names is listed once."""
+    table = Table("network", "class", box=None, pad_edge=False)
+    table.add_column("parameters", justify="right")
+    table.add_column("")
+    counted: set[nn.Parameter] = set()
+    num_shown = 0
+    networks = _children(module)
+    while len(networks) == 1 and len(_children(networks[0][1])) > 1:  # an agent in the place of its only holder
+        networks = _children(networks[0][1])
+    for name, network in networks:
+        own = set(network.parameters()) - counted
+        counted |= own
+        if own:
+            num_shown += 1
+            trained = any(p.requires_grad for p in own)
+            inner = _unwrapped(network)
+            _add_row(table, name, inner, sum(p.numel() for p in own), "" if trained else "follows, is not trained")
+            parts = [] if isinstance(inner, nn.Sequential) or not trained else _children(inner)
+            for part_name, part in parts if 1 < len(parts) <= _MOST_PARTS else []:
+                _add_row(table, f"  {part_name}", _unwrapped(part), _size(part), style="dim")
+    rest = sum(p.numel() for p in set(module.parameters()) - counted)
+    if counted and rest:
+        num_shown += 1
+        table.add_row("other weights", "", f"{rest:,}", "")
+    if num_shown > 1:
+        table.add_row("total", "", f"{_size(module):,}", "", style="bold")
+    return table
+
+
+def _add_row(table: Table, name: str, module: nn.Module, size: int, remark: str = "", style: str = "") -> None:
+    table.add_row(name, type(module).__name__.lstrip("_"), f"{size:,}", remark, style=style)
+
+
+def _unwrapped(network: nn.Module) -> nn.Module:
+    while len(inside := _children(network)) == 1 and _size(inside[0][1]) == _size(network):
+        network = inside[0][1]
+    return network
+
+
+def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [(name, child) for name, child in module.named_children() if _size(child)]
+
+
+def _size(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+class FinalTable(Callback):
+    """Prints and writes the table of `test` when `fit` ends normally: policy and baselines on the same episodes.
+
+    The first process does it, after the last checkpoint is saved; `trainer.fast_dev_run` leaves it out.
+
+    Args:
+        num_episodes: Of the test episodes, see `Episodes.suite`; None stands for all.
+    """
+
+    def __init__(self, num_episodes: int | None = None) -> None:
+        self.num_episodes = arguments.optional(arguments.whole, "FinalTable", "num_episodes", num_episodes, 1)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and not (hasattr(pl_module, "compare")):
+            came = type(pl_module).__name__
+            raise ValueError(f"FinalTable: want a module with `compare`, such as HierarchicalPacking; got {came}")
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Evaluates. Lightning has moved the module to the CPU by now, but not its environment."""
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        bar, module = trainer.progress_bar_callback, pl_module
+        if bar is not None:
+            bar.teardown(trainer, pl_module, "fit")  # it would draw over the table
+        suite: Any = suite_of(pl_module, "test", self.num_episodes)
+        module.to(suite.env.device).eval()
+        shown = bar.evaluating(suite) if isinstance(bar, RunProgress) else nullcontext()
+        with trainer.precision_plugin.forward_context(), shown:
+            module.compare(suite)  # type: ignore[operator]
+        module.cpu()
+
 
 _REFRESH_S = 0.5
 _WITH_END = "{n:,} of {total:,} updates ({percentage:.0f}%) {bar} {elapsed}, {remaining} left{postfix}"

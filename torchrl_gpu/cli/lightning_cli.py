@@ -211,8 +211,7 @@ class PackageCLI(LightningCLI):
         """
         from torchrl_gpu.callbacks.divergence import Divergence
         from torchrl_gpu.callbacks.logger_guard import LoggerGuard
-        from torchrl_gpu.callbacks.progress import RunProgress
-        from torchrl_gpu.callbacks.summary import NetworkSummary
+        from torchrl_gpu.callbacks.progress import NetworkSummary, RunProgress
 
         if config.get("barebones"):
             config.update({switch: False for switch in _ROLES} | {"logger": False, "log_every_n_steps": 0})

@@ -9,13 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchrl_gpu.demonstrations.clip_store import ClipStore, Video
-    from torchrl_gpu.demonstrations.loading import load_demonstrations
-    from torchrl_gpu.demonstrations.mcap import EpisodeRecorder, McapWriter
-    from torchrl_gpu.demonstrations.memmap import open_store, save_store
-    from torchrl_gpu.demonstrations.reading import read_demonstrations
-    from torchrl_gpu.demonstrations.transitions import Demonstrations
-    from torchrl_gpu.demonstrations.writer import LeRobotWriter
+    from torchrl_gpu.demonstrations.clip_store import ClipStore as ClipStore
+    from torchrl_gpu.demonstrations.clip_store import Video as Video
+    from torchrl_gpu.demonstrations.loading import load_demonstrations as load_demonstrations
+    from torchrl_gpu.demonstrations.mcap import EpisodeRecorder as EpisodeRecorder
+    from torchrl_gpu.demonstrations.mcap import McapWriter as McapWriter
+    from torchrl_gpu.demonstrations.memmap import open_store as open_store
+    from torchrl_gpu.demonstrations.memmap import save_store as save_store
+    from torchrl_gpu.demonstrations.reading import read_demonstrations as read_demonstrations
+    from torchrl_gpu.demonstrations.transitions import Demonstrations as Demonstrations
+    from torchrl_gpu.demonstrations.writer import LeRobotWriter as LeRobotWriter
 
 CHOICES = ("all", "worst", "best", "failures")
 """Words for the episodes that are recorded; see `torchrl_gpu.evaluation.recording`."""
@@ -32,18 +35,7 @@ _HOMES = {
     "read_demonstrations": "reading",
     "save_store": "memmap",
 }
-__all__ = [
-    "ClipStore",
-    "Demonstrations",
-    "EpisodeRecorder",
-    "LeRobotWriter",
-    "McapWriter",
-    "Video",
-    "load_demonstrations",
-    "open_store",
-    "read_demonstrations",
-    "save_store",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

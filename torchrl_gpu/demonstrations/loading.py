@@ -8,22 +8,99 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from torchrl_gpu.demonstrations import lerobot, mp4_actions
+from torchrl_gpu.demonstrations import lerobot
 from torchrl_gpu.demonstrations.clip_store import ClipStore, Video
 from torchrl_gpu.demonstrations.decoding import MOST_PIXELS, Decoder, VideoHeader, decode, read_header
 from torchrl_gpu.demonstrations.memmap import has_frames, open_store
 from torchrl_gpu.demonstrations.recordings import BadParts, Episode, OnBad, Recording, Source
-from torchrl_gpu.demonstrations.untrusted import refuse
+from torchrl_gpu.demonstrations.untrusted import (
+    Arrays,
+    check_file,
+    checked,
+    read_json,
+    read_npy,
+    read_npz,
+    read_parquet,
+    refuse,
+)
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import memory
 from torchrl_gpu.envs.memory import Placement
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.arguments import shown
+
+SUFFIXES = (".parquet", ".npz", ".npy", ".json")
+
+
+def read_videos(paths: list[Path], fps: float | None, bad: BadParts) -> Source:
+    """MP4 files with their files of actions; `fps` is what they must have, None where they need only agree."""
+    source = Source()
+    for path in paths:
+        with bad.guard(str(path)):
+            check_file(path, path)
+            episodes = (Episode(0, _read_actions(path)),)
+            source.recordings.append(Recording(str(path), path, fps, None, episodes, complete=True))
+    return source
+
+
+def _read_actions(video: Path) -> Arrays:
+    path = next((each for each in map(video.with_suffix, SUFFIXES) if each.exists()), None)
+    if path is None:
+        listed = ", ".join(video.stem + suffix for suffix in SUFFIXES)
+        refuse(video, f"a file of actions beside it, one of {listed}", "none")
+    found = _READERS[path.suffix](path)
+    if "action" not in found:
+        refuse(path, 'an "action" for every frame', f"the names {shown(sorted(found))}")
+    rows = {name: _row_values(checked(values, f"{path}: {name}"), name) for name, values in found.items()}
+    lengths = {len(values) for values in rows.values()}
+    if len(lengths) > 1 or not min(lengths):
+        refuse(path, "as many rows of each name, one or more", f"{sorted(lengths)}")
+    return rows
+
+
+def _row_values(values: np.ndarray, name: str) -> np.ndarray:
+    """(L, …): actions, observations and what follows them have an axis behind that of the rows."""
+    if values.dtype.kind == "f" and name != "timestamp":
+        values = values.astype(np.float32)
+    is_vector = name == "action" or name.startswith(("observation.", "next."))
+    return values[:, None] if is_vector and values.ndim == 1 else values
+
+
+def _read_npy(path: Path) -> Arrays:
+    size = check_file(path, path)
+    with path.open("rb") as file:
+        return {"action": read_npy(file, path, size)}
+
+
+def _read_json(path: Path) -> Arrays:
+    found: Any = read_json(path)
+    if isinstance(found, list):
+        found = {"action": found}
+    if not isinstance(found, dict) or not all(isinstance(each, list) for each in found.values()):
+        refuse(path, "a list of actions, or an object of lists", shown(found))
+    out = {}
+    for name, values in found.items():
+        try:
+            out[name] = np.array(values)
+        except (ValueError, OverflowError):
+            refuse(f"{path}: {name}", "as many numbers in each row", shown(values))
+    return out
+
+
+_READERS: dict[str, Callable[[Path], Arrays]] = {
+    ".npy": _read_npy,
+    ".npz": read_npz,
+    ".json": _read_json,
+    ".parquet": read_parquet,
+}
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -158,7 +235,7 @@ def _read(paths: list[Path], fps: float | None, camera: str | None, bad: BadPart
         if path.is_dir() and lerobot.is_dataset(path):
             found = lerobot.read_dataset(path, camera, bad)
         else:
-            found = mp4_actions.read_videos(sorted(path.glob("*.mp4")) if path.is_dir() else [path], fps, bad)
+            found = read_videos(sorted(path.glob("*.mp4")) if path.is_dir() else [path], fps, bad)
             if path.is_dir() and not found.recordings and not bad.reasons:
                 refuse(path, f"a folder with {lerobot.INFO}, or with MP4 files", "neither")
         if joined.recordings and joined.tasks != found.tasks:

@@ -6,12 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchrl_gpu.streaming.broadcast.policy_view import PolicyView, observation_picture
-    from torchrl_gpu.streaming.broadcast.protocol import Command, read_picture
-    from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer
-    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
-    from torchrl_gpu.streaming.ros2.bridge import RosBridge
-    from torchrl_gpu.streaming.server import StreamServer
+    from torchrl_gpu.streaming.broadcast.policy_view import PolicyView as PolicyView
+    from torchrl_gpu.streaming.broadcast.policy_view import observation_picture as observation_picture
+    from torchrl_gpu.streaming.broadcast.protocol import Command as Command
+    from torchrl_gpu.streaming.broadcast.protocol import read_picture as read_picture
+    from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer as Mp4Writer
+    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline as GpuFramePipeline
+    from torchrl_gpu.streaming.ros2.bridge import RosBridge as RosBridge
+    from torchrl_gpu.streaming.server import StreamServer as StreamServer
 
 _HOMES = {
     "Command": "broadcast.protocol",
@@ -23,16 +25,7 @@ _HOMES = {
     "observation_picture": "broadcast.policy_view",
     "read_picture": "broadcast.protocol",
 }
-__all__ = [
-    "Command",
-    "GpuFramePipeline",
-    "Mp4Writer",
-    "PolicyView",
-    "RosBridge",
-    "StreamServer",
-    "observation_picture",
-    "read_picture",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -45,7 +45,7 @@ class OnPolicy(AgentRun):
         graph_updates: Whether all that is learnt from a rollout on CUDA is one launch of a graph, from the values of
             its states to the last update; see `training.updates.graphed_learning`.
         compile_losses: Whether losses go through torch.compile, which takes a minute or more at the start and is
-            checked on the first batch; see `training.updates.compiled`.
+            checked on the first batch; see `training.agent_run.CompiledLosses`.
     """
 
     agent: PPO

@@ -2,15 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import mmap
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char, c_int64, c_void_p
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from torchrl_gpu import native
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.ntuple.values import Changes, PatchPlan, shape_values
-from torchrl_gpu.training.shared_sums import sums_over_processes
+
+_LINE = 64  # bytes: no two processes write to one line of a cache
+_LOOK_US = 200_000  # between two looks at whether the others still live
+_PATIENCE = timedelta(minutes=30)  # as that of torch.distributed
+
+
+class SharedSums:
+    """Sums of float64 tensors over the processes of one machine, to the same bits in all of them.
+
+    A sum takes microseconds, where one by messages wakes two threads of each process. Every process must ask for the
+    same sums in the same order.
+
+    Args:
+        memory: Shared, zeros, of `size` bytes; see `native/shared_sums.h`.
+        room: Values of the largest sum.
+        rank: Of this process.
+        pids: Of all processes, by rank.
+        patience: How long the others are waited for.
+    """
+
+    def __init__(
+        self, memory: mmap.mmap, room: int, rank: int, pids: list[int], patience: timedelta = _PATIENCE
+    ) -> None:
+        self.room, self.rank, self.pids, self.patience = room, rank, pids, patience
+        self._memory = memory
+        self._at = c_void_p(addressof((c_char * len(memory)).from_buffer(memory)))
+        self._number = 0
+
+    @staticmethod
+    def size(room: int, processes: int) -> int:
+        """Bytes of memory for sums of so many values."""
+        return _LINE * processes + 2 * processes * room * 8
+
+    def __call__(self, values: Tensor) -> None:
+        """Puts the sum over all processes, in the order of ranks, in the place of contiguous float64 values.
+
+        Raises:
+            RuntimeError: Another process has died, or does not come.
+        """
+        assert values.dtype is torch.float64
+        assert values.is_contiguous()
+        assert values.numel() <= self.room
+        self._number += 1
+        library, out = native.library(), c_void_p(values.data_ptr())
+        sizes = (*map(c_int64, (len(self.pids), self.room, self._number)),)
+        library.offer_sum(self._at, *sizes, c_int64(self.rank), c_int64(values.numel()), out)
+        begun = time.monotonic()
+        while not library.take_sum(self._at, *sizes, c_int64(values.numel()), out, c_int64(_LOOK_US)):
+            gone = [rank for rank, pid in enumerate(self.pids) if not _lives(pid)]
+            if gone or time.monotonic() - begun > self.patience.total_seconds():
+                why = f"process {gone[0]} has died" if gone else f"one did not come for {self.patience}"
+                raise RuntimeError(f"sum over processes: want all {len(self.pids)} of them; got none, as {why}")
+
+
+def sums_over_processes(room: int) -> Callable[[Tensor], Any]:
+    """A function that sums a contiguous float64 tensor over all processes, in its place; all of them must call this."""
+    rank, processes = dist.get_rank(), dist.get_world_size()
+    name, token = "", secrets.token_bytes(16)
+    size = SharedSums.size(room, processes)
+    memory: mmap.mmap | None = None
+    if rank == 0:
+        memory, name = _made(size, token)
+    shared_file: list[Any] = [name, token]
+    dist.broadcast_object_list(shared_file)
+    if rank:
+        memory = _opened(shared_file[0], size, shared_file[1])
+    pids: list[Any] = [None] * processes
+    dist.all_gather_object(pids, os.getpid())
+    shared = memory is not None and all(map(_lives, pids))  # containers may share memory and not see each other
+    agreed: list[Any] = [False] * processes
+    dist.all_gather_object(agreed, shared)
+    if rank == 0 and name:
+        Path(name).unlink(missing_ok=True)  # every process that could has opened it
+    if memory is None or not all(agreed):
+        return dist.all_reduce
+    memory[: len(token)] = bytes(len(token))
+    dist.barrier()  # so that no sum begins before that
+    return SharedSums(memory, room, rank, pids)
+
+
+def _made(size: int, token: bytes) -> tuple[mmap.mmap | None, str]:
+    """Shared memory with a token at its beginning, and the file that it is; None and "" where there cannot be any."""
+    if os.name == "nt":  # where asking for a process by os.kill would interrupt it
+        return None, ""
+    folder = Path("/dev/shm")
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="torchrl_gpu-", dir=folder if folder.is_dir() else None)
+        with os.fdopen(descriptor, "r+b") as file:
+            file.write(token + bytes(size - len(token)))
+            file.flush()
+            return mmap.mmap(file.fileno(), size), name
+    except OSError:  # full, or read-only: there are messages
+        return None, ""
+
+
+def _opened(name: str, size: int, token: bytes) -> mmap.mmap | None:
+    try:
+        with open(name, "r+b") as file:
+            memory = mmap.mmap(file.fileno(), size)
+    except (OSError, ValueError):
+        return None
+    return memory if memory[: len(token)] == token else None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return status not in "ZX"
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return True
+    try:
+        os.kill(pid, 0)  # where there is no /proc
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def shares_of(plan: PatchPlan, cells: Sequence[int], processes: int) -> list[tuple[int, ...]]:

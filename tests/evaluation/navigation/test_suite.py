@@ -23,8 +23,14 @@ from torchrl_gpu.evaluation import batch_size as side_by_side
 from torchrl_gpu.evaluation.batch_size import episode_bytes
 from torchrl_gpu.evaluation.episodes import score_names
 from torchrl_gpu.evaluation.navigation.episodes import NavigationResults
-from torchrl_gpu.evaluation.navigation.published import V2_TEST, V3_TEST, published_for
-from torchrl_gpu.evaluation.navigation.suite import COLUMNS, NavigationSuite, navigation_table
+from torchrl_gpu.evaluation.navigation.suite import (
+    COLUMNS,
+    V2_TEST,
+    V3_TEST,
+    NavigationSuite,
+    navigation_table,
+    published_for,
+)
 
 ROWS = [[0, 1, 0, 0, 20], [0, 3, 2, 2, 20]]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.policies.packing.test_irregular_baselines import solids_env
-from tests.training import tiny_packer
+from tests.training import tiny_navigation
 from tests.training.tiny import trainer
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.evaluation.episodes import suite_for
@@ -90,7 +90,7 @@ def test_steps_that_pass_an_item_over_make_no_placement() -> None:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> HierarchicalPacking:
     """A packer whose networks differ from the rules, as if they had been trained."""
-    made = tiny_packer.module()
+    made = tiny_navigation.hierarchical()
     with torch.no_grad():
         torch.manual_seed(0)
         for weights in made.parameters():

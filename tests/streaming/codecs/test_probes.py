@@ -11,6 +11,7 @@ import torch
 from tests.streaming.codecs.test_nvjpeg import by_opencv, refuses
 from torchrl_gpu.device import cuda_problem
 from torchrl_gpu.streaming.codecs import libavcodec, nvjpeg, probes
+from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.system import machine, self_tests
 from torchrl_gpu.system.self_tests import SelfTest, Unavailable
 
@@ -118,3 +119,18 @@ def test_gpu_probes_agree_with_what_they_stand_for() -> None:
     assert probes.nvjpeg_problem(device) == ""
     if any(chip in torch.cuda.get_device_name(device) for chip in ("A100", "H100", "H200")):
         assert probes.nvenc_problem() != ""
+
+
+@pytest.mark.parametrize(("module", "package"), [("cv2", "OpenCV"), ("av", "PyAV"), ("aiohttp", "aiohttp")])
+def test_a_missing_package_names_the_extra(module: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"^streaming: want {package}, .*'torchrl_gpu\[stream\]'; got "
+    ) as got:
+        load(module)
+    assert got.value.name == module
+
+
+def test_another_extra() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"want no_such_package, .*'torchrl_gpu\[webrtc\]'"):
+        load("no_such_package", "webrtc")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,21 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from tests.evaluation.counting_env import CountingEnv
-from tests.training.crossing_worlds import marine_env
-from tests.training.data.test_navigation import Trained
-from tests.training.tiny import packing_env, trainer
-from torchrl_gpu.envs.packing.items import CutBoxes
+from tests.training.crossing_worlds import always, marine_env
+from tests.training.tiny import data, packing_env, trainer
+from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.envs.packing.items import CutBoxes, OrderBoxes
 from torchrl_gpu.evaluation.episodes import EpisodeSuite
-from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
+from torchrl_gpu.evaluation.navigation.suite import V2_TEST, V3_TEST, NavigationSuite, published_for
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.training import Episodes, NavigationWorlds, PackingEpisodes
 from torchrl_gpu.training.data.episodes import StepLoader, single_batch, suite_of
+
+
+class Trained(LightningModule):
+    def __init__(self, env: Any) -> None:
+        super().__init__()
+        self.__dict__["env"] = env
 
 
 def connected(env: Any, data: Episodes | None = None) -> Trained:
@@ -28,6 +35,11 @@ def connected(env: Any, data: Episodes | None = None) -> Trained:
     if data is not None:
         data.trainer, runner.datamodule = runner, data  # type: ignore[attr-defined]
     return module
+
+
+def attached(data: Any, env: Any) -> Any:
+    connected(env, data)
+    return data
 
 
 def test_every_stage_has_its_episodes() -> None:
@@ -158,3 +170,167 @@ def test_to_evaluate_draws_nothing_from_the_generator_of_training() -> None:
     before = torch.get_rng_state()
     assert list(single_batch(1, 2)) == [1, 2]
     assert torch.equal(torch.get_rng_state(), before)
+
+
+SMALL = {"worlds_per_level": 2, "val_worlds_per_level": 1}
+
+
+def only(loader: Any) -> Any:
+    (suite,) = loader
+    return suite
+
+
+def trained(version: str = "v2", **changes: Any) -> MarineNavEnv:
+    arguments = {"device": "cpu", "seed": 0, "pool": 2, "curriculum": "paper"} | changes
+    return MarineNavEnv(2, version=version, **arguments)
+
+
+@pytest.mark.parametrize(("version", "test"), [("v2", V2_TEST), ("v3", V3_TEST)])
+def test_what_the_papers_evaluate_with(version: str, test: Any) -> None:
+    worlds = attached(NavigationWorlds(**SMALL), trained(version))
+    loaders = worlds.test_dataloader(), worlds.val_dataloader(), worlds.predict_dataloader()
+    suites = [only(loader) for loader in loaders]
+    tested, validated, predicted = (suite.env for suite in suites)
+    assert published_for(tested) is test
+    assert [suite.num_episodes for suite in suites] == [2 * len(test.levels), 6, 2 * len(test.levels)]
+    assert (validated.max_steps, validated.end_on_collision) == (1000, True)
+    assert validated.levels[5] == (0, 7, 8, 10, 40.0) if version == "v2" else validated.levels == V3_TEST.levels
+    assert (tested.seed, validated.seed) == (3, 253)
+    assert (predicted.seed, predicted.levels) == (tested.seed, tested.levels)
+
+
+@pytest.mark.parametrize(("version", "number"), [("v2", 500), ("v3", 600)])
+def test_numbers_of_worlds(version: str, number: int) -> None:
+    worlds = attached(NavigationWorlds(), trained(version))
+    assert (worlds.suite("test").num_episodes, worlds.suite("validate").num_episodes) == (number, 60)
+
+
+def test_fewer_worlds_are_the_first_of_every_row() -> None:
+    worlds = attached(NavigationWorlds(**SMALL | {"worlds_per_level": 3}, max_steps=2), trained())
+    every, some = (worlds.suite("test", number) for number in (None, 10))
+    assert [suite.num_episodes for suite in (every, some)] == [15, 10]
+    starts = [suite.play(always(4)).start for suite in (every, some)]
+    assert all(start is not None for start in starts)
+    assert torch.equal(starts[0].unflatten(0, (5, 3))[:, :2].flatten(0, 1), starts[1])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("number", "rows"), [(13, [3, 3, 3, 2, 2]), (3, [1, 1, 1, 0, 0]), (16, [4, 3, 3, 3, 3])])
+def test_as_many_worlds_are_played_as_are_asked_for(tmp_path: Path, number: int, rows: list[int]) -> None:
+    worlds = attached(NavigationWorlds(**SMALL | {"worlds_per_level": 3, "batch_size": 4}, max_steps=2), trained())
+    suite = worlds.suite("test", number)
+    played = suite.play(always(4))
+    assert played.level.bincount(minlength=5).tolist() == rows
+    assert played.start is not None
+    assert len(played.start.flatten(1).unique(dim=0)) == number  # no world twice
+    every = NavigationSuite.of_rows(suite.env, 4, False).play(always(4)).start
+    assert every is not None
+    assert all((every == start).flatten(1).all(1).any() for start in played.start)
+    assert suite.pictures(9, 32).shape[0] == len([row for row in rows if row])
+    suite.draw(tmp_path)
+    assert (tmp_path / "crossing.png").exists()
+
+
+def test_worlds_are_like_those_of_training() -> None:
+    env = trained("v3", actions="discrete", sensor_noise=False, first_env=64)
+    like = only(attached(NavigationWorlds(**SMALL), env).val_dataloader()).env
+    assert (like.version, like.actions, like.sensor_noise, like.first_env) == ("v3", "discrete", False, 0)
+    assert like.observation_spec["robots", "observation"].shape[-1] == 32
+
+
+def test_own_rows() -> None:
+    changes: dict[str, Any] = {"val_levels": "own", "test_levels": [[0, 2, 1, 0, 25]], "max_steps": 7}
+    worlds = attached(NavigationWorlds(**SMALL, **changes), marine_env())
+    assert worlds.suite("validate").env.levels == ((0, 1, 0, 0, 20.0),)
+    assert worlds.suite("test").env.levels == ((0, 2, 1, 0, 25.0),)
+    assert worlds.suite("test").env.max_steps == 7
+
+
+def test_one_robot_without_its_group_has_its_own_rows() -> None:
+    worlds = attached(NavigationWorlds(**SMALL), marine_env(flat=True))
+    assert worlds.suite("validate").env.levels == ((0, 1, 0, 0, 20.0),)
+    assert worlds.suite("test").env.flat
+
+
+def test_another_seed_gives_other_worlds() -> None:
+    goals = []
+    for seed in (1, 2, 1):
+        suite = attached(NavigationWorlds(val_seed=seed, **SMALL), trained()).suite("validate")
+        suite.env.reset()
+        goals.append(suite.env.scene.goal)
+    assert torch.equal(goals[0], goals[2])
+    assert not torch.equal(goals[0], goals[1])
+
+
+def test_scores_of_a_suite() -> None:
+    worlds = attached(NavigationWorlds(val_levels="own", max_steps=2, **SMALL), marine_env())
+    suite = worlds.suite("validate")
+    assert suite.play(always(4)).scores()[suite.headline] == 0
+
+
+def test_the_worlds_of_training_are_refused() -> None:
+    worlds = attached(NavigationWorlds(seed=9, **SMALL), trained(seed=9))
+    with pytest.raises(ValueError, match=r"want seeds other than that of training, 9; got .'test': 9, 'validate': 253"):
+        worlds.val_dataloader()
+
+
+def test_bins_are_like_those_of_training() -> None:
+    episodes = attached(data(), packing_env(orientations="axis", stability="support", visible_items=2))
+    env = only(episodes.test_dataloader()).env
+    assert (env.orientations, env.stability, env.visible_items, env.bin_size) == ("axis", "support", 2, (5.0, 5.0, 5.0))
+
+
+def items_of(env: Any, number: int) -> list[list[int]]:
+    key = env.item_sequences.begin(env.seed, torch.arange(number), torch.zeros(number, dtype=torch.int64))
+    return env.item_sequences.items(key, torch.arange(env.item_sequences.length).expand(number, -1)).tolist()
+
+
+@pytest.mark.parametrize("items", ["random", "cut"])
+def test_training_never_sees_them(items: str) -> None:
+    source = CutBoxes(2, 3, pool=64) if items == "cut" else packing_env().items
+    episodes = attached(data(num_episodes=32, num_val_episodes=32), packing_env(32, items=source))
+    trained = {tuple(row) for row in items_of(episodes.trainer.lightning_module.env, 32)}
+    tested = [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]
+    assert len(trained & set(tested)) < 3  # chance has few short episodes in common
+    validated = [tuple(row) for row in items_of(only(episodes.val_dataloader()).env, 32)]
+    assert len(set(validated) & set(tested)) < 3
+    assert tested == [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]  # whenever asked
+
+
+def test_every_sequence_of_a_file_once(tmp_path: Path) -> None:
+    orders = [[[1, 1, 1], [2, 2, 2]], [[3, 3, 3]], [[1, 2, 3], [3, 2, 1], [1, 1, 1]]]
+    (tmp_path / "orders.json").write_text(json.dumps(orders))
+    # a run with few items an episode still evaluates on whole orders
+    episodes = attached(data(sequences=str(tmp_path / "orders.json"), num_episodes=1), packing_env(num_items=1))
+    for loader in (episodes.val_dataloader, episodes.test_dataloader, episodes.predict_dataloader):
+        suite = only(loader())
+        env = suite.env
+        assert suite.num_episodes == 3
+        rows = [[item for item in row if item >= 0] for row in items_of(env, 3)]
+        assert [len(row) for row in rows] == [2, 1, 3]
+        sizes = [[(env._sizes[item, 0, :3]).tolist() for item in row] for row in rows]
+        assert sizes == orders
+
+
+def test_sizes_in_millimetres(tmp_path: Path) -> None:
+    (tmp_path / "orders.json").write_text("[[[1000, 2000, 1500]]]")
+    env = only(attached(data(sequences=str(tmp_path / "orders.json"), unit="mm"), packing_env()).test_dataloader()).env
+    assert env._sizes[0, 0].tolist() == pytest.approx([1.0, 2.0, 2.0, 3.0])  # sides rounded up to cells, not the volume
+
+
+def test_the_unit_is_that_of_the_boxes_that_the_run_packs(tmp_path: Path) -> None:
+    (tmp_path / "orders.json").write_text("[[[300, 200, 250]]]")
+    pallet = {"bin_size": (1.2, 0.8, 1.5), "resolution": (120, 80), "items": OrderBoxes()}
+    env = only(attached(data(sequences=str(tmp_path / "orders.json")), packing_env(**pallet)).test_dataloader()).env
+    assert env._sizes[0, 0].tolist() == pytest.approx([0.3, 0.2, 0.25, 0.015])
+
+
+@pytest.mark.parametrize("option", [{"unit": "mm"}, {"misfits": "skip_boxes"}])
+def test_options_of_a_file_want_a_file(option: dict[str, str]) -> None:
+    ((name, value),) = option.items()
+    with pytest.raises(ValueError, match=f"PackingEpisodes: {name} wants sequences, .*; got {value} without one"):
+        PackingEpisodes(**option)
+
+
+def test_a_file_that_is_missing() -> None:
+    with pytest.raises(FileNotFoundError, match=r"BoxSequences: no.json: want a file of box sequences; there is none"):
+        PackingEpisodes(sequences="no.json")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.streaming.viewers import only_loopback
 from tests.streaming.web.browser.page import Page
-from tests.streaming.web.browser.test_contrast import both_themes
+from tests.streaming.web.browser.test_panels import both_themes
 
 pytestmark = pytest.mark.browser
 Studios = Callable[..., Any]
