@@ -74,7 +74,9 @@ def test_the_fullest_pallet_is_closed_for_a_new_one() -> None:
 
 
 def test_boxes_keep_their_gap_and_stick_out_no_further_than_they_may() -> None:
-    packer = Packer(Pallet(0.4, 0.4, 1.0, gap=0.02, overhang=0.1, cell=0.01), policy="dbl", device="cpu")
+    packer = Packer(
+        Pallet(0.4, 0.4, 1.0, gap=0.02, overhang=0.1, cell=0.01), stability="support", policy="dbl", device="cpu"
+    )
     found = sequence(packer, Boxes.of([[0.29, 0.29, 0.2]] * 5))
     corners = [corner for _, corner, _ in found]
     assert [number for number, _, _ in found] == [0] * 5

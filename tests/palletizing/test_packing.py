@@ -55,7 +55,7 @@ def check_laws(plans: PalletPlans, gap: float = 0.0) -> None:
         ({"policy": "dbl", "stability": "none", "open_pallets": 2}, 0.0),
         ({"visible": 4, "turns": "axis", "weight": 150.0}, 0.0),
         ({"gap": 20, "overhang": 50, "cell": 20, "open_pallets": 3, "visible": 2}, 0.02),
-        ({"policy": "orders", "cell": 20}, 0.0),
+        ({"policy": "orders", "cell": 20, "stability": "support"}, 0.0),
         ({"visible": "all", "tries": 8, "turns": "axis", "weight": 150.0, "cell": 20}, 0.0),
     ],
 )
@@ -230,6 +230,9 @@ def test_towers_fall_in_the_simulation_and_flat_piles_stand(tmp_path: Path) -> N
     flat = pack(listed(tmp_path, "A,a,400,300,200,8,5,,"), "800x600mm", physics=True, device="cpu")
     assert [each.verdict.fallen for each in flat.pallets() if each.verdict] == [[]]
     rows = ["A,foot,100,100,200,1,1,,", "A,plate,700,500,50,1,20,,"]
+    # By the rule the plate may not stand on the foot: it opens a pallet of its own.
+    apart = pack(listed(tmp_path, *rows), "700x500mm", device="cpu")
+    assert apart.placed.pallet.tolist() == [0, 1]
     tipped = pack(listed(tmp_path, *rows), "700x500mm", physics=True, stability="none", device="cpu")
     assert [each.verdict.fallen for each in tipped.pallets() if each.verdict] == [[2]]
     assert tipped.orders()[0]["stand"] == 0

@@ -71,7 +71,8 @@ def _parser() -> OneLineParser:
     add("--visible", type=_visible, default=1, metavar="K", help=known)
     add("--tries", type=whole(1, 2**16), default=64, help="of every order, with --visible all; 64 by default")
     add("--turns", choices=("fixed", "yaw", "axis"), default="yaw", help="about the vertical, or with any side up")
-    add("--stability", default="support", help="rule for where a box may stand")
+    rules = "rule for where a box may stand: load_bearing (by default), support, com, corners or none"
+    add("--stability", default="load_bearing", help=rules)
     add("--policy", default="hm", help="hm, dbl, lsah, first-fit, a policy that comes with the package, or a file")
     add("--physics", action="store_true", help="simulate every pallet without walls, with the weights of the list")
     add("--device", default="auto", help="that the places are chosen on")

@@ -3,7 +3,7 @@
 A row is an order, or a cell that palletises. Each has M open pallets of one size, and K boxes to choose from at a time:
 
     pallet = Pallet(1.2, 0.8, height=1.5, cell=0.01)          # metres, kilograms
-    packer = Packer(pallet, open_pallets=2, stability="support", policy="hm")
+    packer = Packer(pallet, open_pallets=2, policy="hm")
     goods = packer.goods(Boxes.of(sizes, weights=weights))    # sizes (B, 3) metres; goods.reasons says what cannot go
     state = packer.empty(rows=1)
     choice = packer.choose(state, goods, offered)             # offered (R, K) int64: numbers of boxes, −1 for none
@@ -162,6 +162,7 @@ class Pallets(NamedTuple):
     weight: Tensor  # (R, M) float32, kilograms
     volume: Tensor  # (R, M) float32, cubic metres of boxes
     opened: Tensor  # (R,) int64, pallets so far
+    bears: Tensor  # (R, M, X, Y) bool, mask of cells that bear load; (R, M, 0, 0) without the rule "load_bearing"
 
 
 class Choice(NamedTuple):
@@ -201,7 +202,7 @@ class Packer:
         *,
         open_pallets: int = 1,
         turns: str = "yaw",
-        stability: str = "support",
+        stability: str = "load_bearing",
         policy: str = "hm",
         step: int = 1,
         device: str | torch.device = "auto",
@@ -211,6 +212,7 @@ class Packer:
         self.turns = arguments.choice("Packer", "turns", turns, ("fixed", "yaw", "axis"))
         self.bin, self.kernels = pallet.bin(stability, step), _kernels(self.device)
         self.floor = pallet.floor(self.device)
+        self.bearing = (self.floor >= pallet.deck)[tuple(map(slice, self.bin.bearing_cells))]  # of the empty pallet
         self.rotations = torch.from_numpy(abs(orientation_set(self.turns, boxes=True)).round())  # (O, 3, 3)
         self.policy = policy
         self.learned = None if policy in BASELINES else self._learned(policy)
@@ -225,7 +227,7 @@ class Packer:
             grid_step=self.bin.step,
             items=RandomBoxes(1, 1),  # any: the space has nothing of them
             orientations=self.turns,
-            stability=self.bin.stability,
+            stability=self.bin.dropped.stability,
             include=("z_map",),
             device=self.device,
         )
@@ -260,10 +262,12 @@ class Packer:
     def _first(self, goods: Goods) -> Tensor:
         """Action of each catalogue row on an empty pallet, (M,) int64; −1 where none is legal."""
         found, room = [], goods.catalogue.num_orientations * self.floor.numel()
+        floor, bearing = self.floor[None], self.bearing[None]
         for rows in torch.arange(len(goods.turns), device=self.device).split(max(1, _CHUNK // room)):
             item = rows[:, None]
-            z_map, legal = self.maps(self.floor.expand(len(rows), -1, -1), goods, item)
-            action = self._action(self.floor.expand(len(rows), -1, -1), goods, item, z_map, legal)
+            heightmap = floor.expand(len(rows), -1, -1)
+            z_map, legal = self.maps(heightmap, bearing.expand(len(rows), -1, -1), goods, item)
+            action = self._action(heightmap, goods, item, z_map, legal)
             found.append(torch.where(legal.flatten(1).any(1), action, -1))
         return torch.cat(found)
 
@@ -294,7 +298,8 @@ class Packer:
         shape, device = (rows, self.open_pallets), self.device
         zero = torch.zeros(shape, dtype=torch.float32, device=device)
         none = torch.full(shape, -1, dtype=torch.int64, device=device)
-        return Pallets(self.floor.expand(*shape, -1, -1).clone(), none, zero, zero.clone(), none[:, 0] + 1)
+        heightmap, bears = (each.expand(*shape, -1, -1).clone() for each in (self.floor, self.bearing))
+        return Pallets(heightmap, none, zero, zero.clone(), none[:, 0] + 1, bears)
 
     def measured(self, state: Pallets, row: int, slot: int, heightmap: Tensor) -> Pallets:
         """The state with a measured heightmap (X, Y) of one pallet, metres above the pallet's top."""
@@ -309,6 +314,7 @@ class Packer:
             heightmap=torch.where(rows[:, None, None, None], self.floor, state.heightmap),
             weight=torch.where(rows[:, None], 0.0, state.weight),
             volume=torch.where(rows[:, None], 0.0, state.volume),
+            bears=torch.where(rows[:, None, None, None], self.bearing, state.bears),
         )
 
     def closed(self, state: Pallets, rows: Tensor, slot: Tensor | None = None) -> Pallets:
@@ -324,7 +330,7 @@ class Packer:
         row = torch.where(offered >= 0, goods.row[offered.clamp_min(0)], -1)
         item = row.repeat_interleave(pallets, 0)  # (N, K), N = R·M
         heightmap = state.heightmap.flatten(0, 1)
-        z_map, legal = self.maps(heightmap, goods, item)
+        z_map, legal = self.maps(heightmap, state.bears.flatten(0, 1), goods, item)
         weight = torch.where(offered >= 0, goods.weight[offered.clamp_min(0)], 0.0)
         light = state.weight[:, :, None] + weight[:, None] <= self.pallet.weight * (1 + 1e-6)  # (R, M, K)
         open_ = (light & (state.number >= 0)[..., None]).flatten(0, 1)
@@ -332,7 +338,7 @@ class Packer:
         action = self._action(heightmap, goods, item, z_map, legal)
         fits = self.kernels.any_legal(legal).view(rows, pallets)
         placed = self._placement(goods, item, action, z_map)
-        after = self.kernels.place(heightmap, placed, goods.catalogue, self.bin)
+        after = self.kernels.place(heightmap, placed, goods.catalogue, self.bin.dropped)
         rise = (after - heightmap).sum((1, 2)).double() * self.bin.cell_area
         hollow = rise - goods.catalogue.volume[placed.item_id.clamp_min(0)]
         hollow = torch.where(fits, hollow.view(rows, pallets), torch.inf)
@@ -357,16 +363,21 @@ class Packer:
         """The state after a choice of each row."""
         there, pallets = choice.box >= 0, self.open_pallets
         slots = torch.arange(pallets, device=self.device) == choice.slot[:, None]  # (R, M)
-        renewed = (slots & choice.fresh[:, None])[..., None, None]
-        maps = torch.where(renewed, self.floor, state.heightmap)
+        fresh = slots & choice.fresh[:, None]
+        maps = torch.where(fresh[..., None, None], self.floor, state.heightmap)
+        bears = torch.where(fresh[..., None, None], self.bearing, state.bears)
         box = choice.box.clamp_min(0)
         item = torch.where(there, goods.row[box], -1)
         z, high = choice.z + self.pallet.deck, goods.catalogue.height[item.clamp_min(0), choice.turn]
-        z = torch.where(goods.fragile[box], self.bin.size[2] - high, z)  # nothing fits above it
         items = torch.where(slots, item[:, None], -1).flatten()
-        rest = (each.repeat_interleave(pallets) for each in (choice.turn, choice.x, choice.y, z))
-        after = self.kernels.place(maps.flatten(0, 1), Placement(items, *rest), goods.catalogue, self.bin)
-        fresh = slots & choice.fresh[:, None]
+        turn, x, y, z = (each.repeat_interleave(pallets) for each in (choice.turn, choice.x, choice.y, z))
+        placed = Placement(items, turn, x, y, z)
+        piles = maps.flatten(0, 1), bears.flatten(0, 1)
+        if self.bearing.numel():
+            bears = self.kernels.bear(*piles, placed, goods.catalogue, self.bin).view(bears.shape)
+        top = torch.where(goods.fragile[box], self.bin.size[2] - high, choice.z + self.pallet.deck)
+        placed = placed._replace(z=top.repeat_interleave(pallets))  # nothing fits above what is fragile
+        after = self.kernels.place(piles[0], placed, goods.catalogue, self.bin.dropped)
         put = slots & there[:, None]
         weight, volume = goods.weight[box], goods.catalogue.volume[item.clamp_min(0)]
         return Pallets(
@@ -375,6 +386,7 @@ class Packer:
             torch.where(fresh, 0.0, state.weight) + torch.where(put, weight[:, None], 0.0),
             torch.where(fresh, 0.0, state.volume) + torch.where(put, volume[:, None], 0.0),
             state.opened + choice.fresh,
+            bears,
         )
 
     def corner(self, choice: Choice, goods: Goods) -> tuple[Tensor, Tensor]:
@@ -392,9 +404,11 @@ class Packer:
 
     # -- maps and policies ------------------------------------------------------------------------------------------
 
-    def maps(self, heightmap: Tensor, goods: Goods, item: Tensor) -> tuple[Tensor, Tensor]:
-        """Rest heights and legality of items (N, K) on pallets (N, X, Y), (N, K, O, Gx, Gy) each, but for weights."""
-        z_map, legal = self.kernels.drop_map(heightmap, item, goods.catalogue, self.bin)
+    def maps(self, heightmap: Tensor, bears: Tensor, goods: Goods, item: Tensor) -> tuple[Tensor, Tensor]:
+        """Rest heights and legality, but for weights, of catalogue rows (N, K) on pallets; (N, K, O, Gx, Gy) each."""
+        z_map, legal = self.kernels.drop_map(heightmap, item, goods.catalogue, self.bin.dropped)
+        if self.bearing.numel():
+            legal = self.kernels.upheld(heightmap, bears, z_map, legal, item, goods.catalogue, self.bin)
         if self.turns == "axis":
             legal = legal & goods.turns[item.clamp_min(0)][..., None, None]
         if self.pallet.deck:
@@ -409,7 +423,7 @@ class Packer:
         observed = TensorDict(seen, batch_size=[len(item)], device=self.device)
         env: Any = SimpleNamespace(
             catalogue=goods.catalogue,
-            bin=self.bin,
+            bin=self.bin.dropped,
             kernels=self.kernels,
             device=self.device,
             action_shape=(visible, *legal.shape[2:]),

@@ -42,7 +42,7 @@ def pack(
     visible: int | str = 1,
     tries: int = TRIES,
     turns: str = "yaw",
-    stability: str = "support",
+    stability: str = "load_bearing",
     policy: str = "hm",
     physics: bool = False,
     device: str | torch.device = "auto",
