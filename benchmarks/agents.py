@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # twins and oracles lie a
 from benchmarks import report
 from benchmarks.tables import listed, targets
 from tests.envs.marine.settings import acted, random_action
-from tests.policies.agents.test_torchrl import distributional_loss, soft_loss
+from tests.policies.agents.test_twins import distributional_loss, soft_loss
 from tests.policies.navigation_spaces import AGENTS, DISCRETE, make, transitions
 from tests.tolerances import TOLERANCE
 from torchrl_gpu.cli.bench import TimedRow

@@ -58,7 +58,7 @@ LEARNERS: list[Mutant] = [
         "entropy_is_worth_something_later",
         "soft = value - self.log_alpha.exp()",
         "soft = value + self.log_alpha.exp()",
-        "policies/agents/test_torchrl.py",
+        "policies/agents/test_twins.py",
         "policies/agents/test_dqn.py",
         k="sac or price",
     ),
@@ -66,7 +66,7 @@ LEARNERS: list[Mutant] = [
         "the_smaller_critic_is_believed",
         "value = torch.minimum(*(critic(*observed(critic, after), action)",
         "value = torch.maximum(*(critic(*observed(critic, after), action)",
-        "policies/agents/test_torchrl.py",
+        "policies/agents/test_twins.py",
         k="sac",
     ),
     mutant(
