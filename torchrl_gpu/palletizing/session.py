@@ -122,16 +122,12 @@ class PackingSession:
         if not 1 <= len(given) <= MOST_OFFERED:
             raise ValueError(f"{WHERE}: want 1 to {MOST_OFFERED} boxes; got {len(given)}")
         found = [_box(box, f"boxes[{i}]") for i, box in enumerate(given)]
-        goods = self.packer.goods(_goods_of(found))
-        if all(goods.reasons):
-            sides = " × ".join(f"{side:g}" for side in found[0]["sides"])
-            raise ValueError(f"{WHERE}: want a box that fits an empty pallet; got {sides} mm, {goods.reasons[0]}")
-        offered = torch.tensor([[-1 if reason else i for i, reason in enumerate(goods.reasons)]])
-        choice = self.packer.choose(progress.loaded.pallets, goods, offered.to(self.packer.device))
-        number = -1 if bool(choice.fresh) else int(choice.box)
-        if number < 0:
-            reasons = [reason or "no room for it on this pallet" for reason in goods.reasons]
-            return progress, self.told(progress) | {"box": None, "reasons": reasons}
+        goods = self.packer.goods(_goods_of(found), tested=False)
+        offered = torch.arange(len(found), device=self.packer.device)[None]
+        choice = self.packer.choose(progress.loaded.pallets, goods, offered)
+        number = int(choice.box)
+        if number < 0 or bool(choice.fresh):
+            return progress, self.told(progress) | {"box": None, "reasons": self._reasons(found)}
         told = {"box": number} | ({"id": found[number]["id"]} if "id" in found[number] else {})
         told |= self._place(choice, goods)
         event = {"box": found[number], "told": told, "z": float(choice.z)}
@@ -241,6 +237,14 @@ class PackingSession:
             pallets = packer.measured(pallets, 0, 0, seen)
         maps = torch.where(fragile, packer.bin.size[2], pallets.heightmap)  # nothing fits above them
         return Progress((*progress.events, event), None, Loaded(pallets._replace(heightmap=maps), fragile))
+
+    def _reasons(self, boxes: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Why none of some boxes finds room; ValueError where none fits an empty pallet."""
+        reasons = self.packer.goods(_goods_of(boxes)).reasons
+        if all(reasons):
+            sides = " × ".join(f"{side:g}" for side in boxes[0]["sides"])
+            raise ValueError(f"{WHERE}: want a box that fits an empty pallet; got {sides} mm, {reasons[0]}")
+        return [reason or "no room for it on this pallet" for reason in reasons]
 
     def _place(self, choice: Choice, goods: Goods) -> dict[str, Any]:
         found = self.packer.corner(choice, goods)
