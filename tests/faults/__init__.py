@@ -7,6 +7,7 @@ from faults.checkpoints import CALLBACKS, FAULTS
 from faults.envs import ADAPTERS, ENVS, KERNELS
 from faults.evaluation import DEMONSTRATIONS, EVALUATION, RECORDINGS
 from faults.mutant import Mutant
+from faults.palletizing import PALLETIZING
 from faults.streaming import PAGE, SERVING, STREAMING, VIEWERS
 from faults.training import CLIPS, RUNS, TRAINING, UPDATES
 
@@ -27,6 +28,7 @@ MUTANTS: list[Mutant] = [
     *EVALUATION,
     *RECORDINGS,
     *DEMONSTRATIONS,
+    *PALLETIZING,
     *STREAMING,
     *VIEWERS,
     *PAGE,

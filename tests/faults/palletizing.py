@@ -1,0 +1,57 @@
+"""Faults in lists of boxes and in packing sessions."""
+
+from __future__ import annotations
+
+from faults.mutant import Mutant, mutant
+
+_LISTS, _SESSIONS = "envs/packing/items/test_lists.py", "palletizing/test_sessions.py"
+PALLETIZING: list[Mutant] = [
+    mutant("no_fact_about_an_order_is_its_name", 'if name != "order" or not _NO_ORDER.search(text)', "if True", _LISTS),
+    mutant("most_load_in_its_own_unit", '"max_load": math.inf}', '"max_load": 0.0}', _LISTS),
+    mutant("upright_boxes_are_not_tipped", "stands |= lies & ~upright", "stands |= lies", _LISTS),
+    mutant("sides_in_the_unit_of_the_file", "LENGTHS[found.unit] / LENGTHS[found.own_unit]", "1.0", _LISTS),
+    mutant(
+        "undo_goes_on_from_the_beginning", "events = progress.events[:-1]", "events = progress.events[1:]", _SESSIONS
+    ),
+    mutant(
+        "measured_heights_but_for_noise",
+        "(seen - expected).abs() <= self.noise + 1e-6",
+        "(seen - expected).abs() <= 2 * self.noise",
+        _SESSIONS,
+    ),
+    mutant(
+        "fragile_boxes_stay_fragile",
+        'fragile = fragile | taken if event["box"]["fragile"] else fragile',
+        'fragile = taken & event["box"]["fragile"]',
+        _SESSIONS,
+    ),
+    mutant(
+        "turned_boxes_take_the_cells_below_them",
+        "own & (dx.abs() < along_x) & (dy.abs() < along_y)",
+        "(dx.abs() < along_x) & (dy.abs() < along_y)",
+        _SESSIONS,
+    ),
+    mutant("a_place_is_free", 'if highest > event["center"][2] + _SLACK_MM', "if highest > math.inf", _SESSIONS),
+    mutant(
+        "nothing_is_done_twice",
+        'if last is not None and request is not None and last["request"] == request:',
+        "if last is not None and request is None:",
+        _SESSIONS,
+    ),
+    mutant("heightmaps_in_files_are_bounded", "if len(maps) >= _MOST_MAPS:", "if len(maps) > 9999:", _SESSIONS),
+    mutant(
+        "what_is_answered_is_kept",
+        "        self._write(name, session, progress, last)\n        self._open[name] = session, progress, last\n",
+        "        self._open[name] = session, progress, last\n        self._write(name, session, progress, last)\n",
+        _SESSIONS,
+    ),
+    mutant("brackets_are_counted", "if (number := text.count(sign)) > most:", "if (number := 0) > most:", _SESSIONS),
+    mutant("others_have_their_turn", "if self._waiting >= _MOST_WAITING:", "if False:", "serving/test_pallets.py"),
+    mutant(
+        "requests_are_not_answered_without_end",
+        "queue.Queue(_MOST_WAITING)",
+        "queue.Queue()",
+        "streaming/ros2/test_bridge.py",
+        k="requests",
+    ),
+]
