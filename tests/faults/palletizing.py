@@ -31,6 +31,12 @@ PALLETIZING: list[Mutant] = [
         "(dx.abs() < along_x) & (dy.abs() < along_y)",
         _SESSIONS,
     ),
+    mutant(
+        "boxes_bear_load_where_they_were_reported",
+        'nearest = self._nearest(event, goods, heights) if "center" in event else {}',
+        "nearest: dict[str, Any] = {}",
+        _SESSIONS,
+    ),
     mutant("a_place_is_free", 'if highest > event["center"][2] + _SLACK_MM', "if highest > math.inf", _SESSIONS),
     mutant(
         "nothing_is_done_twice",

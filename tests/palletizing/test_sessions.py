@@ -247,9 +247,9 @@ def play(cell: Cell, seed: int, steps: int) -> Any:
         yield cell.tell(way, **given.get(way, {}))
 
 
-def test_a_restart_goes_on_to_the_same_places(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    through, broken = opened(tmp_path / "one"), opened(tmp_path / "two")
+@pytest.mark.parametrize("rule", ["load_bearing", "support"])
+def test_a_restart_goes_on_to_the_same_places(rule: str, tmp_path: Path) -> None:
+    through, broken = (opened(tmp_path / name, rule=rule) for name in ("one", "two"))
     for step, (wanted, found) in enumerate(zip(play(through, 3, 20), play(broken, 3, 20), strict=True)):
         assert found == wanted
         broken.sessions = PackingSessions(tmp_path / "two", device="cpu")
@@ -309,6 +309,21 @@ def test_a_report_of_the_very_place_is_a_confirmation(settings: dict[str, Any], 
         told.ask("confirm")
         reported.ask("report", center=place["center"], turn=place["turn"])
         assert torch.allclose(told.heights, reported.heights, atol=1e-3)
+        assert torch.equal(told.progress.loaded.pallets.bears, reported.progress.loaded.pallets.bears)
+
+
+def test_what_lies_elsewhere_bears_load_there(tmp_path: Path) -> None:
+    cell = opened(tmp_path)
+    for sides, turn, center in (([200, 100, 100], 90, [300, 200, 0]), ([240, 300, 50], 0, [302, 199, 101])):
+        cell.ask("offer", boxes=[{"sides": sides}])
+        cell.ask("report", center=center, turn=turn)
+    bears = torch.ones(30, 20, dtype=torch.bool)
+    bears[9:21, 2:18] = False  # of the upper box
+    bears[12:18, 5:15] = True  # above the lower one
+    found = cell.progress.loaded.pallets.bears[0, 0]
+    assert (found >= bears).all()
+    assert not found[9:12, 3:17].any()
+    assert not found[18:21, 3:17].any()
 
 
 def test_cells_that_a_turned_box_reaches_into(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class PackingSession:
         if math.prod(pallet.cells) > MOST_CELLS:
             came = f"{pallet.cells[0]:,} × {pallet.cells[1]:,}"
             raise ValueError(f"{WHERE}: grid must give a pallet at most {MOST_CELLS:,} cells; got {came}")
-        rule = arguments.choice(WHERE, "rule", opened.get("rule", "support"), STABILITY_RULES)
+        rule = arguments.choice(WHERE, "rule", opened.get("rule", "load_bearing"), STABILITY_RULES)
         policies = (*HEURISTICS, *PackingPolicy.names())
         policy = arguments.choice(WHERE, "policy", opened.get("policy", "hm"), policies)
         self.noise = arguments.number(WHERE, "noise", opened.get("noise", 5.0), 0, 1000) / 1000
@@ -219,7 +219,8 @@ class PackingSession:
         if event["box"] is not None:
             goods = packer.goods(_goods_of([event["box"]]), tested=False)
             heights = pallets.heightmap[0, 0] - packer.pallet.deck
-            pallets = packer.place(pallets, goods, _choice(event, packer.device))
+            nearest = self._nearest(event, goods, heights) if "center" in event else {}
+            pallets = packer.place(pallets, goods, _choice({**event, **nearest}, packer.device))
             if "center" in event:
                 sides = torch.tensor(event["box"]["sides"], dtype=torch.float64) / 1000
                 taken = self._taken(event, sides[:2] + packer.pallet.gap)
@@ -237,6 +238,16 @@ class PackingSession:
             pallets = packer.measured(pallets, 0, 0, seen)
         maps = torch.where(fragile, packer.bin.size[2], pallets.heightmap)  # nothing fits above them
         return Progress((*progress.events, event), None, Loaded(pallets._replace(heightmap=maps), fragile))
+
+    def _nearest(self, event: Mapping[str, Any], goods: Goods, heights: Tensor) -> dict[str, Any]:
+        """The placement on whole cells that is next to a reported one, by which it bears load."""
+        pallet, turn = self.packer.pallet, round(event["degrees"] / 90) % 2
+        extent = goods.catalogue.extent[0, turn].tolist()
+        x, y = (
+            min(max(round((at / 1000 - first) / pallet.cell - along / 2), 0), cells - along)
+            for at, first, along, cells in zip(event["center"], pallet.origin, extent, pallet.cells, strict=False)
+        )
+        return {"turn": turn, "x": x, "y": y, "z": float(heights[x : x + extent[0], y : y + extent[1]].max())}
 
     def _reasons(self, boxes: Sequence[Mapping[str, Any]]) -> list[str]:
         """Why none of some boxes finds room; ValueError where none fits an empty pallet."""
