@@ -59,21 +59,19 @@ def _parser() -> OneLineParser:
     add("--gap", default=0.0, help="free room between boxes, as a gripper needs")
     add("--overhang", default=0.0, help="what boxes may stick out over each edge")
     add("--cell", help="side of the cells that sides are rounded up to; chosen from the list by default")
-    add(
-        "--open",
-        type=whole(1, 64),
-        default=1,
-        dest="open_pallets",
-        metavar="M",
-        help="pallets of an order open at once",
-    )
+    open_ = "pallets of an order open at once"
+    add("--open", type=whole(1, 64), default=1, dest="open_pallets", metavar="M", help=open_)
     known = "next boxes of an order to choose from; all: the program sorts the order, by many tries"
     add("--visible", type=_visible, default=1, metavar="K", help=known)
     add("--tries", type=whole(1, 2**16), default=64, help="of every order, with --visible all; 64 by default")
     add("--turns", choices=("fixed", "yaw", "axis"), default="yaw", help="about the vertical, or with any side up")
     rules = "rule for where a box may stand: load_bearing (by default), support, com, corners or none"
     add("--stability", default="load_bearing", help=rules)
-    add("--policy", default="hm", help="hm, dbl, lsah, first-fit, a policy that comes with the package, or a file")
+    add(
+        "--policy",
+        default="dbl",
+        help="dbl (by default), hm, lsah, first-fit, a policy that comes with the package, or a file",
+    )
     add("--physics", action="store_true", help="simulate every pallet without walls, with the weights of the list")
     add("--device", default="auto", help="that the places are chosen on")
     add("--out", type=Path, default=Path("pallets"), metavar="DIR", help="folder of the plan; pallets by default")

@@ -43,7 +43,7 @@ def pack(
     tries: int = TRIES,
     turns: str = "yaw",
     stability: str = "load_bearing",
-    policy: str = "hm",
+    policy: str = "dbl",
     physics: bool = False,
     device: str | torch.device = "auto",
     say: Say = lambda words: None,
