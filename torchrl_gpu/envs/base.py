@@ -126,10 +126,14 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
     def set_frames(self, frames: int) -> None:
         """Updates schedules, such as a curriculum, for the steps played so far over all environments."""
 
-    def renumber(self, first_env: int) -> None:
-        """Renumbers the environments from `first_env` on; `set_seed` and `reset` then begin their episodes."""
+    def renumber(self, first_env: int, copies: int = 1) -> None:
+        """Renumbers the environments from `first_env` on; `set_seed` and `reset` then begin their episodes.
+
+        Of `copies` parts of the rows each has the same numbers, and so the same episodes.
+        """
         self.first_env = first_env
-        self._env_index = torch.arange(self.num_envs, device=self.device, dtype=torch.int64) + first_env  # (N,)
+        row = torch.arange(self.num_envs, device=self.device, dtype=torch.int64)
+        self._env_index = row % (self.num_envs // copies) + first_env  # (N,)
 
     # -- state ------------------------------------------------------------------------------------------------------
 

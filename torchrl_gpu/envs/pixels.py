@@ -95,9 +95,9 @@ class FromPixels(BatchedEnv):
     def set_frames(self, frames: int) -> None:
         self.env.set_frames(frames)
 
-    def renumber(self, first_env: int) -> None:
-        super().renumber(first_env)
-        self.env.renumber(first_env)
+    def renumber(self, first_env: int, copies: int = 1) -> None:
+        super().renumber(first_env, copies)
+        self.env.renumber(first_env, copies)
 
     def like(self, num_envs: int, **changes: Any) -> Self:
         """As in the base class; other changes than those of this constructor go to the wrapped environment."""

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from torchrl_gpu.policies.networks.vectors import Perceptron, widths_of
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
+from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.policies.registry import REGISTRY, Registry, check_plain
@@ -131,6 +133,11 @@ def _policy(content: Mapping[str, Any], env: PackingEnv | None, most_bytes: int,
         make_tables = registry.build("tables", settings["tables"], PatchTables)
         tables: PatchTables = _built(lambda: make_tables(space), _behind(state, "tables."), most_bytes)
         return InferencePolicy(PackingPolicy(space, tables), space, "afterstate values", about)
+    if "members" in settings:
+        candidates = arguments.whole("config", "candidates", settings.get("candidates", 40), 1, 2**16)
+        make_values = partial(LinearPlacementValues, space, [0.0] * len(NAMES), candidates)
+        values: LinearPlacementValues = _built(make_values, _behind(state, "values."), most_bytes)
+        return InferencePolicy(PackingPolicy(space, values), space, "placement values", about)
     if "agent" not in settings:
         network = registry.build("network", settings.get("network"), nn.Module)
         given = {name: settings[name] for name in ("temperature",) if name in settings}

@@ -6,6 +6,7 @@ from torchrl_gpu.training.behaviour_cloning import BehaviourCloning
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.data.demonstrations import DemonstrationEpisodes
 from torchrl_gpu.training.data.episodes import Episodes, NavigationWorlds, PackingEpisodes
+from torchrl_gpu.training.evolution import PlacementEvolution
 from torchrl_gpu.training.hierarchical import HierarchicalPacking
 from torchrl_gpu.training.off_policy import OffPolicy
 from torchrl_gpu.training.on_policy import OnPolicy
@@ -27,6 +28,7 @@ __all__ = [
     "OffPolicy",
     "OnPolicy",
     "PackingEpisodes",
+    "PlacementEvolution",
     "ReplayRun",
     "Rollout",
     "replay_buffer",
