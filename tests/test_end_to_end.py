@@ -58,6 +58,12 @@ SMALL = {
         "--model.env.resolution=[30,20]",  # cells of 40 mm
         "--data.sequences=orders.json",
     ],
+    "packing_pallets.yaml": [
+        "--model.env.num_envs=8",
+        "--model.env.num_items=6",
+        "--model.env.resolution=[30,20]",
+        "--model.members=4",
+    ],
     "ppo_packing.yaml": [
         *(f"--model.agent.{network}.{size}" for network in ("actor", "critic") for size in ("channels=4", "blocks=1")),
         "--model.env.num_envs=4",
@@ -88,7 +94,7 @@ ORDERS = {  # millimetres: one order that fits with ease, one in which a turned 
 def small(name: str, max_steps: int = 6) -> list[str]:
     """Command line of a shipped config in small."""
     updates = ROLLOUTS if name.startswith("ppo_") else UPDATES
-    updates = [] if name == "packing.yaml" else updates
+    updates = [] if name in ("packing.yaml", "packing_pallets.yaml") else updates
     if name == "bc.yaml":
         updates = ["--model.batch_size=8", "--model.updates_per_step=2"]
     return ["--config", name, *SMALL[name], *updates, *EPISODES, f"--trainer.max_steps={max_steps}"]

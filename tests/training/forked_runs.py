@@ -18,7 +18,7 @@ from torchrl_gpu.checkpoints.files import newest_checkpoint
 
 UPDATES = 8
 SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 1}}"
-NO_REPLAY = ("ppo_packing.yaml", "ppo_marine.yaml", "packing.yaml", "bc.yaml")
+NO_REPLAY = ("ppo_packing.yaml", "ppo_marine.yaml", "packing.yaml", "packing_pallets.yaml", "bc.yaml")
 NAMES = configs.names()
 
 

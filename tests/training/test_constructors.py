@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ DEFAULTS: dict[type, dict[str, Any]] = {
     training.AfterstateLearning: {"env": env},
     training.BehaviourCloning: {"policy": policies.BCPolicy(4, 2)},
     training.HierarchicalPacking: {"env": env, "networks": lambda: None},
+    training.PlacementEvolution: {"env": partial(packing_env, 16)},
     training.OffPolicy: {"env": env, "agent": dqn, "encoder": policies.ClipEncoder()},
     training.OnPolicy: {"env": env, "agent": dqn},
     training.ClipReplay: {"batch_size": 4, "device": CPU, "prioritized": True},
