@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from torchrl_gpu.palletizing.packer import Pallet
 MOST_LOSS = 0.02  # of the floor, beside the best cells
 _MILLIMETRES = (100, 50, 40, 25, 20, 12.7, 12.5, 10, 8, 6.35, 5, 4, 3, 2.5, 2, 1)
 _MOST_CELLS = 2**18
+_FEW_CELLS, ENOUGH = 2**15, 0.95  # a pallet of few cells will do where boxes can fill so much of its floor
 
 
 def floor_used(sizes: Tensor, pallet: Pallet) -> float:
@@ -25,6 +27,8 @@ def floor_used(sizes: Tensor, pallet: Pallet) -> float:
 def choose_cell(sizes: Tensor, pallet: Pallet, unit_m: float) -> tuple[float, str]:
     """The largest cell, metres, that costs at most `MOST_LOSS` of the floor more than the best, and a line about it.
 
+    Cells of which a pallet has many count only where no larger ones leave `ENOUGH` of the floor.
+
     Args:
         sizes: Of the boxes, (B, 3), metres.
         pallet: With any cells.
@@ -36,6 +40,8 @@ def choose_cell(sizes: Tensor, pallet: Pallet, unit_m: float) -> tuple[float, st
         x, y = tried.cells
         if min(x, y) >= 1 and tried.cell <= pallet.height and (x * y <= _MOST_CELLS or not known):
             known[tried.cell] = floor_used(sizes, tried)
+    few = {side: used for side, used in known.items() if math.prod(replace(pallet, cell=side).cells) <= _FEW_CELLS}
+    known = few if max(few.values(), default=0.0) >= ENOUGH else known
     cell = max(side for side, used in known.items() if used >= max(known.values()) - MOST_LOSS)
     x, y = replace(pallet, cell=cell).cells
     return cell, f"cells of {cell / unit_m:g}, {x} × {y} a pallet: rounding up takes {1 - known[cell]:.1%} of the floor"
