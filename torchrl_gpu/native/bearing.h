@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "lanes.h"
+#include "boxes.h"
 #include "stability.h"
 
 // Half a side of the rectangle that the contacts of a box must hold, sixteenths of a cell.
@@ -12,71 +12,60 @@ inline int64_t half_side(int64_t margin, const Axis& axis) {
     return std::max<int64_t>(0, std::min(margin, 4 * axis.extent) - 8);
 }
 
-// Placements of one box in one bin, by the rule.
+// The placements of one box in one bin that are legal, and stable by the rule; planes are (Gx, Gy). Where the grid is that
+// of the cells, there must first be contact beyond each side of the rectangle: maxima over two windows of `bin` say so.
 class Bearing {
    public:
-    Bearing(const Problem& p, int64_t env, const Variant& v, const int64_t* margin)
-        : p_(p), v_(v), half_x_(half_side(margin[0], v.x)), half_y_(half_side(margin[1], v.y)) {
-        // Vectors of neighbouring placements read past the end of a row, and of the bin.
-        thread_local std::vector<float> copy;
-        copy.assign(p.heightmap + env * p.area(), p.heightmap + (env + 1) * p.area());
-        copy.resize(p.area() + v.y.extent + L::count, -INFINITY);
-        heights_ = copy.data();
+    Bearing(const Problem& p, int64_t env, const Variant& v, const int64_t* margin, BoxBin& bin)
+        : p_(p), v_(v), half_x_(half_side(margin[0], v.x)), half_y_(half_side(margin[1], v.y)),
+          heights_(p.heightmap + env * p.area()) {
+        if (p.step > 1 || !v.x.fitting || !v.y.fitting) return;
+        rows_ = (8 * v.x.extent - half_x_ - 8) / 16 + 1, columns_ = (8 * v.y.extent - half_y_ - 8) / 16 + 1;
+        Variant rows = v, columns = v;
+        rows.x = Axis(rows_, p.cells_x, p.step, p.grid_x), columns.y = Axis(columns_, p.cells_y, p.step, p.grid_y);
+        const int64_t room = p.plane() + Lanes<float>::count;
+        of_rows_ = of_rows().at_least(room), of_columns_ = of_columns().at_least(room);
+        bin.rest(p, rows, of_rows_);
+        bin.rest(p, columns, of_columns_);
     }
 
-    // Those that are legal, and stable; planes are (Gx, Gy).
     void judge(const float* z, const uint8_t* legal, uint8_t* out) const {
         std::memset(out, 0, p_.plane());
-        for (int64_t gx = 0; gx < v_.x.fitting && v_.y.fitting; gx++) {
-            const float* line = heights_ + v_.x.position(gx, p_.step) * p_.cells_y;
-            for (int64_t gy = 0; gy < v_.y.fitting; gy += L::count) {
-                const int64_t at = gx * p_.grid_y + gy, lanes = std::min<int64_t>(L::count, v_.y.fitting - gy);
-                Flags around = Flags{} - 1, corners{};
-                if (p_.step == 1) look_around(line + gy, z + at, lanes, around, corners);
-                for (int64_t lane = 0; lane < lanes; lane++) {
-                    if (!legal[at + lane] || !around[lane]) continue;
-                    const float* under = line + v_.y.position(gy + lane, p_.step);
-                    const Contact contact{p_, v_, under, p_.cells_y, z[at + lane] - p_.gap};
-                    out[at + lane] = corners[lane] || hull_holds<2>(contact, half_x_, half_y_);
-                }
+        for (int64_t gx = 0; gx < v_.x.fitting; gx++)
+            for (int64_t gy = 0; gy < v_.y.fitting; gy++) {
+                const int64_t at = gx * p_.grid_y + gy;
+                const float level = z[at] - p_.gap;
+                if (!legal[at] || !around(at, level)) continue;
+                const float* under = heights_ + v_.x.position(gx, p_.step) * p_.cells_y + v_.y.position(gy, p_.step);
+                const Contact contact{p_, v_, under, p_.cells_y, level};
+                const int64_t i = v_.x.extent - 1, j = v_.y.extent - 1;
+                out[at] = (contact.at(0, 0) && contact.at(0, j) && contact.at(i, 0) && contact.at(i, j)) ||
+                          hull_holds<2>(contact, half_x_, half_y_);
             }
-        }
     }
 
    private:
-    using L = Lanes<float>;
-    typedef int32_t Flags __attribute__((vector_size(VECTOR_BYTES)));
+    static Scratch<float>& of_rows() {
+        thread_local Scratch<float> map;
+        return map;
+    }
+    static Scratch<float>& of_columns() {
+        thread_local Scratch<float> map;
+        return map;
+    }
 
-    // For neighbouring placements: whether there is contact beyond each side of the rectangle, as there must be; and
-    // whether all corners of the box are in contact, which is enough.
-    void look_around(const float* cells, const float* z, int64_t lanes, Flags& around, Flags& corners) const {
-        float levels[L::count];
-        for (int64_t i = 0; i < L::count; i++) levels[i] = z[std::min(i, lanes - 1)] - p_.gap;
-        const Vector<float> level = L::load(levels);
-        const int64_t rows = v_.x.extent, columns = v_.y.extent;
-        const int64_t outer = (8 * rows - half_x_ - 8) / 16 + 1, side = (8 * columns - half_y_ - 8) / 16 + 1;
-        Flags above{}, below{}, left{}, right{};
-        for (int64_t i = 0; i < rows; i++) {
-            const float* row = cells + i * p_.cells_y;
-            const bool is_above = i < outer, is_below = i >= rows - outer;
-            Flags near{}, middle{}, far{};
-            for (int64_t j = 0; j < side; j++) near |= L::load(row + j) >= level;
-            for (int64_t j = side; j < columns - side && (is_above || is_below); j++) middle |= L::load(row + j) >= level;
-            for (int64_t j = columns - side; j < columns; j++) far |= L::load(row + j) >= level;
-            left |= near, right |= far;
-            if (is_above) above |= near | middle | far;
-            if (is_below) below |= near | middle | far;
-        }
-        around = above & below & left & right;
-        const float* last = cells + (rows - 1) * p_.cells_y;
-        corners = (L::load(cells) >= level) & (L::load(cells + columns - 1) >= level) & (L::load(last) >= level) &
-                  (L::load(last + columns - 1) >= level);
+    bool around(int64_t at, float level) const {
+        if (p_.step > 1) return true;
+        return of_rows_[at] >= level && of_rows_[at + (v_.x.extent - rows_) * p_.grid_y] >= level &&
+               of_columns_[at] >= level && of_columns_[at + v_.y.extent - columns_] >= level;
     }
 
     const Problem& p_;
     const Variant& v_;
     const int64_t half_x_, half_y_;
     const float* heights_;
+    int64_t rows_ = 0, columns_ = 0;  // of the contacts beyond a side
+    float *of_rows_ = nullptr, *of_columns_ = nullptr;
 };
 
 // One end of each row inside the convex hull of contacts: `furthest` (rows,) is 1 + the furthest contact towards that end,

@@ -295,12 +295,15 @@ void pile_growth(const Problem* problem, const float* z_map, float* growth) {
 // The legal mask (N, K, O, Gx, Gy) without what the rule `load_bearing` refuses; margin along x and y in sixteenths.
 void upheld(const Problem* problem, const int64_t* margin, const float* z, const uint8_t* legal, uint8_t* out) {
     const Problem& p = *problem;
+    const uint64_t call = ++calls;
     spread(p.envs * p.variants(), p.threads, [&](int64_t task) {
         const int64_t env = task / p.variants(), variant = task % p.variants(), at = task * p.plane();
         const int64_t item = p.item[env * p.slots + variant / p.orientations];
         if (!p.has(item)) return void(std::memset(out + at, 0, p.plane()));
         const Variant v(p, item, variant % p.orientations);
-        Bearing(p, env, v, margin).judge(z + at, legal + at, out + at);
+        thread_local BoxBin bin;
+        bin.take(p, env, call);
+        Bearing(p, env, v, margin, bin).judge(z + at, legal + at, out + at);
     });
 }
 
