@@ -102,7 +102,7 @@ class PackingEnv(BatchedEnv):
         visible_items: int = 1,
         orientations: str | float = "yaw",
         stability: str = "none",
-        margin: float = 0.05,
+        margin: float = 0.03,
         bearing_gap: float = 0.0015,
         reward: str = "utilization",
         stability_judge: str = "rule",

@@ -31,7 +31,7 @@ class Bin:
     cells: tuple[int, int]  # (X, Y), cells of the heightmap
     step: int = 1  # cells between neighbouring placements
     stability: str = "none"  # one of `STABILITY_RULES`
-    margin: float = 0.05  # metres that the centre must lie inside its support, by the rule "load_bearing"
+    margin: float = 0.03  # metres that the centre must lie inside its support, by the rule "load_bearing"
     bearing_gap: float = 0.0015  # metres: largest gap across which load is borne, by the same rule
 
     def __post_init__(self) -> None:
