@@ -167,8 +167,8 @@ LEARNERS: list[Mutant] = [
     ),
     mutant(
         "a_class_is_named_with_its_module",
-        ' and f"{cls.__module__}.".startswith(f"{module}.")',
-        "",
+        'and f"{each.__module__}.".startswith(f"{module}.")',
+        "and True",
         "policies/test_loading.py",
         k="never_imported",
     ),

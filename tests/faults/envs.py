@@ -38,9 +38,22 @@ KERNELS: list[Mutant] = [
     mutant("time_goes_before_all", "before.active, before.active & ~cut", "before.active, before.active", _ENDS),
     mutant(
         "head_on_within_45_degrees",
-        "return here & (across.abs() < -along)",
-        "return here & (along < 0)",
+        "head_on = before & (across.abs() < -along)",
+        "head_on = before & (along < 0)",
         "envs/marine/test_reward.py",
+    ),
+    mutant(
+        "what_overhangs_bears_nothing",
+        "held = own & (columns <= last[..., None]) &",
+        "held = own &",
+        "envs/packing/kernels/test_bearing.py",
+    ),
+    mutant(
+        "the_margin_is_on_both_sides",
+        "targets = y + half_y, per_cell * self.columns - y + half_y",
+        "targets = y + half_y, per_cell * self.columns - y",
+        "envs/packing/kernels/test_bearing.py",
+        k="eager",
     ),
     mutant("nobody_sees_itself", "return (1 - active + itself) * FAR", "return (1 - active) * FAR", _SIGHT),
     mutant("noisy_radii_are_seen", "        radius = radius * noise[4]\n", "", _SIGHT, k="noise"),
@@ -53,8 +66,10 @@ KERNELS: list[Mutant] = [
     ),
     mutant(
         "contact_is_within_a_tolerance",
-        "_Contacts(windows, z - bin_.contact_tolerance,",
-        "_Contacts(windows, z,",
+        """"com"))
+    contacts = _Contacts(windows, z - bin_.contact_tolerance,""",
+        """"com"))
+    contacts = _Contacts(windows, z,""",
         "envs/packing/kernels/test_stability.py",
         k="tolerance",
     ),
