@@ -87,7 +87,7 @@ class Pallet(NamedTuple):
 def pallets(data: str, word: str, rule: Mapping[str, Any], number: int) -> list[Pallet]:
     """Plans of the first sequences of a protocol's suite by a policy, under a rule, arguments of `PackingEnv`."""
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
-    from torchrl_gpu.policies import PackingPolicy, load_policy
+    from torchrl_gpu.policies import AgentSpace, PackingPolicy, load_policy
     from torchrl_gpu.policies.packing import BASELINES
 
     suite = ProtocolSuite(data, number, rule=rule, device="cpu")
@@ -95,7 +95,7 @@ def pallets(data: str, word: str, rule: Mapping[str, Any], number: int) -> list[
     if word in BASELINES:
         policy: Any = BASELINES[word][1](env)
     elif word in PackingPolicy.names() or Path(word).suffix == ".safetensors":
-        policy = PackingPolicy.from_pretrained(word, "cpu")
+        policy = PackingPolicy.from_pretrained(word, "cpu", space=AgentSpace.of(env))
     else:
         policy = load_policy(word, "cpu")
     results, made = suite.play(policy), []

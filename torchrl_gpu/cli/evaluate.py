@@ -223,6 +223,7 @@ def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict
         batch_size=args.batch,
     )
     suite.simulated = args.physics
+    loaded = {name: _in_its_bin(policy, suite.env) for name, policy in loaded.items()}
     if "distribution" in knows and suite.foreign:
         wanted = f"a file whose boxes are those of {args.protocol}"
         raise ValueError(f"{WHERE}: --candidates and --knows distribution want {wanted}; got one of {suite.foreign}")
@@ -246,7 +247,8 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     loaded: dict[str, Any] = {}
     words: list[str] = []
     classes = import_classes(WHERE, args.classes)
-    trained = [name for name in PackingPolicy.names() if name in PROTOCOLS | PALLETS]
+    known_here = PALLETS | {"orders": {}} if args.protocol in PALLETS else PROTOCOLS | PALLETS
+    trained = [name for name in PackingPolicy.names() if name in known_here]
     for each in args.policy:
         if each == "baselines":
             words += BASELINES
@@ -263,6 +265,18 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             wanted = f"baselines, {known} or the path of a checkpoint"
             raise ValueError(f"{WHERE}: --policy must be {wanted}; got {each!r}")
     return loaded, list(dict.fromkeys(words))
+
+
+def _in_its_bin(policy: Any, env: PackingEnv) -> Any:
+    """A policy; one by placement weights, which fit bins of any size, in that of an environment."""
+    from torchrl_gpu.policies import AgentSpace, PackingPolicy
+    from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
+
+    if not isinstance(policy, PackingPolicy) or not isinstance(policy.tables, LinearPlacementValues):
+        return policy
+    space, values = AgentSpace.of(env), policy.tables
+    values = LinearPlacementValues(space, values.weight.tolist(), values.candidates)
+    return PackingPolicy(space, values, policy.about).to(env.device)
 
 
 def _knowledge(args: argparse.Namespace) -> list[str]:
