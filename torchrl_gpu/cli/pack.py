@@ -69,8 +69,8 @@ def _parser() -> OneLineParser:
     add("--stability", default="load_bearing", help=rules)
     add(
         "--policy",
-        default="dbl",
-        help="dbl (by default), hm, lsah, first-fit, a policy that comes with the package, or a file",
+        default="orders",
+        help="orders (by default) or another policy that comes with the package, dbl, hm, lsah, first-fit, or a file",
     )
     add("--physics", action="store_true", help="simulate every pallet without walls, with the weights of the list")
     add("--device", default="auto", help="that the places are chosen on")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from torchrl_gpu.envs.packing.items.lists import LENGTHS
 from torchrl_gpu.palletizing.packer import Pallet
 
 MOST_LOSS = 0.02  # of the floor, beside the best cells
@@ -24,7 +25,7 @@ def floor_used(sizes: Tensor, pallet: Pallet) -> float:
     return float(bottom.prod(1).sum() / taken.prod(1).sum()) * min(1.0, x * y * pallet.cell**2 / room)
 
 
-def choose_cell(sizes: Tensor, pallet: Pallet, unit_m: float) -> tuple[float, str]:
+def choose_cell(sizes: Tensor, pallet: Pallet, unit: str) -> tuple[float, str]:
     """The largest cell, metres, that costs at most `MOST_LOSS` of the floor more than the best, and a line about it.
 
     Cells of which a pallet has many count only where no larger ones leave `ENOUGH` of the floor.
@@ -32,7 +33,7 @@ def choose_cell(sizes: Tensor, pallet: Pallet, unit_m: float) -> tuple[float, st
     Args:
         sizes: Of the boxes, (B, 3), metres.
         pallet: With any cells.
-        unit_m: Metres of the unit that the line is in.
+        unit: That the line is in, one of `LENGTHS`.
     """
     known: dict[float, float] = {}
     for millimetres in _MILLIMETRES:
@@ -44,4 +45,5 @@ def choose_cell(sizes: Tensor, pallet: Pallet, unit_m: float) -> tuple[float, st
     known = few if max(few.values(), default=0.0) >= ENOUGH else known
     cell = max(side for side, used in known.items() if used >= max(known.values()) - MOST_LOSS)
     x, y = replace(pallet, cell=cell).cells
-    return cell, f"cells of {cell / unit_m:g}, {x} × {y} a pallet: rounding up takes {1 - known[cell]:.1%} of the floor"
+    side = f"{1000 * cell / LENGTHS[unit]:g} {unit}"
+    return cell, f"cells of {side}, {x} × {y} a pallet: rounding up takes {1 - known[cell]:.1%} of the floor"

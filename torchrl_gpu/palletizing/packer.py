@@ -3,7 +3,7 @@
 A row is an order, or a cell that palletises. Each has M open pallets of one size, and K boxes to choose from at a time:
 
     pallet = Pallet(1.2, 0.8, height=1.5, cell=0.01)          # metres, kilograms
-    packer = Packer(pallet, open_pallets=2, policy="hm")
+    packer = Packer(pallet, open_pallets=2)
     goods = packer.goods(Boxes.of(sizes, weights=weights))    # sizes (B, 3) metres; goods.reasons says what cannot go
     state = packer.empty(rows=1)
     choice = packer.choose(state, goods, offered)             # offered (R, K) int64: numbers of boxes, −1 for none
@@ -203,7 +203,7 @@ class Packer:
         open_pallets: int = 1,
         turns: str = "yaw",
         stability: str = "load_bearing",
-        policy: str = "hm",
+        policy: str = "orders",
         step: int = 1,
         device: str | torch.device = "auto",
     ) -> None:

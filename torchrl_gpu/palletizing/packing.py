@@ -43,7 +43,7 @@ def pack(
     tries: int = TRIES,
     turns: str = "yaw",
     stability: str = "load_bearing",
-    policy: str = "dbl",
+    policy: str = "orders",
     physics: bool = False,
     device: str | torch.device = "auto",
     say: Say = lambda words: None,
@@ -91,7 +91,9 @@ def pack(
     room = {name: metres(name, given, own) for name, given in (("gap", gap), ("overhang", overhang))}
     sizes = torch.from_numpy(np.concatenate(found.sizes)) * per_unit
     bare = Pallet(sides[0], sides[1], most, load, **room)
-    side, told = choose_cell(sizes, bare, own) if cell is None else (metres("cell", cell, own, above=0.0), "")
+    side, told = (
+        choose_cell(sizes, bare, found.own_unit) if cell is None else (metres("cell", cell, own, above=0.0), "")
+    )
     chosen = Pallet(sides[0], sides[1], most, load, **room, cell=side)
     if visible != "all":
         visible = arguments.whole(WHERE, "visible", visible, 1, 1024)

@@ -75,7 +75,7 @@ class PackingSession:
             raise ValueError(f"{WHERE}: grid must give a pallet at most {MOST_CELLS:,} cells; got {came}")
         rule = arguments.choice(WHERE, "rule", opened.get("rule", "load_bearing"), STABILITY_RULES)
         policies = (*HEURISTICS, *PackingPolicy.names())
-        policy = arguments.choice(WHERE, "policy", opened.get("policy", "dbl"), policies)
+        policy = arguments.choice(WHERE, "policy", opened.get("policy", "orders"), policies)
         self.noise = arguments.number(WHERE, "noise", opened.get("noise", 5.0), 0, 1000) / 1000
         self.packer = _packer(pallet, rule, policy, device)
 
