@@ -263,7 +263,7 @@ class Packer:
         """Action of each catalogue row on an empty pallet, (M,) int64; −1 where none is legal."""
         found, room = [], goods.catalogue.num_orientations * self.floor.numel()
         floor, bearing = self.floor[None], self.bearing[None]
-        for rows in torch.arange(len(goods.turns), device=self.device).split(max(1, _CHUNK // room)):
+        for rows in torch.arange(len(goods.turns), device=self.device, dtype=torch.int64).split(max(1, _CHUNK // room)):
             item = rows[:, None]
             heightmap = floor.expand(len(rows), -1, -1)
             z_map, legal = self.maps(heightmap, bearing.expand(len(rows), -1, -1), goods, item)
@@ -321,7 +321,7 @@ class Packer:
         """The state with pallets `slot` (R,), None for all, of rows (R,) bool closed: the next box opens another."""
         chosen = rows[:, None].expand(state.number.shape)
         if slot is not None:
-            chosen = chosen & (torch.arange(self.open_pallets, device=self.device) == slot[:, None])
+            chosen = chosen & (torch.arange(self.open_pallets, device=self.device, dtype=torch.int64) == slot[:, None])
         return state._replace(number=torch.where(chosen, -1, state.number))
 
     def choose(self, state: Pallets, goods: Goods, offered: Tensor) -> Choice:
@@ -347,7 +347,7 @@ class Packer:
         # Nothing fits: a new pallet, beside those that are open, or in place of the fullest of them.
         fullest = torch.where(state.number < 0, torch.inf, state.volume).argmax(1)
         slot = torch.where(some, slot, fullest)
-        at = torch.arange(rows, device=self.device) * pallets + slot
+        at = torch.arange(rows, device=self.device, dtype=torch.int64) * pallets + slot
         each = action[at] // legal[0, 0].numel()
         waiting = (row >= 0) & (goods.first[row.clamp_min(0)] >= 0)
         each = torch.where(some, each, waiting.byte().argmax(1))
@@ -362,7 +362,7 @@ class Packer:
     def place(self, state: Pallets, goods: Goods, choice: Choice) -> Pallets:
         """The state after a choice of each row."""
         there, pallets = choice.box >= 0, self.open_pallets
-        slots = torch.arange(pallets, device=self.device) == choice.slot[:, None]  # (R, M)
+        slots = torch.arange(pallets, device=self.device, dtype=torch.int64) == choice.slot[:, None]  # (R, M)
         fresh = slots & choice.fresh[:, None]
         maps = torch.where(fresh[..., None, None], self.floor, state.heightmap)
         bears = torch.where(fresh[..., None, None], self.bearing, state.bears)

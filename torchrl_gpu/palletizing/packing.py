@@ -184,7 +184,9 @@ def carry_out(
         chosen = rank[first : first + side_by_side]
         longest = [torch.from_numpy(orders[i]) for i in chosen]
         boxes = torch.nn.utils.rnn.pad_sequence(longest, batch_first=True, padding_value=-1).to(packer.device)
-        line = _Line(torch.tensor(chosen, device=packer.device), boxes, [len(each) for each in longest])
+        line = _Line(
+            torch.tensor(chosen, device=packer.device, dtype=torch.int64), boxes, [len(each) for each in longest]
+        )
         parts.append(_packed(packer, goods, line, visible, lambda more: say(f"{done + more:,} of {total:,} boxes")))  # noqa: B023
         done += sum(line.lengths)
     return Placements.joined(parts)
@@ -194,7 +196,7 @@ def _packed(packer: Packer, goods: Goods, line: _Line, visible: int, progress: C
     """Every step places one box of every order that has one left; orders that are done leave the batch."""
     boxes = torch.nn.functional.pad(line.boxes, (0, visible), value=-1)
     state, offered = packer.empty(len(boxes)), boxes[:, :visible]
-    slots = torch.arange(visible, device=packer.device)
+    slots = torch.arange(visible, device=packer.device, dtype=torch.int64)
     along = packer.rotations.argmax(2).to(packer.device)  # (O, 3), which listed side lies along x, y and z
     steps, count = [], 0
     for step in range(line.lengths[0]):

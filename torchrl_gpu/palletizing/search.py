@@ -70,7 +70,7 @@ def search(
     best: dict[int, Scored] = {}
     champion: _Genome | None = None
     for turn in range(ROUNDS):
-        rows = torch.arange(len(used)).repeat_interleave(each_round)
+        rows = torch.arange(len(used), dtype=torch.int64, device="cpu").repeat_interleave(each_round)
         genome = _drawn(variants, goods, rows, draw)
         if champion is not None:
             genome = _varied(genome, _Genome(*(each[rows] for each in champion)), draw)
@@ -84,7 +84,7 @@ def search(
                 winners.append(row)
             else:
                 winners.append(-1)
-        keep = torch.tensor(winners)
+        keep = torch.tensor(winners, dtype=torch.int64, device="cpu")
         now = _Genome(*(each[keep.clamp_min(0)] for each in genome))
         if champion is not None:
             old = keep < 0
@@ -111,12 +111,15 @@ def _variants(packer: Packer, upright: Packer, goods: Goods, orders: Sequence[np
                 kinds.append(kind)
                 along.append(listed)
                 sides.append(size)
-    of_kind = torch.tensor(kinds)
+    of_kind = torch.tensor(kinds, dtype=torch.int64, device="cpu")
     fragile = goods.boxes.fragile[torch.from_numpy(shown)][of_kind]
     made = upright.goods(Boxes.of(sides, fragile=fragile.tolist()), tested=False)
     mine = [torch.isin(of_kind, row[torch.from_numpy(boxes)]).nonzero()[:, 0] for boxes in orders]
     return _Variants(
-        made, of_kind, torch.tensor(along), torch.nn.utils.rnn.pad_sequence(mine, batch_first=True, padding_value=-1)
+        made,
+        of_kind,
+        torch.tensor(along, dtype=torch.int64, device="cpu"),
+        torch.nn.utils.rnn.pad_sequence(mine, batch_first=True, padding_value=-1),
     )
 
 
@@ -125,25 +128,31 @@ def _drawn(variants: _Variants, goods: Goods, rows: Tensor, draw: torch.Generato
     mine = variants.of_order[rows]  # (R, V)
     sizes = variants.goods.boxes.sizes[mine.clamp_min(0)]
     keys = torch.stack([sizes.prod(2), sizes[..., :2].prod(2), sizes[..., 2], torch.ones_like(sizes[..., 0])])
-    chosen = torch.randint(len(keys), rows.shape, generator=draw)
-    key = keys[chosen, torch.arange(len(rows))].log()  # (R, V)
-    kinds = torch.randn(len(rows), int(variants.kind.max()) + 1, generator=draw, dtype=torch.float64)
-    noise = kinds.gather(1, variants.kind[mine.clamp_min(0)]) * 10 ** (2 * torch.rand(len(rows), 1, generator=draw) - 2)
-    noise = noise + 0.01 * torch.randn(mine.shape, generator=draw)
+    chosen = torch.randint(len(keys), rows.shape, generator=draw, dtype=torch.int64, device="cpu")
+    key = keys[chosen, torch.arange(len(rows), dtype=torch.int64, device="cpu")].log()  # (R, V)
+    kinds = torch.randn(len(rows), int(variants.kind.max()) + 1, generator=draw, dtype=torch.float64, device="cpu")
+    noise = kinds.gather(1, variants.kind[mine.clamp_min(0)]) * 10 ** (
+        2 * torch.rand(len(rows), 1, generator=draw, dtype=torch.float32, device="cpu") - 2
+    )
+    noise = noise + 0.01 * torch.randn(mine.shape, generator=draw, dtype=torch.float32, device="cpu")
     rank = noise - key + 100.0 * variants.goods.boxes.fragile[mine.clamp_min(0)]
-    turn = torch.randint(3, mine.shape, generator=draw)
-    weight = 10 ** (3 * torch.rand(len(rows), 3, generator=draw))
+    turn = torch.randint(3, mine.shape, generator=draw, dtype=torch.int64, device="cpu")
+    weight = 10 ** (3 * torch.rand(len(rows), 3, generator=draw, dtype=torch.float32, device="cpu"))
     return _Genome(torch.where(mine < 0, math.inf, rank).float(), turn, weight)
 
 
 def _varied(drawn: _Genome, best: _Genome, draw: torch.Generator) -> _Genome:
     """Fresh tries, of which a share are replaced by variations of the best ones."""
-    share = torch.rand(drawn.rank.shape, generator=draw)
+    share = torch.rand(drawn.rank.shape, generator=draw, dtype=torch.float32, device="cpu")
     some = share < 1.5 / drawn.rank.isfinite().sum(1, keepdim=True)  # variants that change, one or two
-    rank = torch.where(some, best.rank + torch.randn(share.shape, generator=draw), best.rank)
+    rank = torch.where(
+        some, best.rank + torch.randn(share.shape, generator=draw, dtype=torch.float32, device="cpu"), best.rank
+    )
     turn = torch.where(share.roll(1, 1) < 1.5 / share.shape[1], drawn.turn, best.turn)
-    jitter = torch.randn(len(rank), 3, generator=draw) * (torch.rand(len(rank), 1, generator=draw) < 0.5)
-    like = torch.rand(len(rank), 1, generator=draw) < _LIKE
+    jitter = torch.randn(len(rank), 3, generator=draw, dtype=torch.float32, device="cpu") * (
+        torch.rand(len(rank), 1, generator=draw, dtype=torch.float32, device="cpu") < 0.5
+    )
+    like = torch.rand(len(rank), 1, generator=draw, dtype=torch.float32, device="cpu") < _LIKE
     made = _Genome(rank, turn, best.weight * jitter.exp())
     return _Genome(*(torch.where(like, a, b) for a, b in zip(made, drawn, strict=True)))
 
@@ -154,7 +163,7 @@ def _tried(
     """Score and placements of every try, some of them side by side."""
     at_once = max(1, _CHUNK // (2 * math.prod(packer.bin.cells)))
     found: list[Scored] = []
-    for part in torch.arange(len(rows)).split(at_once):
+    for part in torch.arange(len(rows), dtype=torch.int64, device="cpu").split(at_once):
         found += _side_by_side(packer, variants, goods, orders, rows[part], _Genome(*(each[part] for each in genome)))
     return found
 
@@ -170,9 +179,12 @@ def _side_by_side(
     kinds, weight = variants.kind.to(device)[sequence.clamp_min(0)], genome.weight.to(device)
     queue, left = (each.to(device) for each in _queues(goods, [orders[i] for i in rows.tolist()]))
     state, number = packer.empty(len(rows)), len(rows)
-    every, places = torch.arange(number, device=device), torch.arange(sequence.shape[1], device=device)
+    every, places = (
+        torch.arange(number, device=device, dtype=torch.int64),
+        torch.arange(sequence.shape[1], device=device, dtype=torch.int64),
+    )
     entry, pallet = torch.zeros((2, number), dtype=torch.int64, device=device)
-    served, load = torch.zeros_like(left), torch.zeros(number, device=device)
+    served, load = torch.zeros_like(left), torch.zeros(number, device=device, dtype=torch.float32)
     steps: list[tuple[Tensor, Choice]] = []
     none, ended = torch.zeros_like(entry), left.sum(1) == 0
     while len(steps) % _LOOK or not bool(ended.all()):
@@ -208,8 +220,13 @@ def _least(
     z_map, legal = z_map[:, 0], legal[:, 0]  # (R, O, Gx, Gy)
     turns, (grid_x, grid_y) = z_map.shape[1], z_map.shape[2:]
     if turns == 2:
-        legal = legal & ((turn == 2)[:, None] | (torch.arange(2, device=turn.device) == turn[:, None]))[..., None, None]
-    x, y = (torch.arange(size, device=turn.device) / size for size in (grid_x, grid_y))
+        legal = (
+            legal
+            & ((turn == 2)[:, None] | (torch.arange(2, device=turn.device, dtype=torch.int64) == turn[:, None]))[
+                ..., None, None
+            ]
+        )
+    x, y = (torch.arange(size, device=turn.device, dtype=torch.int64) / size for size in (grid_x, grid_y))
     wx, wy, wz = weight[..., None, None].unbind(1)  # (R, 1, 1)
     score = z_map * (wz / packer.bin.size[2])[:, None] + (wx * x[:, None] + wy * y)[:, None]
     least, action = torch.where(legal, score, torch.inf).flatten(1).min(1)

@@ -123,7 +123,7 @@ class PackingSession:
             raise ValueError(f"{WHERE}: want 1 to {MOST_OFFERED} boxes; got {len(given)}")
         found = [_box(box, f"boxes[{i}]") for i, box in enumerate(given)]
         goods = self.packer.goods(_goods_of(found), tested=False)
-        offered = torch.arange(len(found), device=self.packer.device)[None]
+        offered = torch.arange(len(found), device=self.packer.device, dtype=torch.int64)[None]
         choice = self.packer.choose(progress.loaded.pallets, goods, offered)
         number = int(choice.box)
         if number < 0 or bool(choice.fresh):
@@ -142,7 +142,7 @@ class PackingSession:
         """The box that waits lies elsewhere: the centre of its base, and degrees from its listed sides about z."""
         event = self._waiting(progress, "report")
         event = self._event(event | {"center": center, "degrees": turn})
-        sides = torch.tensor(event["box"]["sides"][:2], dtype=torch.float64) / 1000
+        sides = torch.tensor(event["box"]["sides"][:2], dtype=torch.float64, device="cpu") / 1000
         under = self._taken(event, sides - 2 * (self.packer.pallet.cell + _SLACK_MM / 1000))
         heights = 1000 * (progress.loaded.pallets.heightmap[0, 0] - self.packer.pallet.deck)
         highest = float(torch.where(under, heights, -math.inf).max())
@@ -222,7 +222,7 @@ class PackingSession:
             nearest = self._nearest(event, goods, heights) if "center" in event else {}
             pallets = packer.place(pallets, goods, _choice({**event, **nearest}, packer.device))
             if "center" in event:
-                sides = torch.tensor(event["box"]["sides"], dtype=torch.float64) / 1000
+                sides = torch.tensor(event["box"]["sides"], dtype=torch.float64, device="cpu") / 1000
                 taken = self._taken(event, sides[:2] + packer.pallet.gap)
                 top = event["center"][2] / 1000 + float(sides[2])
                 pallets = packer.measured(pallets, 0, 0, torch.where(taken, heights.clamp_min(top), heights))
@@ -267,7 +267,7 @@ class PackingSession:
         """Cells (X, Y) that a rectangle of sides (2,) metres reaches into, where a box was reported."""
         pallet, turn = self.packer.pallet, math.radians(event["degrees"])
         dx, dy = (
-            first + pallet.cell * (torch.arange(cells, dtype=torch.float64) + 0.5) - at / 1000
+            first + pallet.cell * (torch.arange(cells, dtype=torch.float64, device="cpu") + 0.5) - at / 1000
             for first, cells, at in zip(pallet.origin, pallet.cells, event["center"], strict=False)
         )
         dx, dy, half = dx[:, None], dy[None], pallet.cell / 2 - _TOUCH_M
@@ -375,7 +375,7 @@ def _goods_of(boxes: Sequence[Mapping[str, Any]]) -> Boxes:
 
 def _choice(event: Mapping[str, Any], device: torch.device) -> Choice:
     """The choice of one row that an event records."""
-    whole = {name: torch.tensor([event[name]], device=device) for name in ("turn", "x", "y")}
+    whole = {name: torch.tensor([event[name]], device=device, dtype=torch.int64) for name in ("turn", "x", "y")}
     zero = torch.zeros(1, dtype=torch.int64, device=device)
     z = torch.tensor([event["z"]], dtype=torch.float32, device=device)
     return Choice(box=zero, offer=zero, slot=zero, number=zero, fresh=zero > 0, z=z, **whole)
