@@ -102,6 +102,12 @@ ORDERS |= {
     "model.env.items.max_side": 8,
     "data.sequences": "orders.json",
 }
+PALLETS = EPISODES | {
+    "model.env.num_envs": 8,
+    "model.env.num_items": 6,
+    "model.env.resolution": "[30,20]",
+    "model.members": 4,
+}
 RAINBOW = {
     "model.agent": "torchrl_gpu.policies.Rainbow",
     "model.agent.network": "torchrl_gpu.policies.PlacementAtoms",
@@ -187,6 +193,7 @@ RUNS: dict[str, Run] = {
     "packing_rainbow": Run("packing_dqn.yaml", BOXES | RAINBOW, 24),
     "packing_rainbow_resumed": Run("packing_dqn.yaml", BOXES | RAINBOW, 24, stop=12, stages=()),
     "packing_orders": Run("packing_orders.yaml", ORDERS, 24),
+    "packing_pallets": Run("packing_pallets.yaml", PALLETS, 4),
     "packing_irregular": Run("packing_irregular.yaml", IRREGULAR, 14, evaluate=("packing_irregular", *EVALUATE)),
     "packing_irregular_bootstrapped": Run(
         "packing_irregular.yaml", IRREGULAR | {"model.n_steps": 2}, 10, stop=6, stages=()

@@ -17,7 +17,7 @@ from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 CONFIGS = tuple(  # those of the same environment launch the same
     name.removesuffix(".yaml")
     for name in configs.names()
-    if name.startswith("packing") and name not in ("packing_bc_to_rl.yaml", "packing_dqn.yaml")
+    if name.startswith("packing") and name not in ("packing_bc_to_rl.yaml", "packing_dqn.yaml", "packing_pallets.yaml")
 )
 BACKEND = "eager"  # of the environment itself; only its settings and its state are used
 

@@ -380,7 +380,7 @@ class BreaksTheServer(Callback):
         self.stream.server._service.hub.tick = lambda: 1 / 0  # type: ignore[union-attr,method-assign,assignment]
         for thread in threading.enumerate():
             if thread.name == "torchrl_gpu stream server":
-                thread.join(20)
+                thread.join(300)
                 assert not thread.is_alive()
 
 

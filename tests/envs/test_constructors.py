@@ -49,6 +49,8 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
             "visible_items": [*COUNT, HUGE, 2**31 - 1],
             "orientations": [1, 0, -90, 7, NAN, INF, True, None, "spin", 10**400, [90], 1e-300],
             "stability": WORD,
+            "margin": [-0.1, NAN, INF, None, "abc", True],
+            "bearing_gap": [-0.1, NAN, INF, None, "abc", True],
             "reward": WORD,
             "stability_judge": WORD,
             "objective_weights": [1.0, (1, 1), (1, NAN, 1), (1, -1, 1), "abc", None, (True, 1, 1)],

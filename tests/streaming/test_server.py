@@ -260,7 +260,7 @@ def wait_for_end() -> None:
     """Waits until the server's thread has ended."""
     for thread in threading.enumerate():
         if thread.name == "torchrl_gpu stream server":
-            thread.join(20)
+            thread.join(300)
             assert not thread.is_alive()
 
 

@@ -98,10 +98,13 @@ def _fingerprint(command: tuple[str, ...]) -> str:
     for source in sorted(_HERE.glob("*.h")) + sorted(_HERE.glob("*.cpp")):
         digest.update(source.read_bytes())
     flags = os.environ.get("CXXFLAGS", ""), repr((_COMMON, _VARIANTS))
-    version = _run([*command, "--version"]).stdout
-    for text in (*command, version, *flags, _processor(), platform.machine()):
+    for text in (*command, _version(command), *flags, _processor(), platform.machine()):
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:20]
+
+
+def _version(command: tuple[str, ...]) -> str:
+    return _run([*command, "--version"]).stdout
 
 
 def _processor() -> str:

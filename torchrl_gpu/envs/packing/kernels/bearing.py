@@ -39,8 +39,9 @@ def half_sides(extent: Tensor, bin_: Bin) -> Tensor:
         extent: (…, 2) int64, cells along x and y.
         bin_: The bin.
     """
-    most = extent.new_tensor(margins(bin_))
-    return (torch.minimum(most, SIXTEENTHS // 4 * extent) - SIXTEENTHS // 2).clamp_min(0)
+    quarters = (SIXTEENTHS // 4 * extent).unbind(-1)
+    least = [quarter.clamp_max(most) for quarter, most in zip(quarters, margins(bin_), strict=True)]
+    return (torch.stack(least, -1) - SIXTEENTHS // 2).clamp_min(0)
 
 
 def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
