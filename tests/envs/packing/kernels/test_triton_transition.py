@@ -203,6 +203,7 @@ def test_maps_of_more_than_2_to_the_31_placements_are_looked_up_right(device: to
     count = torch.zeros(num_envs, dtype=torch.int64)
     counts = dict.fromkeys(("position", "key", "episode", "num_packed", "step_count"), count)
     rows = {"placements": torch.zeros(num_envs, 2, 4, dtype=torch.int32), "placement_z": torch.zeros(num_envs, 2)}
+    maps["bears"] = torch.ones(num_envs, 0, 0, dtype=torch.bool)
     state = PackingState(s.heightmap, item_id, **counts, volume=count.float(), stable=count > 0, **rows, **maps)
     there = s.to(device)
     ours = replace(state, **{f.name: getattr(state, f.name).to(device) for f in fields(state)})
