@@ -1,4 +1,4 @@
-"""What the stability rule load_bearing allows and refuses, judged by MuJoCo.
+"""Stability rule load_bearing, held against MuJoCo: places that it allows and refuses, and whole piles.
 
 Piles of boxes on pallets without walls. Random places on piles that obey the rule: which it refuses at each margin, and
 after which nothing moves. Whole random piles by each rule: how much moves when everything is released at once.

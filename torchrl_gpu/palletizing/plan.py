@@ -50,7 +50,7 @@ class Placements(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a simulation says about a pallet."""
+    """Verdict of a simulation on a pallet."""
 
     share: float  # of the boxes that stay within 2 cm and π/6 of the plan
     fallen: list[int]  # sequence numbers of the others, from 1

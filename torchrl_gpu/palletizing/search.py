@@ -214,7 +214,7 @@ def _side_by_side(
 def _least(
     packer: Packer, variants: _Variants, state: Pallets, variant: Tensor, turn: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Whether a variant of each row fits, (R,) bool, and its turn, x, y and base at the place of least score."""
+    """Mask of rows of which a variant fits, (R,) bool, and its turn, x, y and base at the place of least score."""
     row = torch.where(variant >= 0, variants.goods.row[variant.clamp_min(0)], -1)
     z_map, legal = packer.maps(state.heightmap[:, 0], state.bears[:, 0], variants.goods, row[:, None])
     z_map, legal = z_map[:, 0], legal[:, 0]  # (R, O, Gx, Gy)

@@ -36,14 +36,14 @@ _TOUCH_M = 0.0005  # by which a box may reach into a cell that it does not take
 
 
 class Loaded(NamedTuple):
-    """What stands on the pallet."""
+    """Load of the pallet."""
 
     pallets: Pallets  # of one row with one pallet
     fragile: Tensor  # (X, Y) bool, cells under boxes on which nothing may stand
 
 
 class Progress(NamedTuple):
-    """What happened in a session, as plain data, and what follows from it."""
+    """Events of a session, as plain data, and the load that follows from them."""
 
     events: tuple[dict[str, Any], ...]
     waits: dict[str, Any] | None  # event of the box that was offered last, until it is confirmed
@@ -104,7 +104,7 @@ class PackingSession:
         return {"packed": packed, "weight": round(float(pallets.weight[0, 0]), 3), "filled": round(filled, 4)}
 
     def about(self, progress: Progress) -> dict[str, Any]:
-        """What `told` says, the cells of a heightmap, the place of the box that waits, and the plan up to now."""
+        """Answer of `told`, the cells of a heightmap, the place of the box that waits, and the plan up to now."""
         waits = None if progress.waits is None else progress.waits["told"]
         cells, grid = list(self.packer.bin.cells), round(1000 * self.packer.pallet.cell, 6)
         return self.told(progress) | {"cells": cells, "grid": grid, "waits": waits, "plan": self.plan(progress)}

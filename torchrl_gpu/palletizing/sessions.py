@@ -64,7 +64,7 @@ class PackingSessions:
         return list(self._open)
 
     def answer(self, message: str | bytes) -> tuple[bool, dict[str, Any]]:
-        """Whether a message was carried out, and its answer, plain data: `message` says why it was not."""
+        """True if a message was carried out, and its answer, plain data: `message` says why it was not."""
         asked: dict[str, Any] = {}
         try:
             asked = _parsed(message)

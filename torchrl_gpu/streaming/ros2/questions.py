@@ -17,10 +17,10 @@ _MOST_WAITING = 64
 
 
 class Answering(Protocol):
-    """What requests are put to: `PackingSessions`, or an object with the same method."""
+    """Respondent to requests: `PackingSessions`, or an object with the same method."""
 
     def answer(self, message: str | bytes) -> tuple[bool, dict[str, Any]]:
-        """Whether a message was carried out, and its answer; `message` says why it was not."""
+        """True if a message was carried out, and its answer; `message` says why it was not."""
 
 
 class Questions:

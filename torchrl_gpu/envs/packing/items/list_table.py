@@ -85,7 +85,7 @@ def list_table(found: BoxList, title: str, left_out: Sequence[tuple[int, str, st
 
 
 def _per_own_unit(found: BoxList) -> float:
-    """What sizes of a list are multiplied by to be in the unit of its file."""
+    """Factor from sizes of a list to the unit of its file."""
     return 1.0 if found.unit == found.own_unit else LENGTHS[found.unit] / LENGTHS[found.own_unit]
 
 
