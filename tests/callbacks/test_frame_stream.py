@@ -377,11 +377,11 @@ class BreaksTheServer(Callback):
         if trainer.global_step != 2:
             return
         assert self.stream.server is not None
-        self.stream.server._service.hub.tick = lambda: 1 / 0  # type: ignore[union-attr,method-assign,assignment]
-        for thread in threading.enumerate():
-            if thread.name == "torchrl_gpu stream server":
-                thread.join(300)
-                assert not thread.is_alive()
+        service = self.stream.server._service
+        assert service is not None
+        service.hub.tick = lambda: 1 / 0  # type: ignore[method-assign,assignment]
+        service._thread.join(300)
+        assert not service._thread.is_alive()
 
 
 def test_a_server_that_dies_costs_one_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.snippets import PAGES, ROOT, Block, blocks
+from torchrl_gpu.streaming import StreamServer
 
 WITH_PYTHON = [page for page in PAGES if any(block.kind == "python" for block in blocks(page))]
 KINDS = {"python", "bash", "yaml", "text", "toml"}
@@ -39,11 +40,16 @@ def run(block: Block, names: dict[str, object]) -> None:
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
     names: dict[str, object] = {"__name__": "page"}
-    for block in blocks(page):
-        if block.file:
-            (folder / block.file).write_text(block.run_as(), encoding="utf-8")
-        if block.kind == "python" and block.skipped is None:
-            run(block, names)
+    try:
+        for block in blocks(page):
+            if block.file:
+                (folder / block.file).write_text(block.run_as(), encoding="utf-8")
+            if block.kind == "python" and block.skipped is None:
+                run(block, names)
+    finally:
+        for each in names.values():
+            if isinstance(each, StreamServer):
+                each.stop()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

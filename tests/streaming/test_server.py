@@ -6,7 +6,6 @@ import asyncio
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -235,8 +234,10 @@ def test_hosts_and_certificates_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_an_exception_of_the_server_surfaces_in_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     stream_server = server().start()
+    thread = stream_server._service._thread  # type: ignore[union-attr]
     monkeypatch.setattr(hub_of(stream_server), "tick", lambda: 1 / 0)
-    wait_for_end()
+    thread.join(300)
+    assert not thread.is_alive()
     with pytest.raises(RuntimeError, match="it failed while it ran: ZeroDivisionError: division by zero"):
         stream_server.stop()
     stream_server.stop()
@@ -254,14 +255,6 @@ async def test_what_fails_on_the_loop_surfaces_too_and_does_not_end_it() -> None
 
 def divide() -> float:
     return 1 / 0
-
-
-def wait_for_end() -> None:
-    """Waits until the server's thread has ended."""
-    for thread in threading.enumerate():
-        if thread.name == "torchrl_gpu stream server":
-            thread.join(300)
-            assert not thread.is_alive()
 
 
 def test_the_programs_own_exception_is_the_one_to_be_seen() -> None:
