@@ -8,7 +8,7 @@ _LISTS, _SESSIONS = "envs/packing/items/test_lists.py", "palletizing/test_sessio
 PALLETIZING: list[Mutant] = [
     mutant("no_fact_about_an_order_is_its_name", 'if name != "order" or not _NO_ORDER.search(text)', "if True", _LISTS),
     mutant("most_load_in_its_own_unit", '"max_load": math.inf}', '"max_load": 0.0}', _LISTS),
-    mutant("upright_boxes_are_not_tipped", "stands |= lies & ~upright", "stands |= lies", _LISTS),
+    mutant("upright_boxes_are_not_tipped", "stands |= lies & up[:, height]", "stands |= lies", _LISTS),
     mutant("sides_in_the_unit_of_the_file", "LENGTHS[found.unit] / LENGTHS[found.own_unit]", "1.0", _LISTS),
     mutant(
         "undo_goes_on_from_the_beginning", "events = progress.events[:-1]", "events = progress.events[1:]", _SESSIONS

@@ -47,6 +47,18 @@ def test_a_box_lies_down_unless_it_must_stay_upright() -> None:
     assert sorted(packer.corner(choice, goods)[1][0, :2].tolist()) == [1.0, 4.0]
 
 
+def test_a_box_lies_only_on_sides_that_it_may() -> None:
+    boxes = Boxes.of([[1.0, 2.0, 3.0]] * 4)
+    up = torch.tensor([[True, False, False], [False, True, False], [False, False, True], [True, True, True]])
+    packer = Packer(Pallet(9.0, 9.0, 9.0, cell=1.0), turns="axis", device="cpu")
+    goods = packer.goods(boxes._replace(up=up))
+    found = [packer.corner(packer.choose(packer.empty(1), goods, torch.tensor([[i]])), goods)[1] for i in range(3)]
+    assert [sides[0, 2].item() for sides in found] == [1.0, 2.0, 3.0]
+    assert goods.turns.sum(1).sort().values.tolist() == [2, 2, 2, 6]
+    turned = Packer(Pallet(9.0, 9.0, 9.0, cell=1.0), device="cpu").goods(boxes._replace(up=up))
+    assert ["may not stand" in reason for reason in turned.reasons] == [True, True, False, False]
+
+
 def test_weight_opens_a_pallet_before_room_does() -> None:
     packer = Packer(Pallet(4.0, 4.0, 4.0, weight=5.0, cell=1.0), device="cpu")
     found = sequence(packer, Boxes.of([[1.0, 1.0, 1.0]] * 5, weights=[2.0] * 5))

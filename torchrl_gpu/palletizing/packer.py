@@ -123,22 +123,24 @@ class Boxes(NamedTuple):
 
     sizes: Tensor  # (B, 3) float64, length, width and height as they are listed, metres
     weights: Tensor  # (B,) float64, kilograms; 0 where it is not known
-    upright: Tensor  # (B,) bool, whether the third side must stay vertical
+    up: Tensor  # (B, 3) bool, mask of the sides that may be vertical
     fragile: Tensor  # (B,) bool, whether nothing may be put on top
 
     @staticmethod
     def of(
         sizes: Any, weights: Any = None, upright: bool | Sequence[bool] = True, fragile: bool | Sequence[bool] = False
     ) -> Boxes:
-        """Boxes of numbers; a flag may stand for all of them."""
+        """Boxes of numbers; a flag may stand for all of them. The third side of `upright` boxes stays vertical."""
         size = torch.as_tensor(sizes, dtype=torch.float64, device="cpu").reshape(-1, 3)
         weight = (
             torch.zeros_like(size[:, 0])
             if weights is None
             else torch.as_tensor(weights, dtype=torch.float64, device="cpu")
         )
-        flags = (torch.as_tensor(each, dtype=torch.bool, device="cpu").expand(len(size)) for each in (upright, fragile))
-        return Boxes(size, weight, *flags)
+        stays, nothing_on_top = (
+            torch.as_tensor(each, dtype=torch.bool, device="cpu").expand(len(size)) for each in (upright, fragile)
+        )
+        return Boxes(size, weight, torch.stack([~stays, ~stays, stays | True], 1), nothing_on_top)
 
 
 class Goods(NamedTuple):
@@ -185,8 +187,8 @@ class Packer:
     Args:
         pallet: Of every row.
         open_pallets: M, pallets of a row that are open at a time.
-        turns: Orientations, "fixed", "yaw" or "axis": boxes that must stay upright take none but turns about the
-            vertical.
+        turns: Orientations, "fixed", "yaw" or "axis", of which each box takes those that leave a side vertical that
+            may be.
         stability: Rule for legal placements, one of `STABILITY_RULES`.
         policy: One of `HEURISTICS`, a policy that comes with the package, or the path of a file of one.
         step: Cells between neighbouring places.
@@ -240,7 +242,7 @@ class Packer:
 
         What is only placed again needs not be `tested` for whether it fits an empty pallet.
         """
-        kinds = torch.cat([boxes.sizes, boxes.upright[:, None], boxes.fragile[:, None]], 1)
+        kinds = torch.cat([boxes.sizes, boxes.up, boxes.fragile[:, None]], 1)
         known, row = kinds.unique(dim=0, return_inverse=True)
         turned = torch.einsum("oij,mj->moi", self.rotations, known[:, :3])  # (M, O, 3) metres
         extent = ((turned[..., :2] + self.pallet.gap) / self.pallet.cell - 1e-6).ceil()
@@ -248,15 +250,14 @@ class Packer:
         sizes = torch.cat([extent.clamp(1, over), turned[..., 2:].float().double()], -1)
         volume = known[:, :3].prod(1)
         catalogue = Catalogue.of_boxes(sizes, volume).to(self.device)
-        vertical = (self.rotations[:, 2, 2] > 0.5)[None]  # (1, O), the third side stays vertical
-        turns = (vertical | (known[:, 3:4] < 0.5)).to(self.device)
+        turns = (known[:, 3:6] @ self.rotations[:, 2].T > 0.5).to(self.device)  # (M, O), the side along z may be there
         row, weight = row.to(self.device), boxes.weights.float().to(self.device)
         fragile = boxes.fragile.to(self.device)
         goods = Goods(boxes, catalogue, row, turns, row, weight, fragile, [])
         if not tested:
             return goods
         first = self._first(goods)
-        reasons = self._reasons(boxes, turned.amin(1)[:, 2], first.cpu() >= 0, goods.row.cpu())
+        reasons = self._reasons(boxes, turns.any(1).cpu(), turned.amin(1)[:, 2], first.cpu() >= 0, goods.row.cpu())
         return goods._replace(first=first, reasons=reasons)
 
     def _first(self, goods: Goods) -> Tensor:
@@ -271,17 +272,19 @@ class Packer:
             found.append(torch.where(legal.flatten(1).any(1), action, -1))
         return torch.cat(found)
 
-    def _reasons(self, boxes: Boxes, least: Tensor, fits: Tensor, row: Tensor) -> list[str]:
+    def _reasons(self, boxes: Boxes, turned: Tensor, least: Tensor, fits: Tensor, row: Tensor) -> list[str]:
         p = self.pallet
         long, short = sorted((p.length + 2 * p.overhang, p.width + 2 * p.overhang), reverse=True)
         heavy = (boxes.weights > p.weight).tolist()
-        high = (least[row] > p.height + 1e-9).tolist()
+        high, permitted = (least[row] > p.height + 1e-9).tolist(), turned[row].tolist()
         sides = boxes.sizes.sort(1, descending=True).values.tolist()
         reasons = []
         for i, placed in enumerate(fits[row].tolist()):
             reason = ""
             if heavy[i]:
                 reason = "heavier than a pallet may carry"
+            elif not permitted[i]:
+                reason = f"may not stand as turns {self.turns} would have it"
             elif not placed and high[i]:
                 reason = "higher than a load may be"
             elif not placed and sides[i][0] > long and boxes.sizes[i, :2].max() > long:

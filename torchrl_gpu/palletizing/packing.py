@@ -66,7 +66,7 @@ def pack(
         visible: Next boxes of an order to choose from, or "all": then the order of the list does not count, `tries`
             sequences of its boxes are tried, see `search`, and neither `policy` nor `open_pallets` has an effect.
         tries: Of every order, where all boxes are visible.
-        turns: "fixed", "yaw" (turned about the vertical) or "axis" (any side up, but for boxes that must stay upright).
+        turns: "fixed", "yaw" (turned about the vertical) or "axis" (any side up that the list permits).
         stability: One of `STABILITY_RULES`.
         policy: As in `Packer`.
         physics: Simulate every pallet in MuJoCo, without walls, with the weights where all are listed.
@@ -102,7 +102,7 @@ def pack(
     options: dict[str, Any] = {"turns": turns, "stability": stability, "policy": policy, "device": device}
     packer = Packer(chosen, open_pallets=open_pallets, **options)
     weights = torch.from_numpy(np.concatenate(found.weights))
-    flags = (torch.from_numpy(np.concatenate(each)) for each in (found.upright, found.fragile))
+    flags = (torch.from_numpy(np.concatenate(each)) for each in (found.up, found.fragile))
     goods = packer.goods(Boxes(sizes, weights.nan_to_num(0.0), *flags))
     numbers = np.split(np.arange(len(sizes)), np.cumsum([len(each) for each in found.sizes])[:-1])
     fits = np.array([not reason for reason in goods.reasons])

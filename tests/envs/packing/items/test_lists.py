@@ -89,9 +89,50 @@ def test_what_a_box_may_bear_and_how_it_may_lie(tmp_path: Path) -> None:
     assert found.sizes[0].tolist() == [[1, 2, 3]] * 4
     assert found.max_loads[0] == pytest.approx([4.5359237, 4.5359237, 0, np.inf])
     assert found.weights[0] == pytest.approx([4, 4, np.nan, 5], nan_ok=True)
-    assert found.upright[0].tolist() == [True, True, False, False]
+    assert found.up[0].tolist() == [[False, False, True]] * 2 + [[True] * 3] * 2
     assert found.fragile[0].tolist() == [False, False, True, False]
     assert found.unread == ["max stack height"]
+
+
+ROTATIONS = "ID,X,Y,Z,ROTATION_XYZ,ROTATION_YXZ,ROTATION_ZYX,ROTATION_YZX,ROTATION_XZY,ROTATION_ZXY,COPIES"
+
+
+def test_sides_that_may_be_vertical_by_the_columns_of_packingsolver(tmp_path: Path) -> None:
+    rows = [
+        "0,108,76,30,1,1,0,0,0,0,1",
+        "1,110,43,25,1,1,0,0,1,1,2",
+        "2,92,81,55,1,1,1,1,1,1,1",
+        "3,9,8,7,0,0,1,1,0,0,1",
+    ]
+    found = read(tmp_path, "\n".join([ROTATIONS, *rows]), unit="cm")
+    assert found.up[0].tolist() == [  # BR1: "108 0 76 0 30 1", "110 0 43 1 25 1" and "92 1 81 1 55 1"
+        [False, False, True],
+        [False, True, True],
+        [False, True, True],
+        [True, True, True],
+        [True, False, False],
+    ]
+    assert not found.unread
+    assert found.columns["sides_up"].split(", ") == sorted(ROTATIONS.split(",")[4:-1], key=lambda name: name[-1])
+    assert [line for line, *_ in misfits(found, [100, 80, 120], tipped=True)] == [2, 3]
+    assert [line for line, *_ in misfits(found, [120, 80, 120])] == [4, 5]
+    shown = list_table(found, "a")
+    told = dict(zip(*(list(column.cells) for column in shown.columns), strict=True))
+    assert (told["this side up"], told["not read"]) == ("1 boxes", "no column")
+    assert told["sides up from"] == found.columns["sides_up"]
+
+
+def test_rows_of_rotations_that_give_no_box(tmp_path: Path) -> None:
+    rows = ["0,3,2,1,1,0,0,0,0,0,1", "1,3,2,1,0,0,0,0,0,0,1", "2,3,2,1,2,2,0,0,0,0,1", "3,3,2,1"]
+    found = read(tmp_path, "\n".join([ROTATIONS.replace(",COPIES", ",N"), *rows]), unit="cm")
+    assert [(line, reason) for line, _, reason in found.faults] == [
+        (2, "rotations must allow both turns about the vertical, or none"),
+        (3, "one side must be permitted to be vertical; got none"),
+        (4, "rotations must be yes or no"),
+        (5, "one side must be permitted to be vertical; got none"),
+    ]
+    with pytest.raises(ValueError, match="want six columns of rotations; got Rotation_XYZ, rotation yxz"):
+        read(tmp_path, "x,y,z,Rotation_XYZ,rotation yxz\n1,2,3,1,1\n")
 
 
 @pytest.mark.parametrize(

@@ -22,21 +22,19 @@ def misfits(
     Args:
         found: The list.
         room: Length, width and height of the bin, in `found.unit`.
-        tipped: Whether boxes that are not `upright` may lie on any face; else all are turned about z only.
+        tipped: Whether boxes may lie on any face that the list permits; else all are turned about z only.
         most_weight: Of one box, kilograms.
     """
     per_unit = _per_own_unit(found)
     left_out: list[tuple[int, str, str]] = []
-    for order, sizes, weights, upright, labels in zip(
-        found.orders, found.sizes, found.weights, found.upright, found.labels, strict=True
+    for order, sizes, weights, up, labels in zip(
+        found.orders, found.sizes, found.weights, found.up, found.labels, strict=True
     ):
-        bottom, limits = np.sort(sizes[:, :2], 1), np.sort(room[:2])
-        stands = (bottom <= limits + 1e-6).all(1) & (sizes[:, 2] <= room[2] + 1e-6)
-        if tipped:
-            for height in range(3):  # the side that is vertical
-                bottom = np.sort(np.delete(sizes, height, 1), 1)
-                lies = (bottom <= limits + 1e-6).all(1) & (sizes[:, height] <= room[2] + 1e-6)
-                stands |= lies & ~upright
+        limits, stands = np.sort(room[:2]), np.zeros(len(sizes), bool)
+        for height in range(3) if tipped else (2,):  # the side that is vertical
+            bottom = np.sort(np.delete(sizes, height, 1), 1)
+            lies = (bottom <= limits + 1e-6).all(1) & (sizes[:, height] <= room[2] + 1e-6)
+            stands |= lies & up[:, height]
         for i in np.flatnonzero(~stands | (weights > most_weight)).tolist():
             line = labels[i]["line"]
             if left_out and left_out[-1][0] == line:
@@ -66,7 +64,8 @@ def list_table(found: BoxList, title: str, left_out: Sequence[tuple[int, str, st
     if known.any():
         without = "" if known.all() else f", {(~known).sum():,} boxes without one"
         shown.add_row("weight", f"{weights[known].sum():,.6g} kg, a box {_range(weights[known])} kg{without}")
-    for name, flags in (("this side up", found.upright), ("fragile", found.fragile)):
+    upright = [each[:, 2] & ~each[:, :2].any(1) for each in found.up]
+    for name, flags in (("this side up", upright), ("fragile", found.fragile)):
         if number := sum(int(each.sum()) for each in flags):
             shown.add_row(name, f"{number:,} boxes")
     loads = np.concatenate([np.zeros(0), *found.max_loads])

@@ -58,6 +58,8 @@ _WORDS: dict[str, tuple[str, ...]] = {
 _NO_ORDER = re.compile(r"\b(date|datum|data|fecha|time|line|position|pos|status|type|value|total|volume|price)\b")
 _YES = ("yes", "y", "true", "1", "x", "ja", "j", "wahr", "oui", "o", "vrai", "si", "sí", "sì", "s", "是", "✓")
 _NO = ("", "no", "n", "false", "0", "-", "nein", "falsch", "non", "faux", "否")
+# PackingSolver's columns of rotations, 1 for those that are permitted: the listed sides along x, y and z.
+_ROTATION = re.compile(r"rotation ([xyz]{3})")
 _UNIT = re.compile(rf"(?:[\s_/]|[(\[（])\s*({'|'.join([*LENGTHS, *WEIGHTS])})\s*[)\]）]?\s*$")
 
 
@@ -68,7 +70,7 @@ class BoxList(NamedTuple):
     sizes: list[np.ndarray]  # (boxes, 3) float64 of each order, in `unit`
     weights: list[np.ndarray]  # (boxes,) float64, kilograms; NaN where none is listed
     max_loads: list[np.ndarray]  # (boxes,) float64, kilograms that may lie on a box; inf where none is listed
-    upright: list[np.ndarray]  # (boxes,) bool, mask of those that may not be tipped: "this side up"
+    up: list[np.ndarray]  # (boxes, 3) bool, mask of the sides that may be vertical; only height: "this side up"
     fragile: list[np.ndarray]  # (boxes,) bool, mask of those on which nothing may lie
     labels: list[list[dict[str, Any]]]  # of each box: its "line" in the file, and "article" and "weight/kg" if listed
     unit: str  # "cells", "m", "cm" or "mm"
@@ -102,6 +104,7 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
     if len(header) == 3 and all(_number(cell) is not None for cell in header):
         rows, header, first = itertools.chain([header], rows), list(SIDES), 1
     found = _columns(header, columns or {}, where)
+    rotations = _rotations(header, set(found.values()), where)
     sides = [_unit_of(header[found[side]], LENGTHS) for side in SIDES]
     if len(set(sides)) > 1:
         given = ", ".join(header[found[side]] for side in SIDES)
@@ -117,7 +120,9 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
         order = _text(cells.get("order")) or "all"
         own = by_header or (_text(cells["unit"]).casefold() if "unit" in cells else "")
         number, reason = _fault_free(cells, own)
-        if reason:
+        permitted = [_flag(row[at]) if at < len(row) else False for at in rotations]
+        up = _sides_up(permitted, bool(_flag(cells.get("upright"))))
+        if reason := reason or _rotation_fault(permitted, up):
             faults.append((line, order, reason))
             continue
         if number == 0:  # none of it was ordered
@@ -134,23 +139,24 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
             label["weight/kg"] = masses["weight"]
         numbers = [_number(cells[side]) or 0.0 for side in SIDES]
         numbers += [masses.get(name, none) for name, none in _KILOGRAMS.items()]
-        numbers += [float(_flag(cells.get(name)) or 0) for name in _FLAGS]
+        numbers += [float(_flag(cells.get("fragile")) or 0), *map(float, up)]
         orders.setdefault(order, []).append((number, numbers, label))
     known, factor, own_unit = _one_unit(units, unit, where)
     boxes = [np.repeat([row[1] for row in each], [row[0] for row in each], 0) for each in orders.values()]
+    told = {"sides_up": ", ".join(header[at] for at in rotations)} if rotations else {}
     return BoxList(
         orders=list(orders),
         sizes=[each[:, :3] * factor for each in boxes],
         weights=[each[:, 3] for each in boxes],
         max_loads=[each[:, 4] for each in boxes],
-        upright=[each[:, 5] > 0 for each in boxes],
-        fragile=[each[:, 6] > 0 for each in boxes],
+        up=[each[:, 6:] > 0 for each in boxes],
+        fragile=[each[:, 5] > 0 for each in boxes],
         labels=[[label for number, _, label in rows for _ in range(number)] for rows in orders.values()],
         unit=known,
         own_unit=own_unit,
         names_unit=bool(units - {""}),
-        columns={name: header[at] for name, at in found.items()},
-        unread=[name for at, name in enumerate(header) if at not in found.values() and name],
+        columns={name: header[at] for name, at in found.items()} | told,
+        unread=[name for at, name in enumerate(header) if at not in (*found.values(), *rotations) and name],
         faults=faults,
     )
 
@@ -179,6 +185,34 @@ def _fault_free(cells: Mapping[str, Any], unit: str) -> tuple[int, str]:
         if _flag(cells.get(name)) is None:
             return 0, f"{name} must be yes or no; got {_text(cells[name])}"
     return int(number), ""
+
+
+def _rotations(header: Sequence[str], taken: set[int], where: str) -> list[int]:
+    """Indices of the columns of six rotations, each vertical side's two together, sides in their order; [] for none."""
+    known = {}
+    for at, name in enumerate(header):
+        if at not in taken and (match := _ROTATION.fullmatch(_plain(name))) and len(set(match[1])) == 3:
+            known[match[1]] = at
+    if known and len(known) < 6:
+        raise ValueError(
+            f"{where}: want six columns of rotations; got {', '.join(header[at] for at in known.values())}"
+        )
+    return [known[name] for name in ("zyx", "yzx", "xzy", "zxy", "xyz", "yxz")] if known else []
+
+
+def _sides_up(permitted: Sequence[bool | None], upright: bool) -> tuple[bool, bool, bool]:
+    """Which of length, width and height may be vertical, by the rotations in the order of `_rotations`, if any."""
+    x, y, z = (any(permitted[at : at + 2]) or not permitted for at in (0, 2, 4))
+    return x and not upright, y and not upright, z
+
+
+def _rotation_fault(permitted: Sequence[bool | None], up: tuple[bool, bool, bool]) -> str:
+    """Why a row's rotations give no box."""
+    if None in permitted:
+        return "rotations must be yes or no"
+    if any(one != other for one, other in zip(permitted[::2], permitted[1::2], strict=True)):
+        return "rotations must allow both turns about the vertical, or none"
+    return "" if any(up) else "one side must be permitted to be vertical; got none"
 
 
 def _flag(cell: Any) -> bool | None:
