@@ -19,11 +19,13 @@ PALLETIZING: list[Mutant] = [
         "(seen - expected).abs() <= 2 * self.noise",
         _SESSIONS,
     ),
+    mutant("loads_go_down_to_the_floor", "(bearers | own)[:, None]", "own[:, None]", "palletizing/test_packer.py"),
+    mutant("loads_of_many_boxes_add", "self.left - weight[:, None]", "self.left", "palletizing/test_packer.py"),
     mutant(
-        "fragile_boxes_stay_fragile",
-        'fragile = fragile | taken if event["box"]["fragile"] else fragile',
-        'fragile = taken & event["box"]["fragile"]',
-        _SESSIONS,
+        "nothing_goes_above_what_is_fragile",
+        "torch.where(room <= 0, self.bin.size[2], heightmap[:, None])",
+        "heightmap[:, None]",
+        "palletizing/test_packing.py",
     ),
     mutant(
         "turned_boxes_take_the_cells_below_them",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +15,8 @@ CUBE = Pallet(4.0, 4.0, 4.0, cell=1.0)
 
 def sequence(packer: Packer, boxes: Boxes) -> list[tuple[int, list[float], list[float]]]:
     """Pallet, corner and sides of boxes of one row that come one at a time."""
-    goods, state, found = packer.goods(boxes), packer.empty(1), []
+    goods, found = packer.goods(boxes), []
+    state = packer.begun(goods, [np.arange(len(boxes.sizes))])
     for box in range(len(boxes.sizes)):
         choice = packer.choose(state, goods, torch.tensor([[box]]))
         corner, sides = packer.corner(choice, goods)
@@ -67,8 +71,57 @@ def test_weight_opens_a_pallet_before_room_does() -> None:
 
 def test_nothing_is_put_on_fragile_goods() -> None:
     packer = Packer(Pallet(2.0, 2.0, 9.0, cell=1.0), device="cpu")
-    found = sequence(packer, Boxes.of([[2.0, 2.0, 1.0]] * 3, fragile=[False, True, False]))
+    found = sequence(packer, Boxes.of([[2.0, 2.0, 1.0]] * 3, max_load=[math.inf, 0, math.inf]))
     assert [(number, corner[2]) for number, corner, _ in found] == [(0, 0.0), (0, 1.0), (1, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "loads", "numbers"),
+    [
+        ([5, 5, 5, 5], [10, 99, 99, 99], [0, 0, 0, 1]),  # two on the first, whatever is between
+        ([5, 5, 5, 5], [99, 5, 99, 99], [0, 0, 0, 1]),
+        ([5, 5, 5, 5], [15, 10, 5, 0], [0, 0, 0, 0]),
+        ([5, 0, 5, 5], [99, 99, 99, 99], [0, 1, 1, 1]),  # what weighs nothing known goes on no limited box
+        ([5, 0, 5, 5], [math.inf, 5, 99, 99], [0, 0, 0, 1]),
+    ],
+)
+def test_boxes_bear_their_most_load(weights: list[float], loads: list[float], numbers: list[int]) -> None:
+    packer = Packer(Pallet(2.0, 2.0, 9.0, cell=1.0), device="cpu")
+    found = sequence(packer, Boxes.of([[2.0, 2.0, 1.0]] * 4, weights, max_load=loads))
+    assert [number for number, _, _ in found] == numbers
+
+
+def bearers(box: tuple[np.ndarray, np.ndarray], below: list[tuple[np.ndarray, np.ndarray]]) -> set[int]:
+    """Boxes (corner, sides) that a box lies on, and those that these lie on."""
+    found = set()
+    for i, (corner, sides) in enumerate(below):
+        apart = np.maximum(corner, box[0])[:2] - np.minimum(corner + sides, box[0] + box[1])[:2]
+        if (apart < -1e-6).all() and abs(corner[2] + sides[2] - box[0][2]) < 1e-6:
+            found |= {i} | bearers(below[i], below[:i])
+    return found
+
+
+@pytest.mark.parametrize("rule", ["load_bearing", "support"])
+def test_no_box_bears_more_than_its_most_load(rule: str) -> None:
+    rng = np.random.default_rng(0)
+    packer = Packer(Pallet(0.6, 0.4, 0.8, cell=0.05), open_pallets=2, stability=rule, device="cpu")
+    sizes, weights = rng.integers(2, 5, (60, 3)) * 0.05, rng.uniform(1, 9, 60)
+    loads = np.where(rng.random(60) < 0.6, rng.uniform(0, 30, 60), np.inf)
+    over = {}
+    for limited in (True, False):
+        boxes = Boxes.of(sizes, weights, max_load=loads if limited else math.inf)
+        pallets: dict[int, list[int]] = {}
+        found = [(number, np.array(corner), np.array(sides)) for number, corner, sides in sequence(packer, boxes)]
+        for i, (number, _, _) in enumerate(found):
+            pallets.setdefault(number, []).append(i)
+        load = np.zeros(60)
+        for on in pallets.values():
+            for at, i in enumerate(on):
+                under = bearers(found[i][1:], [found[j][1:] for j in on[:at]])
+                load[[on[j] for j in under]] += weights[i]
+        over[limited] = int((load > loads * (1 + 1e-5)).sum())
+    assert over[True] == 0
+    assert over[False] > 5
 
 
 def test_open_pallets_are_chosen_by_what_stays_hollow() -> None:

@@ -43,7 +43,7 @@ class Cell:
     @property
     def heights(self) -> torch.Tensor:
         """Heightmap (X, Y), millimetres."""
-        return 1000 * self.progress.loaded.pallets.heightmap[0, 0]
+        return 1000 * self.progress.loaded.heightmap[0, 0]
 
 
 def opened(folder: Path, **settings: Any) -> Cell:
@@ -54,7 +54,7 @@ def opened(folder: Path, **settings: Any) -> Cell:
 
 def same(one: Progress, other: Progress) -> bool:
     """Whether two are the same, to the bit."""
-    maps = zip((*one.loaded.pallets, one.loaded.fragile), (*other.loaded.pallets, other.loaded.fragile), strict=True)
+    maps = zip(one.loaded, other.loaded, strict=True)
     return one[:2] == other[:2] and all(torch.equal(a, b) for a, b in maps)
 
 
@@ -109,7 +109,7 @@ FLAT = [[0] * 20] * 30
         ([("offer", {"boxes": BOX})], "boxes must be a list of 1 to 64 boxes"),
         (
             [("offer", {"boxes": [BOX, 3]})],
-            r"boxes\[1\] must be an object with some of id, sides, weight, fragile; got 3",
+            r"boxes\[1\] must be an object with some of id, sides, weight, fragile, max_load; got 3",
         ),
         (
             [("offer", {"boxes": [{"sides": [700, 100, 100]}]})],
@@ -309,7 +309,7 @@ def test_a_report_of_the_very_place_is_a_confirmation(settings: dict[str, Any], 
         told.ask("confirm")
         reported.ask("report", center=place["center"], turn=place["turn"])
         assert torch.allclose(told.heights, reported.heights, atol=1e-3)
-        assert torch.equal(told.progress.loaded.pallets.bears, reported.progress.loaded.pallets.bears)
+        assert torch.equal(told.progress.loaded.bears, reported.progress.loaded.bears)
 
 
 def test_what_lies_elsewhere_bears_load_there(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_what_lies_elsewhere_bears_load_there(tmp_path: Path) -> None:
     bears = torch.ones(30, 20, dtype=torch.bool)
     bears[9:21, 2:18] = False  # of the upper box
     bears[12:18, 5:15] = True  # above the lower one
-    found = cell.progress.loaded.pallets.bears[0, 0]
+    found = cell.progress.loaded.bears[0, 0]
     assert (found >= bears).all()
     assert not found[9:12, 3:17].any()
     assert not found[18:21, 3:17].any()
@@ -385,6 +385,19 @@ def test_nothing_goes_on_what_is_fragile(way: str, tmp_path: Path) -> None:
     cell.ask("undo")
     cell.ask("undo")
     assert cell.ask("offer", boxes=[BOX])["center"][2] == 0
+
+
+def test_boxes_bear_their_most_load(tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit")
+    for weight in (9, 4, 3):
+        cell.ask("offer", boxes=[{"sides": [600, 400, 50], "weight": weight, "max_load": 7}])
+        cell.ask("confirm")
+    assert cell.ask("offer", boxes=[{"sides": [600, 400, 50], "weight": 1}])["box"] is None
+    cell.ask("undo")
+    assert cell.ask("offer", boxes=[{"sides": [600, 400, 50], "weight": 5}])["box"] is None
+    assert cell.ask("offer", boxes=[BOX | {"weight": 0}])["box"] is None
+    cell.sessions = PackingSessions(tmp_path, device="cpu")
+    assert cell.ask("offer", boxes=[{"sides": [600, 400, 50], "weight": 3}])["box"] == 0
 
 
 def test_limits_of_sessions_events_and_undone_heightmaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -35,6 +37,7 @@ from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.envs.packing.kernels import Kernels, get_kernels
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import MOST_CELLS, Bin, Catalogue, Placement
+from torchrl_gpu.palletizing.loads import Loads
 from torchrl_gpu.policies.packing.heuristics import BASELINES, VolumeSorted
 from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
 from torchrl_gpu.policies.packing.placements import placed_at
@@ -124,23 +127,17 @@ class Boxes(NamedTuple):
     sizes: Tensor  # (B, 3) float64, length, width and height as they are listed, metres
     weights: Tensor  # (B,) float64, kilograms; 0 where it is not known
     up: Tensor  # (B, 3) bool, mask of the sides that may be vertical
-    fragile: Tensor  # (B,) bool, whether nothing may be put on top
+    max_load: Tensor  # (B,) float64, kilograms that may be put on top; 0: nothing at all, inf: anything
 
     @staticmethod
-    def of(
-        sizes: Any, weights: Any = None, upright: bool | Sequence[bool] = True, fragile: bool | Sequence[bool] = False
-    ) -> Boxes:
-        """Boxes of numbers; a flag may stand for all of them. The third side of `upright` boxes stays vertical."""
+    def of(sizes: Any, weights: Any = 0.0, upright: Any = True, max_load: Any = math.inf) -> Boxes:
+        """Boxes of numbers; one may stand for all of them. The third side of `upright` boxes stays vertical."""
         size = torch.as_tensor(sizes, dtype=torch.float64, device="cpu").reshape(-1, 3)
-        weight = (
-            torch.zeros_like(size[:, 0])
-            if weights is None
-            else torch.as_tensor(weights, dtype=torch.float64, device="cpu")
+        kinds = (weights, torch.float64), (upright, torch.bool), (max_load, torch.float64)
+        weight, stays, load = (
+            torch.as_tensor(each, dtype=dtype, device="cpu").expand(len(size)) for each, dtype in kinds
         )
-        stays, nothing_on_top = (
-            torch.as_tensor(each, dtype=torch.bool, device="cpu").expand(len(size)) for each in (upright, fragile)
-        )
-        return Boxes(size, weight, torch.stack([~stays, ~stays, stays | True], 1), nothing_on_top)
+        return Boxes(size, weight, torch.stack([~stays, ~stays, stays | True], 1), load)
 
 
 class Goods(NamedTuple):
@@ -152,7 +149,7 @@ class Goods(NamedTuple):
     turns: Tensor  # (M, O) bool, orientations that each row may have
     first: Tensor  # (M,) int64, action of each row on an empty pallet; −1 where there is none
     weight: Tensor  # (B,) float32, kilograms
-    fragile: Tensor  # (B,) bool
+    max_load: Tensor  # (B,) float32, kilograms
     reasons: list[str]  # of each box, why it cannot be placed on an empty pallet; "" where it can
 
 
@@ -165,6 +162,15 @@ class Pallets(NamedTuple):
     volume: Tensor  # (R, M) float32, cubic metres of boxes
     opened: Tensor  # (R,) int64, pallets so far
     bears: Tensor  # (R, M, X, Y) bool, mask of cells that bear load; (R, M, 0, 0) without the rule "load_bearing"
+    top: Tensor  # (R, M, X, Y) int64, of `Loads`; (R, M, 0, 0) where the load on boxes is not limited
+    below: Tensor  # (R, M, C, C) bool
+    left: Tensor  # (R, M, C) float32
+    boxes: Tensor  # (R, M) int64
+
+    @property
+    def loads(self) -> Loads:
+        """Of all pallets, N = R·M."""
+        return Loads(*(each.flatten(0, 1) for each in (self.top, self.below, self.left, self.boxes)))
 
 
 class Choice(NamedTuple):
@@ -242,7 +248,7 @@ class Packer:
 
         What is only placed again needs not be `tested` for whether it fits an empty pallet.
         """
-        kinds = torch.cat([boxes.sizes, boxes.up, boxes.fragile[:, None]], 1)
+        kinds = torch.cat([boxes.sizes, boxes.up, boxes.max_load[:, None]], 1)
         known, row = kinds.unique(dim=0, return_inverse=True)
         turned = torch.einsum("oij,mj->moi", self.rotations, known[:, :3])  # (M, O, 3) metres
         extent = ((turned[..., :2] + self.pallet.gap) / self.pallet.cell - 1e-6).ceil()
@@ -252,8 +258,8 @@ class Packer:
         catalogue = Catalogue.of_boxes(sizes, volume).to(self.device)
         turns = (known[:, 3:6] @ self.rotations[:, 2].T > 0.5).to(self.device)  # (M, O), the side along z may be there
         row, weight = row.to(self.device), boxes.weights.float().to(self.device)
-        fragile = boxes.fragile.to(self.device)
-        goods = Goods(boxes, catalogue, row, turns, row, weight, fragile, [])
+        max_load = boxes.max_load.float().to(self.device)
+        goods = Goods(boxes, catalogue, row, turns, row, weight, max_load, [])
         if not tested:
             return goods
         first = self._first(goods)
@@ -263,12 +269,10 @@ class Packer:
     def _first(self, goods: Goods) -> Tensor:
         """Action of each catalogue row on an empty pallet, (M,) int64; −1 where none is legal."""
         found, room = [], goods.catalogue.num_orientations * self.floor.numel()
-        floor, bearing = self.floor[None], self.bearing[None]
         for rows in torch.arange(len(goods.turns), device=self.device, dtype=torch.int64).split(max(1, _CHUNK // room)):
-            item = rows[:, None]
-            heightmap = floor.expand(len(rows), -1, -1)
-            z_map, legal = self.maps(heightmap, bearing.expand(len(rows), -1, -1), goods, item)
-            action = self._action(heightmap, goods, item, z_map, legal)
+            item, state = rows[:, None], self.empty(len(rows), pallets=1)
+            z_map, legal = self.maps(state, goods, item, torch.zeros_like(item, dtype=torch.float32))
+            action = self._action(state.heightmap[:, 0], goods, item, z_map, legal)
             found.append(torch.where(legal.flatten(1).any(1), action, -1))
         return torch.cat(found)
 
@@ -296,13 +300,34 @@ class Packer:
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
-    def empty(self, rows: int) -> Pallets:
+    def empty(self, rows: int, pallets: int | None = None) -> Pallets:
         """State of rows before their first pallet is opened."""
-        shape, device = (rows, self.open_pallets), self.device
+        shape, device = (rows, self.open_pallets if pallets is None else pallets), self.device
         zero = torch.zeros(shape, dtype=torch.float32, device=device)
         none = torch.full(shape, -1, dtype=torch.int64, device=device)
         heightmap, bears = (each.expand(*shape, -1, -1).clone() for each in (self.floor, self.bearing))
-        return Pallets(heightmap, none, zero, zero.clone(), none[:, 0] + 1, bears)
+        state = Pallets(heightmap, none, zero, zero.clone(), none[:, 0] + 1, bears, none, none, none, none)
+        return self.limited(state, 0)
+
+    def begun(self, goods: Goods, orders: Sequence[np.ndarray]) -> Pallets:
+        """State of rows before the first box (…) int64 of each, which limits the load on boxes where one does."""
+        most = 0
+        for order in map(torch.from_numpy, orders):
+            if bool(goods.boxes.max_load[order].isfinite().any()):
+                room = math.prod(self.bin.size) / float(goods.boxes.sizes[order].prod(1).min())
+                most = max(most, min(len(order), math.ceil(room)))
+        return self.limited(self.empty(len(orders)), most)
+
+    def limited(self, state: Pallets, most: int) -> Pallets:
+        """The state in which the load on boxes is limited from now on, of at most so many boxes a pallet."""
+        shape, cells = state.number.shape, self.bin.cells if most else (0, 0)
+        full: Any = partial(torch.full, device=self.device)
+        return state._replace(
+            top=full((*shape, *cells), -1, dtype=torch.int64),
+            below=full((*shape, most, most), False, dtype=torch.bool),
+            left=full((*shape, most), math.inf, dtype=torch.float32),
+            boxes=full(shape, 0, dtype=torch.int64),
+        )
 
     def measured(self, state: Pallets, row: int, slot: int, heightmap: Tensor) -> Pallets:
         """The state with a measured heightmap (X, Y) of one pallet, metres above the pallet's top."""
@@ -313,11 +338,19 @@ class Packer:
 
     def renewed(self, state: Pallets, rows: Tensor) -> Pallets:
         """The state with empty pallets in place of all of rows (R,) bool, under their old numbers."""
+        return self._emptied(state, rows[:, None].expand(state.number.shape))
+
+    def _emptied(self, state: Pallets, chosen: Tensor) -> Pallets:
+        """The state without the boxes of pallets (R, M) bool."""
+        maps = chosen[..., None, None]
         return state._replace(
-            heightmap=torch.where(rows[:, None, None, None], self.floor, state.heightmap),
-            weight=torch.where(rows[:, None], 0.0, state.weight),
-            volume=torch.where(rows[:, None], 0.0, state.volume),
-            bears=torch.where(rows[:, None, None, None], self.bearing, state.bears),
+            heightmap=torch.where(maps, self.floor, state.heightmap),
+            weight=torch.where(chosen, 0.0, state.weight),
+            volume=torch.where(chosen, 0.0, state.volume),
+            bears=torch.where(maps, self.bearing, state.bears),
+            top=torch.where(maps, -1, state.top),
+            left=torch.where(chosen[..., None], math.inf, state.left),
+            boxes=torch.where(chosen, 0, state.boxes),
         )
 
     def closed(self, state: Pallets, rows: Tensor, slot: Tensor | None = None) -> Pallets:
@@ -333,8 +366,8 @@ class Packer:
         row = torch.where(offered >= 0, goods.row[offered.clamp_min(0)], -1)
         item = row.repeat_interleave(pallets, 0)  # (N, K), N = R·M
         heightmap = state.heightmap.flatten(0, 1)
-        z_map, legal = self.maps(heightmap, state.bears.flatten(0, 1), goods, item)
         weight = torch.where(offered >= 0, goods.weight[offered.clamp_min(0)], 0.0)
+        z_map, legal = self.maps(state, goods, item, weight.repeat_interleave(pallets, 0))
         light = state.weight[:, :, None] + weight[:, None] <= self.pallet.weight * (1 + 1e-6)  # (R, M, K)
         open_ = (light & (state.number >= 0)[..., None]).flatten(0, 1)
         legal = legal & open_[..., None, None, None]
@@ -362,35 +395,46 @@ class Packer:
         box = torch.where(some | fresh, chosen, -1)
         return Choice(box, each, slot, number, fresh, turn, x, y, z - self.pallet.deck)
 
-    def place(self, state: Pallets, goods: Goods, choice: Choice) -> Pallets:
-        """The state after a choice of each row."""
-        there, pallets = choice.box >= 0, self.open_pallets
+    def place(self, state: Pallets, goods: Goods, choice: Choice, weight: Tensor | None = None) -> Pallets:
+        """The state after a choice of each row; the boxes have other weights (R,) than in `goods` if given."""
+        there, pallets, box = choice.box >= 0, self.open_pallets, choice.box.clamp_min(0)
         slots = torch.arange(pallets, device=self.device, dtype=torch.int64) == choice.slot[:, None]  # (R, M)
         fresh = slots & choice.fresh[:, None]
-        maps = torch.where(fresh[..., None, None], self.floor, state.heightmap)
-        bears = torch.where(fresh[..., None, None], self.bearing, state.bears)
-        box = choice.box.clamp_min(0)
+        state = self._emptied(state, fresh)
         item = torch.where(there, goods.row[box], -1)
-        z, high = choice.z + self.pallet.deck, goods.catalogue.height[item.clamp_min(0), choice.turn]
         items = torch.where(slots, item[:, None], -1).flatten()
-        turn, x, y, z = (each.repeat_interleave(pallets) for each in (choice.turn, choice.x, choice.y, z))
-        placed = Placement(items, turn, x, y, z)
-        piles = maps.flatten(0, 1), bears.flatten(0, 1)
+        each = choice.turn, choice.x, choice.y, choice.z + self.pallet.deck
+        placed = Placement(items, *(number.repeat_interleave(pallets) for number in each))
+        heightmap, bears = state.heightmap.flatten(0, 1), state.bears
         if self.bearing.numel():
-            bears = self.kernels.bear(*piles, placed, goods.catalogue, self.bin).view(bears.shape)
-        top = torch.where(goods.fragile[box], self.bin.size[2] - high, choice.z + self.pallet.deck)
-        placed = placed._replace(z=top.repeat_interleave(pallets))  # nothing fits above what is fragile
-        after = self.kernels.place(piles[0], placed, goods.catalogue, self.bin.dropped)
+            bears = self.kernels.bear(heightmap, bears.flatten(0, 1), placed, goods.catalogue, self.bin)
+        after = self.kernels.place(heightmap, placed, goods.catalogue, self.bin.dropped)
         put = slots & there[:, None]
-        weight, volume = goods.weight[box], goods.catalogue.volume[item.clamp_min(0)]
-        return Pallets(
-            after.view(maps.shape),
-            torch.where(fresh, choice.number[:, None], state.number),
-            torch.where(fresh, 0.0, state.weight) + torch.where(put, weight[:, None], 0.0),
-            torch.where(fresh, 0.0, state.volume) + torch.where(put, volume[:, None], 0.0),
-            state.opened + choice.fresh,
-            bears,
+        weight, volume = goods.weight[box] if weight is None else weight, goods.catalogue.volume[item.clamp_min(0)]
+        if state.top.numel():
+            kilograms = (each.repeat_interleave(pallets) for each in (weight, goods.max_load[box]))
+            loads = state.loads.put(*self._cells_below(heightmap, placed, goods), *kilograms)
+            shape = state.number.shape
+            top, below, left, boxes = (each.unflatten(0, shape) for each in loads)
+            state = state._replace(top=top, below=below, left=left, boxes=boxes)
+        return state._replace(
+            heightmap=after.view(state.heightmap.shape),
+            number=torch.where(fresh, choice.number[:, None], state.number),
+            weight=state.weight + torch.where(put, weight[:, None], 0.0),
+            volume=state.volume + torch.where(put, volume[:, None], 0.0),
+            opened=state.opened + choice.fresh,
+            bears=bears.view(state.bears.shape),
         )
+
+    def _cells_below(self, heightmap: Tensor, placed: Placement, goods: Goods) -> tuple[Tensor, Tensor]:
+        """Masks (N, X, Y) of the cells that placed boxes touch, and of all that they cover."""
+        extent = goods.catalogue.extent[placed.item_id.clamp_min(0), placed.orientation]  # (N, 2)
+        inside = []
+        for first, along, cells in zip((placed.x, placed.y), extent.unbind(1), self.bin.cells, strict=True):
+            at = torch.arange(cells, device=self.device, dtype=torch.int64)
+            inside.append((at >= first[:, None]) & (at < (first + along)[:, None]))
+        covered = inside[0][:, :, None] & inside[1][:, None] & (placed.item_id >= 0)[:, None, None]
+        return covered & (heightmap >= (placed.z - self.bin.contact_tolerance)[:, None, None]), covered
 
     def corner(self, choice: Choice, goods: Goods) -> tuple[Tensor, Tensor]:
         """Lower corners of the boxes themselves, metres from the pallet's own, and their sides as turned; (R, 3) each.
@@ -407,11 +451,28 @@ class Packer:
 
     # -- maps and policies ------------------------------------------------------------------------------------------
 
-    def maps(self, heightmap: Tensor, bears: Tensor, goods: Goods, item: Tensor) -> tuple[Tensor, Tensor]:
-        """Rest heights and legality, but for weights, of catalogue rows (N, K) on pallets; (N, K, O, Gx, Gy) each."""
+    def maps(self, state: Pallets, goods: Goods, item: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Rest heights and legality, but for the most weight of a pallet, (N, K, O, Gx, Gy) each.
+
+        Args:
+            state: N pallets in all.
+            goods: Boxes.
+            item: (N, K) int64, rows of the catalogue; −1 for none.
+            weight: (N, K) float32, their kilograms; 0 where it is not known: then they go on no box of limited load.
+        """
+        heightmap = state.heightmap.flatten(0, 1)
         z_map, legal = self.kernels.drop_map(heightmap, item, goods.catalogue, self.bin.dropped)
         if self.bearing.numel():
+            bears = state.bears.flatten(0, 1)
             legal = self.kernels.upheld(heightmap, bears, z_map, legal, item, goods.catalogue, self.bin)
+        if state.top.numel():
+            room = state.loads.room()[:, None]
+            weak = room < torch.where(weight > 0, weight * (1 - 1e-6), torch.inf)[..., None, None]  # (N, K, X, Y)
+            heights = torch.where(room <= 0, self.bin.size[2], heightmap[:, None])  # nothing fits above them
+            weak_heights = torch.where(weak, heights, 0.0).flatten(0, 1)
+            loose = replace(self.bin, stability="none")
+            at = self.kernels.drop_map(weak_heights, item.reshape(-1, 1), goods.catalogue, loose)[0].view(z_map.shape)
+            legal = legal & ((at <= 0) | (at < z_map - self.bin.contact_tolerance))
         if self.turns == "axis":
             legal = legal & goods.turns[item.clamp_min(0)][..., None, None]
         if self.pallet.deck:

@@ -102,8 +102,9 @@ def pack(
     options: dict[str, Any] = {"turns": turns, "stability": stability, "policy": policy, "device": device}
     packer = Packer(chosen, open_pallets=open_pallets, **options)
     weights = torch.from_numpy(np.concatenate(found.weights))
-    flags = (torch.from_numpy(np.concatenate(each)) for each in (found.up, found.fragile))
-    goods = packer.goods(Boxes(sizes, weights.nan_to_num(0.0), *flags))
+    fragile, up = (torch.from_numpy(np.concatenate(each)) for each in (found.fragile, found.up))
+    max_load = torch.from_numpy(np.concatenate(found.max_loads)).masked_fill(fragile, 0.0)
+    goods = packer.goods(Boxes(sizes, weights.nan_to_num(0.0), up, max_load))
     numbers = np.split(np.arange(len(sizes)), np.cumsum([len(each) for each in found.sizes])[:-1])
     fits = np.array([not reason for reason in goods.reasons])
     line = [each[fits[each]] for each in numbers]
@@ -195,7 +196,8 @@ def carry_out(
 def _packed(packer: Packer, goods: Goods, line: _Line, visible: int, progress: Callable[[int], None]) -> Placements:
     """Every step places one box of every order that has one left; orders that are done leave the batch."""
     boxes = torch.nn.functional.pad(line.boxes, (0, visible), value=-1)
-    state, offered = packer.empty(len(boxes)), boxes[:, :visible]
+    orders = [row[row >= 0] for row in line.boxes.cpu().numpy()]
+    state, offered = packer.begun(goods, orders), boxes[:, :visible]
     slots = torch.arange(visible, device=packer.device, dtype=torch.int64)
     along = packer.rotations.argmax(2).to(packer.device)  # (O, 3), which listed side lies along x, y and z
     steps, count = [], 0

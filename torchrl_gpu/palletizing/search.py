@@ -112,8 +112,8 @@ def _variants(packer: Packer, upright: Packer, goods: Goods, orders: Sequence[np
                 along.append(listed)
                 sides.append(size)
     of_kind = torch.tensor(kinds, dtype=torch.int64, device="cpu")
-    fragile = goods.boxes.fragile[torch.from_numpy(shown)][of_kind]
-    made = upright.goods(Boxes.of(sides, fragile=fragile.tolist()), tested=False)
+    max_load = goods.boxes.max_load[torch.from_numpy(shown)][of_kind]
+    made = upright.goods(Boxes.of(sides, max_load=max_load), tested=False)
     mine = [torch.isin(of_kind, row[torch.from_numpy(boxes)]).nonzero()[:, 0] for boxes in orders]
     return _Variants(
         made,
@@ -135,7 +135,7 @@ def _drawn(variants: _Variants, goods: Goods, rows: Tensor, draw: torch.Generato
         2 * torch.rand(len(rows), 1, generator=draw, dtype=torch.float32, device="cpu") - 2
     )
     noise = noise + 0.01 * torch.randn(mine.shape, generator=draw, dtype=torch.float32, device="cpu")
-    rank = noise - key + 100.0 * variants.goods.boxes.fragile[mine.clamp_min(0)]
+    rank = noise - key + 100.0 * (variants.goods.boxes.max_load[mine.clamp_min(0)] == 0)
     turn = torch.randint(3, mine.shape, generator=draw, dtype=torch.int64, device="cpu")
     weight = 10 ** (3 * torch.rand(len(rows), 3, generator=draw, dtype=torch.float32, device="cpu"))
     return _Genome(torch.where(mine < 0, math.inf, rank).float(), turn, weight)
@@ -178,33 +178,33 @@ def _side_by_side(
     turns = torch.cat([genome.turn.gather(1, order), torch.full_like(mine, 2)], 1).to(device)
     kinds, weight = variants.kind.to(device)[sequence.clamp_min(0)], genome.weight.to(device)
     queue, left = (each.to(device) for each in _queues(goods, [orders[i] for i in rows.tolist()]))
-    state, number = packer.empty(len(rows)), len(rows)
+    state, number = packer.begun(goods, [orders[i] for i in rows.tolist()]), len(rows)
     every, places = (
         torch.arange(number, device=device, dtype=torch.int64),
         torch.arange(sequence.shape[1], device=device, dtype=torch.int64),
     )
     entry, pallet = torch.zeros((2, number), dtype=torch.int64, device=device)
-    served, load = torch.zeros_like(left), torch.zeros(number, device=device, dtype=torch.float32)
+    served = torch.zeros_like(left)
     steps: list[tuple[Tensor, Choice]] = []
     none, ended = torch.zeros_like(entry), left.sum(1) == 0
     while len(steps) % _LOOK or not bool(ended.all()):
         waiting = (left.gather(1, kinds) > 0) & (sequence >= 0) & (places >= entry[:, None])
         closing = ~waiting.any(1) & ~ended  # nothing fits any more: begin the sequence again on an empty pallet
         entry = waiting.byte().argmax(1)
-        state, pallet, load = packer.renewed(state, closing), pallet + closing, torch.where(closing, 0.0, load)
+        state, pallet = packer.renewed(state, closing), pallet + closing
         variant, kind = sequence[every, entry], kinds[every, entry]
         box = queue[every, kind, served[every, kind].clamp_max(queue.shape[2] - 1)]
-        heavy = load + goods.weight[box.clamp_min(0)] > packer.pallet.weight * (1 + 1e-6)
-        fits, turn, x, y, z = _least(packer, variants, state, variant, turns[every, entry], weight)
+        kilograms = goods.weight[box.clamp_min(0)]
+        heavy = state.weight[:, 0] + kilograms > packer.pallet.weight * (1 + 1e-6)
+        fits, turn, x, y, z = _least(packer, variants, state, variant, turns[every, entry], weight, kilograms)
         fits = fits & ~closing & ~ended & ~heavy
         chosen = torch.where(fits, variant, -1)
         choice = Choice(chosen, none, none, pallet, fits & False, turn, x, y, z - packer.pallet.deck)
-        state = packer.place(state, variants.goods, choice)
+        state = packer.place(state, variants.goods, choice, kilograms)
         steps.append((torch.where(fits, box, -1), choice))
         moved = fits.long()
         served[every, kind] += moved
         left[every, kind] -= moved
-        load = load + torch.where(fits, goods.weight[box.clamp_min(0)], 0.0)
         entry = torch.where(closing, 0, entry + (~fits).long())
         ended = left.sum(1) == 0
     scores = zip((pallet + 1).tolist(), state.volume[:, 0].tolist(), strict=True)
@@ -212,11 +212,17 @@ def _side_by_side(
 
 
 def _least(
-    packer: Packer, variants: _Variants, state: Pallets, variant: Tensor, turn: Tensor, weight: Tensor
+    packer: Packer,
+    variants: _Variants,
+    state: Pallets,
+    variant: Tensor,
+    turn: Tensor,
+    weight: Tensor,
+    kilograms: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Mask of rows of which a variant fits, (R,) bool, and its turn, x, y and base at the place of least score."""
     row = torch.where(variant >= 0, variants.goods.row[variant.clamp_min(0)], -1)
-    z_map, legal = packer.maps(state.heightmap[:, 0], state.bears[:, 0], variants.goods, row[:, None])
+    z_map, legal = packer.maps(state, variants.goods, row[:, None], kilograms[:, None])
     z_map, legal = z_map[:, 0], legal[:, 0]  # (R, O, Gx, Gy)
     turns, (grid_x, grid_y) = z_map.shape[1], z_map.shape[2:]
     if turns == 2:

@@ -35,19 +35,12 @@ _SLACK_MM = 10.0  # by which a reported box may reach into others
 _TOUCH_M = 0.0005  # by which a box may reach into a cell that it does not take
 
 
-class Loaded(NamedTuple):
-    """Load of the pallet."""
-
-    pallets: Pallets  # of one row with one pallet
-    fragile: Tensor  # (X, Y) bool, cells under boxes on which nothing may stand
-
-
 class Progress(NamedTuple):
     """Events of a session, as plain data, and the load that follows from them."""
 
     events: tuple[dict[str, Any], ...]
     waits: dict[str, Any] | None  # event of the box that was offered last, until it is confirmed
-    loaded: Loaded
+    loaded: Pallets  # of one row with one pallet
 
 
 class PackingSession:
@@ -83,7 +76,7 @@ class PackingSession:
         """An empty pallet."""
         empty = self.packer.empty(1)
         pallets = empty._replace(number=torch.zeros_like(empty.number), opened=torch.ones_like(empty.opened))
-        return Progress((), None, Loaded(pallets, torch.zeros_like(self.packer.floor, dtype=torch.bool)))
+        return Progress((), None, pallets)
 
     def restored(self, events: Sequence[Any], waits: Any) -> Progress:
         """The progress of events that were kept, which are validated."""
@@ -98,7 +91,7 @@ class PackingSession:
 
     def told(self, progress: Progress) -> dict[str, Any]:
         """Number of boxes, weight and share of the pallet's room that is filled."""
-        pallets = progress.loaded.pallets
+        pallets = progress.loaded
         filled = float(pallets.volume[0, 0]) / self.packer.pallet.volume
         packed = sum(event["box"] is not None for event in progress.events)
         return {"packed": packed, "weight": round(float(pallets.weight[0, 0]), 3), "filled": round(filled, 4)}
@@ -124,7 +117,7 @@ class PackingSession:
         found = [_box(box, f"boxes[{i}]") for i, box in enumerate(given)]
         goods = self.packer.goods(_goods_of(found), tested=False)
         offered = torch.arange(len(found), device=self.packer.device, dtype=torch.int64)[None]
-        choice = self.packer.choose(progress.loaded.pallets, goods, offered)
+        choice = self.packer.choose(progress.loaded, goods, offered)
         number = int(choice.box)
         if number < 0 or bool(choice.fresh):
             return progress, self.told(progress) | {"box": None, "reasons": self._reasons(found)}
@@ -144,7 +137,7 @@ class PackingSession:
         event = self._event(event | {"center": center, "degrees": turn})
         sides = torch.tensor(event["box"]["sides"][:2], dtype=torch.float64, device="cpu") / 1000
         under = self._taken(event, sides - 2 * (self.packer.pallet.cell + _SLACK_MM / 1000))
-        heights = 1000 * (progress.loaded.pallets.heightmap[0, 0] - self.packer.pallet.deck)
+        heights = 1000 * (progress.loaded.heightmap[0, 0] - self.packer.pallet.deck)
         highest = float(torch.where(under, heights, -math.inf).max())
         if highest > event["center"][2] + _SLACK_MM:
             came = f"a base at {event['center'][2]:g} mm, where others reach {highest:.0f}"
@@ -215,29 +208,25 @@ class PackingSession:
 
     def _happened(self, progress: Progress, event: dict[str, Any]) -> Progress:
         """The progress after an event; the only place where a pallet changes."""
-        (pallets, fragile), packer = progress.loaded, self.packer
+        pallets, packer = progress.loaded, self.packer
         if event["box"] is not None:
             goods = packer.goods(_goods_of([event["box"]]), tested=False)
             heights = pallets.heightmap[0, 0] - packer.pallet.deck
             nearest = self._nearest(event, goods, heights) if "center" in event else {}
+            if bool(goods.max_load.isfinite()) and not pallets.top.numel():
+                pallets = packer.limited(pallets, MOST_EVENTS)  # boxes below are as the floor
             pallets = packer.place(pallets, goods, _choice({**event, **nearest}, packer.device))
             if "center" in event:
                 sides = torch.tensor(event["box"]["sides"], dtype=torch.float64, device="cpu") / 1000
                 taken = self._taken(event, sides[:2] + packer.pallet.gap)
                 top = event["center"][2] / 1000 + float(sides[2])
                 pallets = packer.measured(pallets, 0, 0, torch.where(taken, heights.clamp_min(top), heights))
-            else:
-                taken = torch.zeros_like(fragile)
-                along_x, along_y = goods.catalogue.extent[0, event["turn"]].tolist()
-                taken[event["x"] : event["x"] + along_x, event["y"] : event["y"] + along_y] = True
-            fragile = fragile | taken if event["box"]["fragile"] else fragile
         if event.get("heights") is not None:
             expected = pallets.heightmap[0, 0] - packer.pallet.deck
             seen = self._heights(event["heights"]).to(packer.device)
             seen = torch.where((seen - expected).abs() <= self.noise + 1e-6, expected, seen)
             pallets = packer.measured(pallets, 0, 0, seen)
-        maps = torch.where(fragile, packer.bin.size[2], pallets.heightmap)  # nothing fits above them
-        return Progress((*progress.events, event), None, Loaded(pallets._replace(heightmap=maps), fragile))
+        return Progress((*progress.events, event), None, pallets)
 
     def _nearest(self, event: Mapping[str, Any], goods: Goods, heights: Tensor) -> dict[str, Any]:
         """The placement on whole cells that is next to a reported one, by which it bears load."""
@@ -341,11 +330,13 @@ def _packer(pallet: Pallet, rule: str, policy: str, device: str | torch.device) 
 
 
 def _box(given: Any, name: str) -> dict[str, Any]:
-    _keys(name, given, ("id", "sides", "weight", "fragile"))
+    _keys(name, given, ("id", "sides", "weight", "fragile", "max_load"))
     where = f"{WHERE}: {name}"
     box: dict[str, Any] = {"sides": _sides(where, "sides", given.get("sides"))}
     box["weight"] = arguments.number(where, "weight", given.get("weight", 0.0), 0, 1e5)
     box["fragile"] = arguments.flag(where, "fragile", given.get("fragile", False))
+    if "max_load" in given:
+        box["max_load"] = arguments.number(where, "max_load", given["max_load"], 0, 1e5)
     if (known := given.get("id")) is not None:
         if not isinstance(known, str | int) or len(str(known)) > 100:
             arguments.refuse(where, "id", "a text or a whole number of at most 100 characters", known)
@@ -370,7 +361,8 @@ def _keys(name: str, given: Any, known: Sequence[str]) -> None:
 
 def _goods_of(boxes: Sequence[Mapping[str, Any]]) -> Boxes:
     sizes = [[side / 1000 for side in box["sides"]] for box in boxes]
-    return Boxes.of(sizes, [box["weight"] for box in boxes], fragile=[box["fragile"] for box in boxes])
+    loads = [0.0 if box["fragile"] else box.get("max_load", math.inf) for box in boxes]
+    return Boxes.of(sizes, [box["weight"] for box in boxes], max_load=loads)
 
 
 def _choice(event: Mapping[str, Any], device: torch.device) -> Choice:
