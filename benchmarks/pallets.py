@@ -1,0 +1,254 @@
+"""Pallets: what `pack` reaches, how long a packing session takes to answer, and what the rule load_bearing costs.
+
+    python benchmarks/pallets.py --sequences DATA --sections orders --output benchmarks/results/pallets.json
+
+DATA holds `bed-bpp-5.json` (floriankagerer/bed-bpp-env) and `br1/BR1_N_items.csv` (fontanf/packingsolver), which are no
+part of this repository; the list of 6,212 boxes comes with the extra `robobpp`. Rows are written as they are measured;
+a run with the same output goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+import torch
+from rich.table import Table
+
+from torchrl_gpu.cli.parser import OneLineParser, whole
+from torchrl_gpu.envs.packing.items.factories import data_folder
+from torchrl_gpu.envs.packing.items.lists import BoxList
+from torchrl_gpu.envs.packing.protocols import make_protocol
+from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
+from torchrl_gpu.evaluation.reports import without_noise, write_json
+from torchrl_gpu.palletizing.packing import pack, read_orders
+from torchrl_gpu.palletizing.plan import PalletPlans, simulated
+from torchrl_gpu.palletizing.sessions import PackingSessions
+from torchrl_gpu.policies.packing import baselines
+from torchrl_gpu.system import machine
+from torchrl_gpu.system.console import progress, wide_console
+
+RULES = ("none", "support", "load_bearing")
+CONTAINER = "587x233x220cm"
+Row = dict[str, Any]
+Task = tuple[Row, Callable[[], list[Row]]]  # what its rows have in common, and what measures the rest of them
+
+
+def orders(args: argparse.Namespace) -> Iterator[Task]:
+    """Orders one box at a time, and what stands in simulation."""
+    found = read_orders(args.sequences / "bed-bpp-5.json", None)
+    for rule in ("load_bearing", "support"):
+        for policy in ("orders", "dbl"):
+            yield {"policy": policy, "rule": rule}, partial(_order, found, rule, policy)
+
+
+def _order(found: BoxList, rule: str, policy: str) -> list[Row]:
+    plans, seconds = _packed(found, "eur", stability=rule, policy=policy)
+    plans = simulated(plans, lambda words: None)
+    return [_counts(plans, "boxes", "pallets", "fallen") | {"s": seconds}]
+
+
+def factory(args: argparse.Namespace) -> Iterator[Task]:
+    """All orders of a list of 3,353 rows."""
+    found = read_orders(data_folder() / "time_series" / "pg_test.xlsx", None)
+    for policy in ("orders", "dbl"):
+        yield {"policy": policy}, partial(_factory, found, policy)
+
+
+def _factory(found: BoxList, policy: str) -> list[Row]:
+    plans, seconds = _packed(found, "repetitive", policy=policy)
+    return [_counts(plans, "boxes", "pallets", "at least") | {"s": seconds}]
+
+
+def containers(args: argparse.Namespace) -> Iterator[Task]:
+    """Containers, all boxes visible: the share of the first one that is filled, per cent."""
+    for rule in ("none", "load_bearing"):
+        for problem in range(1, 6):
+            path = args.sequences / "br1" / f"BR1_{problem}_items.csv"
+            yield {"rule": rule, "tries": args.tries, "problem": problem}, partial(_container, path, rule, args.tries)
+
+
+def _container(path: Path, rule: str, tries: int) -> list[Row]:
+    options: Row = {"visible": "all", "tries": tries, "turns": "axis", "cell": "1cm", "stability": rule}
+    plans, seconds = _packed(read_orders(path, "cm"), CONTAINER, **options)
+    filled = float(plans.pallets()[0].placed.sides.prod(1).sum()) / plans.pallet.volume
+    return [{"filled": 100 * filled, "s": seconds}]
+
+
+def _packed(found: BoxList, pallet: str, **options: Any) -> tuple[PalletPlans, float]:
+    """Plans, and seconds of the processor."""
+    began = time.process_time()
+    return pack(found, pallet, device="cpu", **options), time.process_time() - began
+
+
+def _counts(plans: PalletPlans, *names: str) -> Row:
+    return {name: sum(row[name] for row in plans.orders()) for name in names}
+
+
+def sessions(args: argparse.Namespace) -> Iterator[Task]:
+    """Answers of a packing session on a EUR pallet, milliseconds: the boxes of the orders, one offered at a time."""
+    found = read_orders(args.sequences / "bed-bpp-5.json", None)
+    for grid in (10, 20):
+        for policy in ("orders", "dbl", "hm"):
+            yield {"grid": grid, "policy": policy}, partial(_session, found.sizes, grid, policy, args.repeats)
+
+
+def _session(loads: list[np.ndarray], grid: int, policy: str, repeats: int) -> list[Row]:
+    found, row = [_answered(loads, grid, policy) for _ in range(repeats)], {}
+    for do in ("offer", "confirm", "undo"):
+        best = min((each[do] for each in found), key=np.median)
+        row |= {do: float(np.median(best)), f"{do} p99": float(np.percentile(best, 99))}
+    return [row]
+
+
+def _answered(loads: list[np.ndarray], grid: int, policy: str) -> dict[str, list[float]]:
+    """Milliseconds of every answer; a pallet is closed when a box has no room, one box after another undone before."""
+    took: dict[str, list[float]] = {"open": [], "offer": [], "confirm": [], "undo": [], "close": []}
+    with tempfile.TemporaryDirectory() as folder:
+        cell = PackingSessions(folder, device="cpu")
+
+        def ask(do: str, **given: Any) -> Row:
+            message = json.dumps({"do": do, "session": "a", **given})
+            began = time.perf_counter()
+            done, answer = cell.answer(message)
+            took[do].append(1000 * (time.perf_counter() - began))
+            assert done, answer
+            return answer
+
+        for load in loads:
+            ask("open", pallet="eur", grid=grid, policy=policy)
+            for sides in load.tolist():
+                if ask("offer", boxes=[{"sides": sides}])["box"] is not None:
+                    ask("confirm")
+            ask("undo")
+            ask("close")
+    return took
+
+
+def steps(args: argparse.Namespace) -> Iterator[Task]:
+    """A step of pallets of 134 × 125 cells in a batch, milliseconds, by the rules in turn."""
+    yield {"pallets": args.pallets}, partial(_steps, args.pallets, args.boxes, args.repeats)
+
+
+def _steps(pallets: int, boxes: int, repeats: int) -> list[Row]:
+    envs = {rule: make_protocol("repetitive", pallets, stability=rule, device="cpu", seed=0) for rule in RULES}
+    best = dict.fromkeys(RULES, np.full(boxes, np.inf))
+    for _ in range(repeats):
+        for rule, env in envs.items():
+            env.set_seed(0)
+            (policy,) = baselines(env, ["dbl"]).values()
+            shown, took = env.reset(), []
+            for _ in range(boxes):
+                shown = policy(shown)
+                began = time.perf_counter()
+                _, shown = env.step_and_maybe_reset(shown)
+                took.append(1000 * (time.perf_counter() - began))
+            best[rule] = np.minimum(best[rule], took)  # of the same step in every repeat
+    means = {rule: float(each.mean()) for rule, each in best.items()}
+    return [{"rule": rule, "ms": mean, "ratio": mean / means["none"]} for rule, mean in means.items()]
+
+
+def evaluated(args: argparse.Namespace) -> Iterator[Task]:
+    """Pallets of up to 80 boxes of `repetitive`, evaluated with dbl."""
+    for rule in ("none", "load_bearing"):
+        yield {"rule": rule, "cases": args.cases}, partial(_evaluated, rule, args.cases, args.repeats)
+
+
+def _evaluated(rule: str, cases: int, repeats: int) -> list[Row]:
+    found = []
+    for _ in range(repeats):
+        suite = ProtocolSuite("repetitive", cases, rule={"stability": rule}, device="cpu")
+        began = time.perf_counter()
+        (score,) = suite.compared(baselines(suite.env, ["dbl"]))["policies"]
+        found.append({"filled": 100 * score["utilization"], "s": time.perf_counter() - began})
+    return [min(found, key=lambda row: row["s"])]
+
+
+SECTIONS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Task]], dict[str, str]]] = {
+    "orders": (
+        orders,
+        {"policy": "`--policy`", "rule": "`--stability`", "boxes": "boxes", "pallets": "pallets"}
+        | {"fallen": "boxes that fall", "s": "s"},
+    ),
+    "factory": (
+        factory,
+        {"policy": "`--policy`", "boxes": "boxes", "pallets": "pallets", "at least": "at least", "s": "s"},
+    ),
+    "containers": (
+        containers,
+        {"rule": "`--stability`", "tries": "`--tries`", "problem": "BR1", "filled": "% of the first one", "s": "s"},
+    ),
+    "sessions": (
+        sessions,
+        {"grid": "`grid`", "policy": "`policy`"}
+        | {
+            each + more: f"{each}{', p99' if more else ', ms'}"
+            for each in ("offer", "confirm", "undo")
+            for more in ("", " p99")
+        },
+    ),
+    "steps": (steps, {"rule": "`stability`", "pallets": "pallets", "ms": "ms a step", "ratio": "× none"}),
+    "evaluated": (evaluated, {"rule": "`stability`", "cases": "pallets", "filled": "% filled", "s": "s"}),
+}
+
+
+def main(argv: list[str]) -> None:
+    args = _parser().parse_args(argv)
+    result: dict[str, Any] = {"benchmark": "pallets", "sections": []}
+    if args.output and args.output.exists():
+        result = json.loads(args.output.read_text())
+    console = wide_console()
+    for name in args.sections:
+        measure, columns = SECTIONS[name]
+        kept = {each["title"]: each for each in result["sections"]}
+        before = [] if args.again or name not in kept else kept[name]["rows"]
+        section = {"title": name, "columns": columns, "rows": []}
+        with progress("pallets") as say:
+            for key, measured in measure(args):
+                say(f"{name}: {', '.join(map(str, key.values()))}")
+                known = [row for row in before if key.items() <= row.items()]
+                section["rows"] += known or without_noise([key | row for row in measured()])
+                section["machine"] = machine.describe(torch.device("cpu"))
+                kept[name] = section
+                result["sections"] = [kept[each] for each in SECTIONS if each in kept]
+                if args.output:
+                    write_json(args.output, result)
+        console.print(_table(section))
+
+
+def _table(section: dict[str, Any]) -> Table:
+    shown = Table(*section["columns"].values(), title=section["title"], title_justify="left")
+    for row in section["rows"]:
+        shown.add_row(
+            *(f"{row[key]:,.4g}" if isinstance(row[key], float) else str(row[key]) for key in section["columns"])
+        )
+    return shown
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="pallets", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--sequences", type=Path, default=Path("sequences"), help="folder of the lists")
+    add("--sections", nargs="+", choices=tuple(SECTIONS), default=list(SECTIONS), help="all by default")
+    add("--tries", type=whole(1), default=64, help="of a container")
+    add("--repeats", type=whole(1), default=3, help="of what is timed, of which the best count")
+    add("--pallets", type=whole(1), default=64, help="of a step")
+    add("--boxes", type=whole(1), default=60, help="steps")
+    add("--cases", type=whole(1), default=1000, help="pallets that are evaluated")
+    add("--again", action="store_true", help="measure rows that the output has")
+    add("--output", type=Path, help="JSON, to which what it lacks is added")
+    return parser
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
