@@ -64,6 +64,7 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
             "first_env": [*WHOLE, -1],
             "copy_observations": FLAG,
             "walls": FLAG,
+            "friction": [-0.1, NAN, INF, None, "abc", True],
         },
     ),
     "MarineNavEnv": (

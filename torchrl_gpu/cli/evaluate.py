@@ -38,6 +38,7 @@ public, and its printed rows are of others.
 """
 CANDIDATES, DEPTH, BEAM = 6, 10, 32
 ALL = 2**31 - 1
+_RULE = ("stability", "margin", "friction")  # of the environment
 
 
 def main(argv: list[str]) -> None:
@@ -156,7 +157,7 @@ def _protocol_parser() -> OneLineParser:
     protocols = ("rs", "cut1", "cut2", "discrete125", "free125")
     add("--protocol", required=True, choices=protocols, help="boxes, orientations and the rule of stability")
     _add_policies(parser)
-    parser.set_defaults(stability=None, margin=None, physics=0)
+    parser.set_defaults(stability=None, margin=None, friction=None, physics=0)
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
     add("--unit", choices=("cells", "m", "cm", "mm"), help="of the sizes in the file; cells by default")
     misfits = "of boxes in the file that fit the bin in no orientation; refuse by default"
@@ -183,6 +184,8 @@ def _pallet_parser() -> OneLineParser:
     add("--margin", type=positive, metavar="METRES", help="of the rule load_bearing; PackingEnv's by default")
     physics = "simulate the pallets in MuJoCo, or so many, for the share of placements that stand"
     add("--physics", type=whole(0), nargs="?", const=ALL, default=0, metavar="CASES", help=physics)
+    friction = "Coulomb's coefficient in that simulation; PackingEnv's by default"
+    add("--friction", type=positive, metavar="NUMBER", help=friction)
     parser.set_defaults(sequences=None, unit=None, misfits=None, knows=[], candidates=None, depth=None, beam=None)
     return parser
 
@@ -217,7 +220,7 @@ def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict
         unit=args.unit or "cells",
         misfits=args.misfits or "refuse",
         visible_items=args.visible,
-        rule={name: getattr(args, name) for name in ("stability", "margin") if getattr(args, name) is not None},
+        rule={name: getattr(args, name) for name in _RULE if getattr(args, name) is not None},
         include=_include(loaded, knows),
         device=args.device,
         batch_size=args.batch,

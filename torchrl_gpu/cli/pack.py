@@ -73,6 +73,7 @@ def _parser() -> OneLineParser:
         help="orders (by default) or another policy that comes with the package, dbl, hm, lsah, first-fit, or a file",
     )
     add("--physics", action="store_true", help="simulate every pallet without walls, with the weights of the list")
+    add("--friction", type=positive, default=0.5, help="Coulomb's coefficient in that simulation; 0.5 by default")
     add("--device", default="auto", help="that the places are chosen on")
     add("--out", type=Path, default=Path("pallets"), metavar="DIR", help="folder of the plan; pallets by default")
     return parser

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.items.lists import LENGTHS, BoxList, read_list
+from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.palletizing.cells import choose_cell
 from torchrl_gpu.palletizing.packer import PRESETS, Boxes, Goods, Packer, Pallet
 from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulated
@@ -45,6 +46,7 @@ def pack(
     stability: str = "load_bearing",
     policy: str = "orders",
     physics: bool = False,
+    friction: float = FRICTION,
     device: str | torch.device = "auto",
     say: Say = lambda words: None,
 ) -> PalletPlans:
@@ -69,7 +71,8 @@ def pack(
         turns: "fixed", "yaw" (turned about the vertical) or "axis" (any side up that the list permits).
         stability: One of `STABILITY_RULES`.
         policy: As in `Packer`.
-        physics: Simulate every pallet in MuJoCo, without walls, with the weights where all are listed.
+        physics: Simulate every pallet in MuJoCo, without walls, with the weights where they are listed.
+        friction: Coulomb's coefficient in that simulation.
         device: As in `get_device`.
         say: Called with what is going on.
 
@@ -78,6 +81,9 @@ def pack(
         ValueError: An argument cannot be, or the list cannot be read.
         ModuleNotFoundError: A library for the list or for the simulation is not installed.
     """
+    friction = arguments.number(WHERE, "friction", friction, 0)
+    if not physics:
+        arguments.check_effect(WHERE, "physics", friction=(friction, FRICTION))
     if physics:
         from torchrl_gpu.envs.packing.physics.scene import load_mujoco
 
@@ -113,7 +119,7 @@ def pack(
     else:
         placed = carry_out(packer, goods, line, visible, say)
     plans = PalletPlans(found, chosen, placed, goods.reasons, told)
-    return simulated(plans, say) if physics else plans
+    return simulated(plans, friction, say) if physics else plans
 
 
 def read_orders(path: Path, unit: str | None, columns: dict[str, str] | None = None) -> BoxList:

@@ -257,7 +257,7 @@ def layers(placed: Placements) -> np.ndarray:
     return found
 
 
-def simulated(plans: PalletPlans, say: Callable[[str], None]) -> PalletPlans:
+def simulated(plans: PalletPlans, friction: float, say: Callable[[str], None]) -> PalletPlans:
     """The plans with the verdict of MuJoCo on every pallet: without walls, all boxes released at once.
 
     Weights are those of the list; boxes that have none there are as dense as the others are on average.
@@ -266,7 +266,9 @@ def simulated(plans: PalletPlans, say: Callable[[str], None]) -> PalletPlans:
 
     loaded = plans.pallets()
     say(f"simulating {len(loaded):,} pallets")
-    cases = settle_cases([_physical(plans, each) for each in loaded], progress=True, sequential=False)
+    cases = settle_cases(
+        [_physical(plans, each) for each in loaded], progress=True, sequential=False, friction=friction
+    )
     verdicts = [Verdict(case.share, (np.flatnonzero(~case.stable) + 1).tolist(), case.seconds) for case in cases]
     return plans._replace(verdicts=verdicts)
 

@@ -17,8 +17,9 @@ from tensordict import TensorDictBase
 from tests.evaluation.packing.test_episodes import packed
 from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing import physics
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
-from torchrl_gpu.envs.packing.physics import plan_of, settle_cases
+from torchrl_gpu.envs.packing.physics import Settled, plan_of, settle_cases
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation import batch_size as side_by_side
 from torchrl_gpu.evaluation import suite as suite_module
@@ -304,6 +305,62 @@ def test_the_pallet_of_orders_shows_the_policy_that_comes_with_the_package() -> 
     assert set(pallet.baselines()) - set(baselines(pallet.env)) == {"pretrained"}
     cubes = PackingSuite(make_protocol("rs", 2, device="cpu", seed=0), pictures=False)
     assert set(cubes.baselines()) == set(baselines(cubes.env))
+
+
+WEIGHED = """order,length_cm,width_cm,height_cm,weight_kg
+7,40,40,20,9
+7,40,40,20,
+7,20,40,20,2.5
+8,40,40,40,3
+"""
+
+
+@pytest.mark.parametrize("name", ["list.csv", "orders.json"])
+def test_simulations_take_the_weights_of_a_list(name: str, tmp_path: Path) -> None:
+    # The second box is as dense as the others together: 14.5 kg in 112 litres.
+    (tmp_path / name).write_text(WEIGHED if name == "list.csv" else json.dumps(weighed_orders()))
+    items = BoxSequences(str(tmp_path / name), in_order=True)
+    settings = {"bin_size": (0.4, 0.4, 2.0), "resolution": 4, "stability": "support", "walls": False, "friction": 0.9}
+    env = PackingEnv(2, items=items, num_items=3, device="cpu", seed=0, **settings)
+    wanted = [[9, 14.5 * 32 / 112, 2.5], [3]]
+    suite = PackingSuite(env, False)
+    results = suite.play(DeepestBottomLeft(env))
+    for index, masses in enumerate(wanted):
+        assert plan_of(PackedBins(env, results), index).masses == pytest.approx(masses)
+    current = env.reset()
+    for _ in range(2):
+        step = env.step(current.set("action", current["action_mask"].int().argmax(1)))
+        current = step["next"].exclude("reward")
+        assert plan_of(env, 0).masses == pytest.approx(wanted[0][: int(env.num_packed[0])])
+
+
+def weighed_orders() -> dict[str, Any]:
+    """The boxes of `WEIGHED` as orders in JSON."""
+    rows = [[float(cell or 0) for cell in line.split(",")] for line in WEIGHED.split()[1:]]
+    orders: dict[str, Any] = {}
+    for order, *sides, weight in rows:
+        box = dict(zip(("length/mm", "width/mm", "height/mm"), (10 * side for side in sides), strict=True))
+        boxes = orders.setdefault(str(order), {"item_sequence": []})["item_sequence"]
+        boxes.append(box | ({"weight/kg": weight} if weight else {}))
+    return orders
+
+
+def test_simulations_take_the_friction_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco")
+    seen = []
+
+    def spied(*args: Any, friction: float, **options: Any) -> list[Settled]:
+        seen.append(friction)
+        return settle_cases(*args, friction=friction, **options)
+
+    monkeypatch.setattr(physics, "settle_cases", spied)
+    env = packing_env(1, bin_size=(1.0, 1.0, 1.0), resolution=10, friction=0.25)
+    suite = PackingSuite(env, False)
+    suite.simulated = 1
+    suite.settled({"dbl": suite.play(DeepestBottomLeft(env))})
+    assert seen == [0.25]
+    with pytest.raises(ValueError, match="friction must be"):
+        packing_env(1, friction=-1.0)
 
 
 def test_a_table_tells_what_stands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences, ch
 from torchrl_gpu.envs.packing.kernels import Setting, balanced, get_kernels, judge_placements, tested_in
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
+from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights, reward_of_step
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.envs.state_validation import Bounds
@@ -67,6 +68,7 @@ class PackingEnv(BatchedEnv):
             last one reads the device back and simulates on the host in every step, see `physics.PhysicsJudge`: no CUDA
             graph can capture it, and `torch.compile` breaks the graph at it.
         walls: Whether the bin has walls, as a container, or none, as a pallet: what simulated items can fall off.
+        friction: Coulomb's coefficient between any two things in simulations.
         objective_weights: α, β and γ of J: of compactness, pyramidality and stability.
         skip_unplaceable: Continue an episode where no visible item fits: the next step, whatever its action, skips the
             first of them for the reward 0, and the episode ends when no item is left. Until then such states have no
@@ -107,6 +109,7 @@ class PackingEnv(BatchedEnv):
         reward: str = "utilization",
         stability_judge: str = "rule",
         walls: bool = True,
+        friction: float = FRICTION,
         objective_weights: Weights = WEIGHTS,
         skip_unplaceable: bool = False,
         order: str = "sequence",
@@ -138,7 +141,8 @@ class PackingEnv(BatchedEnv):
         self.walls = arguments.flag(where, "walls", walls)
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
         self.objective_weights = _weights(objective_weights)
-        self._physics = PhysicsJudge() if stability_judge == "physics" else None
+        self.friction = arguments.number(where, "friction", friction, 0)
+        self._physics = PhysicsJudge(friction=self.friction) if stability_judge == "physics" else None
         self.reads_host = "" if self._physics is None else _SIMULATES
         if not isinstance(backend, str):
             arguments.refuse(where, "backend", "a word", backend)
@@ -242,6 +246,10 @@ class PackingEnv(BatchedEnv):
     def num_actions(self) -> int:
         """Number of actions, K·O·Gx·Gy."""
         return self.visible_items * self.num_orientations * self.grid[0] * self.grid[1]
+
+    def sequence_number(self, index: int) -> int:
+        """Number of a bin's items among the sequences of their source; reads the device back."""
+        return int(self.state.key[index])
 
     @property
     def placements(self) -> Tensor:

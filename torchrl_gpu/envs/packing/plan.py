@@ -22,6 +22,8 @@ class PackedBins(Protocol):
     orientations: str | float
     walls: bool
 
+    def sequence_number(self, index: int) -> int: ...  # of the items of a bin, in their source
+
     @property
     def num_packed(self) -> Tensor: ...  # (N,) int64
 
@@ -59,7 +61,9 @@ def plan_of(env: PackedBins, index: int) -> PackingPlan:
     """Plan of the items now in bin `index` of an environment; reads the device back."""
     planned = poses(env, index)
     shapes = {row: solid_of(env, row) for row in {pose.item for pose in planned}}
-    return PackingPlan(tuple(shapes[pose.item] for pose in planned), tuple(planned), env.bin.size, env.walls)
+    items = [pose.item for pose in planned]
+    masses = env.items.masses(env.sequence_number(index), items, env.bin, env.orientations)
+    return PackingPlan(tuple(map(shapes.__getitem__, items)), tuple(planned), env.bin.size, env.walls, masses)
 
 
 def solid_of(env: PackedBins, item: int) -> Solid:

@@ -139,5 +139,8 @@ class PackedBins:
         self.placement_z = results.placement_z.to(env.device)  # (E, T) float32, metres
         self.num_packed = results.num_packed.long().to(env.device)  # (E,) int64
 
+    def sequence_number(self, index: int) -> int:
+        return index
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)

@@ -168,7 +168,7 @@ def drop(env: PackingEnv, results: PackingResults, number: int) -> tuple[Tensor,
 
     assert results.stable is not None
     bins, agreement = PackedBins(env, results), Agreement()
-    settled = settle_cases([plan_of(bins, index) for index in range(number)])
+    settled = settle_cases([plan_of(bins, index) for index in range(number)], friction=env.friction)
     for stable, each in zip(results.stable, settled, strict=False):
         agreement.count(stable[stable >= 0] > 0, torch.from_numpy(each.stable))  # a step may pass an item over
     return torch.tensor([each.share for each in settled], dtype=torch.float32, device="cpu"), agreement

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -117,7 +116,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
             self.say(f"{name}, physics")
             bins, started = PackedBins(self.env, each), time.perf_counter()
             plans = [plan_of(bins, index) for index in range(min(self.simulated, self.num_episodes))]
-            cases = settle_cases(plans, sequential=False)
+            cases = settle_cases(plans, progress=True, sequential=False, friction=self.env.friction)
             shares = torch.tensor([case.share for case in cases], dtype=torch.float64, device="cpu")
             found[name] = {
                 "stands": shares.mean().item(),
@@ -186,20 +185,10 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
                 "episode": name,
                 "unit": unit,
                 "utilization": results.utilization[i].item(),
-                "placements": placements(bins, i, self._labels(i)),
+                "placements": placements(bins, i),
             }
             for i, name in enumerate(names)
         ]
-
-    def _labels(self, index: int) -> Callable[[int], dict[str, Any]]:
-        """Labels in a plan, item by item: of like boxes of a file the first placed is the first in the file."""
-        items, bin_ = self.env.items, self.env.bin
-        if self.played is None or not isinstance(items, BoxSequences):
-            return lambda item: items.label(item, bin_)
-        episode, waiting = self.played.episodes[index], defaultdict[int, deque[int]](deque)
-        for place, row in zip(self.played.places[index], self.played.rows[index], strict=True):
-            waiting[row].append(place)
-        return lambda item: items.box_label(episode, waiting[item].popleft())
 
     def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
         """For irregular objects those of Huang et al., RA-L 2023."""
@@ -220,9 +209,7 @@ def _packing_suite(
     return PackingSuite(unseen, pictures, num_episodes, batch_size)
 
 
-def placements(
-    env: PackingEnv | PackedBins, index: int, label: Callable[[int], dict[str, Any]]
-) -> list[dict[str, Any]]:
+def placements(env: PackingEnv | PackedBins, index: int) -> list[dict[str, Any]]:
     """Placements of one bin's items: label, corner and size of the turned bounding box, in `env.items.unit`."""
     number = int(env.num_packed[index])
     rows, heights = env.placements[index, :number].tolist(), env.placement_z[index, :number].tolist()
@@ -235,10 +222,12 @@ def placements(
         metres = (x * env.cell[0], y * env.cell[1], cells * env.cell[0])
         return [without_noise(side / per) for side, per in zip(metres, per_unit, strict=True)]
 
-    for (item, orientation, x, y), z in zip(rows, heights, strict=True):
+    items = [item for item, *_ in rows]
+    labels = env.items.labels_of(env.sequence_number(index), items, env.bin, env.orientations)
+    for (item, orientation, x, y), z, label in zip(rows, heights, labels, strict=True):
         size = (*env.catalogue.extent[item, orientation].tolist(), env.catalogue.height[item, orientation].item())
         where = {"orientation": orientation, "corner": in_unit(x, y, z), "size": in_unit(*size)}
-        out.append(label(item) | where)
+        out.append(label | where)
     return out
 
 

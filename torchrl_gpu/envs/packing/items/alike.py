@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
 from torchrl_gpu.envs.packing.items.sequences import BoxSequences
-from torchrl_gpu.envs.packing.items.source import Built, ItemSource, PooledSequences
+from torchrl_gpu.envs.packing.items.source import Built, ItemSource, Labels, Masses, PooledSequences
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 
@@ -32,6 +33,12 @@ class AlikeSequences(BoxSequences):
         catalogue, _ = self.source.build(bin_, orientations, 1, 1)
         rows = _rows(of_file, catalogue, bin_)
         return "" if None not in rows else _boxes(of_file, bin_)[rows.index(None)]
+
+    def masses(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Masses:
+        return None  # the items are rows of the other source
+
+    def labels_of(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Labels:
+        return [self.label(item, bin_) for item in items]
 
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         of_file, sequences = super().build(bin_, orientations, num_items, num_envs)

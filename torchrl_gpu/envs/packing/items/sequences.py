@@ -9,7 +9,9 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -26,7 +28,7 @@ from torchrl_gpu.envs.packing.items.boxes import (
     whole_cells,
     written,
 )
-from torchrl_gpu.envs.packing.items.source import Built, ItemSource, PooledSequences
+from torchrl_gpu.envs.packing.items.source import Built, ItemSource, Labels, Masses, PooledSequences
 from torchrl_gpu.envs.packing.types import UNITS, Bin
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.archives import refused
@@ -34,6 +36,7 @@ from torchrl_gpu.system.archives import refused
 _LOG = logging.getLogger(__name__)
 SEQUENCE_UNITS = ("cells", *UNITS)
 NAMES = ("id", "name", "sku", "article")  # keys of a box in an order that plans record
+_WEIGHT = "weight/kg"  # likewise
 MISFITS = ("refuse", "skip_boxes", "skip_orders")
 MOST_NUMBERS = 2**27  # of all episodes
 MOST_SIZE = 1e9  # of a side, in any unit
@@ -82,6 +85,7 @@ class BoxSequences(ItemSource):
         self.path = Path(path).expanduser()
         self.in_order = arguments.flag("BoxSequences", "in_order", in_order)
         self.columns, self._said = columns, set[str]()
+        self._played: dict[tuple[Bin, str | float], PlayedBoxes] = {}
         if self.path.suffix.lower() in lists.SUFFIXES:
             self.names, self.episodes, self.labels, self.unit = self._listed(unit)
         elif columns:
@@ -123,6 +127,11 @@ class BoxSequences(ItemSource):
 
         ValueError where a box does not fit, see `misfits`, or all are left out, or cells are not whole numbers.
         """
+        if (bin_, orientations) not in self._played:
+            self._played = {(bin_, orientations): self._find_played(bin_, orientations)}
+        return self._played[bin_, orientations]
+
+    def _find_played(self, bin_: Bin, orientations: str | float) -> PlayedBoxes:
         whole = np.array(bin_.size) / bin_.per_unit(self.unit)  # in the unit of the file
         episodes = []
         for episode in self.episodes:
@@ -157,6 +166,30 @@ class BoxSequences(ItemSource):
         """Label of a box of the file in plans: its row in the episode, the names that it has there, and its sides."""
         sides = [int(side) if side.is_integer() else side for side in self.episodes[episode][place].tolist()]
         return {"row": place, **(self.labels[episode][place] if self.labels else {}), "sides": sides}
+
+    def labels_of(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Labels:
+        """As in the base class: the first placed of like boxes is the first in the file."""
+        played, waiting = self.played(bin_, orientations), defaultdict[int, deque[int]](deque)
+        for place, row in zip(played.places[number], played.rows[number], strict=True):
+            waiting[row].append(place)
+        return [self.box_label(played.episodes[number], waiting[item].popleft()) for item in items]
+
+    def masses(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Masses:
+        """As in the base class; boxes without a weight are as dense as the others of the file are on average."""
+        if (density := self._density) is None:
+            return None
+        labels = self.labels_of(number, items, bin_, orientations)
+        return tuple(label.get(_WEIGHT) or density * math.prod(label["sides"]) for label in labels)
+
+    @cached_property
+    def _density(self) -> float | None:
+        """Kilograms in a cube of the file's unit, of the boxes whose weight is known; None where none is."""
+        weight = volume = 0.0
+        for labels, sizes in zip(self.labels, self.episodes, strict=False):
+            for label, size in zip(labels, sizes, strict=True):
+                if label.get(_WEIGHT):
+                    weight, volume = weight + label[_WEIGHT], volume + float(size.prod())
+        return weight / volume if volume else None
 
     def _say_misfits(self, episodes: list[int], places: list[np.ndarray], bin_: Bin) -> None:
         """Reports the number of misfits, at `places` of some episodes, as an error or as a warning."""
@@ -293,7 +326,7 @@ def _order(order: Any, where: str) -> tuple[np.ndarray, list[dict[str, Any]]]:
         items = list(items.values()) if isinstance(items, dict) else items
         sizes = [[item[f"{side}/mm"] for side in ("length", "width", "height")] for item in items]
         labels = [
-            place | {name: item[name] for name in NAMES if isinstance(item.get(name), (str, int))}
+            place | {name: item[name] for name in NAMES if isinstance(item.get(name), (str, int))} | _weight(item)
             for place, item in zip(places, items, strict=True)
         ]
         return np.array(sizes, dtype=np.float64).reshape(len(sizes), 3), labels
@@ -302,6 +335,11 @@ def _order(order: Any, where: str) -> tuple[np.ndarray, list[dict[str, Any]]]:
             f'{where}: want "item_sequence" of items with "length/mm", "width/mm" and "height/mm"; got what fails with'
             f" {type(error).__name__}: {str(error)[:120]}"
         ) from error
+
+
+def _weight(item: dict[str, Any]) -> dict[str, float]:
+    given = item.get(_WEIGHT)
+    return {_WEIGHT: given} if isinstance(given, (int, float)) and 0 < given < math.inf else {}
 
 
 def _episodes(raw: Any, where: str) -> list[np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -130,6 +131,8 @@ class SortedSequences(ItemSequences):
 
 
 Built = tuple[Catalogue, ItemSequences]
+Labels = list[dict[str, Any]]
+Masses = tuple[float, ...] | None
 
 
 class ItemSource(ABC):
@@ -167,6 +170,14 @@ class ItemSource(ABC):
         """Label in plans of a row of the catalogue that `build` makes for a bin."""
         return {"item": item}
 
+    def labels_of(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Labels:
+        """Labels in plans of items that were placed of a sequence, in that order."""
+        return [self.label(item, bin_) for item in items]
+
+    def masses(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Masses:
+        """Kilograms of items that were placed of a sequence, in that order; None where they are not known."""
+        return None
+
 
 @final
 class SameItems(ItemSource):
@@ -195,8 +206,11 @@ class SameItems(ItemSource):
     def solid(self, item: int, bin_: Bin) -> Solid:
         return self.source.solid(item, bin_)
 
-    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
-        return self.source.label(item, bin_)
+    def labels_of(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Labels:
+        return self.source.labels_of(number, items, bin_, orientations)
+
+    def masses(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Masses:
+        return self.source.masses(number, items, bin_, orientations)
 
 
 def check_built(where: str, catalogue: Any, sequences: Any) -> None:
