@@ -38,7 +38,7 @@ public, and its printed rows are of others.
 """
 CANDIDATES, DEPTH, BEAM = 6, 10, 32
 ALL = 2**31 - 1
-_RULE = ("stability", "margin", "friction")  # of the environment
+_RULE = ("stability", "margin", "bearing_gap", "fallback", "friction")  # of the environment
 
 
 def main(argv: list[str]) -> None:
@@ -157,7 +157,7 @@ def _protocol_parser() -> OneLineParser:
     protocols = ("rs", "cut1", "cut2", "discrete125", "free125")
     add("--protocol", required=True, choices=protocols, help="boxes, orientations and the rule of stability")
     _add_policies(parser)
-    parser.set_defaults(stability=None, margin=None, friction=None, physics=0)
+    parser.set_defaults(**dict.fromkeys(_RULE), physics=0)
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
     add("--unit", choices=("cells", "m", "cm", "mm"), help="of the sizes in the file; cells by default")
     misfits = "of boxes in the file that fit the bin in no orientation; refuse by default"
@@ -182,6 +182,8 @@ def _pallet_parser() -> OneLineParser:
     _add_policies(parser)
     add("--stability", help="rule for legal placements, as in PackingEnv; none by default, as in the paper's Math Pack")
     add("--margin", type=positive, metavar="METRES", help="of the rule load_bearing; PackingEnv's by default")
+    add("--bearing_gap", type=positive, metavar="METRES", help="of the same rule; PackingEnv's by default")
+    add("--fallback", metavar="RULE", help="rule for boxes that have no stable place by --stability")
     physics = "simulate the pallets in MuJoCo, or so many, for the share of placements that stand"
     add("--physics", type=whole(0), nargs="?", const=ALL, default=0, metavar="CASES", help=physics)
     friction = "Coulomb's coefficient in that simulation; PackingEnv's by default"

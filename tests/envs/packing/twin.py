@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
-from torchrl_gpu.envs.packing.types import Placement
+from torchrl_gpu.envs.packing.types import Bin, Placement
 
 
 class Twin:
@@ -36,16 +38,20 @@ class Twin:
         shape = self.env.action_shape
         self.z_map = np.full(shape, self.bin_.size[2], dtype=np.float32)
         self.legal = np.zeros(shape, dtype=bool)
-        for k, item in enumerate(self.visible):
-            for o in range(shape[1]):
-                maps = reference.item_maps(self.env.catalogue, item, o)
-                out = self.z_map[k, o], self.legal[k, o]
-                reference.drop_item(self.heights, *maps, self.bin_, *out, self.centre(item, o))
+        self.drop(self.bin_, self.legal)
         if self.env.stability == "load_bearing":
             item_id = torch.tensor([self.visible + [-1] * (self.env.visible_items - len(self.visible))])
             maps = (torch.from_numpy(each)[None] for each in (self.z_map, self.legal))
             judged = reference.upheld(self.pile, self.bears, *maps, item_id, self.env.catalogue, self.env.bin)
             self.legal = judged[0].numpy()
+        if self.env.fallback is not None and not self.legal.any():
+            self.drop(replace(self.bin_, stability=self.env.fallback), self.legal)
+
+    def drop(self, bin_: Bin, legal: np.ndarray) -> None:
+        for k, item in enumerate(self.visible):
+            for o in range(self.legal.shape[1]):
+                maps = reference.item_maps(self.env.catalogue, item, o)
+                reference.drop_item(self.heights, *maps, bin_, self.z_map[k, o], legal[k, o], self.centre(item, o))
 
     @property
     def pile(self) -> torch.Tensor:

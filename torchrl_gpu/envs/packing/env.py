@@ -24,7 +24,7 @@ from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
 from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights, reward_of_step
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.envs.packing.types import DROP_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.system import arguments
 
@@ -62,6 +62,8 @@ class PackingEnv(BatchedEnv):
         margin: Metres that the middle must lie inside its support, by the rule "load_bearing"; at most a quarter of the
             box's side counts.
         bearing_gap: Largest gap across which load is borne, metres, by the same rule.
+        fallback: Rule for boxes where none of the visible ones has a stable placement, one of `DROP_RULES`; None: then
+            the episode ends.
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
         stability_judge: Stability test of the last placement, for S in J: "rule" (every legal placement is stable),
             "com" (by that rule, whatever is legal) or "physics" (simulated in MuJoCo; needs the extra `physics`). The
@@ -106,6 +108,7 @@ class PackingEnv(BatchedEnv):
         stability: str = "none",
         margin: float = 0.03,
         bearing_gap: float = 0.0015,
+        fallback: str | None = None,
         reward: str = "utilization",
         stability_judge: str = "rule",
         walls: bool = True,
@@ -131,6 +134,7 @@ class PackingEnv(BatchedEnv):
         num_envs = self.num_envs
         self.bin = Bin(bin_size, resolution, grid_step, stability, margin, bearing_gap)  # type: ignore[arg-type]
         self.margin, self.bearing_gap = self.bin.margin, self.bin.bearing_gap
+        self.fallback = None if fallback is None else arguments.choice(where, "fallback", fallback, DROP_RULES)
         self.bin_size, self.grid_step = self.bin.size, self.bin.step
         self.resolution = self.bin.cells if isinstance(resolution, (tuple, list)) else self.bin.cells[0]
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
@@ -165,6 +169,8 @@ class PackingEnv(BatchedEnv):
         check_built(f"{type(self.items).__name__}.build", catalogue, sequences)
         if self._by_bearing and not catalogue.flat:
             raise ValueError("PackingEnv: stability load_bearing wants boxes; got items with maps")
+        if self.fallback is not None and not catalogue.flat:
+            raise ValueError("PackingEnv: fallback wants boxes; got items with maps")
         if self.order != "sequence":
             sequences = SortedSequences(sequences, SORT_KEYS[self.order](catalogue, self.bin))
         catalogue = catalogue.to(self.device)
@@ -354,6 +360,10 @@ class PackingEnv(BatchedEnv):
         z_map, legal = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin.dropped, stored)
         if self._by_bearing:
             legal = self.kernels.upheld(heightmap, bears, z_map, legal, item_id, self.catalogue, self.bin)
+        if self.fallback is not None:
+            weaker = replace(self.bin, stability=self.fallback)
+            _, others = self.kernels.drop_map(heightmap, item_id, self.catalogue, weaker)
+            legal = torch.where(self.kernels.any_legal(legal)[:, None, None, None, None], legal, others)
         return z_map, legal
 
     # -- a step -----------------------------------------------------------------------------------------------------

@@ -62,7 +62,8 @@ def protocol_of(env: PackingEnv) -> str | None:
         name = env.items.drawn_as.data
         wanted = tuple(PALLETS[name][each] for each in ("bin_size", "resolution", "orientations"))
         return name if (env.bin_size, env.bin.cells, env.orientations) == wanted else None
-    if env.order != "sequence" or (env.bin_size, env.bin.cells, env.grid_step) != ((10.0,) * 3, (10, 10), 1):
+    cube = (env.bin_size, env.bin.cells, env.grid_step) == ((10.0,) * 3, (10, 10), 1)
+    if not cube or env.order != "sequence" or env.fallback is not None:
         return None
     drawn = env.items.drawn_as
     for name, settings in PROTOCOLS.items():
