@@ -13,7 +13,7 @@ import pytest
 
 from torchrl_gpu.cli import pack as command
 from torchrl_gpu.palletizing import PalletPlans, pack
-from torchrl_gpu.palletizing.plan import layers
+from torchrl_gpu.palletizing.plan import _short, layers
 
 HEADER = "order,article,length_mm,width_mm,height_mm,qty,weight_kg,upright,fragile\n"
 
@@ -242,3 +242,17 @@ def test_physics_is_asked_for_before_anything_is_read(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(ModuleNotFoundError, match="physics"):
         pack(tmp_path / "absent.csv", physics=True)
+
+
+@pytest.mark.parametrize(
+    ("metres", "unit_m", "shown"),
+    [
+        (0.80999994, 1e-3, 810),
+        (0.0015875, 0.0254, 0.0625),
+        (0.0123456, 1e-3, 12.3456),
+        (1.2345, 1.0, 1.2345),
+        (0, 1, 0),
+    ],
+)
+def test_lengths_are_written_without_the_noise_of_heights(metres: float, unit_m: float, shown: float) -> None:
+    assert _short(metres, unit_m) == shown

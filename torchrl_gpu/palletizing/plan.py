@@ -22,6 +22,7 @@ from torchrl_gpu.palletizing.page import write_pages
 TOUCH_M = 2e-3  # what is closer to a box's base carries it, in layers
 _MOST_SHOWN = 20  # orders of the table on the terminal
 _FILES = "plan.csv", "plan.json"
+_NOISE_M = 3e-7  # in heights, which are sums of float32
 
 
 class Placements(NamedTuple):
@@ -241,8 +242,9 @@ def _cells(row: dict[str, Any], simulated: bool) -> list[str]:
 
 
 def _short(metres: float, unit_m: float) -> float | int:
-    """A length in a unit of so many metres, to a ten-thousandth of a millimetre: without the noise of arithmetic."""
-    short = float(f"{round(metres, 7) / unit_m:.7g}") + 0.0
+    """The shortest number for a length in a unit of so many metres, without the noise of float32 heights."""
+    value = metres / unit_m
+    short = next(s for digits in range(12) if abs((s := round(value, digits)) - value) * unit_m <= _NOISE_M)
     return int(short) if short.is_integer() else short
 
 
