@@ -211,14 +211,19 @@ def main(argv: list[str]) -> None:
     for name in args.sections:
         measure, columns = SECTIONS[name]
         kept = {each["title"]: each for each in result["sections"]}
-        before = [] if args.again or name not in kept else kept[name]["rows"]
-        section = {"title": name, "columns": columns, "rows": []}
+        before = [] if name not in kept else list(kept[name]["rows"])
+        section = {"title": name, "columns": columns, "machine": kept.get(name, {}).get("machine")}
+        rows: list[Row] = []
         with progress("pallets") as say:
             for key, measured in measure(args):
                 say(f"{name}: {', '.join(map(str, key.values()))}")
                 known = [row for row in before if key.items() <= row.items()]
-                section["rows"] += known or without_noise([key | row for row in measured()])
-                section["machine"] = machine.describe(torch.device("cpu"))
+                before = [row for row in before if row not in known]
+                if args.again or not known:
+                    known = without_noise([key | row for row in measured()])
+                    section["machine"] = machine.describe(torch.device("cpu"))
+                rows += known
+                section["rows"] = [*rows, *before]  # those of other options stay
                 kept[name] = section
                 result["sections"] = [kept[each] for each in SECTIONS if each in kept]
                 if args.output:
