@@ -3,7 +3,8 @@
 A table stands between `<!-- table: RESULT / SECTION -->` and `<!-- end -->`, RESULT being a file of `results/` without
 its suffix and SECTION the beginning of the title of one of its sections, or one of the words `policies`, `targets`
 (figures beside what they must reach), `crossings` and `success` (of `lightning test`), `same worlds` (ours and the
-released weights), `browser`, `webrtc`, and `how fast` (of several results). RESULT `configs` is every shipped config.
+released weights), `browser`, `webrtc`, `how fast` (of several results), and those of `packing_tables`. RESULT `configs`
+is every shipped config.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import config_table
+from benchmarks import config_table, packing_tables
 from torchrl_gpu.evaluation.estimates import percent, share_error
 
 HERE = Path(__file__).parent
@@ -103,6 +104,8 @@ def _filled(found: re.Match[str]) -> str:
         "comparison": lambda: _comparison(result["tables"][0]),
         "agreement": lambda: _agreement(result["tables"][0]["agreement"]),
     }
+    if found["section"] in packing_tables.TABLES:
+        return found[1] + _table(packing_tables.TABLES[found["section"]](result)) + found[4]
     if found["section"] in words:
         return found[1] + words[found["section"]]() + found[4]
     named = [each for each in result["sections"] if each["title"].startswith(found["section"])]

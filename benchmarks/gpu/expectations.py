@@ -1,16 +1,18 @@
 """Lower bounds of kernel times on a GPU: bytes and operations of a shipped config, at published rates.
 
-A bound, not a measurement: nothing here was run on a GPU. `python -m benchmarks.gpu.expectations` shows the table; a
-report of a GPU prints its times over these. Bytes are what a kernel is given and writes, each element once, as if its
-caches were perfect. Operations are additions with a maximum (`add-max`, irregular items) or maxima and comparisons
-(boxes), of items of the catalogue's mean size; all other instructions are left out. Whichever takes longer is the
-bound. Where the bytes of a batch fit the cache of the second level, whose rate is not published, they bound nothing.
+A bound, not a measurement: nothing here was run on a GPU. `python -m benchmarks.gpu.expectations` writes
+`results/kernels_bounds.json`; a report of a GPU prints its times over these. Bytes are what a kernel is given and
+writes, each element once, as if its caches were perfect. Operations are additions with a maximum (`add-max`, irregular
+items) or maxima and comparisons (boxes), of items of the catalogue's mean size; all other instructions are left out.
+Whichever takes longer is the bound. Where the bytes of a batch fit the cache of the second level, whose rate is not
+published, they bound nothing.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.kernels.triton.boxes import MOST_CELLS_X
 from torchrl_gpu.envs.packing.kernels.triton.solids import pairs_on
+from torchrl_gpu.evaluation.reports import write_json
 
 _FLOAT, _LONG, _INT, _FLAG = 4, 8, 4, 1  # bytes
 _MAP = _FLOAT + _FLAG  # of a placement: its height and its legality
@@ -144,24 +147,27 @@ def bound(kernel: str, config: str, device: Device) -> Bound:
     return Bound(seconds, limit, of_kernel)
 
 
-def table() -> str:
-    """Markdown: per config and kernel bytes and operations of an environment, and bounds of its batch by device."""
-    head = ["config", "kernel", "bytes", "operations", *(f"{name}, µs" for name in DEVICES)]
-    lines = [head, ["---"] * len(head)]
+def section() -> dict[str, Any]:
+    """Per config and kernel bytes and operations of an environment, and bounds of its batch by device."""
+    columns = {"config": "config", "kernel": "kernel", "bytes": "bytes", "operations": "operations"}
+    rows = []
     for config in CONFIGS:
         env = environment(config)
         for kernel, of_kernel in work(env).items():
-            bounds = [bound(kernel, config, device) for device in DEVICES.values()]
-            shown = [f"{b.seconds * 1e6:.3g} {b.limit}".strip() if b.limit else "–" for b in bounds]
-            named = f"{config}, {env.num_envs}"
-            counts = f"{of_kernel.num_bytes:,.0f}", f"{of_kernel.operations:,.0f}" if of_kernel.operations else "–"
-            lines.append([named, kernel.removesuffix("_kernel"), *counts, *shown])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+            row = {"config": f"{config}, {env.num_envs}", "kernel": kernel.removesuffix("_kernel")}
+            row |= {"bytes": f"{of_kernel.num_bytes:,.0f}"}
+            row |= {"operations": f"{of_kernel.operations:,.0f}" if of_kernel.operations else "–"}
+            for name, device in DEVICES.items():
+                least = bound(kernel, config, device)
+                row[name] = f"{least.seconds * 1e6:.3g} {least.limit}" if least.limit else "–"
+            rows.append(row)
+    return {"title": "bounds", "columns": columns | {name: f"{name}, µs" for name in DEVICES}, "rows": rows}
 
 
 def main() -> int:
-    """Prints the table."""
-    print(table(), end="")
+    """Writes the JSON of the table in the documentation."""
+    path = Path(__file__).parents[1] / "results" / "kernels_bounds.json"
+    write_json(path, {"benchmark": "gpu.expectations", "sections": [section()]})
     return 0
 
 

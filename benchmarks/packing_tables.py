@@ -1,0 +1,107 @@
+"""Tables of what packing reaches, for `benchmarks/tables.py`: lines of cells, the first of them the header."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchrl_gpu.envs.packing.protocols import PROTOCOLS
+from torchrl_gpu.evaluation.estimates import standard_error
+
+PRINTED = {"repetitive": "38.5 / 39.8 (HM)", "diverse": "25.7 / 50.2 (PCT)", "boards": "34.9 / 34.9 (DBL)"}
+NAMES = {"pretrained": "**placement values**"}  # of policies by the words of a report
+Lines = list[list[str]]
+
+
+def piles(result: Mapping[str, Any]) -> Lines:
+    """Whole random piles by each rule, of `benchmarks.load_bearing`."""
+    lines = [["rule", "boxes a pile", "piles in which a box moves", "boxes that stay"]]
+    for rule, row in result["piles"].items():
+        name, _, margin = rule.partition(", margin ")
+        words = f"`{name}`" + (f", margin {100 * float(margin):g} cm" if margin else "")
+        lines.append([words, f"{row['boxes']:.1f}", str(row["piles that move"]), f"{100 * row['stays']:.4g}%"])
+    return lines
+
+
+def places(result: Mapping[str, Any]) -> Lines:
+    """Random places on piles that the rule allows and refuses."""
+    lines = [["margin", "allowed", "then something moves", "refused", "of these nothing would move"]]
+    for name, row in result["places"].items():
+        counts = [str(row["allowed"]), f"{row['falls']:.0%}", f"{row['refused']:,}", f"{row['stays']:.1%}"]
+        lines.append([f"{100 * float(name.removeprefix('margin ')):g} cm", *counts])
+    return lines
+
+
+def stands(result: Mapping[str, Any]) -> Lines:
+    """Policies with what stands of their pallets in simulation, of `torchrl-gpu evaluate … --physics`."""
+    lines = [["policy", "utilization", "placements that stand", "pallets without a fault"]]
+    rows = [row for row in result["tables"][0]["policies"] if "untrained" not in row["policy"]]
+    for row in sorted(rows, key=lambda row: row["utilization"]):
+        filled, stay = (_percent(row[name], row[f"{name}_error"]) + "%" for name in ("utilization", "stands"))
+        name, counts = NAMES.get(row["policy"], row["policy"]), f"{row['faultless']} of {row['simulated']}"
+        lines += [[name, filled, stay, counts]]
+    return lines
+
+
+def protocols(result: Mapping[str, Any]) -> Lines:
+    """Per cent and boxes of every baseline by protocol."""
+    names = list(PROTOCOLS)
+    rows: dict[str, list[str]] = {}
+    for name in names:
+        for row in result["protocols"][name]["policies"]:
+            cell = f"{_percent(row['utilization'], row['utilization_error'])} / {row['num_packed']:.1f}"
+            rows.setdefault(row["policy"], []).append(cell)
+    return [["policy", *(f"`{name}`" for name in names)], *([policy, *cells] for policy, cells in rows.items())]
+
+
+def physics_pack(result: Mapping[str, Any]) -> Lines:
+    """Physics Pack of every run, by both engines."""
+    columns = ["data", "policy", "rule", "pallets", "Math", "PyBullet", "collapsed", "MuJoCo", "collapsed"]
+    lines = [[*columns, "printed: DBL / best"]]
+    for name, run in result["runs"].items():
+        data, policy, rule, *given = name.split(" / ")
+        lengths = [f"{100 * float(each):g} cm" for each in given]  # margin, and the gap where another was given
+        words = ", ".join([f"`{rule}`", *lengths[:1], *(f"gaps of {each}" for each in lengths[1:])])
+        cells = [f"`{data}`", f"`{policy}`", words, str(len(run)), _mean([row["math"] for row in run.values()])]
+        for engine in ("bullet", "mujoco"):
+            found = [row[engine] for row in run.values() if engine in row]
+            fallen = sum(each["collapsed"] for each in found)
+            of = f" of {len(found)}" if 0 < len(found) < len(run) else ""
+            cells += [_mean([each["utilization"] for each in found]), f"{fallen}{of}"] if found else ["–", "–"]
+        lines.append([*cells, PRINTED[data]])
+    return lines
+
+
+def containers(result: Mapping[str, Any]) -> Lines:
+    """Per cent of the first container of each problem of BR1 that is filled, of `benchmarks/pallets.py`."""
+    rows: dict[tuple[str, int], list[float]] = {}
+    measured = [each["rows"] for each in result["sections"] if each["title"] == "containers"]
+    for row in itertools.chain.from_iterable(measured):
+        rows.setdefault((row["rule"], row["tries"]), []).append(row["filled"])
+    most = max(map(len, rows.values()), default=0)
+    lines = [["`--stability`", "`--tries`", *(str(number + 1) for number in range(most)), "mean"]]
+    for (rule, tries), filled in rows.items():
+        lines.append([f"`{rule}`", str(tries), *(f"{each:.1f}" for each in [*filled, sum(filled) / len(filled)])])
+    return lines
+
+
+def _mean(shares: Sequence[float]) -> str:
+    each = torch.tensor(shares, dtype=torch.float64)
+    return _percent(float(each.mean()), float(standard_error(each)))
+
+
+def _percent(share: float, error: float) -> str:
+    return f"{100 * share:.1f} ± {100 * error:.1f}"
+
+
+TABLES: dict[str, Callable[[Mapping[str, Any]], Lines]] = {
+    "piles": piles,
+    "places": places,
+    "stands": stands,
+    "protocols": protocols,
+    "physics pack": physics_pack,
+    "first containers": containers,
+}
