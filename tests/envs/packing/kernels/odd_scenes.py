@@ -72,6 +72,9 @@ def launch_all(odd: OddScene) -> None:
     """Every kernel on the scene: maps anew and from stored ones, growth, a placement, an action and a restart."""
     s, rng, _pairs = odd
     maps = triton_kernels.drop_map(*s)
+    if s.catalogue.flat:
+        bears = torch.from_numpy(rng.random(tuple(s.heightmap.shape)) < 0.7)
+        triton_kernels.upheld(s.heightmap, bears, *maps, s.item_id, s.catalogue, s.bin_)
     if not s.catalogue.flat:  # of boxes nothing is kept
         triton_kernels.drop_map(*s, hostile_stored(s, maps, rng))
         slot = torch.from_numpy(rng.integers(-1, s.item_id.shape[1], tuple(s.item_id.shape)))

@@ -34,6 +34,7 @@ KERNELS = {
     "place_kernel",
     "restart_kernel",
     "split_kernel",
+    "upheld_kernel",
     "windows_kernel",
 }
 
