@@ -16,10 +16,7 @@ from tests.training.resuming import differences
 
 KILLS = int(os.environ.get("TORCHRL_GPU_KILLS", "2"))
 SEED = int(os.environ.get("TORCHRL_GPU_KILLS_SEED", "0"))
-# One of each kind of run. The others, which differ from them in their agent or their bin, and those that take longest,
-# which `test_hierarchical` and `test_ranks` resume in a moment, are killed in `make soak`.
-KINDS = ("packing.yaml", "ppo_packing.yaml", "bc.yaml", "navigation_sac.yaml")
-OTHERS = [name for name in NAMES if name not in (*KINDS, "packing_dqn.yaml")]
+OTHERS = [name for name in NAMES if name not in ("packing.yaml", "packing_dqn.yaml")]
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +60,13 @@ def assert_the_same(
     assert ended == whole[1][len(whole[1]) - len(ended) :]
 
 
-# In the middle of an epoch, and at its end, where a validation lies between.
+# In the middle of an epoch, and at its end, where a validation lies between. The others, each kind of which a test of
+# its module stops and resumes in a moment, are killed in `make soak`.
 @pytest.mark.parametrize(
     ("name", "saved"),
     [
         ("packing_dqn.yaml", 1),
-        *((name, 2) for name in KINDS),
+        ("packing.yaml", 2),
         *(pytest.param(name, 2, marks=pytest.mark.soak) for name in OTHERS),
     ],
 )
