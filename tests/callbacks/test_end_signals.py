@@ -58,7 +58,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Pa
 
 
 def command(folder: Path) -> list[str]:
-    more = [f"--trainer.default_root_dir={folder}", "--trainer.logger=false", "--trainer.accelerator=cpu"]
+    more = [f"--trainer.default_root_dir={folder}", "--trainer.logger=false", "--trainer.limit_val_batches=0"]
     more += [f"--trainer.callbacks+={__name__}.TimeLimit", "--trainer.callbacks.updates=2"]
     return ["fit", *small("packing_dqn.yaml"), *more]
 

@@ -1,4 +1,4 @@
-"""What is drawn is what somebody watches, with metrics that are true of it."""
+"""Streams of environments: only what somebody watches is drawn, with metrics that are true of it."""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import re
+import signal
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 from tests import forks
-from tests.callbacks import killing_run
+from tests.callbacks.test_checkpoint import default_interrupts
 from tests.training import rank_cases as cases
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module, packing_env, trainer
@@ -22,41 +25,69 @@ from torchrl_gpu.envs.workers.pool import WorkerPool
 from torchrl_gpu.system.sections import start_clock, stop_clock
 from torchrl_gpu.training import Rollout
 
-
-def run(folder: Path, who: str) -> tuple[int, str]:
-    """Status of a run in a process group of its own, and what it wrote."""
-    folder.mkdir()
-    status = forks.run(killing_run.main, folder, who, log=folder / "log")
-    return status, (folder / "log").read_text()
+assert default_interrupts
 
 
-def left_behind(folder: Path) -> list[int]:
-    return [pid for pid in map(int, (folder / "pids").read_text().split()) if Path(f"/proc/{pid}").exists()]
+class Kills(Callback):
+    """In the middle of a run kills a worker, or interrupts every process of it as a terminal does."""
+
+    def __init__(self, workers: EnvWorkers, who: str) -> None:
+        self.workers, self.who, self.pids = workers, who, list[int]()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step != 4:
+            return
+        assert self.workers.pool is not None
+        self.pids = [int(pid) for pid in re.findall(r"process (\d+)", " ".join(self.workers.pool.names))]
+        if self.who == "worker":
+            os.kill(self.pids[1], signal.SIGKILL)
+        else:
+            for pid in self.pids:
+                os.kill(pid, signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
 
-def test_a_killed_worker_changes_nothing_and_the_run_resumes_without_workers(tmp_path: Path) -> None:
-    status, said = run(tmp_path / "killed", "worker")
-    assert status == 0, said[-3000:]
-    assert said.count("was killed by SIGKILL; another one goes on") == 1
-    assert left_behind(tmp_path / "killed") == []
+@pytest.fixture
+def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are forks of a process that has imported what takes seconds."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forks.CONTEXT)
+
+
+def run(folder: Path, who: str) -> None:
+    workers = EnvWorkers(num_workers=2)
+    kills = Kills(workers, who)
+    try:
+        fit(module(), folder, 8, EpisodeCheckpoint(), workers, kills)
+    finally:
+        assert len(kills.pids) == 2
+        assert [pid for pid in kills.pids if Path(f"/proc/{pid}").exists()] == []  # nobody is left behind
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+@pytest.mark.usefixtures("quick_start")
+def test_a_killed_worker_changes_nothing_and_the_run_resumes_without_workers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path / "killed", "worker")
+    assert caplog.text.count("was killed by SIGKILL; another one goes on") == 1
     fit(module(), tmp_path / "whole", 12, EpisodeCheckpoint())
     fit(module(), tmp_path / "killed", 12, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "killed"), seed=5)
     assert differences(everything(last(tmp_path / "whole")), everything(last(tmp_path / "killed"))) == []
 
 
+@pytest.mark.usefixtures("quick_start", "default_interrupts")
+def test_ctrl_c_leaves_no_worker_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        run(tmp_path, "all")
+    assert "another one goes on" not in caplog.text  # workers leave Ctrl-C to the run
+
+
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
-def test_a_run_from_clips_has_the_same_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forks.CONTEXT)
+@pytest.mark.usefixtures("quick_start")
+def test_a_run_from_clips_has_the_same_replay(tmp_path: Path) -> None:
     for name, callbacks in (("alone", []), ("workers", [EnvWorkers()])):
         cases.fit("video", cases.make("video", tmp_path), tmp_path / name, *callbacks)
     assert differences(*(everything(last(tmp_path / name)) for name in ("alone", "workers"))) == []
-
-
-def test_ctrl_c_leaves_no_worker_behind(tmp_path: Path) -> None:
-    _, said = run(tmp_path / "ended", "all")
-    assert "SIGINT" in said or "KeyboardInterrupt" in said, said[-3000:]
-    assert "another one goes on" not in said  # workers leave Ctrl-C to the run
-    assert left_behind(tmp_path / "ended") == []
 
 
 def test_starts_and_ends_of_workers_are_not_booked_as_lightnings(monkeypatch: pytest.MonkeyPatch) -> None:

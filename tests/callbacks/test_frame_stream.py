@@ -518,7 +518,7 @@ def test_scalars_are_read_as_often_as_without(tmp_path: Path, monkeypatch: pytes
     counts = []
     for callbacks in ((), (FrameStream(),)):
         loggers: Any = CSVLogger(tmp_path) if logger else False
-        fit(module(), tmp_path, 12, *callbacks, enable_checkpointing=False, logger=loggers, log_every_n_steps=2)
+        fit(module(), tmp_path, 6, *callbacks, enable_checkpointing=False, logger=loggers, log_every_n_steps=2)
         counts.append(len(reads))
         reads.clear()
     assert counts[0] == counts[1]

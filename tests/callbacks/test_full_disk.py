@@ -6,6 +6,7 @@ import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tests.callbacks.test_checkpoint import Luck
 from tests.test_end_to_end import small
 from tests.training.resuming import differences, everything, last, part_of
-from tests.training.tiny import fit, module
+from tests.training.tiny import data, fit, module
 from torchrl_gpu import cli
 from torchrl_gpu.callbacks import EpisodeCheckpoint, LoggerGuard, TrainingFilm
 from torchrl_gpu.callbacks.logger_guard import outlives
@@ -49,12 +50,15 @@ class OnAFullDisk(EpisodeCheckpoint):
             return super()._save(trainer, *args, **kwargs)
 
 
+no_validation = partial(data, steps_per_epoch=100)  # within a run
+
+
 @pytest.mark.parametrize("room", [0, 4096])
 def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path, room: int) -> None:
-    whole = fit(module(), tmp_path / "whole", 16, OnAFullDisk()).state_dict()
+    whole = fit(module(), tmp_path / "whole", 16, OnAFullDisk(), data_module=no_validation()).state_dict()
     wanted = r"EpisodeCheckpoint: want 0\.\d+ MiB for .*updates-8\.ckpt; got .* MiB free .* It is not saved"
     with pytest.warns(UserWarning, match=wanted):
-        run = fit(module(), tmp_path / "full", 16, OnAFullDisk(6, 12, room))
+        run = fit(module(), tmp_path / "full", 16, OnAFullDisk(6, 12, room), data_module=no_validation())
     assert differences(run.state_dict(), whole) == []
     stems = {path.stem for path in (tmp_path / "full" / "checkpoints").glob("*.ckpt")}
     assert stems == {"updates-12", "updates-16", "last"}
@@ -88,7 +92,7 @@ def test_a_run_ends_with_a_line_where_its_end_cannot_be_saved(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     full = "{class_path: tests.callbacks.test_full_disk.OnAFullDisk, init_args: {first: 0, behind: 100}}"
-    args = [*small("packing_dqn.yaml", 4), f"--trainer.callbacks=[{full}]", "--trainer.logger=false"]
+    args = [*small("packing_dqn.yaml", 2), f"--trainer.callbacks=[{full}]", "--trainer.logger=false"]
     with pytest.warns(UserWarning, match="It is not saved"):
         assert cli.main(["fit", *args], "lightning") == 2
     said = capsys.readouterr().err.splitlines()
@@ -137,7 +141,8 @@ class Failing(CSVLogger):
 
 
 def weights(folder: Path, *callbacks: Any, logger: Any, steps: int = 24) -> dict[str, torch.Tensor]:
-    return fit(module(updates_per_step=1), folder, steps, *callbacks, logger=logger).state_dict()
+    made = fit(module(updates_per_step=1), folder, steps, *callbacks, logger=logger, data_module=no_validation())
+    return made.state_dict()
 
 
 def test_a_run_outlives_a_logger(tmp_path: Path) -> None:

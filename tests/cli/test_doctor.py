@@ -1,4 +1,4 @@
-"""What the doctor says: what was tried just now, why it does not work, and how to try what was not tried."""
+"""Report of the doctor: what was tried just now, why it does not work, and how to try what was not tried."""
 
 from __future__ import annotations
 

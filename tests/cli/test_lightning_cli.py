@@ -273,16 +273,6 @@ def test_the_last_checkpoint_of_the_run_plays(trained_dqn: str) -> None:
     assert (made.name, made.version) == ("DQN", 6)
 
 
-def test_without_a_run_there_is_no_last_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"ckpt_path 'last' wants a whole checkpoint in .*; got none"):
-        load_policy([*small("packing_dqn.yaml"), f"--trainer.default_root_dir={tmp_path}"], "last", None, num_envs=1)
-
-
-def test_a_heuristic_plays_without_a_checkpoint() -> None:
-    made = load_policy(small("packing_dqn.yaml"), None, None, num_envs=1)
-    assert (made.name, made.version) == ("pretrained", None)
-
-
 def test_another_one_by_name(trained_dqn: str) -> None:
     made = load_policy(small("packing_dqn.yaml"), trained_dqn, "random legal", num_envs=1)
     assert (made.name, made.version) == ("random legal", None)
@@ -293,19 +283,11 @@ def test_irregular_items_without_a_checkpoint() -> None:
     assert made.name == "pile values"
 
 
-def test_orders_on_the_pallet_without_a_checkpoint() -> None:
-    made = load_policy(["--config", "packing_orders.yaml", "--data.num_episodes=2"], None, None, num_envs=1)
-    assert (made.name, made.version) == ("pretrained", None)
-    player = Player(made.env, made.policy)
-    for _ in range(3):
-        assert not player.step().any()
-    assert int(made.env.num_packed[0]) == 3  # type: ignore[attr-defined]
-
-
 def test_real_orders_one_after_the_other(tmp_path: Path) -> None:
     write_orders(tmp_path / "orders.json")
     args = [each for each in small("packing_orders.yaml") if "sequences" not in each]
     made = load_policy([*args, f"--data.sequences={tmp_path / 'orders.json'}"], None, None, num_envs=1)
+    assert (made.name, made.version) == ("pretrained", None)
     player, packed = Player(made.env, made.policy), []
     while len(packed) < 3:
         if bool(player.step()):
@@ -325,8 +307,3 @@ def test_worlds_begin_with_the_hardest_and_with_a_random_navigator() -> None:
     player = Player(made.env, made.policy)
     player.step()
     assert made.env.state.level.tolist() == [4, 3]  # type: ignore[attr-defined]
-
-
-def test_no_checkpoint_there() -> None:
-    with pytest.raises(FileNotFoundError, match=r"checkpoint no\.ckpt: want an existing file; got none there"):
-        load_policy(small("packing_dqn.yaml"), "no.ckpt", None, num_envs=1)

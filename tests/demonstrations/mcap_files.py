@@ -1,4 +1,4 @@
-"""What MCAP files hold, by the format's own reader and by libavcodec."""
+"""Content of MCAP files, by the format's own reader and by libavcodec."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def stamp(message: Any) -> int:
 
 
 def nal_types(data: bytes) -> list[int]:
-    """What the parts of an Annex B access unit are: 1 a slice, 5 an IDR slice, 7 and 8 parameter sets."""
+    """Types of the parts of an Annex B access unit: 1 a slice, 5 an IDR slice, 7 and 8 parameter sets."""
     return [part[0] & 31 for part in data.split(b"\0\0\1")[1:]]
 
 

@@ -28,7 +28,6 @@ MOST_BYTES = 6 << 30  # of address space
 
 
 def outcome(path: Path) -> dict[str, Any]:
-    """How reading ended, and what was said."""
     try:
         read_demonstrations(path)
     except (ValueError, FileNotFoundError) as error:

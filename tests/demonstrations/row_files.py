@@ -94,7 +94,7 @@ def write_arrow(path: Path, *batches: pa.RecordBatch, compression: str | None = 
 
 
 def write_rows(folder: Path) -> Path:
-    """What `torchrl-gpu record` would write of a discrete environment: maps of bytes, vectors, and choices."""
+    """Writes rows of a discrete environment as `torchrl-gpu record` does: maps of bytes, vectors, and choices."""
     generator = torch.Generator().manual_seed(0)
     total = sum(LENGTHS)
     rows = {

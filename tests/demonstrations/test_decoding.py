@@ -154,7 +154,7 @@ def test_a_folder_or_a_pipe_is_no_file(tmp_path: Path) -> None:
 
 
 class DecoderByPyav:
-    """What torchcodec's `VideoDecoder` looks like to us."""
+    """A stand-in for torchcodec's `VideoDecoder`."""
 
     def __init__(self, source: object, device: str, num_ffmpeg_threads: int = 1) -> None:
         import av

@@ -99,8 +99,6 @@ def bad_number(value: float) -> Spoil:
 
 
 class Code:
-    """What a pickle would run."""
-
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("touch ran-code",)
 
@@ -319,7 +317,6 @@ def _spoilt(whole: Path, place: Path, spoil: Spoil) -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(broken: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """How reading each of them ended, in a process of its own."""
     log = tmp_path_factory.mktemp("outcomes") / "log"
     assert not forks.run(refusals.main, *broken.values(), log=log), log.read_text()[-2000:]
     return dict(zip(broken, json.loads(log.read_text().splitlines()[-1]), strict=True))

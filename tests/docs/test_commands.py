@@ -93,9 +93,7 @@ def is_taken(words: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_command_lines_are_taken(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_parsed: None
-) -> None:
+def test_command_lines_are_taken(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_parsed: None) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for words in GROUPS[name]:
@@ -106,7 +104,7 @@ def test_command_lines_are_taken(
 
 
 def others(program: str) -> Iterator[tuple[str, list[str]]]:
-    """Where a command line of another program stands, and its words."""
+    """Place and words of each command line of another program."""
     for page in PAGES:
         for block in blocks(page):
             for words in commands(block) if block.kind == "bash" else ():

@@ -23,14 +23,14 @@ GOALS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="u
 
 
 def words(page: Path) -> Iterator[str]:
-    """What stands between backticks in the sentences of a page."""
+    """Words between backticks in the sentences of a page."""
     prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     for found in re.findall(r"`([^`]+)`", prose):
         yield " ".join(found.split())
 
 
 def missing(word: str, page: Path) -> str:
-    """What a word names that is not there; empty where all is."""
+    """Thing that a word names and that is not there; empty where all is."""
     made = {block.file for block in blocks(page)}
     for name, test in re.findall(r"([\w./-]+\.(?:py|cpp|h))\b(?:::(\w+))?", word):
         found = [path for path in FILES if path.endswith(f"/{name}")]
@@ -45,7 +45,7 @@ def missing(word: str, page: Path) -> str:
 
 
 def is_option(name: str) -> bool:
-    """Whether some program has such an option: of a config by its last part, which some constructor must take."""
+    """True of an option of some program: of a config by its last part, which some constructor must take."""
     head, last = name.partition(".")[0], name.rpartition(".")[2]
     if head == "trainer":
         return last in {*inspect.signature(Trainer).parameters, "trainer"} or f"{last}:" in TEXT

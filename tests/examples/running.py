@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def printed(name: str, *words: str) -> str:
-    """What an example says on these words of the command line."""
+    """Output of an example for these words of the command line."""
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
         patch.setattr(sys, "argv", [name, *words])
@@ -42,11 +42,11 @@ def in_fork(name: str, words: Sequence[str], env: dict[str, str]) -> None:
 
 
 def watched(
-    name: str, *words: str, streams: Sequence[str], env: dict[str, str] | None = None, timeout_s: float = 60.0
+    name: str, *words: str, streams: Sequence[str], timeout_s: float = 60.0
 ) -> tuple[str, dict[str, np.ndarray]]:
-    """What an example says that serves streams, and a picture of each, (H, W, 3)."""
+    """Output of an example that serves streams, and a picture of each, (H, W, 3)."""
     command = [sys.executable, "-u", str(EXAMPLES / name), "--port", "0", *words]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = []
         for line in process.stdout:

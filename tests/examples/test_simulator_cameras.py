@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.examples.running import watched
+from tests.examples.running import EXAMPLES, watched
 from torchrl_gpu.cli import doctor
 
 for module in ("aiohttp", "cv2", "av", "prometheus_client"):
@@ -17,7 +18,6 @@ for module in ("aiohttp", "cv2", "av", "prometheus_client"):
 # package, numbers in and out, height and width of the picture, steps, seconds that it may take
 SCENES = {
     "mujoco": ((4, 2), (360, 480), 60, 60),
-    "gymnasium": ((4, 2), (400, 600), 60, 60),
     "genesis": ((6, 3), (360, 480), 60, 1200),
 }
 
@@ -39,3 +39,17 @@ def test_a_policy_drives_a_scene_that_is_watched(name: str, tmp_path: Path) -> N
     found = re.search(rf"^{steps} steps, (\d+) pictures; a decision took [\d.]+ ms$", said, re.MULTILINE)
     assert found
     assert int(found[1]) >= 1
+
+
+def test_the_cart_of_gymnasium_goes_on_from_episode_to_episode() -> None:
+    pytest.importorskip("gymnasium")
+    scene = runpy.run_path(str(EXAMPLES / "gymnasium_camera.py"))["CartPole"]("cpu")
+    assert scene.render().shape == (400, 600, 3)
+    assert scene.render().std() > 5
+    seen = []
+    for action in [None] * 5 + [torch.tensor([0.0, 1.0])] * 20:
+        scene.step(action)
+        seen.append(scene.observe())
+    assert all(each.shape == (4,) and each.dtype == torch.float32 for each in seen)
+    assert max(each[1] for each in seen) > 1  # always to the right
+    assert seen[-1][1] < 3  # an episode has ended

@@ -1,4 +1,4 @@
-"""What lies here is collected by a process that has the device: see `tests.pretend_cuda`."""
+"""Tests for a process that has the device: see `tests.pretend_cuda`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from torchrl_gpu.system.self_tests import SelfTest
 
 STEPS = 3  # the third update is the first that a graph would make
 PPO_STEPS = 8  # four rollouts: a graph of all learning would be made at the second, then of an update at the third
-NO_GRAPHS = ("packing.yaml", "packing_irregular.yaml", "bc.yaml")  # have none to ask for
+NO_GRAPHS = ("packing.yaml", "packing_irregular.yaml")  # have none to ask for
 BREAKS_OFF = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
 # Of each kind of run the one whose graphs are others.
 KINDS = (
@@ -34,9 +34,8 @@ KINDS = (
     "packing.yaml",
     "ppo_marine.yaml",
     "navigation_sac.yaml",
-    "bc.yaml",
 )
-PACKING = [name for name in KINDS if "packing" in name or name == "bc.yaml"]
+PACKING = [name for name in KINDS if "packing" in name]
 
 
 def words(name: str) -> list[str]:
@@ -125,21 +124,18 @@ def test_without_any_of_them_runs_train(
     assert all(f": {BREAKS_OFF}; " in line for line in graphs)
 
 
-FAILURES = {"hangs": "no answer within 300 seconds"}  # and what it says of a crash goes the same way
-
-
-@pytest.mark.parametrize("way", [*FAILURES, "miscounts", "fails in the process of the run"])
+@pytest.mark.parametrize("way", ["miscounts", "fails in the process of the run"])
 def test_however_triton_fails_packing_trains(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("BROKEN", way)
     monkeypatch.setenv("RUN", str(os.getpid()))
     if way != "miscounts":
-        monkeypatch.setattr(self_tests, "_run_in_subprocess", lambda test: FAILURES.get(way, ""))
+        monkeypatch.setattr(self_tests, "_run_in_subprocess", lambda test: "")
     trained("packing_dqn.yaml", tmp_path)
     (line,) = warned(caplog)
     assert line.startswith("packing kernels: triton cannot run on cuda:0, so a slower one will: ")
-    assert FAILURES.get(way, "num_packed" if way == "miscounts" else "no space left on device") in line
+    assert ("num_packed" if way == "miscounts" else "no space left on device") in line
 
 
 def test_a_triton_that_works_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -150,7 +146,7 @@ def test_a_triton_that_works_is_taken(tmp_path: Path, caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize(
     ("replay", "name"),
-    [("stands still", "packing_dqn.yaml"), ("raises", "navigation_sac.yaml"), ("stands still", "ppo_marine.yaml")],
+    [("raises", "navigation_sac.yaml"), ("stands still", "ppo_marine.yaml")],
 )
 def test_however_graphs_fail_runs_train(
     name: str, replay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -48,7 +48,6 @@ def by_opencv(planes: list[torch.Tensor], quality: int) -> list[torch.Tensor]:
 
 @pytest.fixture(params=SELF_TESTS)
 def nvjpeg(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether there is one."""
 
     def refusing(planes: list[torch.Tensor], quality: int) -> list[torch.Tensor]:
         raise RuntimeError("no libnvjpeg")

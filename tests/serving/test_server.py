@@ -192,7 +192,6 @@ async def talking(server: StreamServer, **options: Any) -> AsyncIterator[aiohttp
 
 
 async def sent_away(socket: aiohttp.ClientWebSocketResponse) -> tuple[int, int | None, str]:
-    """How many messages came before the socket was closed, and why it was."""
     number = 0
     while (message := await socket.receive()).type not in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED):
         number += 1

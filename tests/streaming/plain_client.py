@@ -85,7 +85,7 @@ def take_apart(message: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def codec_string(access_unit: bytes) -> str:
-    """What a browser's decoder is told of a key picture."""
+    """Name of a key picture's codec for the decoder of a browser."""
     at = access_unit.index(b"\x00\x00\x01\x67") + 4
     return "avc1." + access_unit[at : at + 3].hex()
 

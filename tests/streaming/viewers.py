@@ -36,7 +36,7 @@ def hub_of(stream_server: StreamServer) -> Hub:
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """What a coroutine returns; fails if it takes too long."""
+    """Result of a coroutine; fails if it takes too long."""
     return asyncio.run(asyncio.wait_for(coroutine, 3 * TIMEOUT))
 
 
@@ -54,7 +54,7 @@ def encoded(
 
 
 def counted(hub: Hub, name: str, **labels: str) -> float:
-    """What Prometheus would read of a server; 0 where nothing has been counted."""
+    """Value of a metric as Prometheus reads it; 0 where nothing has been counted."""
     return hub.metrics.registry.get_sample_value(f"{PREFIX}{name}", labels) or 0.0
 
 

@@ -26,7 +26,7 @@ TOLD: dict[str, Any] = {}
 
 
 class Watch(Callback):
-    """Whether all processes have the same weights after each update, to the last bit, and who streams."""
+    """Notes after each update if all processes have the same weights, to the last bit, and who streams."""
 
     def __init__(self) -> None:
         self.agreed: list[bool] = []
@@ -56,7 +56,7 @@ def whole(name: str) -> None:
 
 
 class Averages(Callback):
-    """Whether all processes have the same average after each update, to the last bit, and others than the weights."""
+    """Notes after each update if all processes have the same average, to the last bit, and others than the weights."""
 
     def __init__(self) -> None:
         self.agreed: list[bool] = []

@@ -1,4 +1,4 @@
-"""Whether two runs are the same: everything in their checkpoints, bit by bit."""
+"""Comparison of runs: everything in their checkpoints, bit by bit."""
 
 from __future__ import annotations
 

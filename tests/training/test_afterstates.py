@@ -96,10 +96,10 @@ def test_it_learns_to_pack(tmp_path: Path) -> None:
     made = module(rollout_steps=24, sweeps=1)
 
     def utilization() -> float:
-        return evaluate(environment(64, seed=99), made.policy_for(made.env)).utilization.mean().item()
+        return evaluate(environment(32, seed=99), made.policy_for(made.env)).utilization.mean().item()
 
     before = utilization()
-    fit(made, tmp_path, 30)
+    fit(made, tmp_path, 12)
     assert utilization() > before + 0.05
 
 

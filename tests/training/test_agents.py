@@ -241,8 +241,8 @@ def weights(module: OffPolicy) -> list[Tensor]:
 
 
 @every
-def test_it_trains_and_is_evaluated(tmp_path: Path, case: str) -> None:
-    module = CASES[case](prioritized="Rainbow" in case)
+def test_it_trains_is_evaluated_and_reads_nothing_back(tmp_path: Path, case: str) -> None:
+    module = CASES[case](prioritized="Rainbow" in case or case == "SAC")
     before = weights(module)
     runner = trained(case, module, tmp_path).trainer
     metrics, groups = runner.callback_metrics, module.agent.parameter_groups
@@ -260,11 +260,6 @@ def test_it_trains_and_is_evaluated(tmp_path: Path, case: str) -> None:
     assert wanted <= set(metrics)
     assert all(value.isfinite() for value in metrics.values())
     assert module.policy_name == module.learner_name == module.agent.name
-
-
-@every
-def test_playing_and_updating_read_nothing_back(tmp_path: Path, case: str) -> None:
-    module = trained(case, CASES[case](prioritized="Rainbow" in case or case == "SAC"), tmp_path, 2)
     with NoHostReads():
         module._play()
         batch = module.replay.sample()
@@ -277,28 +272,22 @@ def test_playing_and_updating_read_nothing_back(tmp_path: Path, case: str) -> No
     assert all(group["capturable"] is False for group in optimizer.param_groups)  # no GPU here
 
 
-RESUMED: list[tuple[str, dict[str, Any]]] = [
-    ("DQN packs", {}),
-    ("DQN packs", {"prioritized": True}),
-    ("DQN packs", {"agent": {"targets": PeriodicTargets(4)}}),
-    ("IQN packs", {}),
-    ("Rainbow", {"prioritized": True, "beta_updates": 20}),
-    ("SAC", {}),
+# In the middle of an epoch of 3 training steps, and at its end.
+RESUMED: list[tuple[str, dict[str, Any], int]] = [
+    ("DQN packs", {"prioritized": True}, 4),
+    ("DQN packs", {"agent": {"targets": PeriodicTargets(4)}}, 6),
+    ("IQN packs", {}, 4),
+    ("Rainbow", {"prioritized": True, "beta_updates": 20}, 6),
+    ("SAC", {}, 4),
 ]
 
 
-@pytest.fixture(scope="module", params=RESUMED, ids=str)
-def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any, Any]:
-    case, changes = request.param
+@pytest.mark.parametrize(("case", "changes", "stop"), RESUMED)
+def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, case: str, changes: dict[str, Any], stop: int) -> None:
     schedule = partial(torch.optim.lr_scheduler.LinearLR, start_factor=1.0, end_factor=0.1, total_iters=10)
-    make, folder = partial(CASES[case], lr_scheduler=schedule, **changes), tmp_path_factory.mktemp("whole")
-    trained(case, make(), folder, 12, EpisodeCheckpoint())
-    return case, make, everything(last(folder))
-
-
-@pytest.mark.parametrize("stop", [4, 6])  # in the middle of an epoch of 3 training steps, and at its end
-def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, uninterrupted: tuple[str, Any, Any], stop: int) -> None:
-    case, make, whole = uninterrupted
+    make = partial(CASES[case], lr_scheduler=schedule, **changes)
+    trained(case, make(), tmp_path / "whole", 12, EpisodeCheckpoint())
+    whole = everything(last(tmp_path / "whole"))
     trained(case, make(), tmp_path / "half", stop, EpisodeCheckpoint())
     other = make(env={"seed": 11})  # as a new process would: another generator, another first episode
     trained(case, other, tmp_path / "rest", 12, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)

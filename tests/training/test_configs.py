@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.deterministic import Deterministic
 from torchrl_gpu import configs
-from torchrl_gpu.cli.lightning_cli import run
+from torchrl_gpu.cli.lightning_cli import build, run
 
 NAVIGATION = [f"navigation_{agent}.yaml" for agent in ("ac_iqn", "ddpg", "dqn", "iqn", "rainbow", "sac")]
 SHIFTS = ["dishwashing_feasible.yaml", "dishwashing_video.yaml"]
@@ -85,7 +84,6 @@ def test_commands_that_go_on_from_a_checkpoint(
     options = shortened(name, tmp_path)
     run("fit", [*options, "--trainer.max_steps=2"])
     checkpoint = f"--ckpt_path={tmp_path / 'checkpoints' / 'last.ckpt'}"
-    run("fit", [*options, "--trainer.max_steps=4", checkpoint])
     capfd.readouterr()
     for command in ("validate", "test", "predict"):
         run(command, [*options, checkpoint])
@@ -94,34 +92,15 @@ def test_commands_that_go_on_from_a_checkpoint(
     assert all((tmp_path / file).exists() for file in files)
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    state = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-    return state["state_dict"] | {"frames": torch.tensor(state["frames"])}
-
-
-def test_how_often_it_is_validated_changes_nothing(tmp_path: Path) -> None:
-    for steps in (1, 3):
-        options = {"data.steps_per_epoch": steps, "trainer.max_steps": 8}
-        run("fit", shortened("dishwashing_feasible.yaml", tmp_path / str(steps), **options))
-    often, seldom = weights(tmp_path / "1"), weights(tmp_path / "3")
-    assert all(torch.equal(often[key], seldom[key]) for key in often)
-
-
-def test_checkpoints_are_named_by_episodes(tmp_path: Path) -> None:
-    options = shortened("dishwashing_video.yaml", tmp_path, **{"model.rollout_steps": 8, "trainer.max_steps": 8})
+def test_checkpoints_are_named_by_episodes() -> None:
     config = Path(configs.find("dishwashing_video.yaml")).read_text(encoding="utf-8")
     assert "every_n_episodes: 5000, every_n_minutes: 10, name: sac_video" in config
-    changed = tmp_path / "often.yaml"
-    changed.write_text(config.replace("every_n_episodes: 5000,", "every_n_episodes: 4,"))
-    run("fit", ["--config", str(changed), *options[2:]])
-    names = {path.stem for path in (tmp_path / "checkpoints").glob("sac_video_ep*.ckpt")}
-    assert names == {"sac_video_ep16", "sac_video_ep20"}
 
 
 @pytest.mark.parametrize("arch", ENCODERS)
 def test_another_encoder_by_one_option(arch: str, tmp_path: Path) -> None:
     length, side = ENCODERS[arch]
     more = {"model.encoder.arch": arch, "model.env.clip_length": length, "model.env.frame_size": f"[{side},{side}]"}
-    run("fit", [*shortened("dishwashing_video.yaml", tmp_path, **more), "--trainer.max_steps=2"])
-    hyper = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["torchrl_gpu"]["config"]
-    assert hyper["model"]["init_args"]["encoder"]["arch"] == arch
+    model: Any = build("fit", shortened("dishwashing_video.yaml", tmp_path, **more)).model
+    assert model.run_config["model"]["init_args"]["encoder"]["arch"] == arch
+    assert sum(weight.numel() for weight in model.agent.parameters()) > 0

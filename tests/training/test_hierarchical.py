@@ -161,7 +161,7 @@ def test_each_loss_teaches_its_own_weights(tmp_path: Path, loss: str) -> None:
 
 
 class Watched:
-    """What each update of a run did: its number, its learning rate and which weights it changed."""
+    """Number, learning rate and changed weights of each update of a run."""
 
     def __init__(self, made: HierarchicalPacking) -> None:
         self.made, self.update = made, made._update
@@ -310,16 +310,12 @@ def test_whole_episodes_need_no_targets(tmp_path: Path) -> None:
 # -- it repeats itself, and it resumes exactly ------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=[4, 2], ids=["whole episodes", "bootstrapped"])
-def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    changes, folder = {"n_steps": request.param, "updates_per_step": 1}, tmp_path_factory.mktemp("whole")
-    fit(module(**changes), folder, 10, EpisodeCheckpoint())
-    return changes, everything(last(folder))
-
-
-@pytest.mark.parametrize("stop", [2, 7])  # in stage one; in stage two, in the middle of an epoch and of a period
-def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, uninterrupted: tuple[Any, Any], stop: int) -> None:
-    changes, whole = uninterrupted
+# Of whole episodes in stage one; bootstrapped in stage two, in the middle of an epoch and of a period.
+@pytest.mark.parametrize(("n_steps", "stop"), [(4, 2), (2, 7)])
+def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, n_steps: int, stop: int) -> None:
+    changes: Any = {"n_steps": n_steps, "updates_per_step": 1}
+    fit(module(**changes), tmp_path / "whole", 10, EpisodeCheckpoint())
+    whole = everything(last(tmp_path / "whole"))
     fit(module(**changes), tmp_path / "half", stop, EpisodeCheckpoint())
     other = module(**changes, env={"seed": 11})  # as a new process would: another generator, another first episode
     fit(other, tmp_path / "rest", 10, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)

@@ -106,7 +106,7 @@ def test_a_copy_is_saved_under_the_names_of_what_is_copied() -> None:
 
 
 def logged(values: dict[str, Tensor | float], outcomes: dict[str, Tensor], *others: list[float]) -> dict[str, float]:
-    """What a process logs; `others` are what further processes have in place of the tensors, in their order."""
+    """Logged values of a process; `others` are what further processes have in place of the tensors, in their order."""
     found: dict[str, float] = {}
 
     def reduce(both: Tensor, reduce_op: str) -> Tensor:

@@ -112,6 +112,11 @@ def test_without_a_data_module_it_trains_and_validates_nothing(tmp_path: Path) -
     assert "val/utilization" not in runner.callback_metrics
 
 
+def test_how_often_it_is_validated_changes_nothing(tmp_path: Path) -> None:
+    often, seldom = (fit(module(), tmp_path, 8, data_module=data(steps_per_epoch=n)).state_dict() for n in (1, 3))
+    assert differences(often, seldom) == []
+
+
 def test_an_environment_of_another_kind_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"^OffPolicy: env must be a .*BatchedEnv .*; got torchrl\..*SerialEnv$"):
         OffPolicy(SerialEnv(2, packing_env), dqn)
@@ -265,19 +270,25 @@ def test_environments_of_other_processes_follow_those_of_the_first() -> None:
     assert numbers == [64, 72, 80, 80]
 
 
-def test_sac_comes_to_the_best_policy(tmp_path: Path) -> None:
+# Environments, updates, updates and steps at a time, rows of an update, frames of warm-up and of exploration, rate.
+SHORT, LONG = (64, 120, 8, 128, 4000, 10_000, 1e-2), (128, 640, 16, 256, 20_000, 50_000, 3e-3)
+
+
+@pytest.mark.parametrize(("sizes", "share"), [(SHORT, 0.85), pytest.param(LONG, 0.96, marks=pytest.mark.soak)])
+def test_sac_comes_to_the_best_policy(tmp_path: Path, sizes: Any, share: float) -> None:
+    num_envs, updates, steps, rows, warmup, frames, rate = sizes
     torch.manual_seed(0)
-    env = DishwashingEnv(128, stationary=True, device="cpu", seed=0)
+    env = DishwashingEnv(num_envs, stationary=True, device="cpu", seed=0)
     sac = partial(SAC, actor=VectorGaussian, critic=VectorCritic, alpha=0.05, target_entropy=-3.0, gamma=0.5)
     made = OffPolicy(
         env,
-        partial(sac, exploration=EpsilonGreedy(start=1.0, end=0.2, frames=50_000)),
-        partial(torch.optim.Adam, lr=3e-3),
+        partial(sac, exploration=EpsilonGreedy(start=1.0, end=0.2, frames=frames)),
+        partial(torch.optim.Adam, lr=rate),
         replay=partial(DeviceReplay, capacity=100_000),
-        batch_size=256,
-        rollout_steps=16,
-        updates_per_step=16,
-        warmup_frames=20_000,
+        batch_size=rows,
+        rollout_steps=steps,
+        updates_per_step=steps,
+        warmup_frames=warmup,
     )
     seen = env.reset().select("observation")
 
@@ -289,8 +300,8 @@ def test_sac_comes_to_the_best_policy(tmp_path: Path) -> None:
     with torch.no_grad():  # far off: nearly as fast, and as careless, as can be
         made.agent.policy.network.net[-1].bias[:2] = torch.tensor([1.5, -1.5])
     assert earned() < 0.7 * env.optimum.reward
-    trainer(tmp_path, 640).fit(made, Episodes(steps_per_epoch=30, num_val_episodes=2, pictures=False))
-    assert earned() > 0.96 * env.optimum.reward
+    trainer(tmp_path, updates).fit(made, Episodes(steps_per_epoch=30, num_val_episodes=2, pictures=False))
+    assert earned() > share * env.optimum.reward
 
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")

@@ -40,7 +40,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def env_of(kind: str, **changes: Any) -> BatchedEnv:
-    """Where boxes are packed, robots choose or steer, or dishes are washed; episodes are short."""
+    """Environment of boxes, of robots that choose or steer, or of dishes; episodes are short."""
     if kind == "packing":
         return packing_env(**changes)
     if kind == "dishes":
@@ -217,7 +217,7 @@ def test_what_is_logged(tmp_path: Path) -> None:
 
 
 class Graphs:
-    """What makes graphs in every run: of all that is learnt from a rollout, and of an update."""
+    """Counters of graphs in every run: of all learning from a rollout, and of an update."""
 
     def __init__(self) -> None:
         self.learning, self.updates = Counting(), Counting()
@@ -338,11 +338,8 @@ def test_a_run_on_cuda(tmp_path: Path, precision: str) -> None:
 
 
 def test_it_learns_to_pack(tmp_path: Path) -> None:
-    packed = []
-    for rate, max_steps in ((0.0, 40), (0.01, 120)):
-        made = module(env={"num_envs": 32}, rollout_steps=8, optimizer=partial(Adam, lr=rate), epochs=4)
-        packed.append(trained(made, tmp_path, "packing", max_steps).outcomes["utilization"])
-    assert packed[1] > packed[0] + 0.02  # 0.44 and 0.48
+    made = module(env={"num_envs": 32}, rollout_steps=8, optimizer=partial(Adam, lr=0.01), epochs=4)
+    assert trained(made, tmp_path, "packing", 120).outcomes["utilization"] > 0.46  # 0.48; 0.44 of weights that stay
 
 
 # -- what is refused --

@@ -1,4 +1,4 @@
-"""What stands in for `torch.cuda`: one device, one stream at a time, events that are always there."""
+"""A stand-in for `torch.cuda`: one device, one stream at a time, events that are always there."""
 
 from __future__ import annotations
 

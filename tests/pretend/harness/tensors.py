@@ -94,7 +94,6 @@ class CudaTensor(Tensor):
     def record_stream(self, stream: Any) -> None: ...
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
-        """What tensordict counts the bytes of."""
         return ["inside"], None
 
     def __repr__(self, **kwargs: Any) -> str:
@@ -298,7 +297,7 @@ def _uploaded_index(index: Any) -> Any:
 
 
 def upload(real: Tensor, requires_grad: bool = False) -> CudaTensor:
-    """What `torch.tensor(…, device="cuda")` gives."""
+    """Result of `torch.tensor(…, device="cuda")`."""
     waits.note("copy from host to device, pageable")
     return CudaTensor(real).requires_grad_(requires_grad)
 

@@ -1,4 +1,4 @@
-"""What makes the host wait for the device, counted by the line that asked."""
+"""Waits of the host for the device, counted by the line that asked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Waits:
         return self.found.total()
 
     def by_place(self) -> dict[str, int]:
-        """How many by the line of this package (else of a test, else of a library) that asked, and by kind."""
+        """Number by the line of this package (else of a test, else of a library) that asked, and by kind."""
         return {f"{place}: {kind}": number for (place, kind), number in self.found.most_common()}
 
     def by_kind(self) -> dict[str, int]:

@@ -230,7 +230,7 @@ def test_the_thread_ends_with_stop_even_if_it_never_began() -> None:
 
 
 class OnItsWay:
-    """What colours of depth stand for, which may be read only behind the event of its copy."""
+    """Range of depths that may be read only behind the event of its copy."""
 
     def __init__(self) -> None:
         self.is_there = False

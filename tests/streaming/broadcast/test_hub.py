@@ -1,4 +1,4 @@
-"""Where frames come in: what publishing does, and above all what it leaves undone."""
+"""Entry of frames: what publishing does, and above all what it leaves undone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchrl_gpu.streaming.broadcast.streams import MAX_STREAMS, Stream, Subscri
 
 
 def listening(hub: Hub) -> list[dict[str, Any]]:
-    """What the hub tells its listeners from now on."""
+    """Later messages of the hub to its listeners."""
     heard: list[dict[str, Any]] = []
     hub.listeners.add(lambda text: heard.append(json.loads(text)))
     return heard

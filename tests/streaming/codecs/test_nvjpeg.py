@@ -1,4 +1,4 @@
-"""What surrounds NVJPEG, with stand-ins on the CPU; and NVJPEG itself where there is a GPU."""
+"""NVJPEG: what surrounds it, with stand-ins on the CPU; and itself where there is a GPU."""
 
 from __future__ import annotations
 

@@ -126,7 +126,6 @@ def decided(action: dict[str, float]) -> bool:
 
 
 def is_safe(action: dict[str, float]) -> bool:
-    """Whether it is the safe one, as a whole."""
     values = (action["action_0"], action["action_1"], action["confidence"])
     return action["safe"] == 1 and values == (*SAFE, 0.0)
 

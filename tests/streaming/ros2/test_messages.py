@@ -114,7 +114,6 @@ def test_mangled_bytes_are_one_kind_of_error(type_name: str, data: Any) -> None:
 
 
 def held(rate: float, arrivals: list[float]) -> list[float]:
-    """How long each message is held up, where none replaces another."""
     pace, times = pace_of(rate), []
     for at in arrivals:
         now = max(at, pace.next_at)

@@ -1,4 +1,4 @@
-"""How transports are chosen, and those that need what most machines lack."""
+"""Choice of transports, and those that need what most machines lack."""
 
 from __future__ import annotations
 

@@ -102,7 +102,6 @@ async def test_no_address_has_all_places(stream_server: StreamServer) -> None:
 
 
 def from_address(host: str) -> aiohttp.TCPConnector:
-    """What connects from another address of this machine."""
     return aiohttp.TCPConnector(local_addr=(host, 0))
 
 

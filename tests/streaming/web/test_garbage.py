@@ -73,7 +73,6 @@ async def throw(stream_server: StreamServer, data: bytes, cut: int) -> None:
 
 
 async def goes_on(stream_server: StreamServer, guest: Viewer, step: int) -> None:
-    """Whoever watches sees the next picture."""
     await until(stream_server.wanted)
     stream_server.publish(scene(), meta={"step": step})
     header, _ = await guest.picture()

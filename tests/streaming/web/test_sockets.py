@@ -473,7 +473,7 @@ FPS = 30
 
 @dataclass
 class Seen:
-    """What a viewer saw of the last seconds: pictures per second, and their age when they were painted, seconds."""
+    """Pictures per second in the last seconds of a viewer, and their age when they were painted, seconds."""
 
     rate: float
     age: float

@@ -125,7 +125,6 @@ async def test_an_offer_without_h264_leaves_nothing_behind() -> None:
 
 
 async def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no more files may be opened there is no room, and what a viewer took it gives back."""
     server = state()
     server.connections = ConnectionLimit(8, DescriptorLimit(room=3))
     monkeypatch.setattr(webrtc, "get_host_addresses", lambda use_ipv4, use_ipv6: ["192.0.2.1"])
@@ -245,7 +244,6 @@ async def test_a_strangers_packet_is_no_failure_of_the_server(
 
 @networked
 async def test_a_second_data_channel_ends_the_connection(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came on it would be counted by nobody."""
     monkeypatch.setattr(webrtc, "_MIN_SILENCE", 3600.0)
     viewer = receiver()
     viewer.createDataChannel("meta")

@@ -56,7 +56,7 @@ def _copy_into(old: Any, new: Any) -> None:
 
 
 def capture_on_cpu(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
-    """What a CUDA graph is, on a CPU: replays know no Python, only operators and addresses."""
+    """A stand-in for a CUDA graph: replays know no Python, only operators and addresses."""
     assert device.type == "cpu"
     recorder, random = _Recorder(), torch.get_rng_state()
     with recorder:

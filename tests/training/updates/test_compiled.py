@@ -50,12 +50,12 @@ def saver() -> EpisodeCheckpoint:
 
 # One with the loss of actions and one with those of actor and critic; `test_contract` compiles every agent's.
 @pytest.mark.usefixtures("quickly")
-@pytest.mark.parametrize("name", ["Rainbow", "ACIQN"])
+@pytest.mark.parametrize("name", ["Rainbow", pytest.param("ACIQN", marks=pytest.mark.soak)])
 def test_it_gives_what_operators_give_and_draws_what_they_draw(name: str, caplog: pytest.LogCaptureFixture) -> None:
     agents = agent_of(name), agent_of(name)
     compiled = CompiledLosses(agents[0])
     ways: list[Losses] = [compiled, agents[1].losses]
-    for batch in batches(name, 3):
+    for batch in batches(name, 2):
         ends = []
         for agent, losses in zip(agents, ways, strict=True):
             torch.manual_seed(3)

@@ -149,16 +149,14 @@ def how() -> Any:
 @pytest.mark.parametrize(
     ("name", "targets", "how"),
     [
-        *((name, SoftTargets(0.1), capture) for name in AGENTS),
-        ("Rainbow", PeriodicTargets(3), capture),
+        *((name, PeriodicTargets(3) if name == "Rainbow" else SoftTargets(0.1), capture) for name in AGENTS),
         ("Rainbow", PeriodicTargets(3), None),
-        ("SAC", SoftTargets(0.1), None),
     ],
 )
 def test_updates_are_the_plain_loop(name: str, targets: TargetUpdate, how: Any) -> None:
     pair = Pair(name, how, targets=targets)
     before = [weight.detach().clone() for weight in pair.agents[0].parameters_to_train]
-    for batch in batches(name, 7):
+    for batch in batches(name, 5):
         pair.update(batch)
     assert (pair.graphed._graph is not None) == (how is not None)
     moved = [not torch.equal(was, now) for was, now in zip(before, pair.agents[0].parameters_to_train, strict=True)]
@@ -180,7 +178,7 @@ def test_gradients_are_clipped_where_asked(how: Any) -> None:
     assert ends[0] > 0.1
 
 
-@pytest.mark.parametrize("name", ["Rainbow", "IQN", "SAC", "ACIQN"])
+@pytest.mark.parametrize("name", ["Rainbow", "IQN", "SAC"])
 def test_random_numbers_are_new_in_every_replay(name: str) -> None:
     agent, (batch,) = agent_of(name), batches(name, 1)
     update = graphed(agent, optimizer_of(agent, Still))
@@ -432,16 +430,13 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Counting:
     return counting
 
 
-@pytest.mark.parametrize("name", ["Rainbow", "SAC"])
-def test_a_run_without_a_gpu_is_the_same(tmp_path: Path, name: str) -> None:
+def test_a_run_without_a_gpu_is_the_same(tmp_path: Path) -> None:
     for folder, graph_updates in (("plain", False), ("graphed", True)):
-        run(tmp_path / folder, name, prioritized=True, graph_updates=graph_updates)
+        run(tmp_path / folder, "SAC", prioritized=True, graph_updates=graph_updates)
     assert differences(*(everything(last(tmp_path / folder)) for folder in ("plain", "graphed"))) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "targets"), [("SAC", SoftTargets(0.1)), ("Rainbow", PeriodicTargets(3)), ("IQN", SoftTargets(0.1))]
-)
+@pytest.mark.parametrize(("name", "targets"), [("SAC", SoftTargets(0.1)), ("Rainbow", PeriodicTargets(3))])
 def test_a_run_by_graphs_is_the_same(tmp_path: Path, graphs: Counting, name: str, targets: TargetUpdate) -> None:
     changes = {"prioritized": name == "Rainbow", "agent": {"targets": targets}}
     plain = run(tmp_path / "plain", name, 7, **changes)

@@ -97,7 +97,7 @@ def rollouts(kind: str, number: int) -> list[TensorDictBase]:
 
 
 def batches_of(agent: PPO) -> Callable[[TensorDictBase], Iterator[TensorDictBase]]:
-    """What is learnt from: a rollout, valued once, in another order in each epoch."""
+    """Minibatches of a rollout, valued once, in another order in each epoch."""
 
     def batches(steps: TensorDictBase) -> Iterator[TensorDictBase]:
         sample = agent.estimate(steps)
@@ -118,7 +118,6 @@ def learner(
 def plain(
     agent: PPO, optimizer: Optimizer, schedule: LRScheduler | None
 ) -> Callable[[TensorDictBase], list[dict[str, Tensor]]]:
-    """What learning from a rollout is."""
     update = eager(agent, optimizer, MAX_NORM)
 
     def learn(steps: TensorDictBase) -> list[dict[str, Tensor]]:
@@ -183,7 +182,7 @@ def how() -> Any:
 def test_learning_is_the_plain_loop(kind: str, how: Any) -> None:
     pair = Pair(kind, how)
     before = [weight.detach().clone() for weight in pair.agents[0].parameters_to_train]
-    for steps in rollouts(kind, 5):
+    for steps in rollouts(kind, 3):
         pair.learn(steps)
     assert (pair.graphed._graph is not None) == pair.graphed.has_graphs == (how is not None)
     moved = [not torch.equal(was, now) for was, now in zip(before, pair.agents[0].parameters_to_train, strict=True)]
@@ -204,7 +203,7 @@ def test_nothing_is_read_back(kind: str) -> None:
     agent = agent_of(kind)
     optimizer = optimizer_of(agent)
     learn = learner(agent, optimizer, RATES(optimizer))
-    first, second, *others = rollouts(kind, 4)
+    first, second, *others = rollouts(kind, 3)
     with NoHostReads():
         learn(first)
     learn(second)  # makes the graph, and looks at what its first replay gives
@@ -234,11 +233,10 @@ def test_targets_that_follow_by_the_number_of_the_update_have_no_graph() -> None
 # -- what happens between updates counts --
 
 
-@each_kind
-def test_a_schedule_counts_at_every_update(kind: str) -> None:
+def test_a_schedule_counts_at_every_update() -> None:
     made = Counting()
-    pair = Pair(kind, made, schedule=RATES)
-    for steps in rollouts(kind, 5):
+    pair = Pair("v2", made, schedule=RATES)
+    for steps in rollouts("v2", 5):
         pair.learn(steps)
     assert made.made == 1
     rates = [group["lr"] for group in pair.optimizers[0].param_groups]
@@ -281,22 +279,21 @@ def test_a_schedule_that_begins_to_change_momentum_counts() -> None:
 
 def test_rollouts_of_another_length_count() -> None:
     made = Counting()
-    pair, rows = Pair("v2", made), rollouts("v2", 9)
-    for steps in [*rows[:3], *(each[:, :2] for each in rows[3:6]), *rows[6:]]:
+    pair, rows = Pair("v2", made), rollouts("v2", 6)
+    for steps in [*rows[:2], *(each[:, :2] for each in rows[2:4]), *rows[4:]]:
         pair.learn(steps)
     assert made.made == 3
 
 
-@pytest.mark.parametrize("kind", ["v2", "v3"])
-def test_under_autocast_replays_are_the_plain_loop(kind: str) -> None:
+def test_under_autocast_replays_are_the_plain_loop() -> None:
     made = Counting()
-    pair = Pair(kind, made)
+    pair = Pair("v3", made)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        for steps in rollouts(kind, 4):
+        for steps in rollouts("v3", 3):
             for agent in pair.agents:
                 agent.policy(steps.clone())  # leaves cast weights in the cache
             pair.learn(steps)
-    for steps in rollouts(kind, 3):
+    for steps in rollouts("v3", 2):
         pair.learn(steps)
     assert made.made == 2
 
@@ -328,11 +325,10 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN)
-@pytest.mark.parametrize("kind", ["packing", "v3"])
+@pytest.mark.parametrize(("broken", "kind"), [(fails, "packing"), (draws_anew, "v3")])
 def test_without_a_graph_learning_is_the_plain_loop(kind: str, broken: Any, caplog: pytest.LogCaptureFixture) -> None:
     pair = Pair(kind, broken, schedule=RATES)
-    for number, steps in enumerate(rollouts(kind, 4), 1):
+    for number, steps in enumerate(rollouts(kind, 3), 1):
         pair.learn(steps)
         assert pair.graphed.has_graphs == (number == 1)
     (record,) = caplog.records

@@ -29,7 +29,7 @@ _FLAGS = (
 
 
 def missing() -> str | None:
-    """What the tests lack on this machine; None if they can run."""
+    """Lack of this machine that keeps the tests from running; None if there is none."""
     for module in ("selenium", "aiohttp", "av", "cv2"):
         try:
             __import__(module)
@@ -145,6 +145,5 @@ def studio() -> Iterator[Callable[..., Studio]]:
 
 @pytest.fixture
 def downloads(driver: Any, tmp_path: Path) -> Path:
-    """Where the browser puts files."""
     driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     return tmp_path

@@ -57,7 +57,7 @@ class Page:
         return self.driver.execute_script(script)
 
     def text(self, name: str) -> str:
-        """What can be read at the element of an id; nothing where it is hidden."""
+        """Text that can be read at the element of an id; nothing where it is hidden."""
         return self.run(f"return document.getElementById('{name}').innerText.trim()")
 
     def is_shown(self, name: str) -> bool:
@@ -78,11 +78,11 @@ class Page:
         return self.run(_BAR)
 
     def complaints(self) -> list[str]:
-        """What the browser has logged as an error since the last call, such as breaches of the content policy."""
+        """Errors that the browser has logged since the last call, such as breaches of the content policy."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
     def wait(self, happened: Callable[[], Any], what: str) -> Any:
-        """What a function returns as soon as that is true; fails if it never is."""
+        """Result of a function as soon as that is true; fails if it never is."""
         end = time.monotonic() + _TIMEOUT
         while time.monotonic() < end:
             if found := happened():

@@ -1,4 +1,4 @@
-"""What is beside the picture: choosers of streams, the panel of a policy; and all that is written can be read."""
+"""Choosers of streams and the panel of a policy; all that is written can be read."""
 
 from __future__ import annotations
 
