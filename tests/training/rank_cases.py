@@ -44,7 +44,7 @@ from torchrl_gpu.training.run import EnvRun
 
 NAMES = ("dqn", "ppo", "packer", "cloning", "afterstates", "video")
 GIVEN = ("dqn", "ppo", "packer")  # whose updates are compared with those of one process of the double batch
-AVERAGED = ("dqn", "packer", "afterstates")  # with averaged weights, too: by gradients, by some of them, by none
+AVERAGED = ("packer", "afterstates")  # with averaged weights, too: some of which learn by gradients, or none
 CROSSING = ("dqn", "cloning")  # that go on on another number of processes: by environments, and by rows
 STEPS = 4  # updates of a whole run; it is saved at half of them, too
 Sgd = partial(torch.optim.SGD, lr=0.1)
@@ -117,7 +117,8 @@ def fit(
     module, data = given
     max_steps = kw.pop("max_steps", STEPS)
     torch.manual_seed(kw.pop("seed", 1))
-    trainer: Trainer = tiny.trainer(folder, max_steps, *callbacks(name), *more, **kw)
+    validation = 1.0 if name == "cloning" else 0.0  # which alone has a callback that wants it
+    trainer: Trainer = tiny.trainer(folder, max_steps, *callbacks(name), *more, limit_val_batches=validation, **kw)
     trainer.fit(module, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
     return module
 

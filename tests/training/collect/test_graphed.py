@@ -244,8 +244,7 @@ def weigh(agent: Any, turn: int) -> None:
             weight.mul_(-1.5)
 
 
-@pytest.mark.parametrize("capture", [None, capture_on_cpu], ids=["step by step", "recorded"])
-@pytest.mark.parametrize("change", [explore, weigh])
+@pytest.mark.parametrize(("change", "capture"), [(explore, None), (explore, capture_on_cpu), (weigh, capture_on_cpu)])
 def test_a_changed_policy_counts(change: Any, capture: Any) -> None:
     env, twin = tiny_env(), tiny_env()
     agents = explorer(env), explorer(twin)

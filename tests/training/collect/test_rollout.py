@@ -141,9 +141,13 @@ def transitions_of(make: Any, chunks: list[int], n_steps: int) -> TensorDictBase
     return torch.cat([part.unflatten(0, (LANES[make], len(part) // LANES[make])) for part in parts if len(part)], 1)
 
 
-@pytest.mark.parametrize("chunks", [[4] * 5, [1] * 20, [2, 1, 7, 10]], ids=str)
-@pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("make", LANES)
+@pytest.mark.parametrize(
+    ("make", "n_steps", "chunks"),
+    [
+        *((rollout, 1, [1] * 20), (rollout, 3, [2, 1, 7, 10]), (rollout, 3, [4] * 5)),
+        *((robots_rollout, 1, [2, 1, 7, 10]), (robots_rollout, 3, [1] * 20)),
+    ],
+)
 def test_pieces_are_as_one_long_rollout(make: Any, n_steps: int, chunks: list[int]) -> None:
     whole, pieces = transitions_of(make, [20], n_steps), transitions_of(make, chunks, n_steps)
     assert whole["next", "done"].any()
@@ -176,8 +180,8 @@ def test_a_transition_is_what_the_environment_did() -> None:
         assert after[env, time].sum() > 0  # and the true end is what is kept
 
 
-@pytest.mark.parametrize("before", [0, 1, 4])  # one step is fewer than the three that are pending later
-@pytest.mark.parametrize("make", LANES)
+# One step is fewer than the three that are pending later.
+@pytest.mark.parametrize(("make", "before"), [(rollout, 0), (rollout, 4), (robots_rollout, 1), (robots_rollout, 4)])
 def test_it_goes_on_where_its_state_was_saved(tmp_path: Path, make: Any, before: int) -> None:
     made, policy = make(n_steps=4)
     if before:

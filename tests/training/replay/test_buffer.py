@@ -91,8 +91,8 @@ def sampled(replay: TensorDictReplayBuffer, seed: int) -> tuple[TensorDict, list
 OPERATIONS = ["extend", "leave_out", "sample", "update", "reload", "empty"]
 
 
-@pytest.mark.parametrize("block", [3, 128])  # ten places: four blocks, or one
-@pytest.mark.parametrize("exponents", [{"alpha": 0.7, "beta": 0.5}, {"alpha": 0.0, "beta": 0.0}], ids=str)
+# Ten places: four blocks, or one.
+@pytest.mark.parametrize(("block", "exponents"), [(3, {"alpha": 0.7, "beta": 0.5}), (128, {"alpha": 0.0, "beta": 0.0})])
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 1000),
