@@ -27,16 +27,7 @@ from torchrl_gpu.callbacks import EpisodeCheckpoint, FinalTable, NetworkSummary,
 from torchrl_gpu.callbacks.progress import network_table
 from torchrl_gpu.policies import IQN, AgentSpace, PlacementQuantiles
 from torchrl_gpu.policies.packing import baselines
-from torchrl_gpu.policies.packing.heuristics import (
-    BOTH,
-    DEEPEST,
-    LESS_WASTE,
-    MANAGER,
-    RANDOM,
-    RULE,
-    VALUES,
-    WORKER,
-)
+from torchrl_gpu.policies.packing.heuristics import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, VALUES, WORKER
 
 SHOWN: dict[str, Any] = {"enable_progress_bar": True, "enable_checkpointing": False}
 

@@ -17,16 +17,7 @@ from torchrl_gpu.cli.parser import resolve_configs
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation.estimates import paired
 from torchrl_gpu.policies.packing import baselines
-from torchrl_gpu.policies.packing.heuristics import (
-    BOTH,
-    DEEPEST,
-    LESS_WASTE,
-    MANAGER,
-    RANDOM,
-    RULE,
-    VALUES,
-    WORKER,
-)
+from torchrl_gpu.policies.packing.heuristics import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, VALUES, WORKER
 
 SMALL = [
     "--model.env.bin_size=[0.24,0.24,0.24]",

@@ -16,10 +16,7 @@ for module in ("aiohttp", "cv2", "av", "prometheus_client"):
     pytest.importorskip(module)
 
 # package, numbers in and out, height and width of the picture, steps, seconds that it may take
-SCENES = {
-    "mujoco": ((4, 2), (360, 480), 60, 60),
-    "genesis": ((6, 3), (360, 480), 60, 1200),
-}
+SCENES = {"mujoco": ((4, 2), (360, 480), 60, 60), "genesis": ((6, 3), (360, 480), 60, 1200)}
 
 
 @pytest.mark.parametrize("name", SCENES)

@@ -28,13 +28,7 @@ PPO_STEPS = 8  # four rollouts: a graph of all learning would be made at the sec
 NO_GRAPHS = ("packing.yaml", "packing_irregular.yaml")  # have none to ask for
 BREAKS_OFF = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
 # Of each kind of run the one whose graphs are others.
-KINDS = (
-    "packing_dqn.yaml",
-    "packing_irregular.yaml",
-    "packing.yaml",
-    "ppo_marine.yaml",
-    "navigation_sac.yaml",
-)
+KINDS = ("packing_dqn.yaml", "packing_irregular.yaml", "packing.yaml", "ppo_marine.yaml", "navigation_sac.yaml")
 PACKING = [name for name in KINDS if "packing" in name]
 
 
@@ -144,10 +138,7 @@ def test_a_triton_that_works_is_taken(tmp_path: Path, caplog: pytest.LogCaptureF
     assert kernels.get_kernels("auto", torch.device("cuda", 0)).backend == "triton"
 
 
-@pytest.mark.parametrize(
-    ("replay", "name"),
-    [("raises", "navigation_sac.yaml"), ("stands still", "ppo_marine.yaml")],
-)
+@pytest.mark.parametrize(("replay", "name"), [("raises", "navigation_sac.yaml"), ("stands still", "ppo_marine.yaml")])
 def test_however_graphs_fail_runs_train(
     name: str, replay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -64,11 +64,7 @@ def assert_the_same(
 # its module stops and resumes in a moment, are killed in `make soak`.
 @pytest.mark.parametrize(
     ("name", "saved"),
-    [
-        ("packing_dqn.yaml", 1),
-        ("packing.yaml", 2),
-        *(pytest.param(name, 2, marks=pytest.mark.soak) for name in OTHERS),
-    ],
+    [("packing_dqn.yaml", 1), ("packing.yaml", 2), *(pytest.param(name, 2, marks=pytest.mark.soak) for name in OTHERS)],
 )
 def test_killed_once_it_is_saved(name: str, saved: int, inputs: Path, tmp_path: Path, uninterrupted: Any) -> None:
     log, whole = tmp_path / "log", uninterrupted(name)

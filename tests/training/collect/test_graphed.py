@@ -21,13 +21,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 from torchrl_gpu.training.collect import rollout
-from torchrl_gpu.training.collect.graphed import (
-    Graph,
-    GraphedRollout,
-    operator_named,
-    play_steps,
-    same_random_numbers,
-)
+from torchrl_gpu.training.collect.graphed import Graph, GraphedRollout, operator_named, play_steps, same_random_numbers
 from torchrl_gpu.training.collect.rollout import Rollout
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
