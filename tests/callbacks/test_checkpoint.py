@@ -71,9 +71,6 @@ def crossings(counts: list[int], every: int) -> list[int]:
     return [after for before, after in pairwise(counts) if after // every > before // every]
 
 
-# -- when --
-
-
 @pytest.mark.parametrize("every", [1, 4])
 def test_one_whenever_a_multiple_of_episodes_is_crossed(tmp_path: Path, every: int) -> None:
     diary = Diary()
@@ -166,9 +163,6 @@ def test_one_that_is_due_before_a_validation_waits_for_it(tmp_path: Path) -> Non
     assert there == [False, True]  # at updates 6 and 12
 
 
-# -- the best one --
-
-
 @pytest.mark.parametrize(("mode", "best_of"), [("max", max), ("min", min)])
 def test_the_best_one_by_what_validation_finds(tmp_path: Path, mode: str, best_of: Callable[..., float]) -> None:
     seen: list[tuple[float, int]] = []
@@ -240,9 +234,6 @@ def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     fit(module(), tmp_path, 12, Luck({6: float("nan"), 12: 0.5}), callback)
     assert best_step(tmp_path) == 12
     assert callback.state_dict()["best"] == 0.5
-
-
-# -- whose --
 
 
 def test_a_resumed_run_goes_on_counting_and_dropping(tmp_path: Path) -> None:
@@ -342,9 +333,6 @@ def test_two_runs_do_not_save_to_one_folder_at_a_time(tmp_path: Path) -> None:
 
     fit(module(), tmp_path, 2, EpisodeCheckpoint(), Another())
     fit(module(), tmp_path, 2, EpisodeCheckpoint())  # it is free again
-
-
-# -- whole or not at all --
 
 
 @pytest.mark.parametrize("moment", ["write_whole", "publish", "strategies.SingleDeviceStrategy.save_checkpoint"])
@@ -467,9 +455,6 @@ def test_what_the_run_was(tmp_path: Path) -> None:
     assert "secret-of-a-stream" not in str(entry)
 
 
-# -- without this callback, and bad arguments --
-
-
 def test_what_another_callback_saves_goes_on_without_its_replay(tmp_path: Path) -> None:
     made = module()
     made.run_config = {"model": {"init_args": {"agent": "x"}}}
@@ -480,9 +465,6 @@ def test_what_another_callback_saves_goes_on_without_its_replay(tmp_path: Path) 
         assert content[ENTRY]["config"] == made.run_config  # by which `load_policy` goes
     resumed = fit(module(), tmp_path, 6, data_module=data(), ckpt_path=tmp_path / "plain.ckpt")
     assert resumed.trainer.global_step == 6
-
-
-# -- asked to end -----------------------------------------------------------------------------------------------------
 
 
 class Asks(Callback):

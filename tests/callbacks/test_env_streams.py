@@ -195,9 +195,6 @@ def test_names_that_cannot_work(names: tuple[str, ...], message: str) -> None:
         check_names(names, 5, {"mask": Overlay("Legal", "env")})
 
 
-# -- overlays, and environments that nobody named --
-
-
 class Layered(Counted):
     """The same with overlays, whose pictures hold what was decided."""
 

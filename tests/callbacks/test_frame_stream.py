@@ -66,9 +66,6 @@ def server() -> FakeServer:
     return FakeServer.last
 
 
-# -- what is shown --
-
-
 def test_every_picture_says_what_it_shows(tmp_path: Path, watched_by: Watching) -> None:
     watched_by(*WATCHED)
     made = fit(module(), tmp_path, 12, small(), enable_checkpointing=False)
@@ -108,9 +105,6 @@ def test_arguments_reach_the_server(tmp_path: Path, watched_by: Watching) -> Non
     )
     assert not server().running  # it stops with the run
     assert stream.url is None
-
-
-# -- what it costs --
 
 
 OVERLAYS = ("env0:q", "env3:q", "env5:action", "worst:mask", "best:action")
@@ -213,9 +207,6 @@ def test_its_cost_is_logged_and_printed(
     assert re.search(r"FrameStream: [\d.]+ µs a hook, [\d.]+% of the time\n", said)
 
 
-# -- films --
-
-
 def test_ends_of_episodes_are_marked_and_films_of_some_written(tmp_path: Path, watched_by: Watching) -> None:
     av = pytest.importorskip("av")
     watched_by("env0")
@@ -238,9 +229,6 @@ def test_ends_of_episodes_are_marked_and_films_of_some_written(tmp_path: Path, w
         assert (shown[0] != shown[-1]).any()
 
 
-# -- begin and end --
-
-
 class Failing(Callback):
     """Fails in the middle."""
 
@@ -255,9 +243,6 @@ def test_it_stops_on_an_error(tmp_path: Path, watched_by: Watching) -> None:
         fit(module(), tmp_path, 8, small(), Failing(), enable_checkpointing=False)
     assert not server().running
     assert server().declared  # it had begun
-
-
-# -- what cannot work is said before anything runs --
 
 
 class DrawnTaus(PlacementQuantiles):
@@ -320,9 +305,6 @@ def test_a_module_without_an_environment(tmp_path: Path, capfd: pytest.CaptureFi
     args = ["--config", str(config), "--trainer.callbacks+=torchrl_gpu.callbacks.FrameStream"]
     assert cli.main(["fit", *args, f"--trainer.default_root_dir={tmp_path}"]) == 2
     assert "viewable: want an environment with `metrics` and `pictures`" in capfd.readouterr().err
-
-
-# -- with the server itself --
 
 
 class Visitor(Callback):

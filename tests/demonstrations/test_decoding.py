@@ -150,9 +150,6 @@ def test_a_folder_or_a_pipe_is_no_file(tmp_path: Path) -> None:
             read_header(tmp_path / name, name)
 
 
-# -- torchcodec --------------------------------------------------------------------------------------------------------
-
-
 class DecoderByPyav:
     """A stand-in for torchcodec's `VideoDecoder`."""
 

@@ -43,8 +43,6 @@ def test_progress_is_told(dataset: Path) -> None:
     assert told == [(12, 22), (18, 22), (22, 22)]
 
 
-# -- plain videos ------------------------------------------------------------------------------------------------------
-
 SIDECARS: dict[str, Callable[[Path], Any]] = {
     "npy": lambda stem: np.save(stem.with_suffix(".npy"), drawn.actions(2, 6)),
     "npz": lambda stem: np.savez(
@@ -182,8 +180,6 @@ def test_bad_sidecars_are_named(tmp_path: Path, name: str, text: str, says: str)
         load(path)
 
 
-# -- videos of a dataset -----------------------------------------------------------------------------------------------
-
 VIDEO = f"videos/{drawn.CAMERA}/chunk-000/file-001.mp4"
 BAD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (lambda path: path.unlink(), "want a file; got none there"),
@@ -248,9 +244,6 @@ def test_without_a_size_frames_are_as_large_as_those_of_the_videos(tmp_path: Pat
 def test_sizes_are_checked(tmp_path: Path, size: Any) -> None:
     with pytest.raises(ValueError, match="size must be"):
         load(drawn.write_plain(tmp_path, "a", 0, 3), size=size)
-
-
-# -- memory ------------------------------------------------------------------------------------------------------------
 
 
 def test_frames_that_do_not_fit_are_refused_before_decoding(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,9 +77,6 @@ def test_an_index_is_small(tmp_path: Path) -> None:
         read_demonstrations(folder)
 
 
-# -- clip stores --
-
-
 @pytest.fixture(scope="module")
 def store(dataset: Path) -> ClipStore:
     return load_demonstrations(dataset, device="cpu", size=(12, 16))

@@ -52,8 +52,6 @@ def test_nothing_is_there(tmp_path: Path) -> None:
         read_demonstrations(tmp_path)
 
 
-# -- a hundred broken files --------------------------------------------------------------------------------------------
-
 Spoil = Callable[[Path], object]
 
 

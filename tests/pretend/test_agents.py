@@ -94,9 +94,6 @@ def test_a_wrapper_at_a_level_of_its_own_is_where_its_agent_is(cvar: Any) -> Non
     assert alternative(seen.to("cuda"))["robots", "action"].is_cuda
 
 
-# -- heuristics and baselines --
-
-
 SCENES = {"bpp10": {}, "three visible": {}, "irregular": {"resolution": 10, "grid_step": 3}}
 STEPS = 4
 

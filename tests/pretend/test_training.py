@@ -79,9 +79,6 @@ def fit(made: Run, folder: Path, max_steps: int, *callbacks: Callback, **changes
     return tiny.fit(made, folder, max_steps, *callbacks, **arguments)
 
 
-# -- what waits --
-
-
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "ACIQN"])
 def test_a_step_waits_for_nothing(name: str, tmp_path: Path) -> None:
     seen = WaitsOfSteps()
@@ -151,9 +148,6 @@ def test_an_average_waits_for_its_count_alone(tmp_path: Path) -> None:
     assert max(seen.at("lightning_callbacks.py")) <= 2  # torch's `AveragedModel` asks whether it is its first time
 
 
-# -- graphs --
-
-
 @pytest.mark.parametrize("name", AGENTS)
 def test_with_graphs_and_without_steps_wait_for_nothing_and_learn_the_same(name: str, tmp_path: Path) -> None:
     waited, seen = WaitsOfSteps(), WaitsOfSteps()
@@ -198,9 +192,6 @@ def test_both_graphs_of_rollouts_learn_the_same(kind: str, precision: str, tmp_p
             torch.testing.assert_close(ours, theirs, msg=key)
 
 
-# -- precisions --
-
-
 @pytest.mark.parametrize(
     ("name", "precision"),
     [("packing", "16-mixed"), *((name, "bf16-mixed") for name in ("packing", "irregular, bootstrapped", "ACIQN"))],
@@ -211,9 +202,6 @@ def test_mixed_precisions(name: str, precision: str, tmp_path: Path) -> None:
     assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in made.parameters())
     scaler = ["precision/amp.py"] if precision == "16-mixed" else []  # whether gradients overflowed, at each update
     assert seen.elsewhere(LOG, *scaler) == []
-
-
-# -- resuming --
 
 
 @pytest.mark.filterwarnings("ignore:GPU available but not used")

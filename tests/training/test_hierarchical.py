@@ -26,8 +26,6 @@ from torchrl_gpu.training import HierarchicalPacking
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.hierarchical import HeightmapCodec
 
-# -- returns ----------------------------------------------------------------------------------------------------------
-
 
 def objective_of(heightmap: Tensor, utilization: Tensor, env: PackingEnv) -> Tensor:
     """J = 0.75 C + 0.25 P + 0.25 S of bins (…, X, Y) and (…,); 0 for an empty bin, and whatever was placed stands."""
@@ -72,9 +70,6 @@ def test_what_is_learned_from_is_what_was_played(tmp_path: Path) -> None:
     assert torch.equal(item, kept["item_id"].gather(1, kept["slot"][:, None])[:, 0])
     assert torch.equal(((kept["slot"] * o + orientation) * gx * gy) + kept["place"], kept["action"])
     assert kept["item_mask"].gather(1, kept["slot"][:, None]).all()
-
-
-# -- losses -----------------------------------------------------------------------------------------------------------
 
 
 def huber(value: Tensor, target: Tensor) -> Tensor:
@@ -157,9 +152,6 @@ def test_each_loss_teaches_its_own_weights(tmp_path: Path, loss: str) -> None:
     assert all(weight.grad is not None and weight.grad.any() for weight in weights)
 
 
-# -- stages -----------------------------------------------------------------------------------------------------------
-
-
 class Watched:
     """Number, learning rate and changed weights of each update of a run."""
 
@@ -230,9 +222,6 @@ def test_every_figure_is_logged(tmp_path: Path) -> None:
     assert all(value.isfinite() for value in metrics.values())
     assert metrics["train/stage"] == 2
     assert 0 < metrics["val/utilization"] <= 1
-
-
-# -- bootstrapped targets ---------------------------------------------------------------------------------------------
 
 
 class NaiveTargets:
@@ -307,9 +296,6 @@ def test_whole_episodes_need_no_targets(tmp_path: Path) -> None:
     assert "box_heightmap" in fit(cut, tmp_path, 1).replay.storage[:]["next"].keys()  # noqa: SIM118
 
 
-# -- it repeats itself, and it resumes exactly ------------------------------------------------------------------------
-
-
 # Of whole episodes in stage one; bootstrapped in stage two, in the middle of an epoch and of a period.
 @pytest.mark.parametrize(("n_steps", "stop"), [(4, 2), (2, 7)])
 def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, n_steps: int, stop: int) -> None:
@@ -333,9 +319,6 @@ def test_a_checkpoint_holds_each_weight_once(tmp_path: Path, n_steps: int) -> No
     names = [f"{prefix}.{name}" for prefix in networks for name in made.networks.state_dict()]
     assert sorted(content["state_dict"]) == sorted(names)
     check_checkpoint(last(tmp_path), module(n_steps=n_steps))
-
-
-# -- what it is told --------------------------------------------------------------------------------------------------
 
 
 def test_acting_explores_and_evaluation_does_not(tmp_path: Path) -> None:

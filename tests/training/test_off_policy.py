@@ -40,8 +40,6 @@ from torchrl_gpu.policies import (
 from torchrl_gpu.training import DeviceReplay, Episodes, OffPolicy, off_policy
 from torchrl_gpu.training.off_policy import Memory, OutOfMemoryAdvice, advice, advised, take_network
 
-# -- how long it runs --
-
 
 @pytest.mark.parametrize("max_steps", [1, 5, 6])
 def test_max_steps_counts_updates_and_is_met_exactly(tmp_path: Path, max_steps: int) -> None:
@@ -122,18 +120,12 @@ def test_an_environment_of_another_kind_is_refused_in_one_line() -> None:
         OffPolicy(SerialEnv(2, packing_env), dqn)
 
 
-# -- it repeats itself --
-
-
 def test_same_seed_same_run(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         fit(module(prioritized=True), tmp_path / name, 6, EpisodeCheckpoint(), seed=seed)
     first, second, other = (everything(last(tmp_path / name)) for name in "abc")
     assert differences(first, second) == []
     assert differences(first["state_dict"], other["state_dict"]) != []
-
-
-# -- it resumes exactly --
 
 
 def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path: Path) -> None:
@@ -162,9 +154,6 @@ def test_a_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path) -> Non
     check_checkpoint(last(tmp_path), made)
     with pytest.raises(ValueError, match=r"want agent\..* as torch.float32 \(5"):
         check_checkpoint(last(tmp_path), module(agent={"network": partial(PlacementScores, channels=5, blocks=1)}))
-
-
-# -- what the configuration asks for --
 
 
 def test_the_schedule_reaches_its_end(tmp_path: Path) -> None:

@@ -92,9 +92,6 @@ def spied(made: OnPolicy) -> tuple[list[TensorDictBase], list[TensorDictBase]]:
     return samples, batches
 
 
-# -- what is played and learnt from --
-
-
 @pytest.mark.parametrize("max_steps", [1, 6])
 def test_max_steps_counts_updates_and_is_met_exactly(tmp_path: Path, max_steps: int) -> None:
     made = trained(module(), tmp_path, "packing", max_steps)
@@ -211,9 +208,6 @@ def test_what_is_logged(tmp_path: Path) -> None:
     wanted = {"loss", "actor_loss", "critic_loss", "entropy", "kl", "clip_fraction", "utilization", "frames"}
     assert {f"train/{name}" for name in wanted} | {"val/utilization"} <= set(metrics)
     assert metrics["train/kl"] > 0
-
-
-# -- graphs --
 
 
 class Graphs:
@@ -334,15 +328,9 @@ def test_a_run_on_cuda(tmp_path: Path, precision: str) -> None:
     assert all(value.isfinite() for value in made.trainer.callback_metrics.values())
 
 
-# -- learning --
-
-
 def test_it_learns_to_pack(tmp_path: Path) -> None:
     made = module(env={"num_envs": 32}, rollout_steps=8, optimizer=partial(Adam, lr=0.01), epochs=4)
     assert trained(made, tmp_path, "packing", 120).outcomes["utilization"] > 0.46  # 0.48; 0.44 of weights that stay
-
-
-# -- what is refused --
 
 
 def test_minibatches_divide_a_rollout() -> None:

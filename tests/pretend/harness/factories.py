@@ -66,9 +66,6 @@ def _on_cpu(func: Any) -> Callable[..., CudaTensor]:
     return make
 
 
-# -- pinned memory --
-
-
 def _is_pinned(tensor: Tensor, device: Any = None) -> bool:
     return getattr(tensor.untyped_storage(), "pinned", False)
 

@@ -219,9 +219,6 @@ def test_state_may_hold_lists() -> None:
         check_state({"commands": [["pause"]]})
 
 
-# -- frames that are tensors --
-
-
 def frames() -> dict[str, torch.Tensor]:
     """A frame of each format."""
     made = torch.Generator().manual_seed(0)

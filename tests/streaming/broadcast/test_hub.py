@@ -190,9 +190,6 @@ async def test_a_still_source_is_shown_to_whoever_has_not_seen_it(monkeypatch: p
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# -- families --
-
-
 async def test_a_member_is_there_while_somebody_wants_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
     hub.declare_family("env", 1024, "Environment")

@@ -201,9 +201,6 @@ async def test_there_must_be_such_a_stream(hub: Hub, stream: Stream) -> None:
         hub.subscribe("main")
 
 
-# -- instant replay --
-
-
 def seqs(clip: list[EncodedPicture]) -> list[int]:
     return [picture.seq for picture in clip]
 

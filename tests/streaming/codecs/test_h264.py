@@ -63,9 +63,6 @@ def x264(width: int = 160, height: int = 120, **rest: Any) -> H264Encoder:
     return H264Encoder(width, height, codec="x264", **rest)
 
 
-# -- frames in, frames out --
-
-
 @pytest.mark.parametrize("shape", [(120, 160), (121, 161), (2, 2), (1, 1), (62, 322), (240, 34)])
 def test_frames_come_back(shape: tuple[int, int]) -> None:
     frames = [scene(*shape, shift=shift) for shift in range(6)]
@@ -134,9 +131,6 @@ def test_a_codec_that_keeps_a_frame_for_later(monkeypatch: pytest.MonkeyPatch) -
     assert len(decode_h264([packet.data for packet in packets] + [encoder.flush()])) == 3
 
 
-# -- closed, shared, refused --
-
-
 def test_nothing_after_the_end() -> None:
     with x264() as encoder:
         encoder.encode(scene())
@@ -194,9 +188,6 @@ def test_a_size_that_x264_refuses_leaves_the_encoder_usable() -> None:
     with pytest.raises(RuntimeError, match=r"^libx264 does not open at 40000×2: "):
         encoder.encode(np.zeros((2, 40000, 3), np.uint8))
     assert encoder.encode(scene()).key
-
-
-# -- NVENC, and what stands in for it --
 
 
 def test_auto_without_nvenc_is_x264(monkeypatch: pytest.MonkeyPatch) -> None:

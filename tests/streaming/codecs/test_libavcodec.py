@@ -88,9 +88,6 @@ def test_a_codec_that_fails_amid_a_stream() -> None:
         libavcodec.encode(context, libavcodec.video_frame(to_i420(scene()), 0))
 
 
-# -- colours and even sides --
-
-
 @pytest.mark.parametrize(
     ("rgb", "yuv"),
     [  # ITU-R BT.601: Y = 16 + 65.481 R + 128.553 G + 24.966 B of R, G, B from 0 to 1; U and V end at 16 and 240

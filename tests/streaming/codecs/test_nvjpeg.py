@@ -46,9 +46,6 @@ def either(request: pytest.FixtureRequest) -> NvJpeg:
     return encoder() if request.param == "stand-in" else NvJpeg(CPU, {"torchvision": nvjpeg.torchvision})
 
 
-# -- frames in, files out --
-
-
 def test_frames_come_back_in_order(either: NvJpeg) -> None:
     batch = np.stack([scene(shift=4 * shift) for shift in range(5)])
     several = [scene(40, 60), scene(33, 31), scene(120, 160)]
@@ -88,9 +85,6 @@ def test_planar_by_hand() -> None:
     frame = torch.tensor([[[1, 2, 3], [4, 5, 6]]], dtype=torch.uint8)  # one row of two pixels
     assert planar([frame], CPU)[0].tolist() == [[[1, 4]], [[2, 5]], [[3, 6]]]
     assert planar(frame[None], CPU, bgr=True)[0].tolist() == [[[3, 6]], [[2, 5]], [[1, 4]]]
-
-
-# -- one thread, one tensor that lives --
 
 
 def test_one_thread_encodes_for_all() -> None:
@@ -197,9 +191,6 @@ def test_what_torchvision_copies_on_the_default_stream_is_waited_for(monkeypatch
     assert told.lines == ["event on the default", "event waited for"]
 
 
-# -- which backend --
-
-
 def refuses(planes: list[Tensor], quality: int) -> list[Tensor]:
     raise RuntimeError("no NVJPEG in\nthis build")
 
@@ -247,9 +238,6 @@ def test_only_the_deprecation_of_the_encoder_is_silenced() -> None:
         made.encode([torch.from_numpy(scene())], 80)
         warnings.warn("something else of torchvision is deprecated", DeprecationWarning, stacklevel=1)
     assert [str(warning.message) for warning in seen] == ["something else of torchvision is deprecated"]
-
-
-# -- on a GPU --
 
 
 @pytest.fixture

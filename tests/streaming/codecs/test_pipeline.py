@@ -62,9 +62,6 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Gp
     pipeline._WARNED.clear()
 
 
-# -- what it says it can --
-
-
 def test_flags_on_a_cpu(pipe: GpuFramePipeline) -> None:
     assert (pipe.device, pipe.has_cuda, pipe.has_nvjpeg) == (torch.device("cpu"), False, False)
     assert set(pipe.problems) >= {"cuda", "nvjpeg"}
@@ -99,9 +96,6 @@ def test_words_that_are_none() -> None:
         GpuFramePipeline("cpu", h264="vp8")
     with pytest.raises(ValueError, match=r"^get_device: want .*; got 'tpu'$"):
         GpuFramePipeline("tpu")
-
-
-# -- JPEG --
 
 
 def test_jpeg_of_an_array(pipe: GpuFramePipeline) -> None:
@@ -236,9 +230,6 @@ def test_what_nvjpeg_refuses_is_left_to_opencv(
     ]
 
 
-# -- H.264 --
-
-
 def test_a_stream_comes_back(pipe: GpuFramePipeline) -> None:
     frames = [scene(shift=shift) for shift in range(6)]
     packets = [pipe.encode_h264(FORMS["tensor without alpha"](frame)) for frame in frames]
@@ -261,9 +252,6 @@ def test_what_starts_the_stream_anew(pipe: GpuFramePipeline) -> None:
     assert not has_key(bitrate=500_000)
     pipe.flush()
     assert has_key(bitrate=500_000)
-
-
-# -- the end --
 
 
 def test_nothing_after_the_end() -> None:
@@ -291,9 +279,6 @@ def test_threads_share_a_pipeline(pipe: GpuFramePipeline) -> None:
         made = list(pool.map(play, range(60)))
     assert all(made[i] == encode_jpeg(scene(shift=i)) for i in range(60) if i % 3)
     assert all(made[::3])
-
-
-# -- on a GPU --
 
 
 @pytest.mark.gpu

@@ -399,9 +399,6 @@ def dead_socket(stream_server: StreamServer) -> socket.socket:
     return connection
 
 
-# -- members of families --
-
-
 async def test_a_viewer_waits_for_a_family_that_is_declared_later(stream_server: StreamServer) -> None:
     async with viewer(stream_server) as guest:
         await guest.watch("env3")

@@ -310,9 +310,6 @@ async def drain(track: Any) -> None:
             await track.recv()
 
 
-# -- packets of a stream as a track ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def hub() -> Hub:
     made = Hub()

@@ -122,9 +122,6 @@ def assert_same_env(ours: PackingEnv, theirs: PackingEnv) -> None:
     assert all(torch.equal(mine[name], other[name]) for name in mine)
 
 
-# -- the same as the plain loop --
-
-
 @pytest.mark.parametrize("steps", [1, 5])
 def test_the_plain_loop_is_that_of_a_rollout(steps: int) -> None:
     env, twin = tiny_env(), tiny_env()
@@ -183,9 +180,6 @@ def test_a_replay_goes_on_without_copies_from_outside(monkeypatch: pytest.Monkey
     with Copies() as copies:
         play(current.clone())
     assert copies.count == len(current.keys(True, True))
-
-
-# -- what happens between replays counts --
 
 
 def load(env: PackingEnv, turn: int) -> TensorDictBase:
@@ -317,9 +311,6 @@ def test_a_graph_is_made_again_only_where_what_is_fixed_changed() -> None:
     assert made == [3, 3, 9]
 
 
-# -- what is given --
-
-
 def test_a_copy_outlives_the_next_replay_and_the_original_does_not() -> None:
     env = tiny_env()
     play = graphed(env, DeepestBottomLeft(env), capture_on_cpu)
@@ -367,9 +358,6 @@ def test_a_rollout_plays_through_it(capture: Any, monkeypatch: pytest.MonkeyPatc
     for _ in range(3):
         for mine, wanted in zip(ours.collect(policies[0], STEPS), theirs.collect(policies[1], STEPS), strict=True):
             assert_same(mine, wanted)
-
-
-# -- failures --
 
 
 def test_an_error_names_the_operator() -> None:
@@ -453,9 +441,6 @@ def test_a_few_environments_may_go_another_way(caplog: pytest.LogCaptureFixture)
         caplog.clear()
         graphed(env, DeepestBottomLeft(env), slips)(env.reset())
         assert len(caplog.records) == line
-
-
-# -- CUDA --
 
 
 @pytest.mark.gpu

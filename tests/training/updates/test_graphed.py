@@ -143,9 +143,6 @@ def how() -> Any:
     return capture
 
 
-# -- the same as the plain loop --
-
-
 @pytest.mark.parametrize(
     ("name", "targets", "how"),
     [
@@ -225,9 +222,6 @@ def test_what_losses_are_called_is_the_callers_choice(how: Any) -> None:
         assert mine == {name: 2 * loss for name, loss in plain(batch.clone(), number).items()}
 
 
-# -- what happens between updates counts --
-
-
 def test_a_learning_rate_that_is_a_tensor_counts() -> None:
     pair = Pair("IQN", make=partial(Adam, lr=torch.tensor(RATE)))
     for batch in batches("IQN", 5):
@@ -291,9 +285,6 @@ def test_batches_of_another_size_or_with_fewer_keys_count() -> None:
     for batch in [*rows[:3], *halves, *rows[5:7], *fewer]:
         pair.update(batch)
     assert made.made == 4
-
-
-# -- what a graph is made of leaves no trace --
 
 
 def fails(body: Body, device: torch.device) -> Graph:
@@ -365,9 +356,6 @@ def test_an_optimizer_that_counts_on_the_host_is_refused() -> None:
         update(other, 2)
 
 
-# -- autocast --
-
-
 def test_under_autocast_replays_cast_weights_anew() -> None:
     def trained(by_graphs: bool) -> dict[str, Any]:
         agent = agent_of("IQN", targets=PeriodicTargets(2))  # moved outside of the graph, which clears the cache
@@ -409,9 +397,6 @@ def test_autocast_counts() -> None:
             for _ in range(4):
                 pair.update(next(rows))
     assert made.made == 2
-
-
-# -- in a run --
 
 
 def run(folder: Path, name: str, max_steps: int = 6, **changes: Any) -> OffPolicy:
@@ -470,9 +455,6 @@ def test_gradients_that_need_a_scaler_are_refused(tmp_path: Path) -> None:
     wanted = r"OffPolicy: graph_updates wants .* no scaler, .*; got 1, and precision 16-mixed"
     with pytest.raises(ValueError, match=wanted):
         run(tmp_path, "IQN", graph_updates=True, plugins=[scaled])
-
-
-# -- CUDA --
 
 
 def on_cuda(name: str) -> tuple[Agent, Optimizer]:

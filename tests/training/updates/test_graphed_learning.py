@@ -175,9 +175,6 @@ def how() -> Any:
     return capture
 
 
-# -- the same as the plain loop --
-
-
 @pytest.mark.parametrize(("kind", "how"), [*((kind, capture) for kind in KINDS), ("v3", None)])
 def test_learning_is_the_plain_loop(kind: str, how: Any) -> None:
     pair = Pair(kind, how)
@@ -228,9 +225,6 @@ def test_targets_follow_every_update_in_the_graph(how: Any) -> None:
 def test_targets_that_follow_by_the_number_of_the_update_have_no_graph() -> None:
     agent = agent_of("v3", PeriodicTargets(3))
     assert not learner(agent, optimizer_of(agent)).has_graphs
-
-
-# -- what happens between updates counts --
 
 
 def test_a_schedule_counts_at_every_update() -> None:
@@ -298,9 +292,6 @@ def test_under_autocast_replays_are_the_plain_loop() -> None:
     assert made.made == 2
 
 
-# -- what a graph is made of leaves no trace --
-
-
 def fails(body: Body, device: torch.device) -> Graph:
     """A capture that breaks off when all has been learnt."""
     with same_random_numbers(device):
@@ -334,9 +325,6 @@ def test_without_a_graph_learning_is_the_plain_loop(kind: str, broken: Any, capl
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert record.getMessage() == f"{BROKEN[broken]}; updates are launched one by one instead"
-
-
-# -- CUDA --
 
 
 def on_cuda(kind: str) -> tuple[PPO, Optimizer]:
