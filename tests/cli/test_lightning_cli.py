@@ -278,11 +278,15 @@ def test_irregular_items_without_a_checkpoint() -> None:
     assert made.name == "pile values"
 
 
+def test_orders_on_the_pallet_without_a_checkpoint() -> None:
+    made = load_policy(["--config", "packing_orders.yaml", "--data.num_episodes=2"], None, None, num_envs=1)
+    assert (made.name, made.version) == ("pretrained", None)
+
+
 def test_real_orders_one_after_the_other(tmp_path: Path) -> None:
     write_orders(tmp_path / "orders.json")
     args = [each for each in small("packing_orders.yaml") if "sequences" not in each]
     made = load_policy([*args, f"--data.sequences={tmp_path / 'orders.json'}"], None, None, num_envs=1)
-    assert (made.name, made.version) == ("pretrained", None)
     player, packed = Player(made.env, made.policy), []
     while len(packed) < 3:
         if bool(player.step()):
