@@ -95,7 +95,7 @@ def test_a_wrapper_at_a_level_of_its_own_is_where_its_agent_is(cvar: Any) -> Non
 
 
 SCENES = {"bpp10": {}, "three visible": {}, "irregular": {"resolution": 10, "grid_step": 3}}
-STEPS = 4
+STEPS = 2
 
 
 def actions(env: PackingEnv, policy: Any) -> list[torch.Tensor]:

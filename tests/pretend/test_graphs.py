@@ -127,8 +127,11 @@ def learnt(name: str, graphs: bool, targets: Any) -> tuple[list[Any], Agent, Any
     return found, agent, update
 
 
+# The others learn by graphs in `test_training`.
 @pytest.mark.parametrize(
-    ("name", "targets"), [*((name, SoftTargets(0.1)) for name in ENVS), ("DQN", PeriodicTargets(2))], ids=str
+    ("name", "targets"),
+    [*((name, SoftTargets(0.1)) for name in (*PACKING, "DQN, one robot")), ("DQN", PeriodicTargets(2))],
+    ids=str,
 )
 def test_an_update_in_a_graph_is_the_plain_one(name: str, targets: Any) -> None:
     ours, agent, update = learnt(name, True, targets)

@@ -58,7 +58,11 @@ def nvjpeg(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     return works
 
 
-@each_format
+@pytest.mark.parametrize(
+    ("kind", "nvjpeg"),
+    [*((kind, "NVJPEG") for kind in FRAMES), ("rgb", "none"), ("depth", "none")],
+    indirect=["nvjpeg"],
+)
 def test_the_pipeline_makes_of_them_what_it_makes_of_the_cpus(kind: str, nvjpeg: bool) -> None:
     with GpuFramePipeline("cuda", h264="x264") as pipe, GpuFramePipeline("cpu", h264="x264") as plain:
         assert (pipe.has_cuda, pipe.has_nvjpeg) == (True, nvjpeg)
