@@ -1,4 +1,4 @@
-"""What every test shares: the `gpu` marker, and the scripts of this environment."""
+"""The `gpu` marker, and the scripts of this environment."""
 
 from __future__ import annotations
 

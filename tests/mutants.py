@@ -42,7 +42,7 @@ EQUIVALENT = "is equivalent"
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a mutant: which test noticed it first, after how many seconds."""
+    """Outcome of a mutant: which test noticed it first, after how many seconds."""
 
     name: str
     outcome: str

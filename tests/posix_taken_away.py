@@ -37,7 +37,7 @@ FOLDERS = ("/proc", "/dev", "/sys")
 
 
 def asks(depth: int = 2) -> bool:
-    """Whether a frame is of this package."""
+    """True for a frame of this package."""
     return str(sys._getframe(depth).f_globals.get("__name__", "")).startswith("torchrl_gpu")
 
 

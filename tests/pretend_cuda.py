@@ -57,7 +57,7 @@ _active = False
 
 
 def active() -> bool:
-    """Whether this process has the device."""
+    """True in the process that has the device."""
     return _active
 
 

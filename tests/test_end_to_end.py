@@ -122,7 +122,7 @@ def write_demonstrations(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a run of `packing_dqn.yaml` has just finished, by a process of its own."""
+    """The folder of a run of `packing_dqn.yaml` that has just finished, by a process of its own."""
     path, log = tmp_path_factory.mktemp("newcomer"), tmp_path_factory.mktemp("log") / "log"
     status = forks.run(cli.main, ["fit", *small("packing_dqn.yaml")], log=log, folder=path)
     printed = log.read_text()

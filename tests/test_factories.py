@@ -88,7 +88,7 @@ SOLIDS |= {"reward": "objective", "stability_judge": "com", "order": "volume", "
 
 
 def packed(backend: str, items: Any, policy: str | None, **settings: Any) -> list[TensorDictBase]:
-    """What an environment shows in a few steps, by a shipped policy or by the first placement that is legal."""
+    """Observations of an environment in a few steps, by a shipped policy or by the first legal placement."""
     env = PackingEnv(2, items=items, backend=backend, device="cpu", seed=5, **settings)
     chooser = None if policy is None else PackingPolicy.from_pretrained(policy, "cpu")
     shown = env.reset()

@@ -1,4 +1,4 @@
-"""What a clone installs where: Pythons, a compiler where there is none, and packages without wheels."""
+"""Installation of a clone: Pythons, a compiler where there is none, and packages without wheels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_WHEEL = [{"python_version": "3.14"}, {"platform_machine": "aarch64"}, {"platf
 
 
 def recipe(goal: str, path: Path, **variables: str) -> str:
-    """What `make` would do on a machine with these programs."""
+    """Commands of `make` on a machine with these programs."""
     words = [shutil.which("make") or pytest.skip("needs make"), "-n", "VENV=" + str(path / "none"), goal]
     environment = {"PATH": str(path)} | variables
     return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout

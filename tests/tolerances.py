@@ -1,4 +1,4 @@
-"""How far results of the same sum in another order may lie apart, by dtype: the one table that parity tests read."""
+"""Tolerances of results of the same sum in another order, by dtype: the one table that parity tests read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every environment of the package inherits: restarts without a question to the host, seeds, state."""
+"""The base of every environment of the package: restarts without a question to the host, seeds, state."""
 
 from __future__ import annotations
 

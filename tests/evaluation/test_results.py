@@ -1,4 +1,4 @@
-"""What every policy is evaluated under; the joining of batches is tested where there are results to join."""
+"""The mode of every evaluation; the joining of batches is tested where there are results to join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of compiled code share. Without a compiler they are skipped: such a machine is a supported one."""
+"""Compilers and threads for tests. Without a compiler they are skipped: such a machine is a supported one."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def check(environment: dict[str, str]) -> None:
 
 
 def _library(compiler: str, name: str) -> str:
-    """Where a compiler keeps a library; it answers with the bare name where it has none."""
+    """Path of a library of the compiler; the bare name where it has none."""
     path = ""
     if shutil.which(compiler):
         found = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False)

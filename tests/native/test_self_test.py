@@ -1,4 +1,4 @@
-"""What compiled operators must show before they are used."""
+"""Self-tests of compiled operators before their use."""
 
 from __future__ import annotations
 

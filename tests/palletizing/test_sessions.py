@@ -53,7 +53,7 @@ def opened(folder: Path, **settings: Any) -> Cell:
 
 
 def same(one: Progress, other: Progress) -> bool:
-    """Whether two are the same, to the bit."""
+    """Equality to the bit."""
     maps = zip(one.loaded, other.loaded, strict=True)
     return one[:2] == other[:2] and all(torch.equal(a, b) for a, b in maps)
 

@@ -28,7 +28,7 @@ def class_path(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def content_of(agent: Agent, init_args: dict[str, Any], env: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What `Trainer.save_checkpoint` and `EpisodeCheckpoint` write of a run with this agent, as far as it decides."""
+    """A checkpoint of `Trainer.save_checkpoint` and `EpisodeCheckpoint` with this agent, as far as it decides."""
     arguments = {"env": class_of_env(agent.space, env or {}), **init_args}
     config = {"model": {"class_path": "torchrl_gpu.training.OffPolicy", "init_args": arguments}}
     return {
@@ -107,11 +107,11 @@ EVERY: dict[str, Callable[[], tuple[Agent, dict[str, Any]]]] = {
     "SAC washes": partial(washer, False),
     "SAC watches": partial(washer, True),
 }
-"""What runs of the shipped kinds come to: the agent, and `model.init_args` of its configuration."""
+"""Results of runs of the shipped kinds: the agent, and `model.init_args` of its configuration."""
 
 
 def cloned(kind: str) -> tuple[dict[str, Any], TensorDictModuleBase, AgentSpace]:
-    """What a run of behaviour cloning writes, the policy that it learned, and its space.
+    """Checkpoint of a run of behaviour cloning, the policy that it learned, and its space.
 
     "choice" packs, "washes" acts in an environment, "alone" by two vectors without one, and "plain" is a file that
     `examples/train_bc.py` writes of the same.

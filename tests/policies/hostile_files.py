@@ -356,7 +356,7 @@ def entangled(rng: random.Random, path: Path, sources: Sources) -> None:
 
 
 def clones(rng: random.Random, path: Path, sources: Sources) -> None:
-    """What was cloned: records, weights and statistics that are none, and code where they should be."""
+    """Hostile clones: records, weights and statistics that are none, and code where they should be."""
     kind = rng.choice(["washes", "alone", "plain"])
     content, _, _ = checkpoints.cloned(kind)
     weights = "model_state_dict" if kind == "plain" else "state_dict"

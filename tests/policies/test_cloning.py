@@ -1,4 +1,4 @@
-"""What is cloned: statistics in and out, the losses by hand, and greedy choices among legal actions."""
+"""Behaviour cloning: statistics in and out, the losses by hand, and greedy choices among legal actions."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_single_legal_action_is_always_drawn_and_0_without_one() -> None:
 
 
 def both_draws(mask: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the compiled operator and torch draw from the same random numbers."""
+    """Draws of the compiled operator and of torch from the same random numbers."""
     drawn = []
     for compiled in (True, False):
         with monkeypatch.context() as patch:

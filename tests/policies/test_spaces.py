@@ -1,4 +1,4 @@
-"""What an agent finds in an environment's specifications, and that it is plain data."""
+"""Agent spaces, read from an environment's specifications; they are plain data."""
 
 from __future__ import annotations
 

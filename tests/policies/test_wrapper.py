@@ -109,7 +109,7 @@ def test_keys_and_what_an_agent_that_explores_leaves_out() -> None:
 
 
 class ValuedActor(torch.nn.Module):
-    """What an actor-critic would give: an action and the value of the state."""
+    """An actor-critic: an action and the value of the state."""
 
     in_keys, out_keys = ["observation"], ["action", "state_value"]
 

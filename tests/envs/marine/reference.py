@@ -70,7 +70,7 @@ class Robot:
 
 @dataclass
 class Seen:
-    """What one robot sees: the numbers of its own state, and of the nearest objects."""
+    """Observation of one robot: the numbers of its own state, and of the nearest objects."""
 
     own: list[float]
     static: list[list[float]]  # v2 only
@@ -117,7 +117,7 @@ def current(place: np.ndarray, cores: list[Core]) -> np.ndarray:
 
 
 class World:
-    """What both versions share: the order of a step, rewards and ends."""
+    """The common part of both versions: the order of a step, rewards and ends."""
 
     width: float
     radius: float

@@ -36,13 +36,13 @@ def holds(hull: list[Point], point: Point) -> bool:
 
 
 def centre_in_hull(contact: np.ndarray) -> bool:
-    """Whether the centre of a grid lies in the hull of its true cells; coordinates are doubled to stay whole."""
+    """The centre of a grid lies in the hull of its true cells; coordinates are doubled to stay whole."""
     points = [(2 * int(i), 2 * int(j)) for i, j in np.argwhere(contact)]
     return holds(convex_hull(points), (contact.shape[0] - 1, contact.shape[1] - 1))
 
 
 def balances(contact: np.ndarray, centre: tuple[int, int]) -> bool:
-    """Whether a centre of mass, sixteenths of a cell, lies in the hull of the true cells or in the square of one."""
+    """A centre of mass, sixteenths of a cell, lies in the hull of the true cells or in the square of one."""
     points = [(16 * int(i) + 8, 16 * int(j) + 8) for i, j in np.argwhere(contact)]
     square = any(abs(x - centre[0]) <= 8 and abs(y - centre[1]) <= 8 for x, y in points)
     return square or (len(points) > 0 and holds(convex_hull(points), centre))

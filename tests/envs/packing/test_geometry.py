@@ -1,4 +1,4 @@
-"""Where the placement grid puts a footprint."""
+"""Footprints on the placement grid."""
 
 from __future__ import annotations
 

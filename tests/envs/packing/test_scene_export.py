@@ -1,4 +1,4 @@
-"""What is written can be read back, and holds the plan."""
+"""Exported scenes can be read back, and hold the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a bin is true of it, and looking changes nothing."""
+"""Views of a bin are true of it, and looking changes nothing."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_who_stands_still_never_arrives() -> None:
 
 
 class Ends:
-    """What every world of an environment shows at the end of its first episode, played step by step."""
+    """Last observation of the first episode in every world of an environment, played step by step."""
 
     def __init__(self, env: MarineNavEnv, policy: Any) -> None:
         env.set_seed(env.seed)

@@ -1,4 +1,4 @@
-"""What is kept of results: verdicts placement by placement, and draws that can be repeated."""
+"""Results of episodes: verdicts placement by placement, and draws that can be repeated."""
 
 from __future__ import annotations
 

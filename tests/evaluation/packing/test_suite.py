@@ -195,7 +195,7 @@ def test_a_picture_of_each_order(tmp_path: Path) -> None:
 
 
 def voxels_of(plan: dict[str, Any], cells: tuple[int, int, int], cell: tuple[float, float, float]) -> np.ndarray:
-    """How many items are in each voxel of the bin; fails where an item is not wholly inside."""
+    """Number of items in each voxel of the bin; fails where an item is not wholly inside."""
     filled = np.zeros(cells, dtype=int)
     for placement in plan["placements"]:
         low = np.round(np.array(placement["corner"]) / np.array(cell), 4)

@@ -1,4 +1,4 @@
-"""What each agent decides and loses, one sample, one quantile, one atom at a time, in Python's own numbers.
+"""Decisions and losses of each agent, one sample, one quantile, one atom at a time, in Python's own numbers.
 
 Networks are the agent's; random numbers are drawn in the order in which the agent draws them, from the same seed.
 """

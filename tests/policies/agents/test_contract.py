@@ -1,4 +1,4 @@
-"""What training modules and the wrapper rely on, for every agent: one suite, over states and transitions made up."""
+"""The contract of every agent with training modules and the wrapper, over states and transitions made up."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def rollout(agent: PPO, kind: str, n: int = 5, length: int = 9, seed: int = 1) -
 
 
 def minibatch(agent: PPO, kind: str, **changes: Any) -> TensorDict:
-    """What a rollout of other weights gives, so that ratios are not 1."""
+    """A rollout of other weights, so that ratios are not 1."""
     other = make(kind, seed=3)
     return agent.estimate(rollout(other, kind, **changes))
 

@@ -73,9 +73,8 @@ def test_losses(name: str, version: str) -> None:
     assert_same_losses(agent, transitions(name, NUM, version=version))
 
 
-@pytest.mark.parametrize("squash", ["tanh", "atan"])
-@pytest.mark.parametrize("name", CONTINUOUS)
-def test_losses_by_squashing(name: str, squash: str) -> None:
+@pytest.mark.parametrize(("name", "squash"), [("DDPG", "tanh"), ("SAC", "atan"), ("ACIQN", "tanh")])
+def test_losses_by_squashing_otherwise(name: str, squash: str) -> None:
     assert_same_losses(make(name, squash=squash), transitions(name, NUM))
 
 
@@ -124,8 +123,7 @@ def assert_best(action: int, scores: list[float], mask: Tensor) -> None:
     assert scores[action] == pytest.approx(scores[naive.best(scores, mask)], abs=1e-5)
 
 
-@pytest.mark.parametrize("version", ["v2", "v3"])
-@pytest.mark.parametrize("squash", ["tanh", "atan"])
+@pytest.mark.parametrize(("squash", "version"), [("tanh", "v2"), ("atan", "v3")])
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_greedy_actions(name: str, squash: str, version: str) -> None:
     agent = make(name, spec=spec_for(name, version=version), squash=squash)

@@ -1,4 +1,4 @@
-"""What every encoder of clips promises."""
+"""The contract of every encoder of clips."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def torchvisions() -> nn.Module:
 
 
 def pooled(network: nn.Module, clips: Tensor) -> Tensor:
-    """What torchvision's network gives before its classes, for pixels normalised as its weights want them."""
+    """Features of torchvision's network before its classes, for pixels normalised as its weights want them."""
     colours = R3D_18_Weights.KINETICS400_V1.transforms()
     mean, std = (torch.tensor(each, dtype=torch.float64)[:, None, None, None] for each in (colours.mean, colours.std))
     x = (clips.double().transpose(1, 2) / 255 - mean) / std
@@ -147,7 +147,7 @@ def mapped(x: Array, w: Arrays, name: str) -> Array:
 
 
 def attended(tokens: Array, w: Arrays, name: str, num_heads: int) -> Array:
-    """What each token (L, D) gets from all of them."""
+    """Attention of each token (L, D) to all of them."""
     width = tokens.shape[1] // num_heads
     q, k, v = np.split(mapped(tokens, w, f"{name}.qkv"), 3, 1)
     out = np.zeros_like(tokens)

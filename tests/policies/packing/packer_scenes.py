@@ -80,7 +80,7 @@ ENVS = {"solids": solids_env, "boxes": boxes_env}
 
 
 def random_states(env: PackingEnv, steps: int) -> TensorDictBase:
-    """Where `steps` random legal actions lead from a reset; bins that end on the way start again."""
+    """Observation `steps` random legal actions after a reset; bins that end on the way start again."""
     torch.manual_seed(steps)
     policy, tensordict = RandomLegal(env), env.reset()
     for _ in range(steps):

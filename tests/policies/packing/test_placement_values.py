@@ -36,7 +36,7 @@ def some_weights(seed: int = 0) -> list[float]:
 
 
 def states(env: PackingEnv, steps: int) -> TensorDictBase:
-    """What is seen after some legal actions drawn at random."""
+    """Observations after some legal actions drawn at random."""
     torch.manual_seed(steps)
     shown = env.reset()
     for _ in range(steps):

@@ -172,7 +172,7 @@ def test_chunks_do_not_change_what_is_cut(
 
 
 def within(ours: Tensor, theirs: Tensor, errors: float = 4.5) -> bool:
-    """Whether the means of two samples (E, …) agree within so many standard errors, all of them."""
+    """The means of two samples (E, …) agree within so many standard errors, all of them."""
     ours, theirs = ours.double(), theirs.double()
     error = (ours.var(0) / len(ours) + theirs.var(0) / len(theirs)).sqrt()
     return bool(((ours.mean(0) - theirs.mean(0)).abs() <= errors * error + 1e-9).all())

@@ -42,7 +42,7 @@ DISAGREE = "lanes write different values to one address"
 
 
 class Fault(NamedTuple):
-    """What is wrong with one access, wherever a kernel makes it again."""
+    """A fault of one access, wherever a kernel makes it again."""
 
     kind: str
     kernel: str

@@ -1,4 +1,4 @@
-"""What the checker of accesses finds: each fault, planted in a kernel of a few lines, and none in what is right.
+"""The access checker finds each fault, planted in a kernel of a few lines, and none in what is right.
 
 They run where Triton interprets, in the processes of `make kernels`.
 """

@@ -34,7 +34,7 @@ def compiler() -> None:
 
 
 def type_of(s: Scene) -> torch.dtype | None:
-    """What heights are counted in; None where they are not."""
+    """Type of counted heights; None where they are not counted."""
     if s.catalogue.unit is None:
         return None
     counted = compiled._counted(s.catalogue, s.bin_.size[2] / s.catalogue.unit)

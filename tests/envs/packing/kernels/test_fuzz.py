@@ -96,7 +96,7 @@ class Fuzz:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call gives, or the text of its ValueError; any other error is one."""
+    """The result of a call, or the text of its ValueError; any other error is one."""
     try:
         return call()
     except ValueError as error:

@@ -352,7 +352,7 @@ def test_com_rule_by_hand(contact: str, centre: tuple[int, int], expected: bool)
 
 
 def on_com(heights: list[list[float]], item: Catalogue, levels: int = 40) -> list[list[bool]]:
-    """Where one item stands on one pile by the rule `com`; cells of 1/8 m."""
+    """Legality of one item on one pile by the rule `com`; cells of 1/8 m."""
     heightmap = torch.tensor([heights])
     bin_ = bin_of(tuple(heightmap.shape[1:]), stability="com", levels=levels)
     return reference.drop_map(heightmap, FIRST, item, bin_)[1][0, 0, 0].tolist()

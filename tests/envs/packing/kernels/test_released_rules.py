@@ -1,4 +1,4 @@
-"""Where the rules `corners` and `support` decide as the code that was released with them, and where they do not.
+"""Agreement of the rules `corners` and `support` with the code that was released with them.
 
 The released rules are written here anew, from what they do: Zhao et al., AAAI 2021 (`Space.check_box`), and GOPT, RA-L
 2024 (`Container.is_stable`). `docs/environments/packing-reference.md` says what the tests find.
@@ -169,7 +169,7 @@ def windows_under(seen) -> Iterator[np.ndarray]:  # type: ignore[no-untyped-def]
 
 
 def on_an_edge(contact: np.ndarray) -> bool:
-    """Whether the centre is on an edge of the hull of at least three contacts that are not in one line."""
+    """The centre is on an edge of the hull of at least three contacts that are not in one line."""
     hull = convex_hull([(2 * int(i), 2 * int(j)) for i, j in np.argwhere(contact)])
     x, y = contact.shape[0] - 1, contact.shape[1] - 1
     sides = [(b[0] - a[0]) * (y - a[1]) - (b[1] - a[1]) * (x - a[0]) for a, b in itertools.pairwise([*hull, hull[0]])]

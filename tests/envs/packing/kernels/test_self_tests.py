@@ -1,4 +1,4 @@
-"""What a backend must show before it is taken, what happens to one that fails, and what is compared."""
+"""Self-tests of kernel backends: their comparisons, and the fallback from a backend that fails."""
 
 from __future__ import annotations
 

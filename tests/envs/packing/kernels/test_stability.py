@@ -19,7 +19,7 @@ ZERO = torch.zeros(1, 1, dtype=torch.int64)
 
 
 def judged(heightmap: torch.Tensor, extent: tuple[int, int], bin_: Bin, *, flat: bool = True) -> torch.Tensor:
-    """Which placements of a box at rest stand, (Gx, Gy), where they fit."""
+    """Stability of a box at rest at every placement where it fits, (Gx, Gy)."""
     box = Catalogue.of_boxes(torch.tensor([[[*extent, CELL]]], dtype=torch.float64), torch.ones(1))
     catalogue = box if flat else as_solids(box)
     axes = [torch.arange(c)[None, None] for c in bin_.cells]

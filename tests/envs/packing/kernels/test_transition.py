@@ -1,4 +1,4 @@
-"""What an action and a restart do: laws of the torch form, and the compiled form, which is the same to the bit."""
+"""Actions and restarts: laws of the torch form, and the compiled form, which is the same to the bit."""
 
 from __future__ import annotations
 

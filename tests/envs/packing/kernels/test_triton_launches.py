@@ -1,4 +1,4 @@
-"""What the Triton backend launches: without a host read, and compiled ahead of time for GPUs that are not here."""
+"""Launches of the Triton backend: no host read, and compilation ahead of time for GPUs that are not here."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_another_catalogue_or_batch_is_no_other_kernel(launches: list[Launch]) -
 
 
 def form_of(launch: Launch) -> tuple[Any, ...]:
-    """What decides which binary is launched: the kernel, its constants, and what Triton makes of its numbers."""
+    """Key of a launched binary: the kernel, its constants, and Triton's specialisation of its numbers."""
     special = launch.kernel.do_not_specialize or []
     names = list(inspect.signature(launch.kernel.fn).parameters)
     numbers = [

@@ -53,7 +53,7 @@ def moved_to(state: PackingState, device: torch.device | str) -> PackingState:
 def assert_advance_agrees(
     s: Scene, state: PackingState, action: Tensor, following: Tensor, device: torch.device
 ) -> Moved:
-    """What the torch form gives, to the bit; of what was given only the placements are written."""
+    """The result of the torch form, to the bit; of the inputs only the placements are written."""
     there, ours, theirs = s.to(device), moved_to(state, device), copy_of(state)
     expected = transition.advance(theirs, action, following, s.catalogue, s.bin_, reference.place)
     came = triton_kernels.advance(ours, action.to(device), following.to(device), there.catalogue, s.bin_)
@@ -69,7 +69,7 @@ def _on_cpu(moved: Moved) -> dict[str, Tensor]:
 def assert_restart_agrees(
     s: Scene, state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, device: torch.device
 ) -> None:
-    """What the torch form gives, to the bit; what was given stays."""
+    """The result of the torch form, to the bit; the inputs stay."""
     there, ours = s.to(device), moved_to(state, device)
     expected = transition.restart(state, mask, key, item_id, s.catalogue, s.bin_)
     given = [each.to(device) for each in (mask, key, item_id)]

@@ -35,6 +35,9 @@ BACKENDS = ("compiled", "eager", "reference")
 KINDS = ("boxes", "solids", "boxes as solids")
 
 
+beside_the_reference = pytest.mark.parametrize("kernels", BACKENDS[:2], indirect=True)
+
+
 @pytest.fixture(params=BACKENDS)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     if request.param == "compiled":
@@ -209,11 +212,10 @@ def test_an_environment_refuses_other_actions(kernels: Kernels, action: Tensor) 
 # -- what is settled where it is read: alike in every backend --------------------------------------------------------
 
 
-@pytest.mark.parametrize("stability", RULES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(kernels: Kernels, kind: str, stability: str) -> None:
-    for seed in range(12):
-        s = scene_of(seed, kind, stability)
+def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(kernels: Kernels, kind: str) -> None:
+    for seed in range(8):
+        s = scene_of(seed, kind, RULES[seed % len(RULES)])
         there = (s.item_id >= 0) & (s.item_id < s.catalogue.num_items)
         emptied = s._replace(item_id=torch.where(there, s.item_id, -1))
         wanted = reference.drop_map(*emptied)
@@ -226,10 +228,11 @@ def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(kernels: Kernels, kind
         assert not growth[~there].any()
 
 
+@beside_the_reference
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_inside_the_bin_is_not_placed(kernels: Kernels, kind: str) -> None:
     placed = 0
-    for seed in range(60):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         s = scene_of(seed, kind)
         placement = hostile_placement(s, rng)
@@ -241,10 +244,11 @@ def test_what_is_not_inside_the_bin_is_not_placed(kernels: Kernels, kind: str) -
     assert placed > 5
 
 
+@beside_the_reference
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_states_and_actions_do_the_same(kernels: Kernels, kind: str) -> None:
     legal = 0
-    for seed in range(60):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         s = scene_of(seed, kind)
         state = hostile_state(s, rng)
@@ -257,7 +261,7 @@ def test_hostile_states_and_actions_do_the_same(kernels: Kernels, kind: str) -> 
         mask = torch.from_numpy(rng.random(len(action)) < 0.5)
         again = mask, state.key, hostile_items(s, rng).item_id, s.catalogue, s.bin_
         assert_same_state(kernels.restart(state, *again), get_kernels("reference").restart(state, *again))
-    assert legal > 20
+    assert legal > 7
 
 
 def test_an_action_over_an_empty_slot_is_not_legal(kernels: Kernels) -> None:
@@ -283,13 +287,13 @@ def test_placements_are_written_within_their_rows(kernels: Kernels, count: int, 
     assert not torch.equal(after.placement_z, before.placement_z)
 
 
-@pytest.mark.parametrize("stability", RULES)
-def test_kept_maps_of_no_slot_are_not_kept(kernels: Kernels, stability: str) -> None:
-    for seed in range(20):
+@beside_the_reference
+def test_kept_maps_of_no_slot_are_not_kept(kernels: Kernels) -> None:
+    for seed in range(24):
         rng = np.random.default_rng(seed)
-        s = scene_of(seed, "solids", stability)
+        s = scene_of(seed, "solids", RULES[seed % len(RULES)])
         maps = reference.drop_map(*s)
-        with threads(1 + seed % 2):  # whatever the numbers: no crash, and each result is of its kind
+        with threads(1 + seed // 4 % 2):  # whatever the numbers: no crash, and each result is of its kind
             z_map, legal = kernels.drop_map(*s, hostile_stored(s, maps, rng))
         assert z_map.shape == legal.shape == maps[0].shape
         stored = hostile_stored(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
@@ -300,10 +304,9 @@ def test_kept_maps_of_no_slot_are_not_kept(kernels: Kernels, stability: str) -> 
 
 @pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")  # NumPy says so of such sums
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("height", [float("nan"), float("inf"), -float("inf"), 3e38, -3e38, -1.0])
-def test_heights_that_are_none_crash_nothing(kernels: Kernels, kind: str, height: float) -> None:
-    for seed, stability in enumerate(RULES):
-        s = scene_of(seed, kind, stability)
+def test_heights_that_are_none_crash_nothing(kernels: Kernels, kind: str) -> None:
+    for seed, height in enumerate((float("nan"), float("inf"), -float("inf"), 3e38, -3e38, -1.0)):
+        s = scene_of(seed, kind, RULES[seed % len(RULES)])
         s.heightmap[::2] = height
         s.heightmap[1, 0, 0] = height
         z_map, legal = kernels.drop_map(*s)

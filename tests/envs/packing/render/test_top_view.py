@@ -1,4 +1,4 @@
-"""What is laid over a bin from above is true of it; read pixel by pixel where that can be worked out by hand."""
+"""Overlays on the view from above are true; read pixel by pixel where that can be worked out by hand."""
 
 from __future__ import annotations
 

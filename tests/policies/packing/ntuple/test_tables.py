@@ -192,7 +192,7 @@ def test_the_visible_item_is_part_of_what_has_come() -> None:
 
 
 def counted(env: PackingEnv, sequences: int) -> Tensor:
-    """How often (fill, item, next item) stood in sequences, one after the other."""
+    """Counts of (fill, item, next item) in sequences, one after the other."""
     cut: Any = env.item_sequences
     counts = torch.zeros(12, 27, 27)
     which = torch.arange(sequences)

@@ -1,4 +1,4 @@
-"""How likely each item comes next: the network beside a plain loop, its fit, its files."""
+"""Probabilities of the next item: the network beside a plain loop, its fit, its files."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_beam_over_all_lines_packs_what_can_be_packed(orientations: str) -> No
 
 
 def line_values(env: PackingEnv, tables: PatchTables, shown: Any, depth: int) -> Tensor:
-    """What the best line of so many items is worth that begins with each action, (N, A), step by step in `env`."""
+    """Value of the best line of so many items that begins with each action, (N, A), step by step in `env`."""
     state, rows = env.state_dict(), env.num_envs
     worth = torch.full((rows, env.num_actions), -torch.inf)
     values = torch.where(shown["action_mask"], values_in(tables, shown), -torch.inf)
