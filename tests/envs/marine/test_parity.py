@@ -20,22 +20,22 @@ NEAR = 1e-9  # metres, after sixty actions of ten substeps
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_steps_are_those_of_the_reference(setting: str) -> None:
-    env = marine(setting, num_envs=6 if "curriculum" in setting else 3, dtype="float64")
+    env = marine(setting, num_envs=6 if "curriculum" in setting else 3 if "v2" in setting else 2, dtype="float64")
     begin_everywhere(env)
-    ends = play_both(env, 60 if env.flat else 40)
+    ends = play_both(env, 60 if env.flat else 35)
     assert ends["arrived"] + ends["collided"] >= 1
 
 
 @pytest.mark.parametrize("setting", ["v2", "v2, as released", "v3", "v3, as released"])
 def test_so_are_the_ends_by_time_and_by_a_collision(setting: str) -> None:
-    env = marine(setting, num_envs=3, dtype="float64", max_steps=15, end_on_collision=True)
-    ends = play_both(env, 20)
+    env = marine(setting, num_envs=3, dtype="float64", max_steps=10, end_on_collision=True)
+    ends = play_both(env, 12)
     assert ends["truncated"] >= 3
     assert ends["over"] == 3
 
 
 def test_every_kind_of_end_is_compared() -> None:
-    ends = play_both(marine("v2", num_envs=6, dtype="float64", seed=1), 100)
+    ends = play_both(marine("v2", num_envs=6, dtype="float64"), 60)
     assert min(ends["arrived"], ends["collided"]) >= 3
 
 

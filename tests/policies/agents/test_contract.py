@@ -185,7 +185,10 @@ def test_gradients_stay_where_they_are(name: str) -> None:
     assert [(weight.data_ptr(), weight.grad.data_ptr()) for weight in agent.parameters_to_train] == where  # type: ignore[union-attr]
 
 
-@each_agent
+# DDPG's take a while to trace, and are TorchRL's as DQN's are.
+@pytest.mark.parametrize(
+    "name", [name if name != "DDPG" else pytest.param(name, marks=pytest.mark.soak) for name in AGENTS]
+)
 def test_losses_compile_to_one_graph(name: str) -> None:
     agent, batch = make(name), transitions(name, 8)
     expected = losses_of(agent, batch)

@@ -35,7 +35,7 @@ def check_same(policy: InferencePolicy, seen: dict[str, Tensor], got: Tensor) ->
 
 
 # Each head and each network once; the other agents have the policy of one of these.
-EXPORTED = ("IQN navigates", "ACIQN navigates", "SAC navigates", "Rainbow packs", "PPO packs", "SAC watches")
+EXPORTED = ("IQN navigates", "ACIQN navigates", "SAC navigates", "Rainbow navigates", "PPO packs", "SAC watches")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_every_agent_leaves_the_lab_as_onnx(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "format"), [("washes", "onnx"), ("choice", "pt2"), ("alone", "pt2"), ("DQN packs", "pt2")]
+    ("kind", "format"), [("washes", "onnx"), ("choice", "pt2"), ("alone", "pt2"), ("DQN navigates", "pt2")]
 )
 def test_what_was_cloned_and_programs_of_torch_decide_the_same(tmp_path: Path, kind: str, format: Any) -> None:
     content = checkpoints.cloned(kind)[0] if kind in checkpoints.CLONES else None

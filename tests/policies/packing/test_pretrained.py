@@ -218,7 +218,7 @@ def test_orders_are_known_by_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert pretrained_for(make_protocol("orders", 2, device="cpu", **each)) == {}
 
 
-@pytest.mark.parametrize("make", [weighted, trained])
+@pytest.mark.parametrize("make", [trained, pytest.param(weighted, marks=pytest.mark.soak)])
 def test_it_is_exported(make: Callable[[], PackingPolicy], tmp_path: Path) -> None:
     policy = make()  # as ONNX, for which it becomes a program of torch first
     written = export_policy(InferencePolicy(policy, policy.space, "values"), tmp_path / "values.onnx")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import torch
@@ -34,8 +33,6 @@ def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
         raise RuntimeError("PTX assembly aborted\nptxas: unknown architecture sm_999")
     if _breaks("crashes"):
         os.kill(os.getpid(), signal.SIGABRT)
-    if _breaks("hangs"):
-        time.sleep(60)
     if _breaks("fails in one bin") and bin_.cells == OWN_CELLS:
         raise RuntimeError("out of resource: shared memory")
     if _breaks("fails in the process of the run") and os.environ["RUN"] == str(os.getpid()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 
 import numpy as np
@@ -94,16 +95,22 @@ def one_item(extent: tuple[int, int], kind: str, unit: float | None = None) -> C
     return as_solids(box, unit) if kind == "solids" else box
 
 
+@cache
+def patterns(shape: tuple[int, int], rule: str, every: int) -> tuple[Tensor, list[bool]]:
+    """Patterns of contact cells, and the reference's verdict on an item on each."""
+    cells = shape[0] * shape[1]
+    pattern = (torch.arange(1, 2**cells)[::every, None] >> torch.arange(cells) & 1).view(-1, *shape)
+    return pattern, [reference.stands(c, np.ones_like(c), False, rule) for c in pattern.bool().numpy()]
+
+
 def assert_every_pattern(
     kernels: ModuleType, shape: tuple[int, int], rule: str, kind: str, device: torch.device = CPU, every: int = 1
 ) -> None:
     """Stability of an item on every pattern of contact cells, or some of them."""
-    cells = shape[0] * shape[1]
-    pattern = (torch.arange(1, 2**cells)[::every, None] >> torch.arange(cells) & 1).view(-1, *shape)
+    pattern, expected = patterns(shape, rule, every)
     item_id = torch.zeros(len(pattern), 1, dtype=torch.int64)
     s = Scene((1 + pattern) * CELL, item_id, one_item(shape, kind, CELL), bin_of(shape, stability=rule))
     _, legal = kernels.drop_map(*s.to(device))
-    expected = [reference.stands(c, np.ones_like(c), False, rule) for c in pattern.bool().numpy()]
     assert legal[:, 0, 0, 0, 0].tolist() == expected
     assert 0 < sum(expected) < len(expected)
 

@@ -38,7 +38,7 @@ def kernels(request: pytest.FixtureRequest) -> ModuleType:
     return request.param
 
 
-@settings(LAW, max_examples=100)
+@settings(LAW, max_examples=60)
 @given(seed=seeds, kind=kinds, stability=rules, unit=units, cores=num_threads)
 def test_drop_map_and_growth_agree(
     kernels: ModuleType, seed: int, kind: str, stability: str, unit: float | None, cores: int
@@ -47,7 +47,7 @@ def test_drop_map_and_growth_agree(
         assert_parity(kernels, scene(seed, kind, stability=stability, num_envs=1 + seed % 5).counted(unit))
 
 
-@settings(LAW, max_examples=60)
+@LAW
 @given(seed=seeds, kind=kinds, unit=units)
 def test_place_agrees(kernels: ModuleType, seed: int, kind: str, unit: float | None) -> None:
     s = scene(seed, kind, num_envs=5).counted(unit)
@@ -66,14 +66,14 @@ def test_torch_kernels_agree_on_every_device(kind: str, device: torch.device) ->
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
 def test_stability_agrees_where_it_matters(kernels: ModuleType, kind: str, stability: str) -> None:
     stable = falls = 0
-    for seed in range(40):
+    for seed in range(20):
         s = scene(seed, kind, stability=stability).counted(CELL)
         z_map, legal = assert_parity(kernels, s, growth=False)
         _, low_enough = reference.drop_map(*s.under(stability="none"))
         above_floor = low_enough & (z_map > 0)
         stable += int((above_floor & legal).sum())
         falls += int((above_floor & ~legal).sum())
-    assert min(stable, falls) > 25  # both answers occur, off the floor
+    assert min(stable, falls) > 12  # both answers occur, off the floor
 
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])

@@ -188,18 +188,13 @@ def test_the_next_process_knows(apart: list[str], monkeypatch: pytest.MonkeyPatc
     assert get_kernels().backend == "triton"
 
 
-@pytest.mark.parametrize("way", ["crashes", "hangs"])
-def test_a_crash_or_a_hang_ends_no_run(
-    way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("BROKEN", way)
-    if way == "hangs":
-        monkeypatch.setattr(self_tests, "LIMIT_S", 2.0)
+def test_a_crash_ends_no_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("BROKEN", "crashes")
     env = boxes_env()
     env.rollout(3)
     assert env.kernels.backend == "eager"
     (line,) = lines(caplog)
-    assert ("died of SIGABRT" if way == "crashes" else "no answer within 2 seconds") in line
+    assert "died of SIGABRT" in line
 
 
 def test_each_device_is_tried_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def differing(picture: np.ndarray, lower: np.ndarray, upper: np.ndarray, camera:
     return float((picture != wanted).any(-1)[inside].mean())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_as_rays_meet_them(seed: int) -> None:
     camera = Camera(SIZE, 200, 150)
     lower, upper = guillotine(np.random.default_rng(seed), cuts=15)

@@ -103,7 +103,7 @@ def naive_action(env: PackingEnv, packer: PileValuePacker, row: TensorDictBase) 
 
 
 @pytest.mark.parametrize("kind", ENVS)
-@pytest.mark.parametrize(("items", "placements"), [(1, 12), (1, 1), (3, 2), (3, 12)])
+@pytest.mark.parametrize(("items", "placements"), [(1, 1), (3, 12)])
 def test_it_takes_the_placement_of_the_largest_value(kind: str, items: int, placements: int) -> None:
     env, others = ENVS[kind](), 0
     packer = PileValuePacker(env, PileValues(some_weights()), items, placements)
