@@ -167,18 +167,6 @@ def test_without_exploration_the_policy_draws_what_it_draws_itself(name: str) ->
     assert torch.equal(torch.get_rng_state(), state) is (name != "SAC")  # Rainbow's noise is drawn at updates
 
 
-@pytest.mark.parametrize("name", ["DQN", "IQN", "DDPG", "ACIQN"])  # greedy actions of the others are random too
-def test_epsilon_is_the_share_of_random_actions(name: str) -> None:
-    wrapper = PolicyWrapper(make(name, exploration=EpsilonGreedy(0.3, 0.3)))
-    seen = seen_by(name, 1).expand(5_000).exclude("active")
-    if name in DISCRETE:
-        seen["action_mask"] = torch.ones(5_000, 25, dtype=torch.bool)
-    seen = seen.reshape(1000, 5)
-    differs = actions(wrapper, seen, EXPLORE) != actions(wrapper, seen)
-    share = differs.float().mean().item() * 25 / 24 if name in DISCRETE else differs[..., 0].float().mean().item()
-    assert share == pytest.approx(0.3, abs=0.03)
-
-
 def test_epsilon_is_shared_with_the_agent() -> None:
     agent = make("DQN", exploration=EpsilonGreedy(1.0, 0.0, 10))
     wrapper, seen = PolicyWrapper(agent), seen_by("DQN", 10, 5)

@@ -102,12 +102,6 @@ def test_nothing_is_read_back_with_an_environment() -> None:
         packer.update_targets(1)
 
 
-def test_an_observation_that_is_not_there() -> None:
-    message = "DQN: PlacementScores wants z_map to observe; PackingEnv gives only box_heightmap"
-    with pytest.raises(ValueError, match=message):
-        dqn(packing_env(include=()))
-
-
 def noise(network: Any) -> list[Tensor]:
     return [value.clone() for name, value in network.named_buffers() if name.endswith("epsilon")]
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
-from tests.envs.packing.hulls import centre_in_hull
 from tests.envs.packing.scenes import CELL, as_solids, bin_of
 from torchrl_gpu.envs.packing.kernels import available_backends, get_kernels, reference
 from torchrl_gpu.envs.packing.kernels.stability import stands
@@ -31,23 +28,6 @@ def judged(heightmap: torch.Tensor, extent: tuple[int, int], bin_: Bin, *, flat:
 
 
 @pytest.mark.parametrize("flat", [True, False])
-def test_support_is_the_area_or_the_hull_on_a_random_pile(flat: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    heights = torch.randint(0, 3, (20, 20), generator=generator) * CELL
-    heights[:8, :8] = 0
-    for p, q in ((2, 2), (3, 4), (5, 3), (4, 7)):
-        came = judged(heights, (p, q), bin_of((20, 20), stability="support"), flat=flat)
-        answers = set()
-        for (x, y), stable in np.ndenumerate(came.numpy()):
-            window = heights[x : x + p, y : y + q].numpy()
-            contact = window == window.max()
-            expected = window.max() == 0 or contact.mean() > 0.5 or (contact.sum() > 1 and centre_in_hull(contact))
-            assert stable == expected
-            answers.add(bool(expected))
-        assert answers == {True, False}
-
-
-@pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("rule", ["corners", "support"])
 def test_heights_within_the_tolerance_are_the_same_height(rule: str, flat: bool) -> None:
     # A thousandth of a cell is the tolerance: a cell lower by half of it still carries, by twice of it no longer.
@@ -56,40 +36,6 @@ def test_heights_within_the_tolerance_are_the_same_height(rule: str, flat: bool)
         heights = torch.full((3, 3), CELL - below * bin_.tolerance)
         heights[0, 0] = CELL
         assert judged(heights, (3, 3), bin_, flat=flat).item() is expected
-
-
-def posts(shape: tuple[int, int], nudge: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Pairs of cells on opposite sides of the centre and on one line with it, the second moved by `nudge` cells."""
-    rows, columns = shape
-    found = []
-    # Twice the offsets from the centre: (a, u) and (−b, −v) with u / a = v / b.
-    for a, b in itertools.permutations(range(1 + rows % 2, rows, 2), 2):
-        for u in range(1 + columns % 2, columns, 2):
-            v, rest = divmod(u * b, a)
-            second = (rows - 1 - b) // 2, (columns - 1 - v) // 2 + nudge
-            if rest == 0 and v % 2 != columns % 2 and v < columns and 0 <= second[1] < columns:
-                found.append((((rows - 1 + a) // 2, (columns - 1 + u) // 2), second))
-    return found
-
-
-@pytest.mark.parametrize(("nudge", "expected"), [(0, True), (1, False)])
-@pytest.mark.parametrize("shape", [(30, 32), (21, 33)])
-def test_wide_items_stand_on_two_posts_only_if_the_centre_is_between_them(
-    shape: tuple[int, int], nudge: int, expected: bool
-) -> None:
-    pairs = posts(shape, nudge)
-    pairs = pairs[:: len(pairs) // 20]
-    heights = torch.full((len(pairs), *shape), CELL)
-    for n, pair in enumerate(pairs):
-        for cell in pair:
-            heights[n, *cell] = 2 * CELL
-    windows = GridWindows(heights, *(torch.arange(c).expand(len(pairs), 1, -1) for c in shape), 1, shape)
-    box = Catalogue.of_boxes(torch.tensor([[[*shape, CELL]]], dtype=torch.float64), torch.ones(1))
-    zero = torch.zeros(len(pairs), 1, dtype=torch.int64)
-    z = torch.full((len(pairs), 1, *shape), 2 * CELL)
-    stable = stands(windows, z, zero, zero, box, bin_of(shape, stability="support"))[:, 0, 0, 0]
-    assert len(pairs) >= 20
-    assert stable.tolist() == [expected] * len(pairs)
 
 
 @pytest.mark.parametrize("flat", [True, False])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, bin_of, scene, scene_in
+from tests.envs.packing.scenes import RULES, Scene, bin_of, scene, scene_in
 from tests.native.compilers import need_compiler, threads
 from torchrl_gpu.envs.packing.kernels import Kernels, compiled, get_kernels, reference, transition
 from torchrl_gpu.envs.packing.types import Moved, PackingState
@@ -87,23 +85,6 @@ def assert_same_move(came: Moved, expected: Moved) -> None:
 
 
 # -- an action ---------------------------------------------------------------------------------------------------------
-
-
-@settings(LAW, max_examples=80)
-@given(seeds, kinds, st.sampled_from(["none", "corners"]))
-def test_the_compiled_advance_is_the_same(seed: int, kind: str, stability: str) -> None:
-    need_compiler()
-    rng = np.random.default_rng(seed)
-    s = scene(seed, kind, stability=stability, num_envs=6).counted(CELL)
-    state, following = state_of(s, rng), following_of(s, rng)
-    action = some_actions(state, rng)
-    first, second = copy_of(state), copy_of(state)
-    expected = transition.advance(first, action, following, s.catalogue, s.bin_, reference.place)
-    came = compiled.advance(second, action, following, s.catalogue, s.bin_)
-    assert_same_move(came, expected)
-    for before in (first, second):  # nothing else is written
-        kept = {name: getattr(before, name) for name in ITSELF}
-        assert_same_state(before, replace(state, **kept))
 
 
 def advanced(s: Scene, seed: int, kernels: Kernels) -> tuple[PackingState, Tensor, Tensor, Moved]:
@@ -181,22 +162,6 @@ def restarted(s: Scene, mask: Tensor, rng: np.random.Generator) -> tuple[Packing
     key = torch.from_numpy(rng.integers(0, 2**32, len(mask)))
     item_id = torch.from_numpy(rng.integers(-1, s.catalogue.num_items, s.item_id.shape))
     return state_of(s, rng), key, item_id
-
-
-@settings(LAW, max_examples=20)
-@given(seeds, kinds)
-def test_the_compiled_restart_is_the_same(seed: int, kind: str) -> None:
-    need_compiler()
-    rng = np.random.default_rng(seed)
-    s = scene(seed, kind, num_envs=3).counted(CELL)
-    for mask in itertools.product([False, True], repeat=3):
-        rows = torch.tensor(mask)
-        state, key, item_id = restarted(s, rows, rng)
-        before = copy_of(state)
-        expected = transition.restart(state, rows, key, item_id, s.catalogue, s.bin_)
-        came = compiled.restart(state, rows, key, item_id, s.catalogue, s.bin_)
-        assert_same_state(came, expected)
-        assert_same_state(state, before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
