@@ -306,7 +306,7 @@ def test_a_game_of_one_step_is_learnt(name: str) -> None:
     agent = make(
         name, spec=spec_for(name, num_actions=4 if name in DISCRETE else None), targets=SoftTargets(0.05), **atoms
     )
-    updates, rate = (140, 4e-3) if name in DISCRETE else (280, 2e-3)
+    updates, rate = (80, 6e-3) if name in DISCRETE else (200, 3e-3)
     optimizer = torch.optim.Adam(agent.parameters_to_train, lr=rate)
     for update, batch in enumerate(one_step_game(name, 32 * updates).split(32), 1):
         updated(agent, batch, optimizer, update)
