@@ -143,7 +143,7 @@ def test_lines_are_worth_what_they_fill_and_the_bin_behind_them(stability: str, 
     tables, shown = tables_of(env), env.reset()
     greedy, seen = 0, 0
     policy = StreamSearch(env, tables, depth=2, beam=1024)
-    for _ in range(3):
+    for _ in range(4):
         chosen = policy(shown.clone())["action"][:, None]
         worth = line_values(env, tables, shown, 2)
         here = shown["action_mask"].any(1)
