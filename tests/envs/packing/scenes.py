@@ -94,14 +94,7 @@ def pile(rng: np.random.Generator, num_envs: int, bin_: Bin, highest: int = 3) -
 
 
 def scene(seed: int, kind: str, *, stability: str = "none", num_envs: int = 2) -> Scene:
-    """A random scene.
-
-    Args:
-        seed: Decides it.
-        kind: "boxes", "solids", or "boxes as solids".
-        stability: Rule of the bin.
-        num_envs: N.
-    """
+    """A random scene of "boxes", "solids", or "boxes as solids"."""
     rng = np.random.default_rng(seed)
     cells = tuple(int(c) for c in rng.integers(1, 10, 2))
     bin_ = bin_of(cells, step=int(rng.integers(1, min(cells) + 1)), stability=stability, levels=int(rng.integers(4, 8)))

@@ -59,8 +59,8 @@ def by_boxes(env: PackingEnv) -> ExpectedPlacement:
 
 
 def test_more_of_what_is_left_outweighs_less(tmp_path: Path) -> None:
-    """Behind the second cube come two plates and a column, in this order or another: beside, the next one fits twice in
-    three times and fills 2 of 4 cells, upon it once."""
+    # Behind the second cube come two plates and a column, in this order or another: beside, the next one fits twice in
+    # three times and fills 2 of 4 cells, upon it once.
     cube, plate, column = [1, 1, 1], [2, 1, 1], [1, 1, 2]
     orders = [[plate, plate, column], [column, plate, plate], [column, column, plate]]
     items = sequences(tmp_path, [[cube, cube, *order] for order in orders])
