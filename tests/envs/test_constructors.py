@@ -51,7 +51,7 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
             "stability": WORD,
             "margin": [-0.1, NAN, INF, None, "abc", True],
             "bearing_gap": [-0.1, NAN, INF, None, "abc", True],
-            "fallback": [*WORD, "load_bearing"],
+            "fallback": [*(each for each in WORD if each is not None), "load_bearing"],
             "reward": WORD,
             "stability_judge": WORD,
             "objective_weights": [1.0, (1, 1), (1, NAN, 1), (1, -1, 1), "abc", None, (True, 1, 1)],
