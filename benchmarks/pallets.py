@@ -28,6 +28,7 @@ from rich.table import Table
 from torchrl_gpu.cli.parser import OneLineParser, whole
 from torchrl_gpu.envs.packing.items.factories import data_folder
 from torchrl_gpu.envs.packing.items.lists import BoxList
+from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 from torchrl_gpu.evaluation.reports import without_noise, write_json
@@ -66,7 +67,7 @@ def _packed(found: BoxList, pallet: str, name: str, **options: str) -> list[Row]
     plans = pack(found, pallet, device="cpu", **options)  # type: ignore[arg-type]
     seconds = time.process_time() - began
     if name == "fallen":
-        plans = simulated(plans, lambda words: None)
+        plans = simulated(plans, FRICTION, lambda words: None)
     return [{each: sum(row[each] for row in plans.orders()) for each in ("boxes", "pallets", name)} | {"s": seconds}]
 
 
