@@ -11,14 +11,20 @@ from tests.envs.packing import settings as packing
 from tests.pretend_cuda import waits
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.evaluation.random_actions import RandomActions
 
 STEPS = 8
 
 
+COARSER: dict[str, dict[str, object]] = {
+    "irregular": {"resolution": 10, "grid_step": 3},
+    "cut anew": {"bin_size": (6.0, 6.0, 6.0), "resolution": 6, "items": CutBoxes(2, 4, pool=None)},
+}
+
+
 def packed(setting: str, device: str, **changes: object) -> PackingEnv:
-    coarser = {"resolution": 10, "grid_step": 3} if setting == "irregular" else {}
-    return packing.packing(setting, device=device, backend="eager", **coarser, **changes)
+    return packing.packing(setting, device=device, backend="eager", **COARSER.get(setting, {}), **changes)
 
 
 def steps_of_packing(env: PackingEnv) -> list[TensorDictBase]:
