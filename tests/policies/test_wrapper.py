@@ -252,8 +252,9 @@ def test_it_compiles_to_one_graph(name: str) -> None:
     wrapper, seen = PolicyWrapper(make(name), cvar=cvar).eval(), seen_by(name, 4, 3)
     came = compiled(wrapper)(grouped(seen.clone()))["robots", "action"]
     assert torch.equal(came, actions(wrapper, seen))
-    with set_exploration_type(EXPLORE):
-        compiled(wrapper.train())(grouped(seen.clone()))
+    if name not in ("IQN", "ACIQN"):  # which explore as DQN and DDPG do
+        with set_exploration_type(EXPLORE):
+            compiled(wrapper.train())(grouped(seen.clone()))
 
 
 # -- other environments --

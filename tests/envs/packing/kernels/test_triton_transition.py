@@ -108,7 +108,7 @@ def test_restart_agrees(kind: str, stability: str, device: torch.device) -> None
     for seed in SEEDS[::3]:
         rng = np.random.default_rng(seed)
         s = scene(seed, kind, num_envs=3, stability=stability)
-        for mask in itertools.product([False, True], repeat=3):
+        for mask in [*itertools.product([False, True], repeat=3)][:: 3 if INTERPRETED else 1]:
             rows = torch.tensor(mask)
             assert_restart_agrees(s, *_begun_again(s, rows, rng), device)
 
