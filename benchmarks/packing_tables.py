@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS
+from torchrl_gpu.envs.packing.types import DROP_RULES
 from torchrl_gpu.evaluation.estimates import standard_error
 
 PRINTED = {"repetitive": "38.5 / 39.8 (HM)", "diverse": "25.7 / 50.2 (PCT)", "boards": "34.9 / 34.9 (DBL)"}
@@ -63,8 +64,9 @@ def physics_pack(result: Mapping[str, Any]) -> Lines:
     lines = [[*columns, "printed: DBL / best"]]
     for name, run in result["runs"].items():
         data, policy, rule, *given = name.split(" / ")
-        lengths = [f"{100 * float(each):g} cm" for each in given]  # margin, and the gap where another was given
-        words = ", ".join([f"`{rule}`", *lengths[:1], *(f"gaps of {each}" for each in lengths[1:])])
+        fallback = [f"else `{each}`" for each in given if each in DROP_RULES]
+        lengths = [f"{100 * float(each):g} cm" for each in given if each not in DROP_RULES]  # margin, perhaps the gap
+        words = ", ".join([f"`{rule}`", *lengths[:1], *(f"gaps of {each}" for each in lengths[1:]), *fallback])
         cells = [f"`{data}`", f"`{policy}`", words, str(len(run)), _mean([row["math"] for row in run.values()])]
         for engine in ("bullet", "mujoco"):
             found = [row[engine] for row in run.values() if engine in row]
