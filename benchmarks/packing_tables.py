@@ -15,6 +15,7 @@ from torchrl_gpu.evaluation.estimates import standard_error
 PRINTED = {"repetitive": "38.5 / 39.8 (HM)", "diverse": "25.7 / 50.2 (PCT)", "boards": "34.9 / 34.9 (DBL)"}
 NAMES = {"pretrained": "**placement values**"}  # of policies by the words of a report
 Lines = list[list[str]]
+_PROBLEMS = range(1, 6)  # of BR1
 
 
 def piles(result: Mapping[str, Any]) -> Lines:
@@ -79,14 +80,15 @@ def physics_pack(result: Mapping[str, Any]) -> Lines:
 
 def containers(result: Mapping[str, Any]) -> Lines:
     """Per cent of the first container of each problem of BR1 that is filled, of `benchmarks/pallets.py`."""
-    rows: dict[tuple[str, int], list[float]] = {}
     measured = [each["rows"] for each in result["sections"] if each["title"] == "containers"]
+    rows: dict[tuple[str, int], dict[int, float]] = {}
     for row in itertools.chain.from_iterable(measured):
-        rows.setdefault((row["rule"], row["tries"]), []).append(row["filled"])
-    most = max(map(len, rows.values()), default=0)
-    lines = [["`--stability`", "`--tries`", *(str(number + 1) for number in range(most)), "mean"]]
+        rows.setdefault((row["rule"], row["tries"]), {})[row["problem"]] = row["filled"]
+    lines = [["`--stability`", "`--tries`", *map(str, _PROBLEMS), "mean"]]
     for (rule, tries), filled in rows.items():
-        lines.append([f"`{rule}`", str(tries), *(f"{each:.1f}" for each in [*filled, sum(filled) / len(filled)])])
+        cells = [f"{filled[each]:.1f}" if each in filled else "–" for each in _PROBLEMS]
+        mean = f"{sum(filled.values()) / len(filled):.1f}" if len(filled) == len(_PROBLEMS) else "–"
+        lines.append([f"`{rule}`", str(tries), *cells, mean])
     return lines
 
 
