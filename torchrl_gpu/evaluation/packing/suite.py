@@ -135,7 +135,10 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return {name: share for name, share, _ in PUBLISHED.get(key, ())}
 
     def describe(self) -> dict[str, Any]:
-        env, names = self.env, ("num_items", "orientations", "stability", "visible_items", "seed")
+        env = self.env
+        names = ["num_items", "orientations", "stability", "visible_items", "seed"]
+        names += ["margin", "bearing_gap"] if env.stability == "load_bearing" else []
+        names += ["fallback"] if env.fallback is not None else []
         items = env.items.path.name if isinstance(env.items, BoxSequences) else type(env.items).__name__
         bins = {"bin_size_m": list(env.bin_size), "cells": list(env.bin.cells), "grid_step": env.grid_step}
         played = {} if self.played is None else {"unit": env.items.unit, "left_out": self.played.left_out}
