@@ -334,6 +334,23 @@ def test_simulations_take_the_weights_of_a_list(name: str, tmp_path: Path) -> No
         assert plan_of(env, 0).masses == pytest.approx(wanted[0][: int(env.num_packed[0])])
 
 
+def test_plans_name_the_orders_that_were_drawn(tmp_path: Path) -> None:
+    rows = [f"{order},40,40,{10 + order},{order}" for order in range(1, 10) for _ in range(order)]
+    (tmp_path / "list.csv").write_text("\n".join(["order,length_cm,width_cm,height_cm,weight_kg", *rows]))
+    settings = {"bin_size": (0.4, 0.4, 2.0), "resolution": 4, "num_items": 10, "device": "cpu", "first_env": 5}
+    env = PackingEnv(1, items=BoxSequences(str(tmp_path / "list.csv")), seed=0, **settings)
+    suite = PackingSuite(env, False, 6)
+    results = suite.play(DeepestBottomLeft(env))
+    plans = suite.plans(results)
+    drawn = [int(plan["episode"]) for plan in plans]
+    assert len(set(drawn)) > 2
+    assert [round(100 * plan["placements"][0]["size"][2]) for plan in plans] != list(range(11, 17))
+    for index, (order, plan) in enumerate(zip(drawn, plans, strict=True)):
+        assert all(each["weight/kg"] == order for each in plan["placements"])
+        masses = plan_of(PackedBins(env, results), index).masses
+        assert masses == pytest.approx([order] * len(plan["placements"]))
+
+
 def weighed_orders() -> dict[str, Any]:
     """The boxes of `WEIGHED` as orders in JSON."""
     rows = [[float(cell or 0) for cell in line.split(",")] for line in WEIGHED.split()[1:]]

@@ -123,6 +123,12 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
     return PackingResults(**parts, **clock.times())
 
 
+def sequence_number(env: PackingEnv, index: int) -> int:
+    """Number of the items of an episode among the sequences of their source; episodes are counted from `first_env`."""
+    row = torch.tensor([env.first_env + index], dtype=torch.int64, device=env.device)
+    return int(env.item_sequences.begin(env.seed, row, torch.zeros_like(row)))
+
+
 class PackedBins:
     """The bins of some results, as `viewer` and `plan_of` see those of an environment."""
 
@@ -140,7 +146,7 @@ class PackedBins:
         self.num_packed = results.num_packed.long().to(env.device)  # (E,) int64
 
     def sequence_number(self, index: int) -> int:
-        return index
+        return sequence_number(self._env, index)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)

@@ -21,7 +21,7 @@ from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.estimates import comparison_data, comparison_table, plus_minus, standard_error
-from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
+from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate, sequence_number
 from torchrl_gpu.evaluation.reports import without_noise
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite, TableOptions
 from torchrl_gpu.policies.packing import baselines
@@ -155,7 +155,8 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         """A name for each episode: the order's, where a file gives one."""
         if self.played is None:
             return [str(i) for i in range(self.num_episodes)]
-        return [self.env.items.names[i] for i in self.played.episodes]  # type: ignore[attr-defined]
+        numbers = [sequence_number(self.env, i) for i in range(self.num_episodes)]
+        return [self.env.items.names[self.played.episodes[i]] for i in numbers]  # type: ignore[attr-defined]
 
     def pictures(self, num: int, width: int) -> Tensor:
         from torchrl_gpu.envs.packing import viewer

@@ -36,7 +36,7 @@ from torchrl_gpu.system.archives import refused
 _LOG = logging.getLogger(__name__)
 SEQUENCE_UNITS = ("cells", *UNITS)
 NAMES = ("id", "name", "sku", "article")  # keys of a box in an order that plans record
-_WEIGHT = "weight/kg"  # likewise
+_WEIGHT, _MOST_KG = "weight/kg", 1e6  # likewise; of a box
 MISFITS = ("refuse", "skip_boxes", "skip_orders")
 MOST_NUMBERS = 2**27  # of all episodes
 MOST_SIZE = 1e9  # of a side, in any unit
@@ -339,7 +339,7 @@ def _order(order: Any, where: str) -> tuple[np.ndarray, list[dict[str, Any]]]:
 
 def _weight(item: dict[str, Any]) -> dict[str, float]:
     given = item.get(_WEIGHT)
-    return {_WEIGHT: given} if isinstance(given, (int, float)) and 0 < given < math.inf else {}
+    return {_WEIGHT: given} if isinstance(given, (int, float)) and 0 < given <= _MOST_KG else {}
 
 
 def _episodes(raw: Any, where: str) -> list[np.ndarray]:
