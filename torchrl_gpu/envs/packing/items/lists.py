@@ -201,7 +201,7 @@ def _rotations(header: Sequence[str], taken: set[int], where: str) -> list[int]:
 
 
 def _sides_up(permitted: Sequence[bool | None], upright: bool) -> tuple[bool, bool, bool]:
-    """Which of length, width and height may be vertical, by the rotations in the order of `_rotations`, if any."""
+    """Mask of the sides that may be vertical, by the rotations in the order of `_rotations`, if any."""
     x, y, z = (any(permitted[at : at + 2]) or not permitted for at in (0, 2, 4))
     return x and not upright, y and not upright, z
 
