@@ -10,6 +10,7 @@ import os
 import re
 import warnings
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ class SaveConfig(SaveConfigCallback):
             for name in [] if arguments is None else list(vars(arguments)):
                 if is_secret(name):
                     arguments[name] = None
+        parser.save = partial(parser.save, skip_validation=True)  # it was valid when parsed
         super().__init__(parser, config, **kwargs)
 
 
@@ -95,17 +97,26 @@ class PackageCLI(LightningCLI):
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
         """Fills `self.config`; ValueError, in one line, where the command line or a config is wrong."""
+        own = self._subcommand_parsers[self.name]
         try:
             _import_short_names(args)
-            self.config = parser.parse_args(args)
+            if any(arg.startswith("--print_config") for arg in args):
+                self.config = parser.parse_args(args)  # which prints it and exits
+            # `parser` would parse once more what the subcommand's own parser has made.
+            self.config = Namespace({"subcommand": self.name, self.name: own.parse_args(args[1:])})
         except Exception as error:
             if not is_for_user(error):
                 raise
-            actions = self._subcommand_parsers[self.name]._actions
-            options = [each.dest for each in actions if each.option_strings and not each.dest.endswith(".help")]
+            options = [each.dest for each in own._actions if each.option_strings and not each.dest.endswith(".help")]
             raise ValueError(one_line(error, options)) from error
         _plain_strings(self.config)
         _check_types(self.config)
+
+    def _dump_config(self) -> None:
+        if not hasattr(self, "config_dump"):
+            own = self._subcommand_parsers[self.name]
+            unchanged = {"skip_link_targets": False, "skip_none": False, "skip_validation": True}
+            self.config_dump = yaml.safe_load(own.dump(self.config[self.name], format="yaml", **unchanged))
 
     def _parse_ckpt_path(self) -> None:
         """Leaves the config alone: a checkpoint brings weights and state, and names no classes to import."""
