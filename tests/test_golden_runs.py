@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import golden_runs as golden
+from tests import golden_runs as golden
 from torchrl_gpu import configs
 
 WEIGHTS = {"agent.scale": torch.tensor([1.0, 2.0]), "agent.count": torch.tensor(3)}

@@ -5,8 +5,8 @@ on one thread of the CPU. Kept are SHA-256 of every tensor in the last checkpoin
 which may change), every logged value that no clock decides, and the tables. Bits differ between processors and between
 versions of torch: record before a change and check after it, on the same machine.
 
-python benchmarks/golden_runs.py --record
-python benchmarks/golden_runs.py
+python tests/golden_runs.py --record
+python tests/golden_runs.py
 """
 
 from __future__ import annotations
@@ -223,16 +223,13 @@ SAME_END = {
     "dishwashing_video_resumed": "dishwashing_video",
 }
 
-BOXES_OF_ORDERS = {  # millimetres: one order that fits with ease, one in which a turned box is needed
-    "00100406": [(300, 200, 150), (600, 400, 300), (255, 195, 101)],
-    "00100407": [(790, 1190, 500), (1200, 800, 400)],
-}
-
 
 def play(name: str) -> dict[str, Any]:
     """Everything that a run comes to, made in the current folder, which is empty."""
+    from tests.test_end_to_end import write_orders
+
     run = RUNS[name]
-    _write_orders(Path("orders.json"))
+    write_orders(Path("orders.json"))
     if "bc" in run.config:
         _write_demonstrations()
     found: dict[str, Any] = {}
@@ -271,15 +268,6 @@ def _command(word: str, args: list[str]) -> None:
 def _last_checkpoint(folder: Path) -> Path:
     (path,) = folder.rglob("last.ckpt")
     return path
-
-
-def _write_orders(path: Path) -> None:
-    sides = ("length/mm", "width/mm", "height/mm")
-    orders = {
-        name: {"item_sequence": {str(i + 1): dict(zip(sides, box, strict=True)) for i, box in enumerate(boxes)}}
-        for name, boxes in BOXES_OF_ORDERS.items()
-    }
-    path.write_text(json.dumps(orders), encoding="utf-8")
 
 
 def _write_demonstrations() -> None:
