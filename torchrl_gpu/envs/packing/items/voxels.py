@@ -62,7 +62,7 @@ def solid_of(name: str, voxels: np.ndarray, cell: float) -> Solid:
 
 def _of_quarter_turns(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Catalogue:
     cell = bin_.cell[0]
-    views = [_seen(_turned(solid, rotation)) for solid in solids for rotation in rotations]
+    views = [_seen(_turned(solid, rotation)) for solid in map(_cropped, solids) for rotation in rotations]
     shape = len(solids), len(rotations)
     extent = torch.tensor([high.shape for high, _, _ in views], dtype=torch.int64, device="cpu").view(*shape, 2)
     p, q = extent.amax((0, 1)).tolist()
@@ -112,15 +112,20 @@ def _turned(solid: np.ndarray, rotation: np.ndarray) -> np.ndarray:
     return np.flip(solid.transpose(axes), tuple(flipped))
 
 
+def _cropped(solid: np.ndarray) -> np.ndarray:
+    """The voxels of a solid without the empty slices around it."""
+    used = [np.flatnonzero(solid.any(axes)) for axes in ((1, 2), (0, 2), (0, 1))]
+    return solid[tuple(slice(each[0], each[-1] + 1) for each in used)]
+
+
 def _seen(solid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Top and bottom over the footprint, in voxels above the base, and the centre of mass (2,) from its corner."""
-    for axis in range(3):
-        used = np.flatnonzero(solid.any(tuple(a for a in range(3) if a != axis)))
-        solid = solid.take(np.arange(used[0], used[-1] + 1), axis)
-    material = solid.any(2)
-    low = np.where(material, solid.argmax(2), np.inf)
-    high = np.where(material, solid.shape[2] - solid[:, :, ::-1].argmax(2), 0)
-    return high.astype(np.float32), low.astype(np.float32), np.argwhere(solid)[:, :2].mean(0) + 0.5
+    solid = np.ascontiguousarray(solid)
+    filled = np.count_nonzero(solid, 2)
+    low = np.where(filled > 0, solid.argmax(2), np.inf)
+    high = np.where(filled > 0, solid.shape[2] - solid[:, :, ::-1].argmax(2), 0)
+    sums = np.array([np.arange(len(filled)) @ filled.sum(1), np.arange(filled.shape[1]) @ filled.sum(0)])
+    return high.astype(np.float32), low.astype(np.float32), sums / filled.sum() + 0.5
 
 
 def _surface(voxels: np.ndarray) -> Mesh:
