@@ -44,7 +44,10 @@ def checks(device: torch.device, quick: bool) -> list[dict[str, Any]]:
     """A row for each backend, device and setting; `difference` is "" where nothing differs."""
     settings: dict[str, tuple[dict[str, Any], str]] = {"a small bin": (_SMALL, "reference")}
     if not quick:
-        settings |= {name: (environment_arguments(name), "auto") for name in ("packing", "packing_irregular")}
+        for name in ("packing", "packing_irregular"):
+            arguments = environment_arguments(name)
+            del arguments["num_envs"]
+            settings[name] = arguments, "auto"
     rows = []
     for where in dict.fromkeys((device, torch.device("cpu"))):
         for name, problem in available_backends(where).items():

@@ -132,7 +132,13 @@ def twenty_steps(env: BatchedEnv) -> list[TensorDictBase]:
     return seen
 
 
-@pytest.mark.skipif(torch.__version__ < TorchVersion("2.15"), reason="torch 2.11 cannot trace TorchRL's cache of keys")
+traceable = pytest.mark.skipif(
+    torch.__version__ < TorchVersion("2.15"),
+    reason="torch 2.11 cannot trace TorchRL's cache of keys, and Inductor's cannot view bool as bytes",
+)
+
+
+@traceable
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.soak)])  # a minute of C++
 def test_torchrls_own_compilation(backend: str) -> None:
     if backend == "inductor":
@@ -161,6 +167,7 @@ def test_inductor_on_a_cpu_gives_the_same_numbers() -> None:
 
 
 @pytest.mark.gpu
+@traceable
 @pytest.mark.parametrize("name", ["packing/bpp10", "packing/corners", "packing/coarse grid", "marine/v2", "marine/v3"])
 def test_inductor_on_a_gpu_gives_the_same_numbers(name: str) -> None:
     changes = {"backend": "eager"} if name in PACKING else {"dtype": "float64"}
@@ -169,6 +176,7 @@ def test_inductor_on_a_gpu_gives_the_same_numbers(name: str) -> None:
 
 
 @pytest.mark.gpu
+@traceable
 @pytest.mark.parametrize("name", PACKING)
 def test_reduced_overhead_gives_the_same_bits(name: str) -> None:
     # With the kernels that "auto" takes there. Outputs of one replay are overwritten by the next: what lives on is

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
+from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchrl.envs.utils import exploration_type
 
@@ -273,6 +274,9 @@ def capture_cuda(body: Body, device: torch.device, wanted: str = _WANTED) -> Gra
             with suppress(RuntimeError, AttributeError):  # it has ended in order, or torch has no such function
                 torch._C._cuda_endAllocateToPool(device.index or 0, pool)
                 torch._C._cuda_releasePool(device.index or 0, pool)
+            if torch.__version__ < TorchVersion("2.15"):  # its generator ends a capture only with one that succeeds
+                with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                    torch.zeros(1, device=device)
             raise
     return Graph(graph.replay, result)
 

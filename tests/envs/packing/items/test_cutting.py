@@ -87,7 +87,7 @@ def test_pieces_tile_the_bin_and_stand_on_those_before(
 @pytest.mark.parametrize(("whole", "low", "high"), BINS)
 def test_compiled_and_torch_cut_alike(whole: tuple[int, int, int], low: int, high: int, layers: bool) -> None:
     made, key = sequences(whole, low, high, layers), keys(300)
-    corner, rows = native.cut_boxes(key, made._numbers)
+    corner, rows = native.cut_boxes(key, made.numbers)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "runs_on", lambda tensor: False)
         assert rows.equal(made.rows(key))
@@ -146,7 +146,7 @@ def test_steps_that_run_out_are_told_apart_from_those_that_do_not() -> None:
     for each, corner in zip(key.tolist(), cut.corner.tolist(), strict=True):
         assert corner == [piece[:3] for piece in listed(made, each)[0]]
     if not native.problem():
-        assert native.cut_boxes(key, made._numbers)[0].equal(cut.corner)
+        assert native.cut_boxes(key, made.numbers)[0].equal(cut.corner)
 
 
 def test_rows_are_places_among_the_sizes() -> None:

@@ -18,6 +18,8 @@ from torch.torch_version import TorchVersion
 from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
+from torchrl_gpu.envs.packing.items import triton_cuts
+from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.policies.packing.ntuple import triton_values as triton_afterstates
@@ -129,6 +131,10 @@ def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
     plan = PatchPlan(("2x2", "3x3:2"), 10)
     triton_afterstates.value_placements(*triton_afterstates.some_placements(plan, (10, 10), 1, 1), plan, 1, 1)
     yield "values of afterstates", made.pop()
+    for layers in (True, False):
+        cuts, keys = CutSequences((10, 10, 10), 2, 5, layers, 100), torch.zeros(3, dtype=torch.int64)
+        triton_cuts.items(cuts, keys, keys[:, None], cuts.nothing_kept(3, keys.device))
+        yield f"boxes cut, {'layers' if layers else 'a stack'}", made.pop()
 
 
 # Instructions on pairs: Hopper adds and maximises in one, the Blackwell of 12.0 in two, Ampere has none.
@@ -164,6 +170,7 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
         assert spilling == []
     assert seen == {
         "advance_kernel",
+        "cut_items_kernel",
         "drop_boxes_kernel",
         "drop_solids_kernel",
         "drop_wide_boxes_kernel",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,8 +17,13 @@ from torch import Tensor
 from torchrl_gpu import native
 from torchrl_gpu.envs.counter_rng import draw_bits
 from torchrl_gpu.envs.packing.items.source import NUM_BITS, DrawnSequences
+from torchrl_gpu.envs.packing.kernels import self_tests
+from torchrl_gpu.system.self_tests import SelfTest
 
 Cells = tuple[int, int, int]
+Kept = tuple[Tensor, Tensor, Tensor]  # keys (N, 2), which was read last (N,), rows of `sizes` (N, 2, T)
+_LOG = logging.getLogger(__name__)
+_TRITON = "torchrl_gpu.envs.packing.items.triton_cuts"
 MOST_FRESH_PIECES = 1024  # that a bin may be cut into: support is computed for every pair
 _CHUNK = {"cpu": 1 << 21}  # pairs of pieces, or numbers of layers, worked on at once: more leaves a core's cache
 _MOST_PAIRS = 1 << 26  # elsewhere
@@ -50,8 +57,8 @@ class CutSequences(DrawnSequences):
     being equally likely: box i comes at the time max(those that support it) + E_i with independent exponential E_i,
     since these have no memory. Times are compared as exp(−time), products of uniform numbers.
 
-    What is drawn is drawn by counter, so that every device gives the same sequences. On a CPU with a compiler those
-    that were read last are cached; elsewhere every look-up cuts again.
+    What is drawn is drawn by counter, so that every device gives the same sequences. Those that were read last are
+    cached, on a CPU with a compiler and on CUDA with Triton; elsewhere every look-up cuts again.
     """
 
     whole: Cells  # sides of the bin, cells
@@ -59,7 +66,8 @@ class CutSequences(DrawnSequences):
     max_side: int  # likewise
     by_layers: bool  # True for layers (CUT-1), False for a stack (CUT-2)
     num_items: int  # boxes of an episode beyond so many are left out
-    _kept: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list, compare=False, repr=False)
+    _kept: list[Kept] = field(default_factory=list, compare=False, repr=False)
+    _kept_on: dict[tuple[torch.device, int], Kept] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def length(self) -> int:  # type: ignore[override]
@@ -98,13 +106,18 @@ class CutSequences(DrawnSequences):
     def items(self, key: Tensor, position: Tensor) -> Tensor:
         inside = position < self.length
         position = position.clamp(0, max(self.length - 1, 0))
-        found = self._looked_up(key, position) if native.runs_on(key) else self.rows(key).gather(1, position)
+        if native.runs_on(key):
+            found = self._looked_up(key, position)
+        elif key.is_cuda and not torch.compiler.is_compiling() and not _triton_problem(key.device):
+            found = self._looked_up_on_cuda(key, position)
+        else:
+            found = self.rows(key).gather(1, position)
         return torch.where(inside, found, -1)
 
     def rows(self, key: Tensor) -> Tensor:
         """Rows of `sizes` of the boxes of whole sequences: int64 (B, T), −1 behind the last."""
         if native.runs_on(key):
-            return native.cut_boxes(key, self._numbers)[1]
+            return native.cut_boxes(key, self.numbers)[1]
         _, size, _ = self.cut(key)
         x, y, z = (size - self.min_side).unbind(-1)
         row = (x * self.num_sides[1] + y) * self.num_sides[2] + z
@@ -118,7 +131,8 @@ class CutSequences(DrawnSequences):
         return Pieces(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
     @property
-    def _numbers(self) -> tuple[int, ...]:
+    def numbers(self) -> tuple[int, ...]:
+        """Sides of the bin, smallest and largest side, whether by layers, most pieces, steps or rounds."""
         turns = self.steps if self.by_layers else self.rounds
         return (*self.whole, self.min_side, self.max_side, int(self.by_layers), self.most_pieces, turns)
 
@@ -129,14 +143,25 @@ class CutSequences(DrawnSequences):
         except IndexError:
             kept = None
         if kept is None or len(kept[0]) != len(key):
-            kept = (
-                torch.full((len(key), 2), -1, dtype=torch.int64, device="cpu"),
-                torch.zeros(len(key), dtype=torch.int64, device="cpu"),
-                torch.zeros(len(key), 2, self.most_pieces, dtype=torch.int64, device="cpu"),
-            )
-        found = native.cut_items(key, position, self._numbers, *kept)
+            kept = self.nothing_kept(len(key), key.device)
+        found = native.cut_items(key, position, self.numbers, *kept)
         self._kept[:] = [kept]
         return found
+
+    def _looked_up_on_cuda(self, key: Tensor, position: Tensor) -> Tensor:
+        at = key.device, len(key)
+        if at not in self._kept_on:  # and never given back: a captured graph goes on to write there
+            self._kept_on[at] = self.nothing_kept(len(key), key.device)
+        found: Tensor = importlib.import_module(_TRITON).items(self, key, position, self._kept_on[at])
+        return found
+
+    def nothing_kept(self, rows: int, device: torch.device) -> Kept:
+        """Empty cache of the last two sequences of each row."""
+        return (
+            torch.full((rows, 2), -1, dtype=torch.int64, device=device),
+            torch.zeros(rows, dtype=torch.int64, device=device),
+            torch.zeros(rows, 2, self.most_pieces, dtype=torch.int64, device=device),
+        )
 
     # -- layers -----------------------------------------------------------------------------------------------------
 
@@ -251,6 +276,19 @@ class CutSequences(DrawnSequences):
         for _ in range(most_parts(self.whole[2], self.min_side, self.max_side) - 1):
             early = uniform * torch.where(below, early[:, None, :], 1.0).amin(2)
         return early
+
+
+@cache
+def _triton_problem(device: torch.device) -> str:
+    """Reason not to use the Triton kernel on a CUDA device; "" where it is used."""
+    try:
+        depends_on = self_tests.versions(_TRITON, device)
+        problem = SelfTest(f"cutting boxes on {device}", f"{_TRITON}:self_test", (str(device),), depends_on).failure()
+    except ImportError as error:
+        problem = str(error)
+    if problem:
+        _LOG.warning("CutBoxes: Triton cannot run on %s, so torch will cut: %s", device, problem)
+    return problem
 
 
 @cache

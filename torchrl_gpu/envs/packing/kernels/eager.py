@@ -283,6 +283,9 @@ def _growth_solids(heightmap: Tensor, z: Tensor, v: Variants, catalogue: Catalog
     top, bottom = catalogue.maps(v.item, v.orientation)  # (N, J, P, Q)
     top = torch.where(bottom.isfinite(), top, -torch.inf)
     growth = torch.zeros_like(z)
-    for i, j in windows.offsets():
-        growth += (z + top[..., i, j, None, None] - windows.cells(i, j)).clamp_min(0)
+    for i in range(catalogue.footprint[0]):
+        of_row = torch.zeros_like(z)  # summed by rows, so that the rounding stays small
+        for j in range(catalogue.footprint[1]):
+            of_row += (z + top[..., i, j, None, None] - windows.cells(i, j)).clamp_min(0)
+        growth += of_row
     return growth
