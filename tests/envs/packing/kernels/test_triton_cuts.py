@@ -1,4 +1,4 @@
-"""Boxes cut from a bin in Triton: the sequences of torch, cached ones read again, and every access inside its tensor."""
+"""Boxes cut from a bin in Triton: the sequences of torch, cached ones, and every access inside its tensor."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def cut_items_kernel(
         slot = 1 - slot
         hit = tl.load(kept_key + 2 * n + slot) == wanted
     mine = kept + (2 * n + slot) * most
-    rows = tl.load(mine + lane, mask=hit & (lane < most), other=-1)
+    rows = tl.load(mine + lane, mask=lane < tl.where(hit, most, 0), other=-1)
     place = lane
     if not hit:
         mixed_key = _mixed(wanted)
