@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu.fit CONFIG`: a minute of training of a shipped run, and how fast it went.
+"""`python -m benchmarks.gpu.fit CONFIG`: twenty seconds of training of a shipped run, and how fast it went.
 
 Rates are those of the second half, behind compilation and warm-up. What the package warned of, such as a graph that
 could not be made, is kept.
@@ -25,7 +25,7 @@ from torchrl_gpu import configs
 from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.device import get_device, now
 
-_SECONDS = 60.0
+_SECONDS = 20.0
 _QUICK_STEPS = 4
 
 
