@@ -13,59 +13,71 @@ inline int64_t half_side(int64_t margin, const Axis& axis) {
 }
 
 // The placements of one box in one bin that are legal, and stable by the rule; planes are (Gx, Gy). Where the grid is that
-// of the cells, there must first be contact beyond each side of the rectangle: maxima over two windows of `bin` say so.
+// of the cells, maxima over windows of `bin` decide most of them: contact beyond each corner of the rectangle suffices,
+// and contact beyond each of its sides is needed.
 class Bearing {
    public:
     Bearing(const Problem& p, int64_t env, const Variant& v, const int64_t* margin, BoxBin& bin)
         : p_(p), v_(v), half_x_(half_side(margin[0], v.x)), half_y_(half_side(margin[1], v.y)),
-          heights_(p.heightmap + env * p.area()) {
-        if (p.step > 1 || !v.x.fitting || !v.y.fitting) return;
-        rows_ = (8 * v.x.extent - half_x_ - 8) / 16 + 1, columns_ = (8 * v.y.extent - half_y_ - 8) / 16 + 1;
-        Variant rows = v, columns = v;
-        rows.x = Axis(rows_, p.cells_x, p.step, p.grid_x), columns.y = Axis(columns_, p.cells_y, p.step, p.grid_y);
-        const int64_t room = p.plane() + Lanes<float>::count;
-        of_rows_ = of_rows().at_least(room), of_columns_ = of_columns().at_least(room);
-        bin.rest(p, rows, of_rows_);
-        bin.rest(p, columns, of_columns_);
+          heights_(p.heightmap + env * p.area()), windows_(p.step == 1 && v.x.fitting && v.y.fitting) {
+        if (!windows_) return;
+        const int64_t rows = (8 * v.x.extent - half_x_ - 8) / 16 + 1, columns = (8 * v.y.extent - half_y_ - 8) / 16 + 1;
+        of_rows_ = highest(bin, 0, rows, v.y.extent);
+        of_columns_ = highest(bin, 1, v.x.extent, columns);
+        of_corners_ = highest(bin, 2, rows, columns);
+        far_x_ = (v.x.extent - rows) * p.grid_y, far_y_ = v.y.extent - columns;
     }
 
     void judge(const float* z, const uint8_t* legal, uint8_t* out) const {
         std::memset(out, 0, p_.plane());
-        for (int64_t gx = 0; gx < v_.x.fitting; gx++)
-            for (int64_t gy = 0; gy < v_.y.fitting; gy++) {
-                const int64_t at = gx * p_.grid_y + gy;
-                const float level = z[at] - p_.gap;
-                if (!legal[at] || !around(at, level)) continue;
-                const float* under = heights_ + v_.x.position(gx, p_.step) * p_.cells_y + v_.y.position(gy, p_.step);
-                const Contact contact{p_, v_, under, p_.cells_y, level};
-                const int64_t i = v_.x.extent - 1, j = v_.y.extent - 1;
-                out[at] = (contact.at(0, 0) && contact.at(0, j) && contact.at(i, 0) && contact.at(i, j)) ||
-                          hull_holds<2>(contact, half_x_, half_y_);
-            }
+        for (int64_t gx = 0; gx < v_.x.fitting; gx++) {
+            const int64_t row = gx * p_.grid_y;
+            if (windows_) beyond_corners(row, z, legal, out);
+            for (int64_t at = row; at < row + v_.y.fitting; at++)
+                if (legal[at] && !out[at]) out[at] = by_hull(gx, at - row, z[at] - p_.gap);
+        }
     }
 
    private:
-    static Scratch<float>& of_rows() {
-        thread_local Scratch<float> map;
-        return map;
-    }
-    static Scratch<float>& of_columns() {
-        thread_local Scratch<float> map;
-        return map;
+    // Maxima over windows at each cell, in one of three maps.
+    const float* highest(BoxBin& bin, int map, int64_t rows, int64_t columns) const {
+        thread_local Scratch<float> maps[3];
+        Variant window = v_;
+        window.x = Axis(rows, p_.cells_x, p_.step, p_.grid_x), window.y = Axis(columns, p_.cells_y, p_.step, p_.grid_y);
+        float* made = maps[map].at_least(p_.plane() + Lanes<float>::count);
+        bin.rest(p_, window, made);
+        return made;
     }
 
-    bool around(int64_t at, float level) const {
-        if (p_.step > 1) return true;
-        return of_rows_[at] >= level && of_rows_[at + (v_.x.extent - rows_) * p_.grid_y] >= level &&
-               of_columns_[at] >= level && of_columns_[at + v_.y.extent - columns_] >= level;
+    void beyond_corners(int64_t row, const float* __restrict z, const uint8_t* __restrict legal,
+                        uint8_t* __restrict out) const {
+        const float gap = p_.gap, *near = of_corners_, *far = of_corners_ + far_x_;
+        const int64_t end = row + v_.y.fitting, far_y = far_y_;
+        for (int64_t at = row; at < end; at++) {
+            const float level = z[at] - gap;
+            out[at] = (legal[at] != 0) & (near[at] >= level) & (near[at + far_y] >= level) & (far[at] >= level) &
+                      (far[at + far_y] >= level);
+        }
+    }
+
+    bool by_hull(int64_t gx, int64_t gy, float level) const {
+        const int64_t at = gx * p_.grid_y + gy, i = v_.x.extent - 1, j = v_.y.extent - 1;
+        if (windows_ && !(of_rows_[at] >= level && of_rows_[at + far_x_] >= level && of_columns_[at] >= level &&
+                          of_columns_[at + far_y_] >= level))
+            return false;
+        const float* under = heights_ + v_.x.position(gx, p_.step) * p_.cells_y + v_.y.position(gy, p_.step);
+        const Contact contact{p_, v_, under, p_.cells_y, level};
+        if (!windows_ && contact.at(0, 0) && contact.at(0, j) && contact.at(i, 0) && contact.at(i, j)) return true;
+        return hull_holds<2>(contact, half_x_, half_y_);
     }
 
     const Problem& p_;
     const Variant& v_;
     const int64_t half_x_, half_y_;
     const float* heights_;
-    int64_t rows_ = 0, columns_ = 0;  // of the contacts beyond a side
-    float *of_rows_ = nullptr, *of_columns_ = nullptr;
+    const bool windows_;
+    int64_t far_x_ = 0, far_y_ = 0;  // from a window at one end to the one at the other
+    const float *of_rows_ = nullptr, *of_columns_ = nullptr, *of_corners_ = nullptr;
 };
 
 // One end of each row inside the convex hull of contacts: `furthest` (rows,) is 1 + the furthest contact towards that end,
