@@ -135,15 +135,17 @@ void drop_solid(const Problem& p, int64_t env, const Variant& v, Region region, 
     drop_solid(p, env, v, floats, region, z, legal);
 }
 
-void drop_box(const Problem& p, int64_t env, const Variant& v, uint64_t call, float* z, uint8_t* legal) {
+void drop_box(const Problem& p, int64_t env, const Variant& v, uint64_t call, float* __restrict z,
+              uint8_t* __restrict legal) {
     thread_local BoxBin bin;
     thread_local Scratch<float> plane;
     bin.take(p, env, call);
-    float* rest = plane.at_least(p.plane() + 2 * Lanes<float>::count);
+    float* __restrict rest = plane.at_least(p.plane() + 2 * Lanes<float>::count);
     bin.rest(p, v, rest);
-    const float limit = p.ceiling + p.tolerance;
-    for (int64_t i = 0; i < p.plane(); i++) z[i] = rest[i] < INFINITY ? rest[i] : p.ceiling;
-    for (int64_t i = 0; i < p.plane(); i++) legal[i] = rest[i] + v.height <= limit;
+    const float limit = p.ceiling + p.tolerance, ceiling = p.ceiling, height = v.height;
+    const int64_t plane_size = p.plane();
+    for (int64_t i = 0; i < plane_size; i++) z[i] = rest[i] < INFINITY ? rest[i] : ceiling;
+    for (int64_t i = 0; i < plane_size; i++) legal[i] = rest[i] + height <= limit;
     if (p.rule != Rule::none) bin.judge(p, v, rest, legal);
 }
 
