@@ -119,6 +119,42 @@ def test_pick_true_refuses_what_it_cannot_read(mask: torch.Tensor, draw: torch.T
         native.pick_true(mask, draw)
 
 
+# -- first_best --------------------------------------------------------------------------------------------------------
+
+
+@LAW
+@given(st.integers(0, 2**32 - 1), st.integers(1, 90), st.integers(0, 3), st.floats(0, 1))
+def test_the_legal_entry_with_the_least_scores_is_best(seed: int, length: int, number: int, share: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    legal = torch.rand(5, length, generator=generator) < share
+    scores = [torch.randint(-2, 3, (5, length), generator=generator).double() for _ in range(number)]
+    scores = [torch.where(score == 2, torch.inf, score) for score in scores]
+    for n, found in enumerate(native.first_best(scores, legal).tolist()):
+        ranked = [(*(score[n, i].item() for score in scores), i) for i in range(length) if legal[n, i]]
+        assert found == (min(ranked)[-1] if ranked else 0)
+
+
+def test_threads_share_out_large_scores() -> None:
+    generator = torch.Generator().manual_seed(0)
+    legal, score = (torch.rand(700, 2, 150, generator=generator, dtype=torch.float64) for _ in range(2))
+    with threads(2):
+        found = native.first_best([score], legal < 0.1)
+    assert torch.equal(found, torch.where(legal < 0.1, score, 2.0).flatten(1).argmin(1))
+
+
+def test_odd_bytes_are_legal_and_rows_of_no_length_give_zero() -> None:
+    legal = bytes_as_bool(*[0] * 20, 2, *[0] * 20, 200, *[0] * 20).expand(2, 62)
+    assert native.first_best([-torch.arange(62.0, dtype=torch.float64).expand(2, 62)], legal).tolist() == [41, 41]
+    assert native.first_best([], legal).tolist() == [20, 20]
+    assert native.first_best([], torch.ones(3, 0, dtype=torch.bool)).tolist() == [0] * 3
+
+
+@pytest.mark.parametrize("wrong", [torch.ones(3, 4), torch.ones(3, 5).double(), [1.0]])
+def test_first_best_refuses_other_scores(wrong: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"^first_best: scores must .*; got "):
+        native.first_best([wrong], torch.ones(3, 4, dtype=torch.bool))
+
+
 # -- draw_bits ---------------------------------------------------------------------------------------------------------
 
 

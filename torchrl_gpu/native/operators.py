@@ -68,6 +68,29 @@ def pick_true(mask: Tensor, draw: Tensor) -> Tensor:
     return out
 
 
+def first_best(scores: Sequence[Tensor], legal: Tensor) -> Tensor:
+    """Index of the legal element of each row with the least scores, as `policies.packing.placements.first_best`.
+
+    Args:
+        scores: (N, …) float64 each, without NaN.
+        legal: (N, …) bool; a byte that is neither 0 nor 1 is true.
+
+    Returns:
+        (N,) int64; 0 where there is none.
+
+    Raises:
+        ValueError: They are of other types or shapes, or not on a CPU.
+    """
+    shape = _shape(legal) or (0,)
+    legal = tensor("first_best", "legal", legal, torch.bool, shape, _CPU, cast=True).contiguous()
+    held = [tensor("first_best", "scores", score, torch.float64, shape, _CPU).contiguous() for score in scores]
+    out = output(shape[0], dtype=torch.int64)
+    pointers, sizes = (c_void_p * len(held))(*map(Tensor.data_ptr, held)), (shape[0], prod(shape[1:]))
+    threads = c_int64(torch.get_num_threads())
+    library().first_best(pointers, c_int64(len(held)), _at(legal), *map(c_int64, sizes), threads, _at(out))
+    return out
+
+
 def any_true(values: Tensor) -> Tensor:
     """True where a row has a true value; a byte that is neither 0 nor 1 is true.
 

@@ -237,6 +237,28 @@ int64_t picked(const uint8_t* row, int64_t length, double draw) {
     return at;
 }
 
+// Element of [first, end) that is legal and has the least scores, of equal ones the first; −1 where none is legal.
+int64_t best_of(const double* const* scores, int64_t count, const uint8_t* legal, int64_t first, int64_t end) {
+    constexpr int64_t block = 16;  // elements at once, as vectors, while all have more of the first score
+    int64_t best = -1;
+    for (; first < end && (count || best < 0); first += block) {
+        const int64_t behind = std::min(first + block, end);
+        if (best >= 0 && behind - first == block) {
+            const double least = scores[0][best];
+            bool some = false;
+            for (int64_t i = first; i < first + block; i++) some |= (legal[i] != 0) & (scores[0][i] <= least);
+            if (!some) continue;
+        }
+        for (int64_t i = first; i < behind; i++) {
+            if (!legal[i]) continue;
+            int64_t k = 0;
+            while (best >= 0 && k < count && scores[k][i] == scores[k][best]) k++;
+            if (best < 0 || (k < count && scores[k][i] < scores[k][best])) best = i;
+        }
+    }
+    return best;
+}
+
 }  // namespace
 
 #pragma GCC visibility push(default)
@@ -389,6 +411,17 @@ void pick_true(const uint8_t* values, const double* draw, int64_t rows, int64_t 
     spread(parts, threads, [&](int64_t part) {
         for (int64_t n = part * size; n < std::min((part + 1) * size, rows); n++)
             out[n] = picked<false>(values + n * length, length, draw[n]);
+    });
+}
+
+// Index of the legal element of each row with the least of `count` scores (rows, length), of equal ones the first; 0 where
+// none is legal.
+void first_best(const double* const* scores, int64_t count, const uint8_t* legal, int64_t rows, int64_t length,
+                int64_t threads, int64_t* out) {
+    const int64_t parts = rows * length < (1 << 17) ? 1 : 4 * threads, size = (rows + parts - 1) / parts;
+    spread(parts, threads, [&](int64_t part) {
+        for (int64_t n = part * size; n < std::min((part + 1) * size, rows); n++)
+            out[n] = std::max<int64_t>(0, best_of(scores, count, legal, n * length, (n + 1) * length) - n * length);
     });
 }
 

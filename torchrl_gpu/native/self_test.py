@@ -30,6 +30,10 @@ def wrong_operator() -> str:
     rows = zip(mask.tolist(), draw.tolist(), strict=True)
     if operators.pick_true(mask, draw).tolist() != [_pick(*row) for row in rows]:
         return "pick_true gives wrong numbers"
+    scores = [(drawn >> shift & 3).double().repeat(1, 32) for shift in (0, 2)]  # (4, 128), with ties
+    ranked = zip(*(score.tolist() for score in scores), mask.tolist(), strict=True)
+    if operators.first_best(scores, mask).tolist() != [_best(*row) for row in ranked]:
+        return "first_best gives wrong numbers"
     if operators.any_true(mask).tolist() != [any(row) for row in mask.tolist()]:
         return "any_true gives wrong numbers"
     for cuts, items in _CUTS.items():
@@ -47,6 +51,12 @@ def _pick(mask: list[bool], draw: float) -> int:
     """Index of the true value of rank ⌊draw · count⌋; 0 where there is none."""
     true = [index for index, value in enumerate(mask) if value]
     return true[int(draw * len(true))] if true else 0
+
+
+def _best(first: list[float], second: list[float], legal: list[bool]) -> int:
+    """Index of the legal element with the least scores, of equal ones the first; 0 where there is none."""
+    found = [(*scores, index) for index, scores in enumerate(zip(first, second, strict=True)) if legal[index]]
+    return min(found)[-1] if found else 0
 
 
 def _integers(values: object) -> torch.Tensor:

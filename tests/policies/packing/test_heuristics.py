@@ -13,6 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from tests.no_host_reads import NoHostReads
 from tests.policies.packing import naive
 from tests.policies.packing.packer_scenes import random_states
+from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids, RandomBoxes
 from torchrl_gpu.policies.packing import (
@@ -172,7 +173,12 @@ def test_maximal_accessible_space_keeps_the_largest_rectangle() -> None:
         MaximalAccessibleSpace(env, num_candidates=0)
 
 
-def test_first_best_breaks_ties_by_the_next_score_and_then_by_index() -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_first_best_breaks_ties_by_the_next_score_and_then_by_index(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(native, "runs_on", lambda tensor: False)
     legal = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0]], dtype=torch.bool)
     first, second = torch.tensor([2.0, 1.0, 1.0, 1.0]).expand(3, 4), torch.tensor([0, 5, 3, 3]).expand(3, 4)
     # Elements 1, 2, 3 tie at 1, then 2 and 3 at 3: 2. The last row has no legal element.

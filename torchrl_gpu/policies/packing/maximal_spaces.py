@@ -185,7 +185,7 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         num_orientations, grid_x, grid_y = p.legal.shape[2:]
         num_actions = p.legal[0].numel()
         number = torch.arange(num_actions, device=p.legal.device, dtype=torch.int64)
-        rank = (p.z.long() * sum(self.bin.cells) + p.reach).flatten(1) * num_actions + number
+        rank = (p.z * sum(self.bin.cells) + p.reach).long().flatten(1) * num_actions + number
         rank = torch.where(p.legal.flatten(1), rank, torch.iinfo(torch.int64).max - num_actions + number)
         action = rank.topk(min(self.num_candidates, num_actions), largest=False, sorted=True).indices
         k = action // (num_orientations * grid_x * grid_y)

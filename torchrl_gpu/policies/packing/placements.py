@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
@@ -40,8 +41,8 @@ class Placements(NamedTuple):
 
     @property
     def reach(self) -> Tensor:
-        """x + y, cells, (N, K, O, Gx, Gy) int64, least in the corner of the bin."""
-        return self.x + self.y
+        """x + y, cells, (N, K, O, Gx, Gy) float64, least in the corner of the bin."""
+        return self.x.double() + self.y.double()
 
 
 class PlacementHeuristic(TensorDictModuleBase, ABC):
@@ -110,7 +111,7 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
 
     def levels(self, metres: Tensor) -> Tensor:
         """Heights as whole multiples of the bin's tolerance, float64."""
-        return (metres.double() / self.bin.tolerance).round()
+        return (metres.double() / self.bin.tolerance).round_()
 
 
 def placed_at(
@@ -139,13 +140,15 @@ def checked_entries(
 def first_best(scores: Sequence[Tensor], legal: Tensor) -> Tensor:
     """The legal element with the least scores, the first score before the second and so on; ties: the lowest index.
 
-    Scores have no NaN and broadcast to the shape of `legal` (N, …). Returns indices (N,) int64 into the flattened rest
-    of the shape, 0 where nothing is legal.
+    Scores have no NaN, broadcast to the shape of `legal` (N, …) and are compared as float64. Returns indices (N,) int64
+    into the flattened rest of the shape, 0 where nothing is legal.
     """
+    wide = [score.expand(legal.shape).double() for score in scores]
+    if native.runs_on(legal):
+        return native.first_best(wide, legal)
     tied = legal.flatten(1)
-    for score in scores:
-        score = score.expand(legal.shape).flatten(1)
-        worst = torch.inf if score.is_floating_point() else torch.iinfo(score.dtype).max
-        least = torch.where(tied, score, worst).amin(1, keepdim=True)
+    for score in wide:
+        score = score.flatten(1)
+        least = torch.where(tied, score, torch.inf).amin(1, keepdim=True)
         tied = tied & (score == least)
     return tied.byte().argmax(1)
