@@ -37,6 +37,7 @@ from torchrl_gpu.palletizing.plan import simulated
 from torchrl_gpu.palletizing.sessions import PackingSessions
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.system import machine
+from torchrl_gpu.system.allocator import keep_freed_memory
 from torchrl_gpu.system.console import progress, wide_console
 
 RULES = ("none", "support", "load_bearing")
@@ -200,6 +201,7 @@ SECTIONS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Task]], dict[s
 
 def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
+    keep_freed_memory()  # as the commands do
     result: dict[str, Any] = {"benchmark": "pallets", "sections": []}
     if args.output and args.output.exists():
         result = json.loads(args.output.read_text())

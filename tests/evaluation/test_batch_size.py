@@ -29,6 +29,11 @@ def test_numbers_by_hand(episodes: int, each: int, device: torch.device, free: i
     assert num_side_by_side(episodes, each, device, free) == expected
 
 
+def test_fewer_are_played_where_fewer_are_faster() -> None:
+    assert num_side_by_side(48, 60 << 20, CPU, 16 * GIB, most_on_cpu=GIB // 4) == 4
+    assert num_side_by_side(48, 60 << 20, GPU, 16 * GIB, most_on_cpu=GIB // 4) == 48
+
+
 def test_bytes_of_a_decision_by_hand() -> None:
     env = packing_env(3)
 

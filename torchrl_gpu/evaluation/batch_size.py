@@ -11,15 +11,17 @@ from torchrl_gpu.evaluation.results import evaluation
 from torchrl_gpu.policies.policy import Policy
 
 _SHARE = 0.5  # of the free memory: what kernels and convolutions take inside themselves is in no estimate
-_MOST_ON_CPU = 1 << 30  # bytes; more episodes side by side are played no faster there
+MOST_ON_CPU = 1 << 30  # bytes; more episodes side by side are played no faster there
 
 
-def num_side_by_side(num_episodes: int, per_episode: int, device: torch.device, free: int | None = None) -> int:
+def num_side_by_side(
+    num_episodes: int, per_episode: int, device: torch.device, free: int | None = None, most_on_cpu: int = MOST_ON_CPU
+) -> int:
     """Episodes of a batch, at least 1; all batches of an evaluation have this size, the last one to an episode each."""
     free = free_bytes(device) if free is None else free
-    allowed = _MOST_ON_CPU if free is None else int(_SHARE * free)
+    allowed = most_on_cpu if free is None else int(_SHARE * free)
     if device.type == "cpu":
-        allowed = min(allowed, _MOST_ON_CPU)
+        allowed = min(allowed, most_on_cpu)
     fitting = max(1, min(num_episodes, allowed // max(1, per_episode)))
     num_batches = -(-num_episodes // fitting)
     return -(-num_episodes // num_batches)

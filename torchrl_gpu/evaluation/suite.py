@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.evaluation.batch_size import episode_bytes, num_side_by_side
+from torchrl_gpu.evaluation.batch_size import MOST_ON_CPU, episode_bytes, num_side_by_side
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.evaluation.reports import print_whole, without_noise, write_json
 from torchrl_gpu.evaluation.results import Results
@@ -117,6 +117,11 @@ class Suite(ABC, Generic[E, R]):
         """Lets the rows of an environment be the episodes from number `first` on."""
         env.renumber(self._first_env + first)
 
+    @property
+    def most_on_cpu(self) -> int:
+        """Most bytes that the episodes of a batch take on a CPU."""
+        return MOST_ON_CPU
+
     # -- what all have ----------------------------------------------------------------------------------------------
 
     def play(self, policy: Policy) -> R:
@@ -148,7 +153,8 @@ class Suite(ABC, Generic[E, R]):
         per_episode = max(episode_bytes(self.env, policy) for policy in policies) if counted else 0
         if self._batch is None or per_episode > self._batch[1]:
             self._batch = None  # is freed before memory is asked for
-            size = self.batch_size or num_side_by_side(self.num_episodes, per_episode, self.env.device)
+            most, device = self.most_on_cpu, self.env.device
+            size = self.batch_size or num_side_by_side(self.num_episodes, per_episode, device, most_on_cpu=most)
             size = min(size, self.num_episodes)
             self._batch = self.env if self.env.num_envs == size else self.like(size), per_episode
         return self._batch[0]

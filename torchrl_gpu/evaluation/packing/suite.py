@@ -68,6 +68,11 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
     def evaluate(self, env: PackingEnv, policy: Policy, num_episodes: int) -> PackingResults:
         return evaluate(env, policy, num_episodes)
 
+    @property
+    def most_on_cpu(self) -> int:
+        # Maps of boxes cost less than their way to memory and back, and glibc keeps no tensor above 32 MiB.
+        return 1 << 27 if self.env.catalogue.flat else super().most_on_cpu
+
     def packed_alone(self, policies: Mapping[str, Policy], cases: int) -> dict[str, list[PackingResults]]:
         """Results of the first cases by each policy, which packs one bin at a time, warm, for its times.
 
