@@ -41,7 +41,7 @@ SMALL = {
     "packing_dqn.yaml": [*NETWORK, "--model.env.num_envs=4", "--model.env.items.pool=16"],
     "packing_irregular.yaml": [
         "--model.env.num_envs=3",
-        "--model.env.resolution=20",  # cells of 20 mm
+        "--model.env.resolution=10",  # cells of 40 mm
         "--model.env.orientations=yaw",
         "--model.env.num_items=4",
         "--model.env.visible_items=2",
@@ -55,13 +55,13 @@ SMALL = {
         *NETWORK,
         "--model.env.num_envs=2",
         "--model.env.num_items=6",
-        "--model.env.resolution=[30,20]",  # cells of 40 mm
+        "--model.env.resolution=[12,8]",  # cells of 100 mm
         "--data.sequences=orders.json",
     ],
     "packing_pallets.yaml": [
         "--model.env.num_envs=8",
         "--model.env.num_items=6",
-        "--model.env.resolution=[30,20]",
+        "--model.env.resolution=[12,8]",
         "--model.members=4",
     ],
     "ppo_packing.yaml": [
