@@ -163,6 +163,22 @@ INLINE bool any(V v) {
 #endif
 }
 
+// The lanes, of four bytes, in which a comparison holds: a bit of each.
+template <class V>
+INLINE uint32_t bits_of(V held) {
+#if defined(__AVX512BW__)
+    return _mm512_test_epi32_mask((__m512i)held, (__m512i)held);
+#elif defined(__AVX2__)
+    return uint32_t(_mm256_movemask_ps((__m256)held));
+#else
+    int32_t lanes[sizeof(V) / 4];
+    std::memcpy(lanes, &held, sizeof held);
+    uint32_t bits = 0;
+    for (size_t i = 0; i < sizeof(V) / 4; i++) bits |= uint32_t(lanes[i] != 0) << i;
+    return bits;
+#endif
+}
+
 // As many numbers as there are lanes of four bytes.
 template <class T>
 INLINE Vector<int32_t> widened(const T* p) {

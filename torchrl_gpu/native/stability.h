@@ -1,6 +1,7 @@
 // Stability of placements: the rules of reference.py, one placement at a time.
 #pragma once
 
+#include "lanes.h"
 #include "problem.h"
 
 // Contact of an item at a given place with the pile: the cells at which it touches.
@@ -32,23 +33,30 @@ struct Contact {
 
     // The first and the last cell of a row that touch; false for none.
     bool span(int64_t i, int64_t& first, int64_t& last) const {
-        constexpr int64_t block = 16;  // cells at once, as vectors, while a box touches nowhere
-        const float* h = heights + i * pitch;
-        first = 0, last = v.y.extent - 1;
-        if (p.flat()) {
-            const auto none = [&](const float* from) {
-                int32_t some = 0;
-                for (int64_t j = 0; j < block; j++) some |= from[j] >= level;
-                return some == 0;
-            };
-            while (first + block <= v.y.extent && none(h + first)) first += block;
-            while (first <= last && !at(i, first)) first++;
-            if (first > last) return false;
-            while (last - first >= block && none(h + last + 1 - block)) last -= block;
+        const int64_t behind = v.y.extent - Lanes<float>::count;  // where the last vector of the row begins
+        if (p.flat() && behind >= 0) {
+            int64_t from = 0;
+            uint32_t touching;
+            while ((touching = vector_at(i, from)) == 0) {
+                if (from == behind) return false;
+                from = std::min<int64_t>(from + Lanes<float>::count, behind);
+            }
+            first = from + __builtin_ctz(touching);
+            for (from = behind; (touching = vector_at(i, from)) == 0;)
+                from = std::max<int64_t>(from - Lanes<float>::count, 0);
+            last = from + 31 - __builtin_clz(touching);
+            return true;
         }
+        first = 0, last = v.y.extent - 1;
         while (first <= last && !at(i, first)) first++;
         while (first < last && !at(i, last)) last--;
         return first <= last;
+    }
+
+    // Bits of the cells of a box from cell (i, j) on that touch, as many as a vector holds.
+    uint32_t vector_at(int64_t i, int64_t j) const {
+        using L = Lanes<float>;
+        return bits_of(L::load(heights + i * pitch + j) >= L::all(level));
     }
 
     int64_t count() const {

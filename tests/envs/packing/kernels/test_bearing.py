@@ -62,6 +62,22 @@ def test_backends_agree(kernels: ModuleType) -> None:
     assert min(stable, refused) > (10 if INTERPRETED else 300)
 
 
+@pytest.mark.parametrize("width", [7, 8, 9, 16, 17, 40])
+def test_rows_of_contacts_are_found_in_vectors_of_any_width(kernels: ModuleType, width: int) -> None:
+    n, box, bin_ = 4 if INTERPRETED else 60, one_item((3, width), "boxes"), bearing_bin((4, width + 1), CELL / 4)
+    bears = torch.from_numpy(
+        np.random.default_rng(width).random((n, 4, width + 1)) < np.geomspace(0.02, 1, n)[:, None, None]
+    )
+    heightmap, item_id, at = torch.full((n, 4, width + 1), CELL), *torch.zeros(2, n, 1, dtype=torch.int64)
+    given = heightmap, bears, *eager.drop_map(heightmap, item_id, box, bin_.dropped), item_id, box, bin_
+    expected = reference.upheld(*given)
+    assert torch.equal(kernels.upheld(*given), expected)
+    assert 0 < expected.sum() < 4 * n
+    placement = Placement(*[at[:, 0]] * 4, torch.full((n,), CELL))
+    given = heightmap, bears, placement, box, bin_
+    assert torch.equal(kernels.bear(*given), reference.bear(*given))
+
+
 def in_hull(contact: np.ndarray, point: tuple[int, int]) -> bool:
     points = [(16 * int(i) + 8, 16 * int(j) + 8) for i, j in np.argwhere(contact)]
     return bool(points) and holds(convex_hull(points), point)
