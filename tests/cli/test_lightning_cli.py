@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.callbacks import ModelSummary, ProgressBar
+from lightning.pytorch.cli import LightningCLI
 
 from tests.cli.tiny_run import CONFIG, Run, build_with
 from tests.standins import Note
@@ -214,6 +215,15 @@ def test_check_checkpoint_of_a_folder_and_of_a_list(tmp_path: Path) -> None:
     torch.save([1], tmp_path / "list.ckpt")
     with pytest.raises(ValueError, match="want a dict; got a list"):
         check_checkpoint(tmp_path / "list.ckpt")
+
+
+def test_a_config_is_dumped_as_by_lightning(config: Path) -> None:
+    made = build("fit", ["--config", str(config), "--trainer.max_epochs=3"])
+    made._dump_config()
+    ours = made.__dict__.pop("config_dump")
+    LightningCLI._dump_config(made)
+    assert made.config_dump == ours
+    assert None in ours["trainer"].values()
 
 
 def test_tokens_are_not_saved_with_the_configuration(config: Path) -> None:
