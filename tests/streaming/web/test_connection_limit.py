@@ -8,6 +8,7 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -192,8 +193,9 @@ def test_the_program_can_open_files_however_many_connections_there_are() -> None
             assert said[-1], said
         port = int(said[-1].split()[1])
         connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
-        refused = [each for each in connections if is_closed(each)]
-        assert len(refused) > 40
+        deadline = time.monotonic() + 30
+        while len(refused := [each for each in connections if is_closed(each)]) <= 40:  # a busy server takes a while
+            assert time.monotonic() < deadline, len(refused)
         for _ in range(3):
             program.stdin.write("open\n")
             program.stdin.flush()
