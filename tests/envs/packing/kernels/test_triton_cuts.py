@@ -55,6 +55,14 @@ def test_no_access_is_outside_its_tensor_and_none_races(layers: bool) -> None:
 
 
 @pytest.mark.gpu
+def test_sides_of_more_than_twelve_bits_are_cut_in_torch() -> None:
+    made, key = CutSequences((4, 4, 5000), 2, 2600, False, 100), torch.arange(20)
+    here = made.items(key.to("cuda"), places(made, 20, torch.device("cuda")))
+    assert here.cpu().equal(made.rows(key))
+    assert not made._kept_on
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("layers", [True, False])
 def test_a_gpu_cuts_the_same_boxes(layers: bool) -> None:
     made, device = CutSequences((10, 10, 10), 2, 5, layers, 100), torch.device("cuda")

@@ -108,7 +108,7 @@ class CutSequences(DrawnSequences):
         position = position.clamp(0, max(self.length - 1, 0))
         if native.runs_on(key):
             found = self._looked_up(key, position)
-        elif key.is_cuda and not torch.compiler.is_compiling() and not _triton_problem(key.device):
+        elif self._runs_in_triton(key):
             found = self._looked_up_on_cuda(key, position)
         else:
             found = self.rows(key).gather(1, position)
@@ -147,6 +147,10 @@ class CutSequences(DrawnSequences):
         found = native.cut_items(key, position, self.numbers, *kept)
         self._kept[:] = [kept]
         return found
+
+    def _runs_in_triton(self, key: Tensor) -> bool:
+        small = max(self.whole) < 1 << 12  # its kernel holds a side in 12 bits
+        return small and key.is_cuda and not torch.compiler.is_compiling() and not _triton_problem(key.device)
 
     def _looked_up_on_cuda(self, key: Tensor, position: Tensor) -> Tensor:
         at = key.device, len(key)
