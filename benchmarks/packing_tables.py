@@ -93,6 +93,8 @@ def containers(result: Mapping[str, Any]) -> Lines:
 
 
 def _mean(shares: Sequence[float]) -> str:
+    if len(shares) == 1:
+        return f"{100 * shares[0]:.1f}"
     each = torch.tensor(shares, dtype=torch.float64)
     return _percent(float(each.mean()), float(standard_error(each)))
 
