@@ -276,7 +276,7 @@ def capture_cuda(body: Body, device: torch.device, wanted: str = _WANTED) -> Gra
                 torch._C._cuda_releasePool(device.index or 0, pool)
             if torch.__version__ < TorchVersion("2.15"):  # its generator ends a capture only with one that succeeds
                 with torch.cuda.graph(torch.cuda.CUDAGraph()):
-                    torch.zeros(1, device=device)
+                    torch.zeros(1, dtype=torch.float32, device=device)
             raise
     return Graph(graph.replay, result)
 
