@@ -13,7 +13,7 @@ body { font: 15px/1.45 system-ui, sans-serif; max-width: 1100px; margin: 2em aut
 h1 { font-size: 1.5em; margin-bottom: .2em } h2 { font-size: 1.15em; margin: 2em 0 .5em }
 table { border-collapse: collapse; margin: .5em 0; font-variant-numeric: tabular-nums }
 th, td { text-align: left; padding: .25em .8em; border-bottom: 1px solid #d8dee4; vertical-align: top }
-th { border-bottom: 2px solid #8c959f; font-weight: 600 } td.n, th.n { text-align: right }
+th { border-bottom: 2px solid #8c959f; font-weight: 600 } td.n, th.n { text-align: right; white-space: nowrap }
 .passed, .works { color: #116329 } .failed, .late { color: #a40e26; font-weight: 600 } .cannot { color: #7d4e00 }
 .not { color: #57606a } code { font-size: .9em }
 pre { background: #f6f8fa; padding: .7em; overflow-x: auto; font-size: .8em }
