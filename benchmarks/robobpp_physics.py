@@ -262,7 +262,7 @@ def main(argv: list[str]) -> None:
     if args.output.exists():
         result |= json.loads(args.output.read_text())
     result["machine"] = machine.describe(torch.device("cpu"))
-    given = {"margin": args.margin, "bearing_gap": args.bearing_gap, "fallback": args.fallback}
+    given = {"margin": args.margin, "max_tilt": args.max_tilt, "fallback": args.fallback}
     rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}
     tasks = []
     for data in args.data:
@@ -339,7 +339,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--policy", nargs="+", default=["dbl"], help="baselines by their words, shipped policies, or paths")
     add("--stability", choices=STABILITY_RULES, default="none", help="rule for legal placements")
     add("--margin", type=positive, help="metres, of the rule load_bearing")
-    add("--bearing_gap", type=positive, help="metres, of the same rule")
+    add("--max_tilt", type=positive, help="degrees, of the same rule")
     add("--fallback", help="rule for boxes that have no stable place")
     add(
         "--engines",

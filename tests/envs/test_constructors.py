@@ -50,7 +50,7 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
             "orientations": [1, 0, -90, 7, NAN, INF, True, None, "spin", 10**400, [90], 1e-300],
             "stability": WORD,
             "margin": [-0.1, NAN, INF, None, "abc", True],
-            "bearing_gap": [-0.1, NAN, INF, None, "abc", True],
+            "max_tilt": [-0.1, 46, NAN, INF, None, "abc", True],
             "fallback": [*(each for each in WORD if each is not None), "load_bearing"],
             "reward": WORD,
             "stability_judge": WORD,

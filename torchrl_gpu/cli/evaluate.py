@@ -38,7 +38,7 @@ public, and its printed rows are of others.
 """
 CANDIDATES, DEPTH, BEAM = 6, 10, 32
 ALL = 2**31 - 1
-_RULE = ("stability", "margin", "bearing_gap", "fallback", "friction")  # of the environment
+_RULE = ("stability", "margin", "max_tilt", "fallback", "friction")  # of the environment
 
 
 def main(argv: list[str]) -> None:
@@ -182,7 +182,7 @@ def _pallet_parser() -> OneLineParser:
     _add_policies(parser)
     add("--stability", help="rule for legal placements, as in PackingEnv; none by default, as in the paper's Math Pack")
     add("--margin", type=positive, metavar="METRES", help="of the rule load_bearing; PackingEnv's by default")
-    add("--bearing_gap", type=positive, metavar="METRES", help="of the same rule; PackingEnv's by default")
+    add("--max_tilt", type=positive, metavar="DEGREES", help="of the same rule; 0 by default")
     add("--fallback", metavar="RULE", help="rule for boxes that have no stable place by --stability")
     physics = "simulate the pallets in MuJoCo, or so many, for the share of placements that stand"
     add("--physics", type=whole(0), nargs="?", const=ALL, default=0, metavar="CASES", help=physics)

@@ -12,13 +12,35 @@ inline int64_t half_side(int64_t margin, const Axis& axis) {
     return std::max<int64_t>(0, std::min(margin, 4 * axis.extent) - 8);
 }
 
+// Metres by which contact with a box may lie lower, of each row and column: see `drops` of kernels/bearing.py. Null where
+// it may not.
+class Drops {
+   public:
+    Drops(const Problem& p, const Variant& v) {
+        if (p.drop_x == 0 && p.drop_y == 0) return;
+        thread_local Scratch<float> made[2];
+        rows = fill(made[0].at_least(v.x.extent), v.x.extent, p.drop_x);
+        columns = fill(made[1].at_least(v.y.extent), v.y.extent, p.drop_y);
+    }
+    // Of a cell `rows_in` rows and `columns_in` columns from the corner.
+    float at(int64_t row, int64_t column) const { return rows ? std::max(rows[row], columns[column]) : 0.0f; }
+
+    const float *rows = nullptr, *columns = nullptr;
+
+   private:
+    static const float* fill(float* out, int64_t cells, float drop) {
+        for (int64_t i = 0; i < cells; i++) out[i] = float(std::abs(2 * i + 1 - cells)) * drop;
+        return out;
+    }
+};
+
 // The placements of one box in one bin that are legal, and stable by the rule; planes are (Gx, Gy). Where the grid is that
 // of the cells, maxima over windows of `bin` decide most of them: contact beyond each corner of the rectangle suffices,
 // and contact beyond each of its sides is needed.
 class Bearing {
    public:
     Bearing(const Problem& p, int64_t env, const Variant& v, const int64_t* margin, BoxBin& bin)
-        : p_(p), v_(v), half_x_(half_side(margin[0], v.x)), half_y_(half_side(margin[1], v.y)),
+        : p_(p), v_(v), half_x_(half_side(margin[0], v.x)), half_y_(half_side(margin[1], v.y)), drops_(p, v),
           heights_(p.heightmap + env * p.area()), windows_(p.step == 1 && v.x.fitting && v.y.fitting) {
         if (!windows_) return;
         const int64_t rows = (8 * v.x.extent - half_x_ - 8) / 16 + 1, columns = (8 * v.y.extent - half_y_ - 8) / 16 + 1;
@@ -26,6 +48,8 @@ class Bearing {
         of_columns_ = highest(bin, 1, v.x.extent, columns);
         of_corners_ = highest(bin, 2, rows, columns);
         far_x_ = (v.x.extent - rows) * p.grid_y, far_y_ = v.y.extent - columns;
+        least_drop_ = 2 * rows <= v.x.extent && 2 * columns <= v.y.extent ? drops_.at(rows - 1, columns - 1) : 0;
+        most_drop_ = drops_.at(0, 0);
     }
 
     void judge(const float* z, const uint8_t* legal, uint8_t* out) const {
@@ -51,10 +75,10 @@ class Bearing {
 
     void beyond_corners(int64_t row, const float* __restrict z, const uint8_t* __restrict legal,
                         uint8_t* __restrict out) const {
-        const float gap = p_.gap, *near = of_corners_, *far = of_corners_ + far_x_;
+        const float gap = p_.gap, drop = least_drop_, *near = of_corners_, *far = of_corners_ + far_x_;
         const int64_t end = row + v_.y.fitting, far_y = far_y_;
         for (int64_t at = row; at < end; at++) {
-            const float level = z[at] - gap;
+            const float level = z[at] - gap - drop;
             out[at] = (legal[at] != 0) & (near[at] >= level) & (near[at + far_y] >= level) & (far[at] >= level) &
                       (far[at + far_y] >= level);
         }
@@ -62,11 +86,12 @@ class Bearing {
 
     bool by_hull(int64_t gx, int64_t gy, float level) const {
         const int64_t at = gx * p_.grid_y + gy, i = v_.x.extent - 1, j = v_.y.extent - 1;
-        if (windows_ && !(of_rows_[at] >= level && of_rows_[at + far_x_] >= level && of_columns_[at] >= level &&
-                          of_columns_[at + far_y_] >= level))
+        const float lowest = level - most_drop_;
+        if (windows_ && !(of_rows_[at] >= lowest && of_rows_[at + far_x_] >= lowest && of_columns_[at] >= lowest &&
+                          of_columns_[at + far_y_] >= lowest))
             return false;
         const float* under = heights_ + v_.x.position(gx, p_.step) * p_.cells_y + v_.y.position(gy, p_.step);
-        const Contact contact{p_, v_, under, p_.cells_y, level};
+        const Contact contact{p_, v_, under, p_.cells_y, level, drops_.rows, drops_.columns};
         if (!windows_ && contact.at(0, 0) && contact.at(0, j) && contact.at(i, 0) && contact.at(i, j)) return true;
         return hull_holds<2>(contact, half_x_, half_y_);
     }
@@ -74,9 +99,11 @@ class Bearing {
     const Problem& p_;
     const Variant& v_;
     const int64_t half_x_, half_y_;
+    const Drops drops_;
     const float* heights_;
     const bool windows_;
-    int64_t far_x_ = 0, far_y_ = 0;  // from a window at one end to the one at the other
+    int64_t far_x_ = 0, far_y_ = 0;           // from a window at one end to the one at the other
+    float least_drop_ = 0, most_drop_ = 0;    // of the cells beyond a corner, and of all
     const float *of_rows_ = nullptr, *of_columns_ = nullptr, *of_corners_ = nullptr;
 };
 
@@ -105,7 +132,8 @@ inline void mark_bearing(const Problem& p, const Variant& v, int64_t x, int64_t 
                          uint8_t* bears) {
     const int64_t width = v.y.extent;
     std::vector<int64_t> end(v.x.extent), start(v.x.extent);
-    const Contact contact{p, v, heights + x * p.cells_y + y, p.cells_y, z - p.gap};
+    const Drops drops(p, v);
+    const Contact contact{p, v, heights + x * p.cells_y + y, p.cells_y, z - p.gap, drops.rows, drops.columns};
     for (int64_t i = 0; i < v.x.extent; i++) {
         int64_t first, last;
         if (contact.span(i, first, last)) end[i] = last + 1, start[i] = width - first;

@@ -34,6 +34,7 @@ struct Problem {
     float unit;                               // metres of one count
     int64_t counted_gap;                      // units of a gap that still carries, under the bin's rule
     float ceiling, tolerance, gap;            // height of the bin; heights closer than this are the same; as before, metres
+    float drop_x, drop_y;                     // `Bin.drops`
     Rule rule;
     int64_t threads;
 

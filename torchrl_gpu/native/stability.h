@@ -10,12 +10,15 @@ struct Contact {
     const Variant& v;
     const float* heights;  // under the corner of the footprint
     int64_t pitch;         // from one row to the next
-    float level;           // contact is at or above it
+    float level;           // contact is at or above it, or lower by the larger of two `drops`, which are null for none
+    const float* row_drops = nullptr;
+    const float* column_drops = nullptr;
 
     const float* bottom(int64_t i) const { return p.bottom + (v.row * p.rows + i) * p.columns; }
 
     bool at(int64_t i, int64_t j) const {
         const float h = heights[i * pitch + j];
+        if (row_drops) return h >= level - std::max(row_drops[i], column_drops[j]);
         return (p.flat() ? h : h - bottom(i)[j]) >= level;
     }
 
@@ -56,7 +59,10 @@ struct Contact {
     // Bits of the cells of a box from cell (i, j) on that touch, as many as a vector holds.
     uint32_t vector_at(int64_t i, int64_t j) const {
         using L = Lanes<float>;
-        return bits_of(L::load(heights + i * pitch + j) >= L::all(level));
+        const Vector<float> here = L::load(heights + i * pitch + j);
+        if (!row_drops) return bits_of(here >= L::all(level));
+        const Vector<float> row = L::all(row_drops[i]), column = L::load(column_drops + j);
+        return bits_of(here >= L::all(level) - (row > column ? row : column));
     }
 
     int64_t count() const {

@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "cut anew": {"items": CutBoxes(pool=None), "orientations": "fixed"},
     "by volume": {"items": CutBoxes(pool=8), "order": "volume"},
     "objective": {"reward": "objective", "visible_items": 2},
-    "on what bears": {"stability": "load_bearing", "margin": 1.5, "bearing_gap": 0.1, "items": RandomBoxes(1, 5)},
+    "on what bears": {"stability": "load_bearing", "margin": 1.5, "max_tilt": 6, "items": RandomBoxes(1, 5)},
     "on corners at last": {"stability": "load_bearing", "fallback": "corners", "items": RandomBoxes(1, 5)},
     "masks only": {"include": ()},
     "irregular": {**IRREGULAR, "visible_items": 2},

@@ -68,7 +68,7 @@ def test_constructor_arguments_can_be_read_back() -> None:
         visible_items=2, orientations="axis", stability="corners", reward="objective",
         objective_weights=(0.5, 0.25, 0.0), stability_judge="com", skip_unplaceable=True, order="volume",
         include=("z_map",), backend="eager", incremental=False, device=torch.device("cpu"), seed=5, first_env=3,
-        copy_observations=True, walls=False, margin=0.5, bearing_gap=0.01,
+        copy_observations=True, walls=False, margin=0.5, max_tilt=2,
         fallback="none", friction=0.75,
     )  # fmt: skip
     assert set(arguments) == set(inspect.signature(PackingEnv.__init__).parameters) - {"self"}

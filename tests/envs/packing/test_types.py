@@ -42,7 +42,7 @@ def test_measures_of_a_bin_by_hand() -> None:
         ({"step": 5}, "grid_step must be from 1 to the bin's 4 cells; got 5"),
         ({"stability": "glue"}, "stability must be one of none, corners, support, com, load_bearing; got 'glue'"),
         ({"margin": -0.01}, "margin must be at least 0; got -0.01"),
-        ({"bearing_gap": math.inf}, "bearing_gap must be a finite number; got inf"),
+        ({"max_tilt": math.inf}, "max_tilt must be a finite number; got inf"),
         ({"stability": "com", "cells": (9, 2048)}, "stability com wants at most 2047 cells a side; got (9, 2048)"),
     ],
 )

@@ -61,7 +61,8 @@ class PackingEnv(BatchedEnv):
             margin, over contact cells that bear load themselves, so that nothing tips when boxes are put on top).
         margin: Metres that the middle must lie inside its support, by the rule "load_bearing"; at most a quarter of the
             box's side counts.
-        bearing_gap: Largest gap across which load is borne, metres, by the same rule.
+        max_tilt: Degrees at which a box may come to lie, by the same rule: the further from its middle, the lower what
+            bears it may be. 0 wants what is level, up to 1.5 mm.
         fallback: Rule for boxes where none of the visible ones has a stable placement, one of `DROP_RULES`; None: then
             the episode ends.
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
@@ -107,7 +108,7 @@ class PackingEnv(BatchedEnv):
         orientations: str | float = "yaw",
         stability: str = "none",
         margin: float = 0.03,
-        bearing_gap: float = 0.0015,
+        max_tilt: float = 0.0,
         fallback: str | None = None,
         reward: str = "utilization",
         stability_judge: str = "rule",
@@ -132,8 +133,8 @@ class PackingEnv(BatchedEnv):
         visible_items = arguments.whole(where, "visible_items", visible_items, 1, MOST_ITEMS)
         super().__init__(num_envs, device, seed, first_env)
         num_envs = self.num_envs
-        self.bin = Bin(bin_size, resolution, grid_step, stability, margin, bearing_gap)  # type: ignore[arg-type]
-        self.margin, self.bearing_gap = self.bin.margin, self.bin.bearing_gap
+        self.bin = Bin(bin_size, resolution, grid_step, stability, margin, max_tilt)  # type: ignore[arg-type]
+        self.margin, self.max_tilt = self.bin.margin, self.bin.max_tilt
         self.fallback = None if fallback is None else arguments.choice(where, "fallback", fallback, DROP_RULES)
         self.bin_size, self.grid_step = self.bin.size, self.bin.step
         self.resolution = self.bin.cells if isinstance(resolution, (tuple, list)) else self.bin.cells[0]
@@ -235,7 +236,7 @@ class PackingEnv(BatchedEnv):
     @property
     def space_extras(self) -> dict[str, Any]:
         """The bin and the shape (K, O, Gx, Gy) that a flat action index unravels to."""
-        unread = () if self._by_bearing else ("margin", "bearing_gap")
+        unread = () if self._by_bearing else ("margin", "max_tilt")
         bin_ = {name: value for name, value in asdict(self.bin).items() if name not in unread}
         return {"bin": bin_, "action_shape": self.action_shape}
 

@@ -17,6 +17,8 @@ UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}  # in metres
 LEAST_SIDE, MOST_SIDE = 1e-4, 1e6  # of a bin, metres: products of its sides stay far inside float32
 MOST_CELLS = 4096  # of any bin, along a side
 MOST_MAP_CELLS = 32767  # of an item's map, along a side: kernels number them in 16 bits
+BEARING_GAP = 0.0015  # metres across which load is borne: heights of real boxes differ by as much
+MOST_TILT = 45.0  # degrees
 _EXACT_CELLS = 151  # of height: up to here sums of heights in float32 are exact to a thousandth of a cell
 _MOST_TOLERANCE = 0.25  # cells
 # Of a bin with the rule "com" or "load_bearing": products of offsets in sixteenths of a cell then fit int32.
@@ -32,7 +34,7 @@ class Bin:
     step: int = 1  # cells between neighbouring placements
     stability: str = "none"  # one of `STABILITY_RULES`
     margin: float = 0.03  # metres that the centre must lie inside its support, by the rule "load_bearing"
-    bearing_gap: float = 0.0015  # metres: largest gap across which load is borne, by the same rule
+    max_tilt: float = 0.0  # degrees: largest slope at which a box may come to lie, by the same rule
 
     def __post_init__(self) -> None:
         size, cells = _sizes_of(self.size), _cells_of(self.cells)
@@ -42,8 +44,8 @@ class Bin:
         for name, value in (("size", size), ("cells", cells), ("step", step)):
             object.__setattr__(self, name, value)  # plain numbers, whatever came
         arguments.choice("Bin", "stability", self.stability, STABILITY_RULES)
-        for name in ("margin", "bearing_gap"):
-            object.__setattr__(self, name, arguments.number("Bin", name, getattr(self, name), 0))
+        for name, most in (("margin", None), ("max_tilt", MOST_TILT)):
+            object.__setattr__(self, name, arguments.number("Bin", name, getattr(self, name), 0, most))
         if self.stability in ("com", "load_bearing") and max(self.cells) > _MOST_CELLS:
             most = f"at most {_MOST_CELLS} cells a side"
             raise ValueError(f"Bin: stability {self.stability} wants {most}; got {self.cells}")
@@ -99,8 +101,14 @@ class Bin:
     @property
     def contact_tolerance(self) -> float:
         """Largest gap that is contact by the bin's own rule, metres."""
-        by_rule = {"com": self.com_tolerance, "load_bearing": self.bearing_gap}
+        by_rule = {"com": self.com_tolerance, "load_bearing": BEARING_GAP}
         return by_rule.get(self.stability, self.tolerance)
+
+    @property
+    def drops(self) -> tuple[float, float]:
+        """Metres by which contact may lie lower, by `max_tilt`, for each half cell from the middle along x and y."""
+        x, y = (math.tan(math.radians(self.max_tilt)) * cell / 2 for cell in self.cell)
+        return x, y
 
 
 def _sizes_of(given: Any) -> tuple[float, float, float]:

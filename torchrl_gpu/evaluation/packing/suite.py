@@ -142,7 +142,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
     def describe(self) -> dict[str, Any]:
         env = self.env
         names = ["num_items", "orientations", "stability", "visible_items", "seed"]
-        names += ["margin", "bearing_gap"] if env.stability == "load_bearing" else []
+        names += ["margin", "max_tilt"] if env.stability == "load_bearing" else []
         names += ["fallback"] if env.fallback is not None else []
         items = env.items.path.name if isinstance(env.items, BoxSequences) else type(env.items).__name__
         bins = {"bin_size_m": list(env.bin_size), "cells": list(env.bin.cells), "grid_step": env.grid_step}

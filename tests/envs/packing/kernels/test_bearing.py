@@ -34,15 +34,15 @@ def kernels(request: pytest.FixtureRequest) -> ModuleType:
     return eager
 
 
-def bearing_bin(cells: tuple[int, int], margin: float = 0.0, gap: float = 0.0, step: int = 1) -> Bin:
-    return Bin((cells[0] * CELL, cells[1] * CELL, 8 * CELL), cells, step, "load_bearing", margin, gap)
+def bearing_bin(cells: tuple[int, int], margin: float = 0.0, tilt: float = 0.0, step: int = 1) -> Bin:
+    return Bin((cells[0] * CELL, cells[1] * CELL, 8 * CELL), cells, step, "load_bearing", margin, tilt)
 
 
 def bearing_scene(seed: int) -> tuple[Scene, Tensor]:
     rng = np.random.default_rng(seed)
     cells = tuple(int(c) for c in rng.integers(2, 24 if seed % 7 == 0 else 12, 2))
-    gap = float(rng.choice([0, CELL / 4, CELL * 1.1]))
-    bin_ = bearing_bin(cells, float(rng.choice([0, 0.1, 0.2, 0.4])), gap, int(rng.integers(1, 3)))
+    tilt = float(rng.choice([0, 10, 30]))
+    bin_ = bearing_bin(cells, float(rng.choice([0, 0.1, 0.2, 0.4])), tilt, int(rng.integers(1, 3)))
     s = scene_in(bin_, rng, "boxes", num_envs=3, most_items=4, most_orientations=2, most_visible=2)
     return s, torch.from_numpy(rng.random((3, *cells)) < rng.choice([0.3, 0.6, 0.9]))
 
@@ -62,13 +62,13 @@ def test_backends_agree(kernels: ModuleType) -> None:
     assert min(stable, refused) > (10 if INTERPRETED else 300)
 
 
-@pytest.mark.parametrize("width", [7, 8, 9, 16, 17, 40])
-def test_rows_of_contacts_are_found_in_vectors_of_any_width(kernels: ModuleType, width: int) -> None:
-    n, box, bin_ = 4 if INTERPRETED else 60, one_item((3, width), "boxes"), bearing_bin((4, width + 1), CELL / 4)
-    bears = torch.from_numpy(
-        np.random.default_rng(width).random((n, 4, width + 1)) < np.geomspace(0.02, 1, n)[:, None, None]
-    )
-    heightmap, item_id, at = torch.full((n, 4, width + 1), CELL), *torch.zeros(2, n, 1, dtype=torch.int64)
+@pytest.mark.parametrize(("width", "tilt"), [(7, 0), (8, 5), (9, 0), (9, 20), (16, 0), (17, 5), (40, 0), (40, 5)])
+def test_rows_of_contacts_are_found_in_vectors_of_any_width(kernels: ModuleType, width: int, tilt: float) -> None:
+    n, box, bin_ = 4 if INTERPRETED else 60, one_item((3, width), "boxes"), bearing_bin((4, width + 1), tilt=tilt)
+    rng, shape = np.random.default_rng(width), (n, 4, width + 1)
+    bears = torch.from_numpy(rng.random(shape) < np.geomspace(0.02, 1, n)[:, None, None])
+    heightmap = CELL * (1 - torch.from_numpy(rng.integers(0, 4, shape)).float() / 8 * (tilt > 0))
+    item_id, at = torch.zeros(2, n, 1, dtype=torch.int64)
     given = heightmap, bears, *eager.drop_map(heightmap, item_id, box, bin_.dropped), item_id, box, bin_
     expected = reference.upheld(*given)
     assert torch.equal(kernels.upheld(*given), expected)
@@ -109,15 +109,21 @@ def test_the_hull_of_what_bears_holds_the_middle_by_the_margin(kernels: ModuleTy
     ]
 
 
-def test_what_lies_lower_than_the_gap_bears_nothing(kernels: ModuleType) -> None:
-    heightmap = torch.full((1, 4, 4), CELL)
-    heightmap[:, 2:] = 0.75 * CELL
+@pytest.mark.parametrize(
+    ("lower", "tilt", "stable"),  # cells; the furthest lie 1.5 cells from the middle, and 1.5 mm are level
+    [(0.01, 0, True), (0.02, 0, False), (0.25, 8.9, False), (0.25, 9.2, True), (1.45, 44, True), (1.47, 44, False)],
+)
+def test_a_box_may_come_to_lie_as_steep_as_the_bin_says(
+    kernels: ModuleType, lower: float, tilt: float, stable: bool
+) -> None:
+    heightmap = torch.full((1, 4, 4), 2 * CELL)
+    heightmap[:, 2:] -= lower * CELL
     item_id, bears = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 4, 4, dtype=torch.bool)
-    z_map, legal = torch.full((1, 1, 1, 4, 4), CELL), torch.zeros(1, 1, 1, 4, 4, dtype=torch.bool)
+    z_map, legal = torch.full((1, 1, 1, 4, 4), 2 * CELL), torch.zeros(1, 1, 1, 4, 4, dtype=torch.bool)
     legal[..., 0, 0] = True
-    for gap, stable in ((0.2 * CELL, False), (0.3 * CELL, True)):
-        bin_ = bearing_bin((4, 4), 0.75 * CELL, gap)
-        upheld = kernels.upheld(heightmap, bears, z_map, legal, item_id, one_item((4, 4), "boxes"), bin_)
+    bin_ = bearing_bin((4, 4), 0.75 * CELL, tilt)
+    for turned in (heightmap, heightmap.mT.contiguous(), heightmap.flip(1)):
+        upheld = kernels.upheld(turned, bears, z_map, legal, item_id, one_item((4, 4), "boxes"), bin_)
         assert bool(upheld.any()) is stable
 
 

@@ -44,6 +44,24 @@ def half_sides(extent: Tensor, bin_: Bin) -> Tensor:
     return (torch.stack(least, -1) - SIXTEENTHS // 2).clamp_min(0)
 
 
+def drops(extent: Tensor, footprint: tuple[int, int], bin_: Bin) -> tuple[Tensor, Tensor]:
+    """Metres by which contact with a box may lie below its base, by row and by column; their larger one counts.
+
+    Args:
+        extent: (…, 2) int64, cells along x and y.
+        footprint: P and Q.
+        bin_: The bin.
+
+    Returns:
+        (…, P) and (…, Q) float32.
+    """
+    made = []
+    for axis, (cells, drop) in enumerate(zip(footprint, bin_.drops, strict=True)):
+        cell = torch.arange(cells, device=extent.device, dtype=torch.int64)
+        made.append((2 * cell + 1 - extent[..., axis, None]).abs().float() * drop)
+    return made[0], made[1]
+
+
 def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
     placement, present = inside(placement, catalogue, bin_)
     extent = catalogue.extent[placement.item_id, placement.orientation]  # (N, 2)
@@ -51,7 +69,9 @@ def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Cata
     rows, columns = (torch.arange(size, device=bears.device, dtype=torch.int64) for size in footprint)
     own = (rows < extent[:, :1])[:, :, None] & (columns < extent[:, 1:])[:, None, :]  # (N, P, Q)
     under = windows(bearing_heights(heightmap, bears), placement.x, placement.y, footprint)
-    contact = own & (under >= (placement.z - bin_.contact_tolerance)[:, None, None])
+    drop_x, drop_y = drops(extent, footprint, bin_)
+    level = (placement.z - bin_.contact_tolerance)[:, None, None]
+    contact = own & (under >= level - torch.maximum(drop_x[:, :, None], drop_y[:, None, :]))
     last, first = (_hull_edge(contact * way) - 1 for way in (columns + 1, len(columns) - columns))  # (N, P)
     held = own & (columns <= last[..., None]) & (len(columns) - 1 - columns <= first[..., None])
     return _laid(bears, held, placement, extent, present)

@@ -78,7 +78,7 @@ class _Problem(_Arguments):
         ("count_bytes", c_int64),
         ("unit", c_float),
         ("counted_gap", c_int64),
-        *_of_type(c_float, "ceiling tolerance gap"),
+        *_of_type(c_float, "ceiling tolerance gap drop_x drop_y"),
         *_of_type(c_int64, "rule threads"),
     )
 
@@ -181,6 +181,8 @@ def _described(
         ceiling=bin_.size[2],
         tolerance=bin_.tolerance,
         gap=bin_.contact_tolerance,
+        drop_x=bin_.drops[0],
+        drop_y=bin_.drops[1],
         rule=_rule(bin_.dropped.stability),
         threads=torch.get_num_threads(),
     )

@@ -209,7 +209,7 @@ def settings(rule: str, device: torch.device) -> Iterator[Setting]:
     ):
         if rule == "load_bearing" and not catalogue.flat:
             continue
-        bin_ = Bin((cells[0] * _CELL, cells[1] * _CELL, 12 * _CELL), cells, step, rule, _CELL, _CELL / 4)
+        bin_ = Bin((cells[0] * _CELL, cells[1] * _CELL, 12 * _CELL), cells, step, rule, _CELL, 10)
         there = catalogue.to(device)
         yield Setting(f"{name}, rule {rule}", bin_, balanced(there, bin_) if rule == "com" else there, 2, 5)
 

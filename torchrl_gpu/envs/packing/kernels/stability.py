@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.balance import SIXTEENTHS, cells_from, centre_16ths
-from torchrl_gpu.envs.packing.kernels.bearing import half_sides
+from torchrl_gpu.envs.packing.kernels.bearing import drops, half_sides
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.system import arguments
@@ -31,8 +31,9 @@ def upheld(
     windows: GridWindows, z: Tensor, item: Tensor, orientation: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
     """True where a box of (N, J) is stable by the rule "load_bearing" on windows of the heights that bear load."""
-    contacts = _Contacts(windows, z - bin_.contact_tolerance, item, orientation, catalogue)
     extent = catalogue.extent[item, orientation]
+    lower = drops(extent, windows.footprint, bin_)
+    contacts = _Contacts(windows, z - bin_.contact_tolerance, item, orientation, catalogue, lower)
     hull = _Hull(contacts, SIXTEENTHS // 2 * extent, SIXTEENTHS, half_sides(extent, bin_))
     for i, j in windows.offsets():
         hull.add(i, j, contacts.at(i, j))
@@ -43,9 +44,15 @@ class _Contacts:
     """Contact of each item with the pile, one footprint cell at a time."""
 
     def __init__(
-        self, windows: GridWindows, level: Tensor, item: Tensor, orientation: Tensor, catalogue: Catalogue
+        self,
+        windows: GridWindows,
+        level: Tensor,
+        item: Tensor,
+        orientation: Tensor,
+        catalogue: Catalogue,
+        lower: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        self.windows, self.level = windows, level
+        self.windows, self.level, self.lower = windows, level, lower  # lower: see `drops`
         self.extent = catalogue.extent[item, orientation]  # (N, J, 2)
         self.bottom = None if catalogue.flat else catalogue.maps(item, orientation)[1]  # (N, J, P, Q)
         if self.bottom is None:
@@ -67,7 +74,10 @@ class _Contacts:
         if self.bottom is not None:
             cells = torch.sub(cells, self.bottom[..., i, j, None, None], out=self._scratch)
         # A comparison into float32 and its cast are vectorised; one into booleans is not.
-        contact = torch.ge(cells, self.level, out=self._scratch).to(torch.int8)
+        level = self.level
+        if self.lower is not None:
+            level = level - torch.maximum(self.lower[0][..., i], self.lower[1][..., j])[..., None, None]
+        contact = torch.ge(cells, level, out=self._scratch).to(torch.int8)
         return contact if self.bottom is not None else contact.mul_(self._rows[:, :, i] * self._columns[:, :, j])
 
     def zeros(self, largest: int) -> Tensor:

@@ -26,7 +26,7 @@ def upheld(
     num_lanes = item_id.numel() * catalogue.num_orientations * bin_.grid[1]
     upheld_kernel[(triton.cdiv(num_lanes, _LANES),)](
         bearing_heights(heightmap, bears), item_id, catalogue.extent, catalogue.height, z_map, legal.view(torch.uint8),
-        out.view(torch.uint8), item_id.numel(), catalogue.num_items, bin_.contact_tolerance, *margins(bin_),
+        out.view(torch.uint8), item_id.numel(), catalogue.num_items, bin_.contact_tolerance, *bin_.drops, *margins(bin_),
         item_id.shape[1], catalogue.num_orientations, *bin_.cells,
         STEP=bin_.step, T=_LANES, enable_fp_fusion=False, num_warps=_LANES // 32,
     )  # fmt: skip
@@ -35,7 +35,7 @@ def upheld(
 
 @triton.jit(do_not_specialize=["num_slots", "num_items", "margin_x", "margin_y", "slots_per_env", "orientations"])
 def upheld_kernel(
-    heights, item_id, extent, item_height, z_map, legal, out, num_slots, num_items, gap, margin_x, margin_y,
+    heights, item_id, extent, item_height, z_map, legal, out, num_slots, num_items, gap, drop_x, drop_y, margin_x, margin_y,
     slots_per_env, orientations, X, Y, STEP: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Legal mask without the placements whose contacts that bear load do not hold the rectangle around the middle."""
@@ -55,12 +55,12 @@ def upheld_kernel(
         z = tl.load(z_map + at, mask=fits, other=float("inf"))
         x = tl.maximum(tl.minimum(gx * STEP, X - p), 0)
         rows, columns = tl.where(fits, p, 0), tl.where(fits, q, 0)
-        held = _holds_rectangle(here, x, y, rows, columns, z - gap, half_x, half_y, X, Y)
+        held = _holds_rectangle(here, x, y, rows, columns, z - gap, drop_x, drop_y, half_x, half_y, X, Y)
         tl.store(out + at, (fits & held).to(tl.uint8), mask=there)
 
 
 @triton.jit
-def _holds_rectangle(heights, x, y, p, q, level, half_x, half_y, X, Y):
+def _holds_rectangle(heights, x, y, p, q, level, drop_x, drop_y, half_x, half_y, X, Y):
     """True where the hull of the contacts of T boxes holds a rectangle around the middle; (T,)."""
     held = tl.full(level.shape, True, tl.int1)
     for edge in tl.static_range(2):  # the first and the last row of the rectangle
@@ -75,7 +75,9 @@ def _holds_rectangle(heights, x, y, p, q, level, half_x, half_y, X, Y):
             last = tl.full(level.shape, -1, tl.int32)
             first = tl.full(level.shape, 32767, tl.int32)
             for j in range(tl.max(q, 0)):
-                contact, _ = touches(heights, heights, x, y, i, j, p, q, level[None, :], X, Y, 0, True, 1)
+                along_x, along_y = tl.abs(2 * i + 1 - p).to(tl.float32), tl.abs(2 * j + 1 - q).to(tl.float32)
+                lowest = level - tl.maximum(along_x * drop_x, along_y * drop_y)
+                contact, _ = touches(heights, heights, x, y, i, j, p, q, lowest[None, :], X, Y, 0, True, 1)
                 contact = tl.max(contact.to(tl.int32), 0) > 0
                 last = tl.where(contact, tl.maximum(last, j), last)
                 first = tl.where(contact, tl.minimum(first, j), first)
