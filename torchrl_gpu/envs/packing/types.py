@@ -44,8 +44,8 @@ class Bin:
         for name, value in (("size", size), ("cells", cells), ("step", step)):
             object.__setattr__(self, name, value)  # plain numbers, whatever came
         arguments.choice("Bin", "stability", self.stability, STABILITY_RULES)
-        for name, most in (("margin", None), ("max_tilt", MOST_TILT)):
-            object.__setattr__(self, name, arguments.number("Bin", name, getattr(self, name), 0, most))
+        object.__setattr__(self, "margin", arguments.number("Bin", "margin", self.margin, 0))
+        object.__setattr__(self, "max_tilt", arguments.number("Bin", "max_tilt", self.max_tilt, 0, MOST_TILT))
         if self.stability in ("com", "load_bearing") and max(self.cells) > _MOST_CELLS:
             most = f"at most {_MOST_CELLS} cells a side"
             raise ValueError(f"Bin: stability {self.stability} wants {most}; got {self.cells}")

@@ -11,6 +11,8 @@ the squares alone: both sides are sums with one square.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -44,7 +46,7 @@ def half_sides(extent: Tensor, bin_: Bin) -> Tensor:
     return (torch.stack(least, -1) - SIXTEENTHS // 2).clamp_min(0)
 
 
-def drops(extent: Tensor, footprint: tuple[int, int], bin_: Bin) -> tuple[Tensor, Tensor]:
+def drops(extent: Tensor, footprint: Sequence[int], bin_: Bin) -> tuple[Tensor, Tensor]:
     """Metres by which contact with a box may lie below its base, by row and by column; their larger one counts.
 
     Args:

@@ -203,7 +203,7 @@ def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Cata
 
 def _bearing_contact(heights: np.ndarray, x: int, y: int, p: int, q: int, z: float, bin_: Bin) -> np.ndarray:
     along_x, along_y = (np.abs(2 * np.arange(side) + 1 - side).astype(np.float32) for side in (p, q))
-    drop_x, drop_y = np.float32(bin_.drops)
+    drop_x, drop_y = map(np.float32, bin_.drops)
     drop = np.maximum((along_x * drop_x)[:, None], along_y * drop_y)
     contact: np.ndarray = heights[x : x + p, y : y + q] >= np.float32(z) - np.float32(bin_.contact_tolerance) - drop
     return contact

@@ -26,8 +26,8 @@ def upheld(
     num_lanes = item_id.numel() * catalogue.num_orientations * bin_.grid[1]
     upheld_kernel[(triton.cdiv(num_lanes, _LANES),)](
         bearing_heights(heightmap, bears), item_id, catalogue.extent, catalogue.height, z_map, legal.view(torch.uint8),
-        out.view(torch.uint8), item_id.numel(), catalogue.num_items, bin_.contact_tolerance, *bin_.drops, *margins(bin_),
-        item_id.shape[1], catalogue.num_orientations, *bin_.cells,
+        out.view(torch.uint8), item_id.numel(), catalogue.num_items, bin_.contact_tolerance, *bin_.drops,
+        *margins(bin_), item_id.shape[1], catalogue.num_orientations, *bin_.cells,
         STEP=bin_.step, T=_LANES, enable_fp_fusion=False, num_warps=_LANES // 32,
     )  # fmt: skip
     return out
@@ -35,8 +35,8 @@ def upheld(
 
 @triton.jit(do_not_specialize=["num_slots", "num_items", "margin_x", "margin_y", "slots_per_env", "orientations"])
 def upheld_kernel(
-    heights, item_id, extent, item_height, z_map, legal, out, num_slots, num_items, gap, drop_x, drop_y, margin_x, margin_y,
-    slots_per_env, orientations, X, Y, STEP: tl.constexpr, T: tl.constexpr,
+    heights, item_id, extent, item_height, z_map, legal, out, num_slots, num_items, gap, drop_x, drop_y,
+    margin_x, margin_y, slots_per_env, orientations, X, Y, STEP: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """Legal mask without the placements whose contacts that bear load do not hold the rectangle around the middle."""
     GX = (X + STEP - 1) // STEP
