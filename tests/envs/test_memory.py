@@ -59,7 +59,7 @@ def peak_of(make: Callable[[int], PackingEnv], num_envs: int) -> int:
     return peak
 
 
-def taken(make: Callable[[int], PackingEnv], fewer: int = 12, more: int = 20) -> float:
+def taken(make: Callable[[int], PackingEnv], fewer: int = 8, more: int = 12) -> float:
     """Bytes that one more environment takes among many: what is the same for any number cancels."""
     return (peak_of(make, more) - peak_of(make, fewer)) / (more - fewer)
 

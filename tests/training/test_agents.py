@@ -118,10 +118,9 @@ def test_weights_and_priorities_are_those_of_the_definition(tmp_path: Path, name
         assert (own - made.replay.sampler.priority[place]).abs().min() < 1e-6
 
 
-@each_packer
-def test_weights_of_priorities_count_in_the_loss(tmp_path: Path, name: str) -> None:
+def test_weights_of_priorities_count_in_the_loss(tmp_path: Path) -> None:
     def weights_after(exponent: float) -> dict[str, Tensor]:
-        return fit(packer(name, prioritized=True, beta=exponent), tmp_path, 4).agent.state_dict()
+        return fit(packer("DQN", prioritized=True, beta=exponent), tmp_path, 4).agent.state_dict()
 
     assert differences(weights_after(0.0), weights_after(1.0)) != []
 
@@ -275,9 +274,7 @@ def test_it_trains_is_evaluated_and_reads_nothing_back(tmp_path: Path, case: str
 # In the middle of an epoch of 3 training steps, and at its end.
 RESUMED: list[tuple[str, dict[str, Any], int]] = [
     ("DQN packs", {"prioritized": True}, 4),
-    ("DQN packs", {"agent": {"targets": PeriodicTargets(4)}}, 6),
-    ("IQN packs", {}, 4),
-    ("Rainbow", {"prioritized": True, "beta_updates": 20}, 6),
+    ("Rainbow", {"prioritized": True, "beta_updates": 20, "agent": {"targets": PeriodicTargets(4)}}, 6),
     ("SAC", {}, 4),
 ]
 

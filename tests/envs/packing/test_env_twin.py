@@ -19,11 +19,16 @@ from tests.envs.packing.twin import Twin
 from tests.native.compilers import need_compiler
 from tests.tolerances import assert_near
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import RandomBoxes
+
+# The twin takes a second for a large bin under the rule of what bears, and for fine maps.
+SMALL: dict[str, Any] = {"bin_size": (6.0, 6.0, 6.0), "resolution": 6, "items": RandomBoxes(1, 3)}
+SMALLER = {"on what bears": SMALL, "on corners at last": SMALL, "irregular": {"resolution": 10, "grid_step": 3}}
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_twin_goes_the_same_way(setting: str) -> None:
-    env = packing(setting, 2, backend="eager")
+    env = packing(setting, 2, backend="eager", **SMALLER.get(setting, {}))
     twins = [Twin(env, n) for n in range(2)]
     generator = torch.Generator().manual_seed(1)
     current, restarts = env.reset(), 0
@@ -114,16 +119,16 @@ def as_compiled(setting: str, **changes: Any) -> list[PackingEnv]:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_backends_go_the_same_way(setting: str) -> None:
-    exact = "irregular" not in setting
     envs = [packing(setting, backend="eager"), *as_compiled(setting)]
-    assert assert_one_way(envs, 27 if exact else 14, exact=exact) >= 3
+    steps = 20 if setting == "passing over" else 14  # which goes through all sixteen items
+    assert assert_one_way(envs, steps, exact="irregular" not in setting) >= 3
 
 
 @pytest.mark.parametrize("setting", EXACT)
 def test_backends_agree_to_the_bit_where_sums_are_exact(setting: str) -> None:
     changes = EXACT[setting]
     envs = [packing(setting, backend="eager", **changes), *as_compiled(setting, **changes)]
-    assert assert_one_way(envs, 27, exact=True) > 3
+    assert assert_one_way(envs, 14, exact=True) >= 3
 
 
 def test_a_tall_bin_is_counted_in_words() -> None:
@@ -135,7 +140,7 @@ def test_a_tall_bin_is_counted_in_words() -> None:
 
 @pytest.mark.parametrize("setting", EXACT)
 def test_the_same_maps_are_kept_as_are_made_anew(setting: str) -> None:
-    assert_one_way(as_compiled(setting, num_envs=16), 30, exact=True)
+    assert_one_way(as_compiled(setting, num_envs=16), 15, exact=True)
 
 
 @pytest.mark.parametrize("setting", ["three visible", "cut", "irregular, on its support"])

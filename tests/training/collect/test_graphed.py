@@ -25,7 +25,7 @@ from torchrl_gpu.training.collect.graphed import Graph, GraphedRollout, operator
 from torchrl_gpu.training.collect.rollout import Rollout
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
-STEPS = 6
+STEPS = 4
 
 
 class _Recorder(TorchDispatchMode):

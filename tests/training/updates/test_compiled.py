@@ -50,7 +50,9 @@ def saver() -> EpisodeCheckpoint:
 
 # One with the loss of actions and one with those of actor and critic; `test_contract` compiles every agent's.
 @pytest.mark.usefixtures("quickly")
-@pytest.mark.parametrize("name", ["Rainbow", pytest.param("ACIQN", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "name", ["IQN", *(pytest.param(name, marks=pytest.mark.soak) for name in ("Rainbow", "ACIQN"))]
+)
 def test_it_gives_what_operators_give_and_draws_what_they_draw(name: str, caplog: pytest.LogCaptureFixture) -> None:
     agents = agent_of(name), agent_of(name)
     compiled = CompiledLosses(agents[0])
@@ -97,6 +99,11 @@ def assert_learned_alike(one: nn.Module, other: nn.Module) -> None:
     assert (ends[0] - ends[1]).norm() < 0.02 * (ends[0] - begin).norm()
 
 
+@pytest.fixture(scope="module")
+def plainly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return everything(last(run_of(tmp_path_factory.mktemp("plain"), compile_losses=False)))
+
+
 def wrong_loss(losses: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: loss * 1.5 for name, loss in losses.items()}
 
@@ -118,13 +125,12 @@ def fails(losses: dict[str, Tensor]) -> dict[str, Tensor]:
     ],
 )
 def test_what_differs_or_fails_is_left_with_a_line(
-    way: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    way: Any, said: str, plainly: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain = everything(last(run_of(tmp_path / "plain", compile_losses=False)))
     compiles_to(way, monkeypatch)
     with caplog.at_level(logging.WARNING):
-        other = everything(last(run_of(tmp_path / "other", compile_losses=True)))
-    assert differences(plain, other) == []
+        other = everything(last(run_of(tmp_path, compile_losses=True)))
+    assert differences(plainly, other) == []
     assert [line for line in caplog.messages if warned in line] == [f"{said}; {warned}"]
 
 

@@ -49,7 +49,7 @@ def bearing_scene(seed: int) -> tuple[Scene, Tensor]:
 
 def test_backends_agree(kernels: ModuleType) -> None:
     stable = refused = 0
-    for seed in range(3 if INTERPRETED else 20):
+    for seed in (1, 2) if INTERPRETED else range(8):
         s, bears = bearing_scene(seed)
         z_map, legal = eager.drop_map(*s[:3], s.bin_.dropped)
         given = s.heightmap, bears, z_map, legal, *s[1:]
@@ -59,12 +59,12 @@ def test_backends_agree(kernels: ModuleType) -> None:
         placement = some_placement(s, seed)
         given = s.heightmap, bears, placement, *s[2:]
         assert torch.equal(kernels.bear(*given), reference.bear(*given)), seed
-    assert min(stable, refused) > (10 if INTERPRETED else 300)
+    assert min(stable, refused) > (10 if INTERPRETED else 100)
 
 
-@pytest.mark.parametrize(("width", "tilt"), [(7, 0), (8, 5), (9, 0), (9, 20), (16, 0), (17, 5), (40, 0), (40, 5)])
+@pytest.mark.parametrize(("width", "tilt"), [(7, 0), (8, 5), (9, 0), (9, 20), (16, 0), (17, 5), (33, 0), (33, 5)])
 def test_rows_of_contacts_are_found_in_vectors_of_any_width(kernels: ModuleType, width: int, tilt: float) -> None:
-    n, box, bin_ = 4 if INTERPRETED else 60, one_item((3, width), "boxes"), bearing_bin((4, width + 1), tilt=tilt)
+    n, box, bin_ = 4 if INTERPRETED else 20, one_item((3, width), "boxes"), bearing_bin((4, width + 1), tilt=tilt)
     rng, shape = np.random.default_rng(width), (n, 4, width + 1)
     bears = torch.from_numpy(rng.random(shape) < np.geomspace(0.02, 1, n)[:, None, None])
     heightmap = CELL * (1 - torch.from_numpy(rng.integers(0, 4, shape)).float() / 8 * (tilt > 0))

@@ -104,19 +104,16 @@ def test_maps_without_a_unit_need_no_copy_where_the_grid_is_fine(step: int, laun
     assert len(launches) == step  # the heightmap is its own single phase
 
 
+# One form of each kernel for one chip; `make soak` asks for all forms, and for other chips.
+ALL_FORMS = bool(os.environ.get("TORCHRL_GPU_ALL_FORMS"))
+
+
 def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
-    """A launch of every kernel in its various forms, by name."""
-    for kind, stability, cells in (
-        ("counted", "none", (200, 200)),
-        ("counted", "support", (200, 200)),
-        ("counted", "com", (200, 200)),
-        ("solids", "com", (100, 90)),
-        ("boxes", "com", (10, 10)),
-        ("solids", "corners", (100, 90)),
-        ("boxes", "none", (10, 10)),
-        ("boxes", "support", (10, 10)),
-        ("boxes", "corners", (40, 11)),
-    ):
+    """A launch of every kernel by name, in all its forms or in one."""
+    forms = [("counted", "none", (200, 200)), ("boxes", "none", (10, 10)), ("boxes", "corners", (40, 11))]
+    more = [("counted", "support", (200, 200)), ("counted", "com", (200, 200)), ("solids", "com", (100, 90))]
+    more += [("boxes", "com", (10, 10)), ("solids", "corners", (100, 90)), ("boxes", "support", (10, 10))]
+    for kind, stability, cells in [*forms, *(more if ALL_FORMS else [])]:
         s = some_scene(kind, cells=cells, step=1 if kind == "boxes" else 3, stability=stability)
         triton_kernels.drop_map(*s, stored_for(s) if kind == "counted" else None)
         if stability == "none":
@@ -139,10 +136,6 @@ def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
 
 # Instructions on pairs: Hopper adds and maximises in one, the Blackwell of 12.0 in two, Ampere has none.
 PAIRED = {90: ("VIADDMNMX.S16x2",), 120: ("VIADD.16x2", "VIMNMX.S16x2"), 80: ()}
-
-
-# One form of each kernel for one chip; `make soak` asks for all forms, and for other chips.
-ALL_FORMS = bool(os.environ.get("TORCHRL_GPU_ALL_FORMS"))
 
 
 @pytest.mark.parametrize("capability", [120, 80] if os.environ.get("TORCHRL_GPU_OTHER_CHIPS") else [90])

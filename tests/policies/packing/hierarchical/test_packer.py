@@ -34,8 +34,8 @@ Grown = dict[int, dict[int, float]]
 
 
 def states(env: PackingEnv) -> list[TensorDictBase]:
-    """Nearly empty bins, half full ones, and ones in which items no longer fit."""
-    return [random_states(env, steps) for steps in (1, 4, 7)]
+    """Nearly empty bins, and ones in which items no longer fit."""
+    return [random_states(env, steps) for steps in (1, 7)]
 
 
 @cache
@@ -121,7 +121,7 @@ def test_agrees_with_the_naive_twin(kind: str, items: str, places: str) -> None:
             assert action in scores  # legal, and within the margin
             assert scores[action] >= max(scores.values()) - 1e-5
             compared += len(scores)
-    assert compared > 3 * 4 * 2  # a choice between several, more often than not
+    assert compared > 2 * 4 * 2  # a choice between several, more often than not
 
 
 @pytest.mark.parametrize("kind", ENVS)

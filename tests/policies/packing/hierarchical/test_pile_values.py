@@ -107,7 +107,7 @@ def naive_action(env: PackingEnv, packer: PileValuePacker, row: TensorDictBase) 
 def test_it_takes_the_placement_of_the_largest_value(kind: str, items: int, placements: int) -> None:
     env, others = ENVS[kind](), 0
     packer = PileValuePacker(env, PileValues(some_weights()), items, placements)
-    for steps in (1, 4, 7):
+    for steps in (2, 6):
         states = random_states(env, steps)
         action = packer(states)["action"].tolist()
         for row, taken in zip(states, action, strict=True):
