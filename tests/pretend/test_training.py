@@ -22,14 +22,16 @@ from tests.training.tiny import Run
 from tests.training.tiny_navigation import AGENTS, DISCRETE, navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream, GpuStats, Throughput
 from torchrl_gpu.callbacks.progress import NetworkSummary, RunProgress
+from torchrl_gpu.policies import PlacementScores
 from torchrl_gpu.training.run import ReplayRun
 
 GPU: dict[str, Any] = {"accelerator": "gpu", "devices": 1}
 LOG = "step_log.py"  # what a log costs: one copy of all figures
 CAPTURE = "capture_cuda"  # a graph is made once
 GRAPHS = CAPTURE, " _check ", " _distance "  # and its first replay is compared with the plain way
+CONVOLUTIONS = {"network": partial(PlacementScores, channels=4, blocks=1)}
 MODULES: dict[str, Callable[[], ReplayRun]] = {
-    "packing": tiny.module,
+    "packing": partial(tiny.module, agent=CONVOLUTIONS),
     "packing, prioritized": partial(tiny.module, prioritized=True),
     "packing, staged": partial(tiny.module, storage="host"),
     "irregular": tiny_navigation.hierarchical,
@@ -164,7 +166,7 @@ def test_with_graphs_and_without_steps_wait_for_nothing_and_learn_the_same(name:
 
 def test_both_graphs_of_packing(tmp_path: Path) -> None:
     seen = WaitsOfSteps()
-    made = tiny.module(cuda_graphs=True, graph_updates=True, prioritized=True)
+    made = tiny.module(agent=CONVOLUTIONS, cuda_graphs=True, graph_updates=True, prioritized=True)
     fit(made, tmp_path, 6, seen, precision="bf16-mixed", enable_checkpointing=False)
     assert seen.elsewhere(LOG, *GRAPHS) == []
     assert sum(number > 0 for number in seen.at("graphed.py")) == 1

@@ -19,7 +19,7 @@ from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.training.lightning_callbacks import RunAveraging, WeightCopy
 from torchrl_gpu.training.step_log import StepLog
 
-WEIGHT = "agent.policy.module.0.module.stem.weight"
+WEIGHT = "agent.policy.module.0.module.layer.weight"
 
 
 class Notes(Callback):

@@ -148,12 +148,16 @@ def test_other_numbers_of_environments_cannot_go_on(tmp_path: Path) -> None:
         fit(made, tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"))
 
 
+def scores(channels: int) -> dict[str, Any]:
+    return {"network": partial(PlacementScores, channels=channels, blocks=1)}
+
+
 def test_a_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path) -> None:
-    made = fit(module(prioritized=True), tmp_path, 2, EpisodeCheckpoint())
+    made = fit(module(agent=scores(4), prioritized=True), tmp_path, 2, EpisodeCheckpoint())
     torch.load(last(tmp_path), weights_only=True)
     check_checkpoint(last(tmp_path), made)
     with pytest.raises(ValueError, match=r"want agent\..* as torch.float32 \(5"):
-        check_checkpoint(last(tmp_path), module(agent={"network": partial(PlacementScores, channels=5, blocks=1)}))
+        check_checkpoint(last(tmp_path), module(agent=scores(5)))
 
 
 def test_the_schedule_reaches_its_end(tmp_path: Path) -> None:
@@ -465,7 +469,7 @@ def test_a_file_that_is_not_there() -> None:
 
 def test_a_run_begins_with_it_and_a_resumed_one_does_not(tmp_path: Path) -> None:
     network = cloned(tmp_path / "bc.ckpt")
-    module = tiny.module(warm_start=str(tmp_path / "bc.ckpt"), updates_per_step=1)
+    module = tiny.module(agent=scores(4), warm_start=str(tmp_path / "bc.ckpt"), updates_per_step=1)
     seen: dict[str, torch.Tensor] = {}
     played = module._play
 
@@ -482,5 +486,5 @@ def test_a_run_begins_with_it_and_a_resumed_one_does_not(tmp_path: Path) -> None
     assert torch.equal(seen["target"], network.stem.weight)  # type: ignore[arg-type]
     trainer.save_checkpoint(tmp_path / "run.ckpt")
     (tmp_path / "bc.ckpt").unlink()  # a run that goes on does without
-    again = tiny.module(warm_start=str(tmp_path / "bc.ckpt"), updates_per_step=1)
+    again = tiny.module(agent=scores(4), warm_start=str(tmp_path / "bc.ckpt"), updates_per_step=1)
     tiny.trainer(tmp_path / "again", max_steps=3).fit(again, tiny.data(), ckpt_path=str(tmp_path / "run.ckpt"))

@@ -1,14 +1,15 @@
-"""A packing run that takes a second: 8 bins of 5×5×5 cells, a network of a few hundred weights."""
+"""A packing run that takes half a second: 8 bins of 5×5×5 cells, a network of one layer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
+from torch import Tensor, nn
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
@@ -34,6 +35,20 @@ def packing_env(num_envs: int = 8, **changes: Any) -> PackingEnv:
     return PackingEnv(num_envs, **{**arguments, "device": "cpu", "seed": 3, **changes})
 
 
+class LinearScores(nn.Module):
+    """Q-values of placements, linear in the heights of rest of all of them."""
+
+    in_keys: ClassVar = ["z_map"]
+
+    def __init__(self, space: AgentSpace) -> None:
+        super().__init__()
+        assert space.num_actions is not None
+        self.layer = nn.Linear(space.num_actions, space.num_actions)
+
+    def forward(self, z_map: Tensor) -> Tensor:
+        return self.layer(z_map.flatten(-4))
+
+
 def dqn(given: PackingEnv | AgentSpace, **changes: Any) -> DQN:
     space = given if isinstance(given, AgentSpace) else AgentSpace.of(given)
     arguments = {"network": partial(PlacementScores, channels=4, blocks=1), "targets": SoftTargets(0.1)}
@@ -52,7 +67,7 @@ def module(
     torch.manual_seed(7)
     return OffPolicy(
         packing_env(**(env or {})),
-        partial(make, **(agent or {})),
+        partial(make, **{**({"network": LinearScores} if make is dqn else {}), **(agent or {})}),
         partial(torch.optim.Adam, lr=1e-2),
         **with_replay(arguments | changes),
     )
