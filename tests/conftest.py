@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 # The tests' tensors are small: a second thread only waits, and spins on a core that another process wants.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Each trainer asks every installed package for callbacks.
+metadata.entry_points = cache(metadata.entry_points)
 
 ROOT = Path(__file__).parent.parent
 # Subprocesses import this checkout and its tests from any folder, and find the scripts of this environment.

@@ -7,6 +7,7 @@ import json
 import platform
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,15 @@ _SAME_RESULTS = (
 
 def run_record(config: Mapping[str, Any] | None, module: object = None) -> dict[str, Any]:
     """Record of a run for its checkpoints, as plain data; tokens and passwords of its configuration are left out."""
-    versions = {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
-    record = {"config": None if config is None else without_secrets(config), "versions": versions, "commit": commit()}
+    settings = None if config is None else without_secrets(config)
+    record = {"config": settings, "versions": dict(_versions()), "commit": commit()}
     return record if module is None else record | {"module": f"{type(module).__module__}.{type(module).__qualname__}"}
+
+
+@cache
+def _versions() -> dict[str, str | None]:
+    """Versions of Python and of packages, whose metadata takes milliseconds to read."""
+    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
 
 
 def without_secrets(config: Any) -> Any:
