@@ -249,12 +249,11 @@ def test_plans(tmp_path: Path) -> None:
 # -- batches --
 
 
-@pytest.mark.parametrize("size", [1, 4])
-def test_the_same_worlds_and_pictures_whatever_the_batch(size: int) -> None:
+def test_the_same_worlds_and_pictures_whatever_the_batch() -> None:
     """Batches begin in the middle of a row, hold worlds of both rows, and the last one has rows to spare."""
-    whole, parts = (NavigationSuite(small_suite(max_steps=30, pictures=True).env, batch_size=n) for n in (6, size))
+    whole, parts = (NavigationSuite(small_suite(max_steps=30, pictures=True).env, batch_size=n) for n in (6, 4))
     expected, found = (suite.play(homing(suite.env)) for suite in (whole, parts))
-    assert (whole.side_by_side, parts.side_by_side) == (6, size)
+    assert (whole.side_by_side, parts.side_by_side) == (6, 4)
     assert found.scores() == expected.scores()
     assert whole.plans(expected) == parts.plans(found)
     for one, other in zip(vars(expected).values(), vars(found).values(), strict=True):

@@ -120,9 +120,8 @@ def test_the_same_packings_whatever_the_batch(name: str) -> None:
     policy = packers(whole)[name]
     expected = scores_of(evaluate(whole, policy))
     assert len(expected["utilization"].unique()) > 4
-    for size in (2, 3):
-        found = scores_of(PackingSuite(whole, False, 8, size).play(policy))
-        assert all(torch.equal(found[key], value) for key, value in expected.items()), size
+    found = scores_of(PackingSuite(whole, False, 8, 3).play(policy))
+    assert all(torch.equal(found[key], value) for key, value in expected.items())
 
 
 def test_episodes_differ_and_begin_at_the_first_environment() -> None:
@@ -165,7 +164,7 @@ def test_memory_does_not_grow_with_the_batches() -> None:
     env = solids_env(2)
     policy = packers(env)["manager + worker"]
     per_episode, peaks = episode_bytes(env, policy), []
-    for number in (2, 6):
+    for number in (2, 4):
         suite = PackingSuite(env, False, number, 2)
         with LiveBytes() as counter:
             results = suite.play(policy)

@@ -371,7 +371,7 @@ def test_simulations_take_the_friction_of_the_environment(monkeypatch: pytest.Mo
         return settle_cases(*args, friction=friction, **options)
 
     monkeypatch.setattr(physics, "settle_cases", spied)
-    env = packing_env(1, bin_size=(1.0, 1.0, 1.0), resolution=10, friction=0.25)
+    env = packing_env(1, bin_size=(0.4, 0.4, 0.4), resolution=4, friction=0.25)
     suite = PackingSuite(env, False)
     suite.simulated = 1
     suite.settled({"dbl": suite.play(DeepestBottomLeft(env))})
@@ -382,7 +382,7 @@ def test_simulations_take_the_friction_of_the_environment(monkeypatch: pytest.Mo
 
 def test_a_table_tells_what_stands(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mujoco")
-    env = packing_env(3, bin_size=(1.0, 1.0, 1.0), resolution=10, stability="support", walls=False)
+    env = packing_env(3, bin_size=(0.6, 0.6, 0.6), resolution=6, stability="support", walls=False)
     suite = PackingSuite(env, False)
     suite.simulated = 2
     results = {name: suite.play(policy) for name, policy in baselines(env, ["dbl"]).items()}
