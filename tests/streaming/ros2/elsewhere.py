@@ -1,14 +1,10 @@
-"""The other end of a DDS network: python -m tests.streaming.ros2.elsewhere DOMAIN
-
-Each line of the standard input names a function of this module and its arguments; what it says is a line of output.
-"""
+"""The other end of a DDS network, in a process of its own: each message names a function here and its arguments."""
 
 from __future__ import annotations
 
-import json
 import queue
-import sys
 import time
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -20,12 +16,8 @@ MESSAGES = Messages()
 ACTIONS: list[bytes] = []
 
 
-def say(**fields: Any) -> None:
-    print(json.dumps(fields), flush=True)
-
-
-def camera_and_motor(dds: CycloneDds, camera: str, action: str) -> None:
-    """Sends images of one colour until an action of the policy comes, and writes that."""
+def camera_and_motor(dds: CycloneDds, camera: str, action: str) -> dict[str, Any] | None:
+    """Sends images of one colour until an action of the policy comes, and tells that."""
     came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     dds.subscribe(action, JOINTS, came.put)
     ends = time.monotonic() + 30
@@ -37,27 +29,27 @@ def camera_and_motor(dds: CycloneDds, camera: str, action: str) -> None:
             message = MESSAGES.store.deserialize_cdr(came.get(), JOINTS)
             if message.position[-2] == 0:
                 stamp = message.header.stamp.sec + 1e-9 * message.header.stamp.nanosec
-                say(decided={"name": message.name, "position": message.position[:-1].tolist(), "stamp": stamp})
-                return
+                return {"name": message.name, "position": message.position[:-1].tolist(), "stamp": stamp}
+    return None
 
 
-def view(dds: CycloneDds, pictures: str, action: str) -> None:
-    """Says the size of the first picture; keeps the actions."""
+def view(dds: CycloneDds, pictures: str, action: str) -> tuple[int, ...]:
+    """The size of the first picture; keeps the actions."""
     came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     dds.subscribe(action, JOINTS, ACTIONS.append)
     dds.subscribe(pictures, COMPRESSED, came.put)
-    say(size=MESSAGES.image(came.get(timeout=30), COMPRESSED).pixels.shape)
+    return MESSAGES.image(came.get(timeout=30), COMPRESSED).pixels.shape
 
 
-def last_action(dds: CycloneDds, number: int) -> None:
-    """Says the last of the actions kept, and how old it is by its stamp, once one is safe behind so many others."""
+def last_action(dds: CycloneDds, number: int) -> list[float]:
+    """The last of the actions kept, and how old it is by its stamp, once one is safe behind so many others."""
     ends = time.monotonic() + 30
     while time.monotonic() < ends:
         messages = [MESSAGES.store.deserialize_cdr(data, JOINTS) for data in ACTIONS]
         if len(messages) >= number and messages[-1].position[-2] == 1:
             break
         time.sleep(0.01)
-    say(last=messages[-1].position[:-1].tolist())
+    return list(messages[-1].position[:-1])
 
 
 def declare(dds: CycloneDds, action: str) -> None:
@@ -74,8 +66,8 @@ def leave(dds: CycloneDds, action: str) -> None:
     del dds._writers[action, JOINTS]
 
 
-def stock_reader(dds: CycloneDds, topic: str) -> None:
-    """Reads one message with cyclonedds' own codec, and writes its fields."""
+def stock_reader(dds: CycloneDds, topic: str) -> dict[str, Any]:
+    """Fields of one message, read with cyclonedds' own codec."""
     from cyclonedds.sub import DataReader
     from cyclonedds.topic import Topic
 
@@ -84,16 +76,12 @@ def stock_reader(dds: CycloneDds, topic: str) -> None:
     found = reader.take_one(timeout=30 * 10**9)
     stamp = found.header.stamp
     fields = {name: list(getattr(found, name)) for name in ("name", "position", "velocity", "effort")}
-    say(stamp=[stamp.sec, stamp.nanosec], **fields)
+    return {"stamp": [stamp.sec, stamp.nanosec], **fields}
 
 
-def main() -> None:
-    dds = CycloneDds(int(sys.argv[1]), loopback=True)
-    for line in sys.stdin:
-        name, *arguments = json.loads(line)
-        globals()[name](dds, *arguments)
-    dds.close()
-
-
-if __name__ == "__main__":
-    main()
+def main(domain: int, messages: Connection) -> None:
+    dds = CycloneDds(domain, loopback=True)
+    while True:
+        name, *arguments = messages.recv()
+        if (said := globals()[name](dds, *arguments)) is not None:
+            messages.send(said)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests import forks
+from tests.streaming.ros2 import elsewhere as other_end
 from tests.streaming.ros2.robots import ACTION, CAMERA, IMAGES, MESSAGES, Told, until
 from torchrl_gpu.streaming import RosBridge
 from torchrl_gpu.streaming.ros2.cyclone import CycloneDds
@@ -45,29 +45,24 @@ def dds() -> Iterator[CycloneDds]:
 class Elsewhere:
     """A process of its own on the same network."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.streaming.ros2.elsewhere", str(DOMAIN)]
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, text=True, **pipes)
+    def __init__(self, log: Path) -> None:
+        self.messages, theirs = forks.CONTEXT.Pipe()
+        self.process = forks.start(other_end.main, DOMAIN, theirs, log=log)
 
     def ask(self, function: str, *arguments: object) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([function, *arguments]) + "\n")
-        self.process.stdin.flush()
+        self.messages.send([function, *arguments])
 
-    def says(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        found: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return found
+    def says(self) -> Any:
+        assert self.messages.poll(60)
+        return self.messages.recv()
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
-    """Started once, since its imports take seconds."""
-    made = Elsewhere()
-    with made.process:
-        yield made
-        made.process.kill()
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
+    made = Elsewhere(tmp_path_factory.mktemp("elsewhere") / "log")
+    yield made
+    made.process.kill()
+    made.process.join()
 
 
 def test_a_type_is_known_by_ros_2s_names(dds: CycloneDds) -> None:
@@ -94,9 +89,9 @@ def test_images_come_from_another_process_and_actions_go_there(dds: CycloneDds, 
     with RosBridge(policy, **topics, safe_action=(0.25, -0.25), max_age=10.0, rate=100.0, transport=dds):
         elsewhere.ask("camera_and_motor", CAMERA, ACTION)
         found = elsewhere.says()
-    assert found["decided"]["position"][:4] == [0.5, 0.75, 0.5, 0.0]
-    assert found["decided"]["name"] == ["action_0", "action_1", "confidence", "safe", "age_s"]
-    assert abs(time.time() - found["decided"]["stamp"]) < 60
+    assert found["position"][:4] == [0.5, 0.75, 0.5, 0.0]
+    assert found["name"] == ["action_0", "action_1", "confidence", "safe", "age_s"]
+    assert abs(time.time() - found["stamp"]) < 60
     assert (policy.seen[0]["frame"] == 77).all()
 
 
@@ -115,8 +110,8 @@ def test_pictures_and_the_last_safe_action_reach_another_process(dds: CycloneDds
         until(lambda: bridge.metrics()["actions"] == 1)
     reader.join()
     elsewhere.ask("last_action", 2)
-    assert elsewhere.says()["last"] == [0.25, -0.25, 0.0, 1.0]
-    assert sizes == [{"size": [480, 640, 3]}]
+    assert elsewhere.says() == [0.25, -0.25, 0.0, 1.0]
+    assert sizes == [(480, 640, 3)]
 
 
 def test_what_cyclonedds_itself_decodes_is_what_was_sent(dds: CycloneDds, elsewhere: Elsewhere) -> None:
