@@ -17,7 +17,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 CONFIG := packing.yaml
-PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile --durations=30
+PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder --durations=30
 # What trains, compiles or starts processes.
 SLOW_TESTS := benchmarks callbacks checkpoints cli docs evaluation examples native pretend recordings serving training \
 	envs/workers envs/test_env_compile.py policies/export/test_exporter.py streaming/ros2 \
