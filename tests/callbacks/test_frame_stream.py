@@ -111,7 +111,7 @@ OVERLAYS = ("env0:q", "env3:q", "env5:action", "worst:mask", "best:action")
 
 
 def states_of(folder: Path, *callbacks: Callback) -> tuple[dict[str, Any], ...]:
-    made = fit(module(), folder, 16, *callbacks, enable_checkpointing=False)
+    made = fit(module(), folder, 12, *callbacks, enable_checkpointing=False)
     return made.state_dict(), made.env.state_dict(), random_state(made.env.device)
 
 
@@ -131,7 +131,7 @@ def test_the_same_run_with_and_without(
     for without, watched in zip(alone, states, strict=True):
         assert without.keys() == watched.keys()
         assert all(torch.equal(without[key], watched[key]) for key in without)
-    assert len(server().published) == len(WATCHED) + len(streams) * 8
+    assert len(server().published) == len(WATCHED) + len(streams) * 6
     assert list((tmp_path / "films").glob("*.mp4"))
     told = [
         {"policy", "inference_ms", "action/0"} <= meta.keys() for name, _, meta in server().published if name != "grid"

@@ -53,17 +53,18 @@ class OnAFullDisk(EpisodeCheckpoint):
 no_validation = partial(data, steps_per_epoch=100)  # within a run
 
 
-@pytest.mark.parametrize("room", [0, 4096])
-def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path, room: int) -> None:
+def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path) -> None:
     whole = fit(module(), tmp_path / "whole", 16, OnAFullDisk(), data_module=no_validation()).state_dict()
     wanted = r"EpisodeCheckpoint: want 0\.\d+ MiB for .*updates-8\.ckpt; got .* MiB free .* It is not saved"
-    with pytest.warns(UserWarning, match=wanted):
-        run = fit(module(), tmp_path / "full", 16, OnAFullDisk(6, 12, room), data_module=no_validation())
-    assert differences(run.state_dict(), whole) == []
-    stems = {path.stem for path in (tmp_path / "full" / "checkpoints").glob("*.ckpt")}
-    assert stems == {"updates-12", "updates-16", "last"}
-    assert len(list((tmp_path / "full" / "checkpoints").iterdir())) == 6  # of each a part, and nothing else
-    assert newest_checkpoint(tmp_path / "full" / "checkpoints")[1] == []  # each is whole
+    for room in (0, 4096):
+        folder = tmp_path / str(room)
+        with pytest.warns(UserWarning, match=wanted):
+            run = fit(module(), folder, 16, OnAFullDisk(6, 12, room), data_module=no_validation())
+        assert differences(run.state_dict(), whole) == []
+        stems = {path.stem for path in (folder / "checkpoints").glob("*.ckpt")}
+        assert stems == {"updates-12", "updates-16", "last"}
+        assert len(list((folder / "checkpoints").iterdir())) == 6  # of each a part, and nothing else
+        assert newest_checkpoint(folder / "checkpoints")[1] == []  # each is whole
 
 
 def test_what_was_not_saved_takes_nobodys_place(tmp_path: Path) -> None:
