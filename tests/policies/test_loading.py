@@ -318,7 +318,7 @@ def test_two_hundred_and_thirty_hostile_files_are_refused(tmp_path: Path) -> Non
     assert not (tmp_path / "ran").exists(), "code in a file has run"
 
 
-@pytest.mark.parametrize("kind", ["DDPG navigates", "SAC navigates", "ACIQN navigates"])
+@pytest.mark.parametrize("kind", ["SAC navigates", "ACIQN navigates"])
 def test_what_a_policy_reads_is_in_its_keys(tmp_path: Path, kind: str) -> None:
     """Actions of robots that take no part were 0 here, and up to 0.066 in a graph, which knew nothing of `active`."""
     path, agent = checkpoints.saved(tmp_path, kind)

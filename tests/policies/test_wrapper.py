@@ -246,7 +246,9 @@ def compiled(wrapper: PolicyWrapper) -> Any:
     return torch.compile(wrapper, fullgraph=True, dynamic=False, backend="eager")
 
 
-@each_agent
+@pytest.mark.parametrize(
+    "name", [name if name in ("DQN", "IQN", "SAC") else pytest.param(name, marks=pytest.mark.soak) for name in AGENTS]
+)
 def test_it_compiles_to_one_graph(name: str) -> None:
     cvar = "adaptive" if name == "IQN" else None
     wrapper, seen = PolicyWrapper(make(name), cvar=cvar).eval(), seen_by(name, 4, 3)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +55,23 @@ def test_every_config_is_tested() -> None:
     assert sorted(tested) == sorted(name for name in configs.names() if not name.startswith(others))
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folder of the run of a config."""
+
+    @cache
+    def folder_of(name: str) -> Path:
+        folder, film = tmp_path_factory.mktemp("run"), FILM if name in SHIFTS else []
+        with Deterministic():
+            run("fit", [*shortened(name, folder), *film, "--trainer.max_steps=4", "--trainer.deterministic=true"])
+        return folder
+
+    return folder_of
+
+
 @pytest.mark.parametrize("name", [*NAVIGATION, "ppo_marine.yaml", *SHIFTS])
-def test_it_trains_and_shows(name: str, tmp_path: Path) -> None:
-    film = FILM if name in SHIFTS else []
-    with Deterministic():
-        run("fit", [*shortened(name, tmp_path), *film, "--trainer.max_steps=4", "--trainer.deterministic=true"])
-    (events,) = (tmp_path / "tensorboard").rglob("events*")
+def test_it_trains_and_shows(name: str, trained: Callable[[str], Path]) -> None:
+    (events,) = (trained(name) / "tensorboard").glob("*/events*")
     shown = EventAccumulator(str(events))
     shown.Reload()
     scalars, images = set(shown.Tags()["scalars"]), set(shown.Tags()["images"])
@@ -79,17 +93,21 @@ def test_it_trains_and_shows(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_commands_that_go_on_from_a_checkpoint(
-    name: str, score: str, files: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    name: str,
+    score: str,
+    files: list[str],
+    trained: Callable[[str], Path],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    options = shortened(name, tmp_path)
-    run("fit", [*options, "--trainer.max_steps=2"])
-    checkpoint = f"--ckpt_path={tmp_path / 'checkpoints' / 'last.ckpt'}"
+    shutil.copytree(trained(name), folder := tmp_path / "copy")
+    options, checkpoint = shortened(name, folder), f"--ckpt_path={folder / 'checkpoints' / 'last.ckpt'}"
     capfd.readouterr()
     for command in ("validate", "test", "predict"):
         run(command, [*options, checkpoint])
         assert score in capfd.readouterr().out or command == "predict"
-    assert json.loads((tmp_path / "evaluation.json").read_text())["policies"]
-    assert all((tmp_path / file).exists() for file in files)
+    assert json.loads((folder / "evaluation.json").read_text())["policies"]
+    assert all((folder / file).exists() for file in files)
 
 
 def test_checkpoints_are_named_by_episodes() -> None:

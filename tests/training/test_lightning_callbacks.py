@@ -54,10 +54,9 @@ def test_plain_means_too(tmp_path: Path) -> None:
     torch.testing.assert_close(run.state_dict()[WEIGHT], torch.stack(notes.trained).mean(0))
 
 
-@pytest.mark.parametrize("period", [1, 3])
-def test_a_resumed_run_has_the_same_bits(tmp_path: Path, period: int) -> None:
+def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     def run(folder: Path, steps: int, ckpt_path: Path | None = None) -> dict[str, Any]:
-        averaging = EMAWeightAveraging(decay=0.7, update_every_n_steps=period)
+        averaging = EMAWeightAveraging(decay=0.7, update_every_n_steps=3)
         fit(module(), folder, steps, averaging, EpisodeCheckpoint(), ckpt_path=ckpt_path)
         return everything(last(folder))
 

@@ -94,22 +94,22 @@ def test_weights_of_a_file_are_those_that_were_saved(arch: str, tmp_path: Path) 
     assert torch.equal(ClipEncoder(arch, pretrained=str(tmp_path / "encoder.pt")).make(shape)(clips), saved(clips))
 
 
-def test_the_norm_follows_the_weights(torchvisions: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_norm_follows_the_weights_of_the_network_or_a_file(
+    torchvisions: nn.Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", lambda *_, **__: torchvisions.state_dict())
-    shape, norms = SHAPES["r3d18"], {}
-    for pretrained, norm in [(False, "auto"), (True, "auto"), (True, "group"), (False, "frozen")]:
-        with torch.device("cpu" if pretrained else "meta"):
-            norms[pretrained, norm] = ClipEncoder("r3d18", pretrained=pretrained, norm=norm).make(shape).stem[1]
-    kinds = [nn.GroupNorm, FrozenBatchNorm3d, nn.GroupNorm, FrozenBatchNorm3d]
-    assert [type(norm) for norm in norms.values()] == kinds
-    assert torch.equal(norms[True, "auto"].running_var, torchvisions.stem[1].running_var)
-    assert torch.equal(norms[True, "group"].weight, torchvisions.stem[1].weight)
-
-
-def test_the_file_that_torchvision_publishes_is_taken_by_its_path(torchvisions: nn.Module, tmp_path: Path) -> None:
+    shape = SHAPES["r3d18"]
+    with torch.device("meta"):
+        for norm, kind in (("auto", nn.GroupNorm), ("frozen", FrozenBatchNorm3d)):
+            assert type(ClipEncoder("r3d18", norm=norm).make(shape).stem[1]) is kind
+    norm = ClipEncoder("r3d18", pretrained=True).make(shape).stem[1]
+    assert type(norm) is FrozenBatchNorm3d
+    assert torch.equal(norm.running_var, torchvisions.stem[1].running_var)
     path = tmp_path / "r3d_18.pth"
     torch.save(torchvisions.state_dict(), path, _use_new_zipfile_serialization=False)  # as old files are
-    encoder = ClipEncoder("r3d18", pretrained=str(path)).make(SHAPES["r3d18"])
+    encoder = ClipEncoder("r3d18", pretrained=str(path), norm="group").make(shape)
+    assert type(encoder.stem[1]) is nn.GroupNorm
+    assert torch.equal(encoder.stem[1].weight, torchvisions.stem[1].weight)
     assert torch.equal(encoder.layers[2][0].conv1[0].weight, torchvisions.layer3[0].conv1[0].weight)
     path.unlink()
 

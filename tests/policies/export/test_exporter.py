@@ -34,7 +34,7 @@ def check_same(policy: InferencePolicy, seen: dict[str, Tensor], got: Tensor) ->
         torch.testing.assert_close(values[:, 0], values[:, 1], atol=1e-4, rtol=1e-4)
 
 
-# With the programs of torch below, which take less time, each head and each network once; others have one of these.
+# With the programs of torch below and in `test_loading`, which take less time, each head and each network once.
 EXPORTED = ("IQN navigates", "SAC navigates", "PPO packs", "SAC watches")
 
 
@@ -62,7 +62,7 @@ def test_every_agent_leaves_the_lab_as_onnx(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "format"),
     [
-        *(("washes", "onnx"), ("alone", "pt2"), ("Rainbow navigates", "pt2"), ("ACIQN navigates", "pt2")),
+        *(("washes", "onnx"), ("alone", "pt2"), ("Rainbow navigates", "pt2")),
         pytest.param("choice", "pt2", marks=pytest.mark.soak),
     ],
 )

@@ -214,7 +214,7 @@ def test_fewer_worlds_are_the_first_of_every_row() -> None:
     assert torch.equal(starts[0].unflatten(0, (5, 3))[:, :2].flatten(0, 1), starts[1])  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("number", "rows"), [(13, [3, 3, 3, 2, 2]), (3, [1, 1, 1, 0, 0]), (16, [4, 3, 3, 3, 3])])
+@pytest.mark.parametrize(("number", "rows"), [(13, [3, 3, 3, 2, 2]), (3, [1, 1, 1, 0, 0])])
 def test_as_many_worlds_are_played_as_are_asked_for(tmp_path: Path, number: int, rows: list[int]) -> None:
     worlds = attached(NavigationWorlds(**SMALL | {"worlds_per_level": 3, "batch_size": 4}, max_steps=2), trained())
     suite = worlds.suite("test", number)

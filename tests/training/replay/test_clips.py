@@ -93,8 +93,7 @@ class Played:
         return {tuple(each["frame_at"][:2].tolist()): each for each in self.kept}
 
 
-@pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize(("n_steps", "prioritized"), [(1, False), (3, True)])
 def test_clips_are_those_that_were_played(n_steps: int, prioritized: bool) -> None:
     played, drawn = Played(n_steps=n_steps, prioritized=prioritized), set()
     steps = torch.randint(1, 6, (40,), generator=torch.Generator().manual_seed(1)).tolist()
