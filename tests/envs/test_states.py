@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.envs.packing.settings import packing, play
 from tests.envs.test_base import Countdown, down
-from torchrl_gpu.envs import MarineNavEnv, PackingEnv
+from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.state_validation import ANY, Bounds
 
@@ -110,12 +110,10 @@ POISON: list[tuple[str, str, Change, str]] = [
 ]
 
 
-@pytest.mark.parametrize("case", POISON, ids=lambda case: f"{case[0]} {case[1]} {case[3][:40]}")
-def test_no_value_that_the_environment_could_not_have_written(
-    played: dict[str, BatchedEnv], case: tuple[str, str, Change, str]
-) -> None:
-    name, entry, change, message = case
-    refused(played[name], entry, change, re.escape(message))
+@pytest.mark.parametrize("name", ["boxes", "solids", "sea"])
+def test_no_value_that_the_environment_could_not_have_written(played: dict[str, BatchedEnv], name: str) -> None:
+    for _, entry, change, message in (case for case in POISON if case[0] == name):
+        refused(played[name], entry, change, re.escape(message))
 
 
 def refused(env: BatchedEnv, entry: str, change: Change, message: str) -> None:
@@ -156,11 +154,11 @@ def test_maps_follow_from_heights_whatever_came_with_them(played: dict[str, Batc
     assert all(torch.equal(value, saved[name]) for name, value in other.state_dict().items())
 
 
-@pytest.mark.parametrize("given", [None, 3, [1], {}, {1: torch.zeros(1), "a": 3}])
-def test_what_is_no_state_at_all(given: Any) -> None:
+def test_what_is_no_state_at_all() -> None:
     env = packing()
-    with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: want .*; got "):
-        env.load_state_dict(given)
+    for given in (None, 3, [1], {}, {1: torch.zeros(1), "a": 3}):
+        with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: want .*; got "):
+            env.load_state_dict(given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"want the entries .*; got .*'spare'"):
         env.load_state_dict(env.state_dict() | {"spare": torch.zeros(3)})
     with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: seed must have shape \(\); got \(1,\)$"):
@@ -208,26 +206,23 @@ ACTIONS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("action", "came"), ACTIONS)
-def test_actions_of_another_kind_or_shape(action: Any, came: str) -> None:
+def test_actions_of_another_kind_or_shape() -> None:
     env = packing()
     current = env.reset()
     before = env.state_dict()
-    if action is not None:
-        current.set("action", action)
-    with pytest.raises(
-        ValueError, match=rf"^PackingEnv\.step: action must be whole numbers of shape \(3,\) on cpu; got {came}$"
-    ):
-        env.step(current)
+    for action, came in ACTIONS:
+        given = current if action is None else current.clone().set("action", action)
+        with pytest.raises(
+            ValueError, match=rf"^PackingEnv\.step: action must be whole numbers of shape \(3,\) on cpu; got {came}$"
+        ):
+            env.step(given)
     assert all(torch.equal(value, before[name]) for name, value in env.state_dict().items())
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
-@pytest.mark.parametrize("shape", [(3,), (3, 1)])
-def test_whole_numbers_of_any_width_are_actions(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_whole_numbers_in_a_column_are_actions() -> None:
     env, twin = packing(), packing()
     action = torch.tensor([5, 100, 42])
-    ours = env.step(env.reset().set("action", action.to(dtype).view(shape)))["next"]
+    ours = env.step(env.reset().set("action", action.short()[:, None]))["next"]
     theirs = twin.step(twin.reset().set("action", action))["next"]
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs.keys())  # noqa: SIM118
 
@@ -266,13 +261,12 @@ def test_a_mask_of_rows_to_restart_is_boolean(mask: Tensor) -> None:
         env._reset(TensorDict({"_reset": mask}, batch_size=[3]))
 
 
-@pytest.mark.parametrize("seed", [2.5, "a", True, 2**63])
-def test_seeds_are_whole_numbers(seed: Any) -> None:
+def test_seeds_are_whole_numbers() -> None:
     env = packing()
-    with pytest.raises(ValueError, match=r"^PackingEnv\.set_seed: seed must be .*; got "):
-        env.set_seed(seed)
+    for seed in (2.5, "a", True, 2**63):
+        with pytest.raises(ValueError, match=r"^PackingEnv\.set_seed: seed must be .*; got "):
+            env.set_seed(seed)  # type: ignore[arg-type]
     assert env.seed == 0
-    assert isinstance(env, PackingEnv)
 
 
 # -- what goes out ---------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -282,8 +283,7 @@ def test_the_ring_of_clearance_touches_what_is_nearest() -> None:
 
 
 @pytest.mark.parametrize("setting", ["v2", "v2, one robot", "v2, most", "v3", "v3, discrete", "v3, one robot"])
-@pytest.mark.parametrize("size", [(16, 16), SIZE, (200, 300)])
-def test_every_overlay_of_every_kind(setting: str, size: tuple[int, int]) -> None:
+def test_every_overlay_of_every_kind(setting: str) -> None:
     env = marine(setting, num_envs=2)
     play(env, 3)
     view, before = ViewableMarine(env), env.state_dict()
@@ -291,7 +291,7 @@ def test_every_overlay_of_every_kind(setting: str, size: tuple[int, int]) -> Non
     assert ("q" in view.overlays) == bool(env.num_actions)
     action = env.full_action_spec[env.action_key].rand()
     values = torch.zeros(env.num_robots, env.num_actions) if env.num_actions else None
-    for name in view.overlays:
+    for name, size in itertools.product(view.overlays, [(16, 16), SIZE, (200, 300)]):
         picture = view.overlay(name, 1, *size, Decision(action[0], values))
         assert (picture.shape, picture.dtype) == ((size[1], size[0], 3), np.uint8)
     assert all(torch.equal(value, env.state_dict()[key]) for key, value in before.items())

@@ -203,19 +203,17 @@ READERS = {"obj": (read_obj, OBJ), "stl": (read_stl, STL), "ply": (read_ply, PLY
 GOOD = {f"{kind}: {name}": (read, data) for kind, (read, files) in READERS.items() for name, data in files.items()}
 
 
-@pytest.mark.parametrize("kind", GOOD)
-def test_a_box_is_read(kind: str) -> None:
-    read, data = GOOD[kind]
-    assert MeshShape.of(kind, read(data)).volume == pytest.approx(6)
+def test_a_box_is_read() -> None:
+    for kind, (read, data) in GOOD.items():
+        assert MeshShape.of(kind, read(data)).volume == pytest.approx(6), kind
 
 
 NOTHING = [(read_obj, b""), (read_obj, b"hello"), (read_ply, ply(faces=[])), (read_ply, ply(LITTLE, faces=[]))]
 NOTHING += [(read_stl, data) for data in (b"", b"hello", b"\0" * 84, b"solid empty\nendsolid empty\n")]
 
 
-@pytest.mark.parametrize(("read", "data"), NOTHING)
-def test_nothing_in_it(read: Callable[[bytes], Any], data: bytes) -> None:
-    assert read(data) == []
+def test_nothing_in_it() -> None:
+    assert [data for read, data in NOTHING if read(data) != []] == []
 
 
 BAD = [
