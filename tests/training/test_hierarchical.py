@@ -262,9 +262,8 @@ class NaiveTargets:
         return made.reward_scale * (reward + made.gamma ** int(row["steps_to_next_obs"]) * value)
 
 
-@pytest.mark.parametrize("n_steps", [1, 2])
-def test_bootstrapped_targets_agree_with_the_naive_twin(tmp_path: Path, n_steps: int) -> None:
-    made = module(n_steps=n_steps, gamma=0.9, tau=0.3, reward_scale=10.0)
+def test_bootstrapped_targets_agree_with_the_naive_twin(tmp_path: Path) -> None:
+    made = module(n_steps=2, gamma=0.9, tau=0.3, reward_scale=10.0)
     twin = NaiveTargets(made)
     fit(made, tmp_path, 6)
     assert twin.ended + twin.going_on == 6 * 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -66,8 +67,7 @@ def assert_same_losses(agent: Agent, batch: TensorDict, **changes: Any) -> None:
     assert batch["td_error"].flatten().tolist() == pytest.approx(expected[:, -1].tolist(), rel=2e-4, abs=2e-4)
 
 
-@pytest.mark.parametrize("version", ["v2", "v3"])
-@pytest.mark.parametrize("name", [*DISCRETE, *CONTINUOUS])
+@pytest.mark.parametrize(("name", "version"), [*zip([*DISCRETE, *CONTINUOUS], cycle(["v2", "v3"]), strict=False)])
 def test_losses(name: str, version: str) -> None:
     agent = make(name, spec=spec_for(name, version=version), gamma=0.9)
     assert_same_losses(agent, transitions(name, NUM, version=version))

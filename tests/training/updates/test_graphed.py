@@ -421,12 +421,11 @@ def test_a_run_without_a_gpu_is_the_same(tmp_path: Path) -> None:
     assert differences(*(everything(last(tmp_path / folder)) for folder in ("plain", "graphed"))) == []
 
 
-@pytest.mark.parametrize(("name", "targets"), [("SAC", SoftTargets(0.1)), ("Rainbow", PeriodicTargets(3))])
-def test_a_run_by_graphs_is_the_same(tmp_path: Path, graphs: Counting, name: str, targets: TargetUpdate) -> None:
-    changes = {"prioritized": name == "Rainbow", "agent": {"targets": targets}}
-    plain = run(tmp_path / "plain", name, 7, **changes)
+def test_a_run_by_graphs_is_the_same(tmp_path: Path, graphs: Counting) -> None:
+    changes = {"prioritized": True, "agent": {"targets": PeriodicTargets(3)}}
+    plain = run(tmp_path / "plain", "Rainbow", 7, **changes)
     assert graphs.made == 0
-    graphed = run(tmp_path / "graphed", name, 7, graph_updates=True, **changes)
+    graphed = run(tmp_path / "graphed", "Rainbow", 7, graph_updates=True, **changes)
     assert graphs.made == 1
     assert graphed.trainer.global_step == plain.trainer.global_step == 7
     assert differences(*(everything(last(tmp_path / folder)) for folder in ("plain", "graphed"))) == []

@@ -21,7 +21,7 @@ from torchrl_gpu.envs.packing.rotations import orientation_set, turn
 CELL = (0.002, 0.002)
 FIXED = np.eye(3)[None]
 CUBE = orientation_set("cube", boxes=False)
-SOME = CUBE[[0, 7, 14, 21]]
+SOME = CUBE[[7, 14]]
 SLANTED = np.stack([turn(0, 0, 0), turn(30, 0, 45), turn(13, 57, 91)])
 
 
@@ -98,8 +98,8 @@ def test_parity_on_any_triangles(seed: int, size: float, snapped: bool) -> None:
         vertices = np.round(vertices / 0.001) * 0.001
     mesh = vertices, rng.integers(0, len(vertices), (25, 3))
     mesh = mesh[0][np.unique(mesh[1])], np.unique(mesh[1], return_inverse=True)[1].reshape(-1, 3)
-    (maps,) = rasterise([mesh], SOME[:2], CELL)
-    assert_defined(maps, mesh, SOME[:2], CELL)
+    (maps,) = rasterise([mesh], SOME, CELL)
+    assert_defined(maps, mesh, SOME, CELL)
 
 
 @pytest.mark.parametrize("name", MESHES)

@@ -143,7 +143,7 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
     capability: int, launches: list[Launch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    seen, spilling = set(), []
+    seen, spilling = set() if ALL_FORMS else {"place_kernel", "restart_kernel"}, []  # `test_ahead` compiles these
     with as_on(capability):
         made = list(all_launches(launches))
     for name, launch in made:

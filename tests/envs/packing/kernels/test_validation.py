@@ -232,7 +232,7 @@ def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(kernels: Kernels, kind
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_inside_the_bin_is_not_placed(kernels: Kernels, kind: str) -> None:
     placed = 0
-    for seed in range(40):
+    for seed in range(20):
         rng = np.random.default_rng(seed)
         s = scene_of(seed, kind)
         placement = hostile_placement(s, rng)
@@ -241,14 +241,14 @@ def test_what_is_not_inside_the_bin_is_not_placed(kernels: Kernels, kind: str) -
         placed += int((came != s.heightmap).any())
         judged = judge_placements(s.heightmap, placement, s.catalogue, s.bin_)
         assert torch.equal(judged, reference.judge_placements(s.heightmap, placement, s.catalogue, s.bin_))
-    assert placed > 5
+    assert placed > 2
 
 
 @beside_the_reference
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_states_and_actions_do_the_same(kernels: Kernels, kind: str) -> None:
     legal = 0
-    for seed in range(20):
+    for seed in range(10):
         rng = np.random.default_rng(seed)
         s = scene_of(seed, kind)
         state = hostile_state(s, rng)
@@ -261,7 +261,7 @@ def test_hostile_states_and_actions_do_the_same(kernels: Kernels, kind: str) -> 
         mask = torch.from_numpy(rng.random(len(action)) < 0.5)
         again = mask, state.key, hostile_items(s, rng).item_id, s.catalogue, s.bin_
         assert_same_state(kernels.restart(state, *again), get_kernels("reference").restart(state, *again))
-    assert legal > 7
+    assert legal > 3
 
 
 def test_an_action_over_an_empty_slot_is_not_legal(kernels: Kernels) -> None:
@@ -289,7 +289,7 @@ def test_placements_are_written_within_their_rows(kernels: Kernels, count: int, 
 
 @beside_the_reference
 def test_kept_maps_of_no_slot_are_not_kept(kernels: Kernels) -> None:
-    for seed in range(24):
+    for seed in range(12):
         rng = np.random.default_rng(seed)
         s = scene_of(seed, "solids", RULES[seed % len(RULES)])
         maps = reference.drop_map(*s)
