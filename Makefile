@@ -94,7 +94,7 @@ pretend: install-dev
 # No GPU is needed: Triton brings NVIDIA's assembler, and interprets; whether it does is decided at import.
 kernels: install-dev
 	$(BIN)/python -m benchmarks.gpu.ahead
-	TRITON_INTERPRET=1 TORCHRL_GPU_ODD_SCENES=48 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu and not soak' \
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu and not soak' \
 		$(PYTEST_ARGS:loadfile=load) $(KERNEL_TESTS)/test_access_checker.py \
 		$(addprefix $(KERNEL_TESTS)/test_triton_,accesses.py afterstates.py cuts.py parity.py transition.py) \
 		$(KERNEL_TESTS)/test_bearing.py
@@ -107,6 +107,7 @@ soak: install-dev
 	OMP_NUM_THREADS=1 TORCHRL_GPU_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m soak
 	TORCHRL_GPU_ALL_FORMS=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
 	TORCHRL_GPU_OTHER_CHIPS=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
+	TRITON_INTERPRET=1 TORCHRL_GPU_ODD_SCENES=48 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_accesses.py
 	TORCHRL_GPU_FUZZ=$(SOAK) $(BIN)/python tests/native/sanitized.py -q $(SOAK_TESTS)
 
 # uv, since pip has no such choice; the requirements first, so that all that they name counts as named here.

@@ -25,7 +25,7 @@ SMALL = [
     "--model.env.grid_step=2",
     "--model.env.num_items=5",
     "--model.env.visible_items=3",
-    "--model.env.items.num_objects=8",
+    "--model.env.items.num_objects=4",
     "--model.networks.channels=[8,4]",
 ]
 QUICK = ["--device=cpu", "--cases=3", "--batch=2", "--timed=0", "--sets", "easy"]
@@ -95,7 +95,7 @@ def test_what_is_written(evaluate: Callable[..., dict[str, Any]], capsys: pytest
     asked = {"visible_items": 3, "skip_unplaceable": False, "orientations": "cube", "resolution": 16}
     assert table["setting"] == {"K": 3, **asked}
     assert (table["set"], table["cases"], table["batch"], table["reference"]) == ("easy", 3, 2, RULE)
-    assert (table["objects"]["num_objects"], table["objects"]["seed"]) == (8, 5)
+    assert (table["objects"]["num_objects"], table["objects"]["seed"]) == (4, 5)
     assert (result["seed"], table["episodes"]["seed"]) == (5, 5)
     assert result["config"]["test"]["model"]["init_args"]["env"]["init_args"]["items"]["init_args"]["seed"] == 1
     assert result["machine"]["versions"]["torch"] == metadata.version("torch")
