@@ -257,12 +257,12 @@ def test_a_new_run_moves_those_of_another_out_of_its_way(tmp_path: Path) -> None
 
 
 def test_the_copy_of_a_run_leaves_the_original_alone(tmp_path: Path) -> None:
-    fit(module(), tmp_path / "original", 8, saver(1, keep=2))
+    fit(module(), tmp_path / "original", 10, saver(every_n_updates=4, keep=2))
     before = {path.name: path.read_bytes() for path in files(tmp_path / "original")}
     shutil.copytree(tmp_path / "original", tmp_path / "copy")
-    fit(module(), tmp_path / "copy", 16, saver(1, keep=2), ckpt_path=last(tmp_path / "copy"))
+    fit(module(), tmp_path / "copy", 12, saver(every_n_updates=4, keep=2), ckpt_path=last(tmp_path / "copy"))
     assert {path.name: path.read_bytes() for path in files(tmp_path / "original")} == before
-    assert len(stems(tmp_path / "copy")) == 3  # where the older ones have gone
+    assert stems(tmp_path / "copy") == {"last", "updates-8", "updates-12"}  # where the older ones have gone
 
 
 def test_a_strangers_checkpoint_names_nothing_to_remove(tmp_path: Path) -> None:

@@ -18,9 +18,8 @@ import yaml
 from lightning.fabric.connector import _PRECISION_INPUT_STR, _PRECISION_INPUT_STR_ALIAS
 from lightning.pytorch import Trainer, callbacks, loggers, profilers
 
-from tests.training.tiny import dqn, packing_env
+from tests.training.tiny import LinearScores, dqn, packing_env
 from torchrl_gpu import cli
-from torchrl_gpu.policies import PlacementScores
 from torchrl_gpu.training import DeviceReplay, OffPolicy
 
 # What Lightning itself has to say of each, such as that float16 is bfloat16 on a CPU, is not looked at here.
@@ -138,7 +137,7 @@ Fit = Callable[..., str | None]
 
 class TinyPacking(OffPolicy):
     def __init__(self) -> None:
-        agent = partial(dqn, network=partial(PlacementScores, channels=2, blocks=1))
+        agent = partial(dqn, network=LinearScores)
         replay = partial(DeviceReplay, capacity=64)
         super().__init__(packing_env(4), agent, replay=replay, updates_per_step=1, batch_size=4, warmup_frames=8)
 
@@ -213,8 +212,11 @@ def test_callbacks_that_work(fit: Fit, bar: str) -> None:
     assert fit({"callbacks": added(bar, *(together if bar == BARS[0] else [])), "logger": [CSV, TENSORBOARD]}) is None
 
 
-def test_callbacks_go_on_from_a_checkpoint(fit: Fit) -> None:
+def test_callbacks_go_on_from_a_checkpoint(fit: Fit, tmp_path: Path) -> None:
     assert fit({"callbacks": [*added(*RESUMED), SAVER]}) is None
+    saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text(encoding="utf-8"))
+    timer = saved["trainer"]["callbacks"][RESUMED.index("Timer")]
+    assert timer["init_args"] == {"duration": "00:01:00:00", "interval": "step", "verbose": True}
     assert fit({"callbacks": [*added(*RESUMED), SAVER], "max_steps": 6}, None, "--ckpt_path", "last") is None
 
 
@@ -266,12 +268,20 @@ def test_flags_that_work(fit: Fit, which: int) -> None:
     assert fit({flag: value for flag, value in working.items() if flag not in ALONE}) is None
 
 
+# They win over what a config names.
+SWITCHES = {
+    "callbacks": [*added("RichProgressBar"), SAVER],
+    "enable_progress_bar": False,
+    "enable_checkpointing": False,
+}
+
+
 @pytest.mark.parametrize(
     ("trainer", "left"),
     [
         ({"fast_dev_run": True}, set()),
         ({"barebones": True}, {"config.yaml"}),
-        ({"enable_checkpointing": False}, {"config.yaml"}),
+        (SWITCHES, {"config.yaml"}),
         ({"limit_val_batches": 0}, {"config.yaml", "last.ckpt"}),
         ({}, {"config.yaml", "last.ckpt", "best.ckpt"}),
     ],
@@ -287,21 +297,3 @@ def test_a_spike_ends_a_run_with_one_line(fit: Fit) -> None:
     spikes = [{"mode": mode, **spike["init_args"]} for mode in ("min", "max")]
     said = [fit({"callbacks": [{**spike, "init_args": each}]}) for each in spikes]
     assert [line for line in said if line is not None and line.startswith("Training spike detected in batch ")]
-
-
-def test_switches_win_over_what_a_config_names(fit: Fit, tmp_path: Path) -> None:
-    bar = {"class_path": f"{PACKAGE}.callbacks.RichProgressBar"}
-    off = {"enable_progress_bar": False, "enable_checkpointing": False}
-    assert fit({"callbacks": [bar, SAVER], **off}) is None
-    assert not list(tmp_path.rglob("*.ckpt"))
-
-
-def test_the_timer_stands_in_the_config_that_is_saved(fit: Fit, tmp_path: Path) -> None:
-    timer = {"class_path": f"{PACKAGE}.callbacks.Timer", "init_args": {"duration": "00:01:00:00"}}
-    assert fit({"callbacks": [timer]}) is None
-    saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text(encoding="utf-8"))
-    assert saved["trainer"]["callbacks"][0]["init_args"] == {
-        "duration": "00:01:00:00",
-        "interval": "step",
-        "verbose": True,
-    }

@@ -55,7 +55,7 @@ FAULTS: list[Mutant] = [
         _DIVERGED,
         k="never",
     ),
-    mutant("names_of_strangers_remove_nothing", "if numbered.fullmatch(Path(name).stem)]", "]", _SAVED),
+    mutant("names_of_strangers_remove_nothing", "if numbered.fullmatch(Path(name).stem)]", "]", _SAVED, k="copy"),
     mutant("what_is_due_waits_for_the_validation", "if validates_next(trainer):", "if False:", _SAVED, k="validation"),
     mutant(
         "the_second_interrupt_ends",
