@@ -297,7 +297,7 @@ def test_whole_episodes_need_no_targets(tmp_path: Path) -> None:
 
 
 # Of whole episodes in stage one; bootstrapped in stage two, in the middle of an epoch and of a period.
-@pytest.mark.parametrize(("n_steps", "stop"), [(4, 2), (2, 7)])
+@pytest.mark.parametrize(("n_steps", "stop"), [pytest.param(4, 2, marks=pytest.mark.soak), (2, 7)])
 def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, n_steps: int, stop: int) -> None:
     changes: Any = {"n_steps": n_steps, "updates_per_step": 1}
     fit(module(**changes), tmp_path / "whole", 10, EpisodeCheckpoint())

@@ -53,7 +53,7 @@ def test_a_score_for_every_place_of_any_grid(grid: tuple[int, int], depth: int) 
     assert scores.isfinite().all()
 
 
-@pytest.mark.parametrize(("encoder", "depth"), [("resnet18", 2), ("resnet18", 5), ("resnet50", 3), ("resnet50", 4)])
+@pytest.mark.parametrize(("encoder", "depth"), [("resnet18", 2), ("resnet18", 5), ("resnet50", 4)])
 def test_every_weight_of_the_u_net_learns(depth: int, encoder: str) -> None:
     network = stirred(PlacementUNet(4, encoder, [8] * depth))
     network(maps(2, 4, 32, 32)).square().sum().backward()
