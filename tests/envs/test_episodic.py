@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import cycle
 from types import MappingProxyType
 from typing import Any
 
@@ -264,8 +265,7 @@ def test_what_cannot_be_declared(changes: dict[str, Any], message: str, monkeypa
 NAMES = ["state", "entries", "stored_keys", "shape", "action_keys", "step", "observe", "begin", "like", "restore"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("name", "first"), list(zip(NAMES, cycle([True, False]), strict=False)))
 def test_names_that_are_taken(name: str, first: bool) -> None:
     class Named(PointEnv):
         """Keeps an attribute under a name of the base class, before its constructor or after it."""

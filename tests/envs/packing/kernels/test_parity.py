@@ -78,11 +78,9 @@ def test_stability_agrees_where_it_matters(kernels: ModuleType, kind: str, stabi
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
 @pytest.mark.parametrize("stability", RULES[1:])
-@pytest.mark.parametrize("shape", [(3, 3), (2, 5), (3, 4), (1, 6)])
-def test_every_pattern_of_contact_is_judged_alike(
-    kernels: ModuleType, shape: tuple[int, int], stability: str, kind: str
-) -> None:
-    assert_every_pattern(kernels, shape, stability, kind)
+def test_every_pattern_of_contact_is_judged_alike(kernels: ModuleType, stability: str, kind: str) -> None:
+    for shape in ((3, 3), (2, 5), (3, 4), (1, 6)):
+        assert_every_pattern(kernels, shape, stability, kind)
 
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])

