@@ -60,10 +60,11 @@ def only_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def joined() -> dict[str, list[tuple[str, ...]]]:
-    """Command lines of `lightning` by their config, each of the others by itself."""
+    """Command lines that run or evaluate a config by its name, each of the others by itself."""
     groups: dict[str, list[tuple[str, ...]]] = {}
     for words in COMMANDS:
-        shares = words[0] == "lightning" and words[2] == "--config" and "--print_config" not in words
+        runs = words[0] == "lightning" or words[1] == "evaluate"
+        shares = runs and words[2] == "--config" and "--print_config" not in words
         groups.setdefault(" ".join(words[:4] if shares else words), []).append(words)
     return groups
 
