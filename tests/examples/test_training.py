@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ import torch
 from examples import packing_from_pixels
 from tests.demonstrations import row_files
 from tests.examples.running import EXAMPLES, printed
-from torchrl_gpu.training import Episodes
+from torchrl_gpu import envs
+from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.training import Episodes, OffPolicy
 
 CPU = ("--device", "cpu")
 
@@ -66,7 +69,9 @@ def test_rsl_rl_learns_writes_and_goes_on(tmp_path: Path) -> None:
     assert re.search(r"teration 1/2", again)
 
 
-def test_the_plain_loop_runs_from_the_first_reset_to_the_last_figure() -> None:
+def test_the_plain_loop_runs_from_the_first_reset_to_the_last_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = {"max_steps": 40}
+    monkeypatch.setattr(envs, "MarineNavEnv", lambda _, **sea: MarineNavEnv(16, **sea | short))
     said = printed("plain_loop.py", "--updates", "10", "--worlds", "1", *CPU)
     rates = dict(re.findall(r"^(untrained|trained|careful): (\d+)%", said, re.MULTILINE))
     assert set(rates) == {"untrained", "trained", "careful"}
@@ -102,5 +107,6 @@ def test_it_packs_from_pixels_and_says_how_full_the_bins_are(
     monkeypatch.chdir(tmp_path)  # where its report goes
     few = {"num_val_episodes": 2, "num_episodes": 2}
     monkeypatch.setattr(packing_from_pixels, "Episodes", lambda **options: Episodes(**options | few))
+    monkeypatch.setattr(packing_from_pixels, "OffPolicy", partial(OffPolicy, warmup_frames=256))
     packing_from_pixels.main(["--updates", "2", "--num_envs", "8"])
     assert "utilization" in capfd.readouterr().out
