@@ -95,11 +95,11 @@ def test_masks_leave_only_the_idle_action_to_who_takes_no_part(setting: str) -> 
 def test_every_quirk_changes_something_and_can_be_had_alone(quirk: str) -> None:
     changes: dict[str, Any] = {
         "touching_cores": {"robots": 2, "cores": 20, "obstacles": 0, "pool": 100},
-        "fewer_objects": {"robots": 2, "cores": 54, "obstacles": 0, "min_distance": 10.0, "pool": 20},
+        "fewer_objects": {"robots": 2, "cores": 54, "obstacles": 0, "min_distance": 10.0, "pool": 8, "num_envs": 20},
     }.get(quirk, {"max_steps": 5})
     runs = []
     for compat in ((), (quirk,)):
-        env = marine(num_envs=100, in_order=True, upstream_compat=compat, **changes)
+        env = marine(**{"num_envs": 100, "in_order": True, "upstream_compat": compat} | changes)
         runs.append(play(env, 6, start=env.reset())[0])
     different = [not all(torch.equal(a[key], b[key]) for key in a.keys(True, True)) for a, b in zip(*runs, strict=True)]
     assert any(different)
