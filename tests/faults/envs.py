@@ -55,6 +55,13 @@ KERNELS: list[Mutant] = [
         "envs/packing/kernels/test_bearing.py",
         k="eager",
     ),
+    mutant(
+        "a_tilt_is_about_both_axes",
+        "level - torch.maximum(self.lower[0][..., i], self.lower[1][..., j])[..., None, None]",
+        "level - self.lower[0][..., i, None, None]",
+        "envs/packing/kernels/test_bearing.py",
+        k="eager",
+    ),
     mutant("nobody_sees_itself", "return (1 - active + itself) * FAR", "return (1 - active) * FAR", _SIGHT),
     mutant("noisy_radii_are_seen", "        radius = radius * noise[4]\n", "", _SIGHT, k="noise"),
     mutant(
