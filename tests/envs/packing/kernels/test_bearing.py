@@ -66,7 +66,7 @@ def test_backends_agree(kernels: ModuleType) -> None:
 def test_rows_of_contacts_are_found_in_vectors_of_any_width(kernels: ModuleType, width: int, tilt: float) -> None:
     n, box, bin_ = 4 if INTERPRETED else 20, one_item((3, width), "boxes"), bearing_bin((4, width + 1), tilt=tilt)
     rng, shape = np.random.default_rng(width), (n, 4, width + 1)
-    bears = torch.from_numpy(rng.random(shape) < np.geomspace(0.02, 1, n)[:, None, None])
+    bears = torch.from_numpy(rng.random(shape) < np.geomspace(0.1 / width, 1, n)[:, None, None])
     heightmap = CELL * (1 - torch.from_numpy(rng.integers(0, 4, shape)).float() / 8 * (tilt > 0))
     item_id, at = torch.zeros(2, n, 1, dtype=torch.int64)
     given = heightmap, bears, *eager.drop_map(heightmap, item_id, box, bin_.dropped), item_id, box, bin_
