@@ -47,6 +47,9 @@ def main(argv: list[str]) -> None:
     if by_protocol:
         args = (_pallet_parser() if argv[0] == PALLETS else _protocol_parser()).parse_args(argv[1:])
         _check_physics(args)
+        if args.stability != "load_bearing":
+            given = {"--margin": (args.margin, None), "--max_tilt": (args.max_tilt, None)}
+            arguments.check_effect(WHERE, "--stability load_bearing", **given)
     else:
         args, words = _config_parser().parse_run(["--config", *argv] if argv and argv[0][0] != "-" else argv)
         _check(args)

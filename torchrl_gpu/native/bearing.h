@@ -22,7 +22,7 @@ class Drops {
         rows = fill(made[0].at_least(v.x.extent), v.x.extent, p.drop_x);
         columns = fill(made[1].at_least(v.y.extent), v.y.extent, p.drop_y);
     }
-    // Of a cell `rows_in` rows and `columns_in` columns from the corner.
+    // Of one cell; 0 where contact may not lie lower.
     float at(int64_t row, int64_t column) const { return rows ? std::max(rows[row], columns[column]) : 0.0f; }
 
     const float *rows = nullptr, *columns = nullptr;

@@ -32,7 +32,7 @@ def upheld(
 ) -> Tensor:
     """True where a box of (N, J) is stable by the rule "load_bearing" on windows of the heights that bear load."""
     extent = catalogue.extent[item, orientation]
-    lower = drops(extent, windows.footprint, bin_)
+    lower = drops(extent, windows.footprint, bin_) if bin_.max_tilt else None
     contacts = _Contacts(windows, z - bin_.contact_tolerance, item, orientation, catalogue, lower)
     hull = _Hull(contacts, SIXTEENTHS // 2 * extent, SIXTEENTHS, half_sides(extent, bin_))
     for i, j in windows.offsets():
