@@ -1,7 +1,7 @@
 """The cost of acting, learning and replay: six agents on marine navigation.
 
 Acting: greedy actions of `PolicyWrapper` against the per-sample loop of released code. Updates: whole ones against
-those with TorchRL's losses. Flags: the same updates under `trainer.precision`, `model.compile_losses` and
+those with TorchRL's losses. Flags: the same updates under `trainer.precision`, `model.compile` and
 `trainer.deterministic`. Replay: prioritised, against TorchRL's. Parity comes first: nothing is shown while any side
 decides, loses or draws otherwise. Sides take turns, warm. The ceiling is the rate of float32 matrix products measured
 in the same turns: the networks' products at that rate are the least that an action or an update can cost here.
@@ -47,6 +47,7 @@ from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.policies import DDPG, DQN, IQN, SAC, Agent, PolicyWrapper, Rainbow
 from torchrl_gpu.policies.spaces import in_keys
 from torchrl_gpu.training.replay.buffer import replay_buffer
+from torchrl_gpu.training.updates.compiled import CompiledLosses
 
 AT = 1024  # robots of the figures that have a target
 LOOP_RATIO, BATCH_RATIO = 100.0, 50.0  # those targets
@@ -280,11 +281,12 @@ def batch_for(name: str, size: int, device: torch.device) -> TensorDict:
 def our_update(name: str, batch: TensorDict, compiled: bool = False) -> Update:
     agent = make(name).to(batch.device)
 
-    def loss(rows: TensorDictBase) -> Tensor:
-        return torch.stack(list(agent.losses(rows).values())).sum()
+    losses = CompiledLosses(agent) if compiled else agent.losses
 
-    call = torch.compile(loss, fullgraph=True, dynamic=False) if compiled else loss
-    return Update(call, agent.parameters_to_train, agent.update_targets, batch.clone())
+    def loss(rows: TensorDictBase) -> Tensor:
+        return torch.stack(list(losses(rows).values())).sum()
+
+    return Update(loss, agent.parameters_to_train, agent.update_targets, batch.clone())
 
 
 def their_update(name: str, batch: TensorDict) -> Update | None:
@@ -434,7 +436,7 @@ class Flag(NamedTuple):
 FLAGS = {
     PLAIN: Flag(),
     "bf16-mixed": Flag(mixed=True, share=OF_BFLOAT16),
-    "compile_losses": Flag(compiled=True),
+    "compile": Flag(compiled=True),
     "both": Flag(mixed=True, compiled=True, share=OF_BFLOAT16),
     "deterministic": Flag(deterministic=True),
 }

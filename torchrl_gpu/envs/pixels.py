@@ -63,7 +63,7 @@ class FromPixels(BatchedEnv):
         for name, spec in clips.clip_specs(self.clip_length, *self.frame_size).items():
             self.observation_spec[name] = spec.to(self.device).expand(self.num_envs, *spec.shape)
         self.outcomes, self._cleared = env.outcomes, env._cleared
-        self.reads_host, self.far = env.reads_host, env.far
+        self.reads_host, self.is_native, self.far = env.reads_host, env.is_native, env.far
         nothing = torch.zeros(self.num_envs, 3, *self.frame_size, dtype=torch.uint8, device=self.device)
         self._clip = clips.first_clip(nothing, self.clip_length)
         self._age = torch.zeros_like(self._env_index)

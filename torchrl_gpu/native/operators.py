@@ -12,13 +12,14 @@ from torch import Tensor
 
 from torchrl_gpu.native.build import library, problem
 from torchrl_gpu.system.arguments import tensor
+from torchrl_gpu.system.tracing import is_traced
 
 _CPU = torch.device("cpu")
 
 
 def runs_on(tensor: Tensor) -> bool:
     """True where these operators take `tensor`: on a CPU with a compiler, and not while torch.compile traces."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not problem()
+    return tensor.device.type == "cpu" and not is_traced() and not problem()
 
 
 def output(*shape: int, dtype: torch.dtype) -> Tensor:

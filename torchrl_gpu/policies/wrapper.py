@@ -12,6 +12,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type, set_exploratio
 
 from torchrl_gpu.policies.risk import Risk, RiskLevel
 from torchrl_gpu.policies.weights import drop_settings
+from torchrl_gpu.system.tracing import is_traced
 
 if TYPE_CHECKING:
     from torchrl_gpu.policies.agents.base import Agent
@@ -76,7 +77,7 @@ class PolicyWrapper(TensorDictModuleBase):
     def _in_blocks(self, rows: TensorDictBase) -> dict[str, Tensor]:
         """Outputs for all rows; on a CPU in blocks, so that activations between layers stay in its cache."""
         on_cpu = rows.get(next(iter(self._reads))).device.type == "cpu"
-        if torch.compiler.is_compiling() or not on_cpu or rows.numel() <= (block := _BLOCK * torch.get_num_threads()):
+        if is_traced() or not on_cpu or rows.numel() <= (block := _BLOCK * torch.get_num_threads()):
             return self._decided(rows)
         parts = [self._decided(part) for part in rows.reshape(-1).split(block)]
         whole = {name: torch.cat([part[name] for part in parts]) for name in self._writes}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -199,8 +199,10 @@ class OffPolicy(AgentRun, ReplayRun):
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
         cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
         graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
-        compile_losses: Whether losses go through torch.compile, which takes a minute or more at the start and is
-            checked on the first batch; see `training.agent_run.CompiledLosses`.
+        compile: Whether steps of the environment (on a CPU, where they are not C++ already) and losses go through
+            torch.compile, which takes a minute or two at the start and is checked there; see
+            `training.collect.compiled.CompiledSteps` and `training.updates.compiled.CompiledLosses`. "auto" compiles in
+            runs of 2,000 updates or more.
         warm_start: Checkpoint whose network the policy begins with, layer by layer, see `take_network`; a run
             that goes on from a checkpoint of its own leaves it alone.
     """
@@ -225,7 +227,7 @@ class OffPolicy(AgentRun, ReplayRun):
         max_grad_norm: float | None = 10.0,
         cuda_graphs: bool = False,
         graph_updates: bool = False,
-        compile_losses: bool = False,
+        compile: bool | Literal["auto"] = False,
         warm_start: str | None = None,
     ) -> None:
         super().__init__(env, warmup_frames)
@@ -242,7 +244,7 @@ class OffPolicy(AgentRun, ReplayRun):
         self.reward_scale = arguments.number(where, "reward_scale", reward_scale, above=0)
         self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
         self.cuda_graphs, self.graph_updates, self.warm_start = cuda_graphs, graph_updates, warm_start
-        self.compile_losses = compile_losses
+        self.compile = compile
         self.take_made_env()
 
     def build(self) -> None:
@@ -291,6 +293,7 @@ class OffPolicy(AgentRun, ReplayRun):
             self.cuda_graphs,
             store=self.replay.codec_for(self.env) if isinstance(self.replay, DeviceReplay) else None,
             group=self.group,
+            compiled=self.compiles,
         )
 
     def on_train_start(self) -> None:

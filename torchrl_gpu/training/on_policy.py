@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast, final
+from typing import Any, Literal, cast, final
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -44,8 +44,10 @@ class OnPolicy(AgentRun):
         cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
         graph_updates: Whether all that is learnt from a rollout on CUDA is one launch of a graph, from the values of
             its states to the last update; see `training.updates.graphed_learning`.
-        compile_losses: Whether losses go through torch.compile, which takes a minute or more at the start and is
-            checked on the first batch; see `training.agent_run.CompiledLosses`.
+        compile: Whether steps of the environment (on a CPU, where they are not C++ already) and losses go through
+            torch.compile, which takes a minute or two at the start and is checked there; see
+            `training.collect.compiled.CompiledSteps` and `training.updates.compiled.CompiledLosses`. "auto" compiles in
+            runs of 2,000 updates or more.
     """
 
     agent: PPO
@@ -66,7 +68,7 @@ class OnPolicy(AgentRun):
         max_grad_norm: float | None = 0.5,
         cuda_graphs: bool = False,
         graph_updates: bool = False,
-        compile_losses: bool = False,
+        compile: bool | Literal["auto"] = False,
     ) -> None:
         super().__init__(env)
         where = type(self).__name__
@@ -76,7 +78,7 @@ class OnPolicy(AgentRun):
         self.rollout_steps, self.epochs, self.minibatches = rollout_steps, epochs, minibatches
         self.reward_scale = arguments.number(where, "reward_scale", reward_scale, above=0)
         self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
-        self.cuda_graphs, self.graph_updates, self.compile_losses = cuda_graphs, graph_updates, compile_losses
+        self.cuda_graphs, self.graph_updates, self.compile = cuda_graphs, graph_updates, compile
         self.take_made_env()
 
     def build(self) -> None:
@@ -107,6 +109,7 @@ class OnPolicy(AgentRun):
             cuda_graphs=self.cuda_graphs,
             decisions=self.agent.policy.out_keys,
             group=self.group,
+            compiled=self.compiles,
         )
         self.graphed_learning = None if self.graphed_update is None else self._make_graphed_learning()
 

@@ -20,7 +20,7 @@ from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module
 from tests.training.updates.test_graphed import agent_of, batches
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.training.agent_run import CompiledLosses
+from torchrl_gpu.training.updates.compiled import CompiledLosses
 from torchrl_gpu.training.updates.graphed import Losses
 from torchrl_gpu.training.updates.optimizers import clip_gradients, keep_capturable, set_capturable
 
@@ -40,8 +40,9 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
 
 
-def compiles_to(function: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda losses, **options: lambda batch: function(losses(batch)))
+def compiles_to(function: Callable[[list[Tensor]], list[Tensor]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled functions give what `function` makes of losses, errors and gradients, in this order."""
+    monkeypatch.setattr(torch, "compile", lambda module, **options: lambda *given: function(module(*given)))
 
 
 def saver() -> EpisodeCheckpoint:
@@ -76,11 +77,11 @@ def test_it_gives_what_operators_give_and_draws_what_they_draw(name: str, caplog
 @pytest.mark.usefixtures("quickly")
 def test_a_run_is_that_of_operators_and_resumes_to_the_last_bit(tmp_path: Path) -> None:
     plain = fit(module(), tmp_path / "plain", 8)
-    whole = fit(module(compile_losses=True), tmp_path / "whole", 8, saver())
+    whole = fit(module(compile=True), tmp_path / "whole", 8, saver())
     assert_learned_alike(plain, whole)
-    fit(module(compile_losses=True), tmp_path / "halves", 4, saver())
+    fit(module(compile=True), tmp_path / "halves", 4, saver())
     halves = last(tmp_path / "halves")
-    fit(module(compile_losses=True), tmp_path / "halves", 8, saver(), ckpt_path=halves, seed=9)
+    fit(module(compile=True), tmp_path / "halves", 8, saver(), ckpt_path=halves, seed=9)
     assert differences(everything(last(tmp_path / "whole")), everything(halves)) == []
 
 
@@ -88,7 +89,7 @@ def test_a_run_is_that_of_operators_and_resumes_to_the_last_bit(tmp_path: Path) 
 def test_the_compiler_of_this_machine_gives_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     need_torch_compile()
     torch.compiler.reset()
-    plain, compiled = (fit(module(compile_losses=way), tmp_path / str(way), 4) for way in (False, True))
+    plain, compiled = (fit(module(compile=way), tmp_path / str(way), 4) for way in (False, True))
     assert warned not in caplog.text
     assert_learned_alike(plain, compiled)
 
@@ -101,18 +102,22 @@ def assert_learned_alike(one: nn.Module, other: nn.Module) -> None:
 
 @pytest.fixture(scope="module")
 def plainly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return everything(last(run_of(tmp_path_factory.mktemp("plain"), compile_losses=False)))
+    return everything(last(run_of(tmp_path_factory.mktemp("plain"), compile=False)))
 
 
-def wrong_loss(losses: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: loss * 1.5 for name, loss in losses.items()}
+def wrong_loss(found: list[Tensor]) -> list[Tensor]:
+    return [found[0] * 1.5, *found[1:]]
 
 
-def wrong_gradient(losses: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: loss.detach() + 0.5 * (loss - loss.detach()) for name, loss in losses.items()}
+def wrong_gradient(found: list[Tensor]) -> list[Tensor]:
+    return [*found[:2], *(gradient * 0.5 for gradient in found[2:])]
 
 
-def fails(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+def wrong_errors(found: list[Tensor]) -> list[Tensor]:
+    return [found[0], found[1].roll(1, 0), *found[2:]]
+
+
+def fails(found: list[Tensor]) -> list[Tensor]:
     raise RuntimeError("no\ncompiler")
 
 
@@ -121,6 +126,7 @@ def fails(losses: dict[str, Tensor]) -> dict[str, Tensor]:
     [
         (wrong_loss, "CompiledLosses: want what the operators give one by one; got another value"),
         (wrong_gradient, "CompiledLosses: want what the operators give one by one; got another gradient"),
+        (wrong_errors, "CompiledLosses: want what the operators give one by one; got another td_error"),
         (fails, "CompiledLosses: no compiler"),
     ],
 )
@@ -129,7 +135,7 @@ def test_what_differs_or_fails_is_left_with_a_line(
 ) -> None:
     compiles_to(way, monkeypatch)
     with caplog.at_level(logging.WARNING):
-        other = everything(last(run_of(tmp_path, compile_losses=True)))
+        other = everything(last(run_of(tmp_path, compile=True)))
     assert differences(plainly, other) == []
     assert [line for line in caplog.messages if warned in line] == [f"{said}; {warned}"]
 
@@ -142,15 +148,15 @@ def run_of(folder: Path, **changes: Any) -> Path:
 def test_what_fails_later_goes_on_plainly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     name, calls = "DQN", []
 
-    def tired(losses: dict[str, Tensor]) -> dict[str, Tensor]:
-        calls.append(losses)
-        return losses if len(calls) < 3 else fails(losses)
+    def tired(found: list[Tensor]) -> list[Tensor]:
+        calls.append(found)
+        return found if len(calls) < 3 else fails(found)
 
     compiles_to(tired, monkeypatch)
     agent = agent_of(name)
     compiled = CompiledLosses(agent)
     for batch in batches(name, 4):
-        assert torch.equal(compiled(batch.clone())["value"], agent.losses(batch)["value"])
+        torch.testing.assert_close(compiled(batch.clone())["value"], agent.losses(batch)["value"])
     assert len(calls) == 3  # the trial, a call, and one that fails
     assert caplog.text.count(warned) == 1
     with pytest.raises(AttributeError):  # what is wrong with a batch is told as ever
@@ -161,9 +167,9 @@ def test_the_trial_leaves_statistics_as_they_were(monkeypatch: pytest.MonkeyPatc
     agent = agent_of("DQN")
     agent.register_buffer("seen", torch.zeros(()))
 
-    def counted(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    def counted(found: list[Tensor]) -> list[Tensor]:
         agent.get_buffer("seen").add_(1)
-        return losses
+        return found
 
     compiles_to(counted, monkeypatch)
     compiled = CompiledLosses(agent)

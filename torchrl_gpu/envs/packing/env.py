@@ -160,6 +160,7 @@ class PackingEnv(BatchedEnv):
         self._keeps_maps = self.incremental and visible_items > 1 and not self.catalogue.flat
         setting = Setting(f"a bin of {self.bin.cells} cells", self.bin, self.catalogue, visible_items, num_envs, 1e-3)
         self.kernels = tested_in(self.kernels, setting, fall_back=backend == "auto")
+        self.is_native = self.kernels.backend == "compiled"
         self._state = PackingState.blank(self.num_envs, visible_items, self.longest_episode, self.catalogue, self.bin)
         self._make_specs()
 

@@ -19,6 +19,7 @@ from torchrl_gpu.policies.spaces import AgentSpace, end_without_actions
 from torchrl_gpu.policies.targets import TargetUpdate
 from torchrl_gpu.policies.weights import drop_settings
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.tracing import is_traced
 
 NetworkFactory = Callable[[AgentSpace], nn.Module]
 
@@ -130,7 +131,7 @@ class Agent(nn.Module, ABC):
             A scalar for each name of `parameter_groups`; `td_error` (…, 1), the size of the error, is written into
             `batch`, for priorities.
         """
-        if not torch.compiler.is_compiling():  # what torch 2.11 cannot trace
+        if not is_traced():  # what torch 2.11 cannot trace
             torch.clear_autocast_cache()  # it may hold weights as they were before the last step
         rows = batch.exclude("td_error")  # TorchRL's losses write theirs into an old one, whatever its shape
         rows = rows if batch.ndim == 1 else rows.reshape(-1)

@@ -14,6 +14,7 @@ from torchrl_gpu.policies.losses import Total, clipped_surrogate, generalized_ad
 from torchrl_gpu.policies.spaces import AgentSpace, end_without_actions, in_keys, observed
 from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.tracing import is_traced
 
 _BLOCK = 1024  # rows at a time on a CPU, so that what lies between layers stays in its cache
 
@@ -122,7 +123,7 @@ class PPO(Agent):
     def _values(self, states: TensorDictBase) -> Tensor:
         """Values (N, T, 1) of states (N, T)."""
         inputs = [each.flatten(0, 1) for each in observed(self.critic, states)]
-        if torch.compiler.is_compiling() or inputs[0].device.type != "cpu":
+        if is_traced() or inputs[0].device.type != "cpu":
             values = self.critic(*inputs)
         else:
             values = torch.cat(

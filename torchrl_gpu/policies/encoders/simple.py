@@ -19,6 +19,7 @@ from torch.nn.functional import conv3d, linear
 
 from torchrl_gpu.policies.encoders.clips import Projection, VideoEncoder, register_encoder
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.tracing import is_traced
 
 _PATCH = 4  # pixels: four bytes of a row are moved as one number
 _CELL = 16  # pixels that one place of the last map stands for
@@ -30,7 +31,7 @@ class _PatchEncoder(VideoEncoder):
     """Convolutions over patches, then a projection of all that is left."""
 
     def encode(self, clips: Tensor) -> Tensor:
-        if clips.device.type != "cpu" or torch.compiler.is_compiling():
+        if clips.device.type != "cpu" or is_traced():
             return self.stage(self._encode, clips)
         parts = clips.chunk(max(1, math.ceil(clips.numel() / _PIXELS_AT_ONCE)))
         return torch.cat([self.stage(self._encode, part) for part in parts])

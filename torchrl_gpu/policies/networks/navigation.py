@@ -20,6 +20,7 @@ from torchrl_gpu.policies.networks.quantile_embedding import TauEmbedding, in_pa
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.tracing import is_traced
 
 _LOGITS_AT_ONCE = 1 << 17  # on a CPU, whose cache holds no more
 # Largest usual size of each kind of entry: metres, metres per second, radians per second, newtons.
@@ -179,7 +180,7 @@ class NavigationAtoms(nn.Module):
         if torch.compiler.is_exporting():  # a graph for any number of rows
             return (self._logits(value, hidden, weights).softmax(-1) * values).sum(-1)
         num_logits, rows = len(weights[1]), value[..., 0].numel()
-        if value.device.type == "cpu" and not torch.compiler.is_compiling():
+        if value.device.type == "cpu" and not is_traced():
             rows = _LOGITS_AT_ONCE // num_logits
         parts = [each.reshape(-1, each.shape[-1]).split(max(1, rows)) for each in (value, hidden)]
         logits = (self._logits(one, other, weights) for one, other in zip(*parts, strict=True))

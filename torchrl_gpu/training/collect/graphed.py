@@ -30,7 +30,7 @@ _WANTED = (
     "GraphedRollout: want an environment and a policy whose steps never make the host wait, so that a CUDA graph can"
     " hold them"
 )
-_MOST_OTHER = 0.1  # of the environments: where two values are alike to rounding, either may be taken
+MOST_OTHER = 0.1  # of the environments: where two values are alike to rounding, either may be taken
 _LONGEST = 400  # characters of a reason
 _WARM_UPS = 3  # the first loads libraries and compiles kernels, later ones settle what is chosen by timing
 
@@ -66,17 +66,30 @@ def play_steps(
     Returns:
         The steps (N, T) with `next` holding the outcomes and the observations kept, and what `env` shows then.
     """
-    outcomes = [*RESULTS, *env.outcomes] if outcomes is None else outcomes
     made = []
     for _ in range(steps):
-        with section("policy"):
-            acted = policy(current)
-        with section("environment"):
-            stepped, current = env.step_and_maybe_reset(acted)
-        kept = stepped.select(*keys, *decisions)
-        kept["next"] = stepped["next"].select(*keys, *outcomes, strict=False)
+        kept, current = step_once(env, policy, current, keys, decisions, outcomes)
         made.append(kept)
     return torch.stack(made, 1), current
+
+
+def step_once(
+    env: BatchedEnv | WorkerPool,
+    policy: Policy,
+    current: TensorDictBase,
+    keys: Sequence[NestedKey],
+    decisions: Sequence[NestedKey] = ("action",),
+    outcomes: Sequence[NestedKey] | None = None,
+) -> tuple[TensorDictBase, TensorDictBase]:
+    """One step as in `play_steps`, (N,)."""
+    outcomes = [*RESULTS, *env.outcomes] if outcomes is None else outcomes
+    with section("policy"):
+        acted = policy(current)
+    with section("environment"):
+        stepped, current = env.step_and_maybe_reset(acted)
+    kept = stepped.select(*keys, *decisions)
+    kept["next"] = stepped["next"].select(*keys, *outcomes, strict=False)
+    return kept, current
 
 
 class GraphedRollout:
@@ -136,7 +149,7 @@ class GraphedRollout:
         """
         state, shown = self.env._env_state(), {key: current.get(key) for key in self._shown_keys}
         if not self._state:
-            self._state, self._shown = _copies(state), _copies(shown)
+            self._state, self._shown = copies(state), copies(shown)
             self._groups = current.select(*self._shown_keys).empty(recurse=True)
         self._put(state, shown)
         graph = None if self._capture is None else self._graph_for_now(self._capture)
@@ -167,7 +180,7 @@ class GraphedRollout:
         fixed = self.env.seed, exploration_type(), getattr(self.policy, "training", None), casts(self.env.device)
         if self._graph is None or self._fixed != fixed:
             self._graph = None  # its memory is free before the next one takes as much
-            state, shown = _copies(self._state), _copies(self._shown)
+            state, shown = copies(self._state), copies(self._shown)
             try:
                 with uncached_casts(self.env.device):
                     graph = capture(self._play, self.env.device)
@@ -192,15 +205,15 @@ class GraphedRollout:
         with same_random_numbers(self.env.device):
             graph.replay()
             replayed = self._rows(graph.result)
-        other = torch.stack([_rows_that_differ(*pair) for pair in zip(played, replayed, strict=True)]).any(0)
-        if int(other.sum()) > _MOST_OTHER * self.env.num_envs:
+        other = torch.stack([rows_that_differ(*pair) for pair in zip(played, replayed, strict=True)]).any(0)
+        if int(other.sum()) > MOST_OTHER * self.env.num_envs:
             raise RuntimeError(
                 "GraphedRollout: want a graph that plays what the steps play one by one; got another rollout in"
                 f" {int(other.sum())} of {self.env.num_envs} environments"
             )
 
 
-def _copies(tensors: dict[Any, Tensor]) -> dict[Any, Tensor]:
+def copies(tensors: dict[Any, Tensor]) -> dict[Any, Tensor]:
     return {key: value.clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
 
 
@@ -210,7 +223,7 @@ def _write(values: dict[Any, Tensor], into: dict[Any, Tensor]) -> None:
             into[key].copy_(value)
 
 
-def _rows_that_differ(one: Tensor, other: Tensor) -> Tensor:
+def rows_that_differ(one: Tensor, other: Tensor) -> Tensor:
     """Rows (N,) bool in which two tensors (N, …) differ by more than rounding in another order makes."""
     if one.is_floating_point():
         differ = ~torch.isclose(one, other, rtol=1e-2, atol=1e-3, equal_nan=True)

@@ -15,6 +15,7 @@ from torchrl_gpu.envs.workers.pool import WorkerPool
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.arguments import shown
 from torchrl_gpu.system.sections import section
+from torchrl_gpu.training.collect.compiled import CompiledSteps
 from torchrl_gpu.training.collect.graphed import RESULTS, GraphedRollout, play_steps
 
 
@@ -42,6 +43,7 @@ class Rollout:
         group: Where the environment keeps its robots: transitions are then those of one robot each, their entries at
             the root; `decisions` are the robots'.
         written: What those of `decisions` must be that are the policy's own, without batch axes; loading checks them.
+        compiled: Whether steps on a CPU are compiled, see `CompiledSteps`; where they are C++ already they stay so.
     """
 
     workers: WorkerPool | None = None
@@ -58,10 +60,14 @@ class Rollout:
         store: Codec | None = None,
         group: tuple[str, ...] = (),
         written: Mapping[str, Entry] | None = None,
+        compiled: bool = False,
     ) -> None:
         self._written = dict(written or {})
         self.cuda_graphs, self.store, self.group = cuda_graphs, store, group
         self._graphed: GraphedRollout | None = None
+        can_compile = env.device.type == "cpu" and not env.is_native and not env.reads_host
+        self.compiled = compiled and can_compile
+        self._compiled: CompiledSteps | None = None
         self.env, self.n_steps, self.gamma = env, n_steps, gamma
         own = [(*group, name) for name in RESULTS] if group else []
         results = dict.fromkeys([*RESULTS, *own, *env.outcomes])
@@ -109,6 +115,10 @@ class Rollout:
         if self.workers is not None:
             with self.workers.rollout():
                 return play_steps(self.workers, policy, self.current, steps, *self._kept)
+        if self.compiled:
+            if self._compiled is None or self._compiled.policy is not policy:
+                self._compiled = CompiledSteps(self.env, policy, *self._kept)
+            return self._compiled(self.current, steps)
         if not self.cuda_graphs:
             return play_steps(self.env, policy, self.current, steps, *self._kept)
         if self._graphed is None or (self._graphed.policy, self._graphed.steps) != (policy, steps):

@@ -19,6 +19,7 @@ from torchrl_gpu.envs.counter_rng import draw_bits
 from torchrl_gpu.envs.packing.items.source import NUM_BITS, DrawnSequences
 from torchrl_gpu.envs.packing.kernels import self_tests
 from torchrl_gpu.system.self_tests import SelfTest
+from torchrl_gpu.system.tracing import is_traced
 
 Cells = tuple[int, int, int]
 Kept = tuple[Tensor, Tensor, Tensor]  # keys (N, 2), which was read last (N,), rows of `sizes` (N, 2, T)
@@ -150,7 +151,7 @@ class CutSequences(DrawnSequences):
 
     def _runs_in_triton(self, key: Tensor) -> bool:
         small = max(self.whole) < 1 << 12  # its kernel holds a side in 12 bits
-        return small and key.is_cuda and not torch.compiler.is_compiling() and not _triton_problem(key.device)
+        return small and key.is_cuda and not is_traced() and not _triton_problem(key.device)
 
     def _looked_up_on_cuda(self, key: Tensor, position: Tensor) -> Tensor:
         at = key.device, len(key)

@@ -22,6 +22,7 @@ from torchrl_gpu.envs.packing.kernels import eager
 from torchrl_gpu.envs.packing.kernels.balance import centre_16ths, standing_height
 from torchrl_gpu.envs.packing.kernels.bearing import bearing_heights, margins
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.system.tracing import is_traced
 
 DEVICES = ("cpu",)
 Job = TypeVar("Job", bound=Callable[..., Any])
@@ -33,7 +34,7 @@ def _traced_as(form: Callable[..., Any]) -> Callable[[Job], Job]:
     def choose(job: Job) -> Job:
         @wraps(job)
         def either(*args: Any) -> Any:
-            return form(*args) if torch.compiler.is_compiling() else job(*args)
+            return form(*args) if is_traced() else job(*args)
 
         return cast(Job, either)
 

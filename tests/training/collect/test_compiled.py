@@ -1,0 +1,195 @@
+"""Compiled steps: those of the plain loop, call after call; and what cannot compile runs plainly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.envs.driving import made
+from tests.native.compilers import need_torch_compile
+from tests.tolerances import assert_near
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny import fit, module, packing_env
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.training.collect.compiled import CompiledSteps
+from torchrl_gpu.training.collect.graphed import play_steps
+from torchrl_gpu.training.collect.rollout import Rollout
+
+compiler = torch.compile
+STEPS = 4
+warned = "operators are launched one by one instead"
+"""Line about steps that do not compile."""
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Recorded operators run as they are, without a compiler; the functions that were recorded."""
+    functions: list[Any] = []
+
+    def keep(function: Any, **options: Any) -> Any:
+        functions.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", keep)
+    return functions
+
+
+class Drawing(nn.Module):
+    """Random actions that also depend on a weight, legal ones where there is a mask."""
+
+    def __init__(self, env: BatchedEnv) -> None:
+        super().__init__()
+        self.key = env.action_keys[0]
+        space = env.full_action_spec[self.key].space
+        self.bounds = (space.low, space.high - space.low) if hasattr(space, "low") else None
+        self.mask_key = (*self.key[:-1], "action_mask") if isinstance(self.key, tuple) else "action_mask"
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        mask = tensordict.get(self.mask_key, None)
+        if self.bounds is not None:
+            drawn = self.bounds[0] + torch.rand(self.bounds[0].shape) * self.bounds[1] / self.weight
+        else:
+            drawn = torch.where(mask, torch.rand(mask.shape) * self.weight, -1.0).argmax(-1)
+        return tensordict.set(self.key, drawn)
+
+
+def kept_of(env: BatchedEnv) -> tuple[list[Any], list[Any]]:
+    return list(env.stored_keys), [env.action_keys[0]]
+
+
+def play_both(env: BatchedEnv, twin: BatchedEnv, turns: int, exact: bool = True) -> CompiledSteps:
+    """Compiled steps of one environment beside plain ones of the other, each by a policy of its own."""
+    policies = [Drawing(each) for each in (env, twin)]
+    keys = kept_of(env)
+    steps, ours, theirs = CompiledSteps(env, policies[0], *keys), env.reset(), twin.reset()
+    same = _equal if exact else assert_near
+    with set_exploration_type(ExplorationType.RANDOM), torch.no_grad():
+        for turn in range(turns):
+            torch.manual_seed(turn)
+            wanted, theirs = play_steps(twin, policies[1], theirs, STEPS, *keys)
+            state = torch.get_rng_state()
+            torch.manual_seed(turn)
+            played, ours = steps(ours, STEPS)
+            assert torch.equal(torch.get_rng_state(), state)
+            assert {key: value.shape for key, value in played.items(True)} == {
+                key: value.shape for key, value in wanted.items(True)
+            }
+            for key, value in wanted.items(True, True):
+                same(played[key], value)
+            for name, value in twin.state_dict().items():
+                same(env.state_dict()[name], value)
+            for each in policies:
+                for weight in each.parameters():
+                    weight.mul_(1.1)  # as an update would
+    return steps
+
+
+def _equal(ours: Tensor, theirs: Tensor) -> None:
+    assert torch.equal(ours.nan_to_num() if ours.is_floating_point() else ours, theirs.nan_to_num())
+
+
+@pytest.mark.parametrize("name", ["packing/three visible", "marine/v2, curriculum", "marine/v3", "dishes/state"])
+def test_steps_are_those_of_the_plain_loop(name: str, recorded: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    changes = {"backend": "eager"} if name.startswith("packing") else {}
+    env, twin = (made(name, 4, **changes) for _ in range(2))
+    play_both(env, twin, 4)
+    assert warned not in caplog.text
+    assert len(recorded) == 1
+
+
+@pytest.mark.usefixtures("recorded")
+def test_what_others_do_to_the_environment_counts() -> None:
+    env, twin = (made("dishes/state", 4) for _ in range(2))
+    steps = play_both(env, twin, 1)
+    for each in (env, twin):
+        each.set_seed(7)
+    keys, policies = kept_of(env), [steps.policy, Drawing(twin)]
+    policies[1].load_state_dict(steps.policy.state_dict())  # type: ignore[attr-defined]
+    found = []
+    for play, each, policy in zip((steps, None), (env, twin), policies, strict=True):
+        torch.manual_seed(0)
+        with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
+            begun = each.reset()
+            found.append(play(begun, 2)[0] if play else play_steps(each, policy, begun, 2, *keys)[0])
+    for key, value in found[1].items(True, True):
+        _equal(found[0][key], value)
+
+
+class Counting:
+    """Policy that counts its calls in Python, where no recorded operator looks."""
+
+    def __init__(self, env: BatchedEnv) -> None:
+        self.env, self.calls = env, 0
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.calls += 1
+        action = self.env.full_action_spec["action"]
+        return tensordict.set("action", torch.full(action.shape, 0.1 * (self.calls % 7)))
+
+
+def slips(values: list[Tensor]) -> list[Tensor]:
+    return [value + 1 if value.is_floating_point() else value for value in values]
+
+
+def fails(values: list[Tensor]) -> list[Tensor]:
+    raise RuntimeError("no\ncompiler")
+
+
+@pytest.mark.parametrize(("change", "said"), [(slips, "want steps that play what"), (fails, "no compiler")])
+def test_what_differs_or_fails_is_left_with_a_line(
+    change: Any, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda module, **options: lambda *given: change(module(*given)))
+    play_both(*(made("dishes/state", 4) for _ in range(2)), 3)
+    (line,) = [record.getMessage() for record in caplog.records if warned in record.getMessage()]
+    assert line.startswith(f"CompiledSteps: {said}")
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_policy_that_keeps_numbers_of_python_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
+    env = made("dishes/state", 4)
+    CompiledSteps(env, Counting(env), *kept_of(env))(env.reset(), STEPS)
+    assert warned in caplog.text
+
+
+@pytest.mark.usefixtures("recorded")
+def test_native_steps_stay_native() -> None:
+    for backend, wanted in (("eager", True), ("auto", packing_env().kernels.backend != "compiled")):
+        env = packing_env(4, backend=backend)
+        assert Rollout(env, env.stored_keys, 1, 0.9, compiled=True).compiled is wanted
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_run_resumes_to_the_last_bit(tmp_path: Path) -> None:
+    def saved(folder: str, updates: int, **changes: Any) -> Path:
+        run = module(env={"backend": "eager"}, compile=True)
+        fit(run, tmp_path / folder, updates, EpisodeCheckpoint(every_n_updates=2), **changes)
+        return last(tmp_path / folder)
+
+    whole = saved("whole", 8)
+    halves = saved("halves", 4)
+    saved("halves", 8, ckpt_path=halves, seed=9)
+    assert differences(everything(whole), everything(halves)) == []
+
+
+@pytest.mark.soak  # which takes minutes
+@pytest.mark.parametrize("name", ["marine/v3", "dishes/state"])
+def test_the_compiler_of_this_machine_gives_the_same(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    need_torch_compile()
+    torch.compiler.reset()
+    play_both(*(made(name, 4) for _ in range(2)), 3, exact=False)
+    assert warned not in caplog.text
+
+
+def test_many_updates_are_worth_a_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch, "compile", lambda module, **options: module)
+    for compile_, most, yes in (("auto", 4, False), (True, 4, True), (False, 4, False)):
+        assert fit(module(compile=compile_), tmp_path / str(compile_), most).compiles is yes

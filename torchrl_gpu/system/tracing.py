@@ -1,0 +1,55 @@
+"""Functions of tensors as one compiled function, recorded operator by operator and fused by torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+_recording = False
+
+
+def is_traced() -> bool:
+    """True while operators are recorded: C++ kernels, and blocks for a processor's cache, then give way to torch's."""
+    return _recording or torch.compiler.is_compiling()
+
+
+@final
+class CompiledFunction:
+    """A function of tensors, compiled with the backward passes in it; it draws the random numbers of the plain one.
+
+    It is recorded once, on `inputs`: shapes, numbers of Python and whatever else its operators do not read from an
+    input stay as they are then. Recording computes it, so that what it writes into its inputs is written.
+
+    Args:
+        function: From a list of tensors to a list of tensors; it may write into its inputs.
+        inputs: Every tensor that changes from call to call, in contents or identity.
+    """
+
+    def __init__(self, function: Callable[[list[Tensor]], Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
+        global _recording
+        _recording = True
+        try:
+            module = make_fx(lambda *given: list(function(list(given))))(*inputs)
+        finally:
+            _recording = False
+        nodes: list[Node] = list(module.graph.nodes)
+        places, output = [node for node in nodes if node.op == "placeholder"], nodes[-1]
+        results: list[Node] = list(output.args[0])  # type: ignore[arg-type]
+        self._same = [places.index(node) if node in places else None for node in results]  # inputs that are results
+        output.args = ([node for node in results if node not in places],)
+        self._read = [number for number, node in enumerate(places) if node.users]
+        for node in places:
+            if not node.users:
+                module.graph.erase_node(node)
+        module.recompile()
+        self._run = torch.compile(module, fullgraph=True, dynamic=False, options={"fallback_random": True})
+
+    @torch.no_grad()
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        made = iter(self._run(*[inputs[number] for number in self._read]))
+        return [next(made) if number is None else inputs[number] for number in self._same]

@@ -1,0 +1,149 @@
+"""Losses of an agent and their gradients as one compiled function."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torchrl.envs.utils import exploration_type
+
+from torchrl_gpu.policies.agents.base import Agent
+from torchrl_gpu.system.tracing import CompiledFunction
+from torchrl_gpu.training.collect.graphed import casts, same_random_numbers, say_plain, uncached_casts
+
+_CLOSE = 1e-2  # of losses and errors, relatively: fused operators round less often, in half precision much less
+_FAR = 0.1  # of the length of the gradient: how far apart two may be
+
+
+@final
+class CompiledLosses:
+    """`Agent.losses` as one compiled function, with the same random numbers as operators one by one.
+
+    The function gives the gradient of the sum of the losses, too, so that the backward pass of a sum of them, whatever
+    its factor, hands out what is there; that of one loss alone is not to be had. It is compiled for the first batch,
+    which is computed both ways, and again for batches of another shape. Where losses, errors or gradients differ by
+    more than rounding, or where the machine cannot compile, a warning says so and the operators run one by one from
+    then on. The self-test leaves generators and buffers of the agent as they were.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self._functions: dict[Any, _Function] = {}
+        self._device = agent.parameters_to_train[0].device
+        self._gives_up = False
+
+    @property
+    def compiled(self) -> bool:
+        """True once the self-test has found that the compiled function gives the same."""
+        return bool(self._functions) and not self._gives_up
+
+    def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        if self._gives_up:
+            return self.agent.losses(batch)
+        read = batch.select(*self.agent.batch_keys, strict=False)
+        key = (*_shapes(read), self.agent.training, exploration_type(), casts(self._device))
+        try:
+            if key not in self._functions:
+                self._functions[key] = self._proven(read)
+            return self._functions[key](batch)
+        except Exception as error:  # of a compiler; else the operators raise it again
+            say_plain(type(self).__name__, error)
+            self._gives_up = True
+            return self.agent.losses(batch)
+
+    def _proven(self, batch: TensorDictBase) -> _Function:
+        before = [value.clone() for value in self.agent.buffers()]
+        try:
+            with same_random_numbers(self._device), uncached_casts(self._device):
+                # In another order, so that what is not read from a batch shows.
+                function = _Function(self.agent, torch.cat([batch[-1:], batch[:-1]]))
+            found = []
+            for losses in (self.agent.losses, function):
+                self._restore(before)
+                with same_random_numbers(self._device):
+                    found.append(self._computed(losses, batch.clone()))
+            _check(*found)
+            return function
+        finally:
+            self._restore(before)
+
+    def _computed(self, losses: Any, batch: TensorDictBase) -> dict[str, Tensor]:
+        given = losses(batch)
+        weights = self.agent.parameters_to_train
+        gradients = torch.autograd.grad(torch.stack(list(given.values())).sum(), weights, allow_unused=True)
+        flat = [
+            (torch.zeros_like(weight) if gradient is None else gradient).double().flatten()
+            for weight, gradient in zip(weights, gradients, strict=True)
+        ]
+        found = {name: loss.detach() for name, loss in given.items()}
+        return found | {"td_error": batch["td_error"], "gradient": torch.cat(flat)}
+
+    def _restore(self, before: list[Tensor]) -> None:
+        for value, buffer in zip(before, self.agent.buffers(), strict=True):
+            buffer.copy_(value)
+
+
+class _Function:
+    """The compiled function for batches of one shape."""
+
+    def __init__(self, agent: Agent, batch: TensorDictBase) -> None:
+        self.weights = agent.parameters_to_train
+        own: dict[int, Tensor] = {id(value): value for value in (*agent.parameters(), *agent.buffers())}
+        self._own = list(own.values())
+        self._keys: list[NestedKey] = list(batch.keys(True, True))
+        self._names: list[str] = []
+        self._taught: list[int] = []  # numbers of the weights that have a gradient
+        size = batch.batch_size
+
+        def losses(inputs: list[Tensor]) -> list[Tensor]:
+            rows = TensorDict(batch_size=size)
+            for key, value in zip(self._keys, inputs[len(self._own) :], strict=True):
+                rows.set(key, value)
+            with torch.enable_grad():
+                found = agent.losses(rows)
+                total = torch.stack(list(found.values())).sum()
+                gradients = torch.autograd.grad(total, self.weights, allow_unused=True)
+            self._names = list(found)
+            self._taught = [number for number, each in enumerate(gradients) if each is not None]
+            stacked = torch.stack([loss.detach() for loss in found.values()])
+            return [stacked, rows["td_error"], *(each for each in gradients if each is not None)]
+
+        self._run = CompiledFunction(losses, [*self._own, *(batch.get(key) for key in self._keys)])
+
+    def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        losses, error, *gradients = self._run([*self._own, *(batch.get(key) for key in self._keys)])
+        batch.set("td_error", error)
+        taught = [self.weights[number] for number in self._taught]
+        given: Tensor = _WithGradients.apply(losses, gradients, *taught)  # type: ignore[no-untyped-call]
+        return dict(zip(self._names, given.unbind(), strict=True))
+
+
+class _WithGradients(torch.autograd.Function):
+    """Losses (K,) whose sum has gradients that are known."""
+
+    @staticmethod
+    def forward(ctx: Any, losses: Tensor, gradients: list[Tensor], *weights: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return losses.clone()
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, factors: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, None, *torch._foreach_mul(ctx.gradients, factors[0]))
+
+
+def _shapes(batch: TensorDictBase) -> list[tuple[NestedKey, torch.Size, torch.dtype]]:
+    return [(key, value.shape, value.dtype) for key, value in batch.items(True, True)]
+
+
+def _check(plain: dict[str, Tensor], compiled: dict[str, Tensor]) -> None:
+    wanted = "CompiledLosses: want what the operators give one by one; got"
+    gradients = plain.pop("gradient"), compiled.pop("gradient")
+    for name, value in plain.items():
+        if not bool(torch.isclose(compiled[name], value, rtol=_CLOSE, atol=1e-3, equal_nan=True).all()):
+            raise RuntimeError(f"{wanted} another {name}")
+    if not bool((gradients[0] - gradients[1]).norm() <= _FAR * gradients[0].norm() + 1e-6):
+        raise RuntimeError(f"{wanted} another gradient")
