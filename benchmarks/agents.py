@@ -1,7 +1,7 @@
 """The cost of acting, learning and replay: six agents on marine navigation.
 
 Acting: greedy actions of `PolicyWrapper` against the per-sample loop of released code. Updates: whole ones against
-those with TorchRL's losses. Flags: the same updates under `trainer.precision`, `model.compile` and
+those with TorchRL's losses. Flags: the same updates under `trainer.precision`, `model.torch_compile` and
 `trainer.deterministic`. Replay: prioritised, against TorchRL's. Parity comes first: nothing is shown while any side
 decides, loses or draws otherwise. Sides take turns, warm. The ceiling is the rate of float32 matrix products measured
 in the same turns: the networks' products at that rate are the least that an action or an update can cost here.
@@ -436,7 +436,7 @@ class Flag(NamedTuple):
 FLAGS = {
     PLAIN: Flag(),
     "bf16-mixed": Flag(mixed=True, share=OF_BFLOAT16),
-    "compile": Flag(compiled=True),
+    "torch_compile": Flag(compiled=True),
     "both": Flag(mixed=True, compiled=True, share=OF_BFLOAT16),
     "deterministic": Flag(deterministic=True),
 }

@@ -1,4 +1,4 @@
-"""Processor time of a training step of shipped configs, as it is and with `--model.compile true`.
+"""Processor time of a training step of shipped configs, as it is and with `--model.torch_compile true`.
 
 Both runs of a config go at the same time, each with one thread: `python benchmarks/compiled_runs.py`. Compilation is in
 the first training steps, which do not count. Nothing is printed where a self-test has found other numbers.
@@ -72,7 +72,7 @@ class Timing(Callback):
 def begin(config: str, updates: int, compiled: bool, folder: Path) -> subprocess.Popen[bytes]:
     """A run of a config, in the background."""
     folder.mkdir()
-    words = ["fit", "--config", f"{config}.yaml", "--model.compile", str(compiled).lower()]
+    words = ["fit", "--config", f"{config}.yaml", "--model.torch_compile", str(compiled).lower()]
     words += ["--trainer.max_steps", str((WARM + TIMED) * updates), "--trainer.accelerator", "cpu"]
     words += ["--trainer.callbacks+=benchmarks.compiled_runs.Timing", "--trainer.limit_val_batches", "0"]
     if not config.startswith("ppo"):

@@ -38,7 +38,7 @@ class AgentRun(EnvRun):
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
         graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`. A subclass
             may have more of them in one.
-        compile: As in `OffPolicy`.
+        torch_compile: As in `OffPolicy`.
     """
 
     agent: Agent
@@ -48,7 +48,7 @@ class AgentRun(EnvRun):
     learning_rates: Mapping[str, float]
     max_grad_norm: float | None
     graph_updates: bool
-    compile: bool | Literal["auto"]
+    torch_compile: bool | Literal["auto"]
     graphed_update: GraphedUpdate | None
 
     @property
@@ -75,9 +75,9 @@ class AgentRun(EnvRun):
     @property
     def compiles(self) -> bool:
         """Whether steps and losses of this fit are compiled."""
-        if self.compile == "auto":
+        if self.torch_compile == "auto":
             return not 0 <= self.trainer.max_steps < _MANY
-        return self.compile
+        return self.torch_compile
 
     @property
     def has_values(self) -> bool:

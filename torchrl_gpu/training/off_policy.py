@@ -199,7 +199,7 @@ class OffPolicy(AgentRun, ReplayRun):
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
         cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
         graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
-        compile: Whether steps of the environment (on a CPU, where they are not C++ already) and losses go through
+        torch_compile: Whether steps of the environment (on a CPU, where they are not C++ already) and losses go through
             torch.compile, which takes a minute or two at the start and is checked there; see
             `training.collect.compiled.CompiledSteps` and `training.updates.compiled.CompiledLosses`. "auto" compiles in
             runs of 2,000 updates or more.
@@ -227,7 +227,7 @@ class OffPolicy(AgentRun, ReplayRun):
         max_grad_norm: float | None = 10.0,
         cuda_graphs: bool = False,
         graph_updates: bool = False,
-        compile: bool | Literal["auto"] = False,
+        torch_compile: bool | Literal["auto"] = False,
         warm_start: str | None = None,
     ) -> None:
         super().__init__(env, warmup_frames)
@@ -244,7 +244,7 @@ class OffPolicy(AgentRun, ReplayRun):
         self.reward_scale = arguments.number(where, "reward_scale", reward_scale, above=0)
         self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
         self.cuda_graphs, self.graph_updates, self.warm_start = cuda_graphs, graph_updates, warm_start
-        self.compile = compile
+        self.torch_compile = torch_compile
         self.take_made_env()
 
     def build(self) -> None:

@@ -44,7 +44,7 @@ class OnPolicy(AgentRun):
         cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
         graph_updates: Whether all that is learnt from a rollout on CUDA is one launch of a graph, from the values of
             its states to the last update; see `training.updates.graphed_learning`.
-        compile: Whether steps of the environment (on a CPU, where they are not C++ already) and losses go through
+        torch_compile: Whether steps of the environment (on a CPU, where they are not C++ already) and losses go through
             torch.compile, which takes a minute or two at the start and is checked there; see
             `training.collect.compiled.CompiledSteps` and `training.updates.compiled.CompiledLosses`. "auto" compiles in
             runs of 2,000 updates or more.
@@ -68,7 +68,7 @@ class OnPolicy(AgentRun):
         max_grad_norm: float | None = 0.5,
         cuda_graphs: bool = False,
         graph_updates: bool = False,
-        compile: bool | Literal["auto"] = False,
+        torch_compile: bool | Literal["auto"] = False,
     ) -> None:
         super().__init__(env)
         where = type(self).__name__
@@ -78,7 +78,7 @@ class OnPolicy(AgentRun):
         self.rollout_steps, self.epochs, self.minibatches = rollout_steps, epochs, minibatches
         self.reward_scale = arguments.number(where, "reward_scale", reward_scale, above=0)
         self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
-        self.cuda_graphs, self.graph_updates, self.compile = cuda_graphs, graph_updates, compile
+        self.cuda_graphs, self.graph_updates, self.torch_compile = cuda_graphs, graph_updates, torch_compile
         self.take_made_env()
 
     def build(self) -> None:

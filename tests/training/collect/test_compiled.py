@@ -170,7 +170,7 @@ def test_native_steps_stay_native() -> None:
 @pytest.mark.usefixtures("recorded")
 def test_a_run_resumes_to_the_last_bit(tmp_path: Path) -> None:
     def saved(folder: str, updates: int, **changes: Any) -> Path:
-        run = module(env={"backend": "eager"}, compile=True)
+        run = module(env={"backend": "eager"}, torch_compile=True)
         fit(run, tmp_path / folder, updates, EpisodeCheckpoint(every_n_updates=2), **changes)
         return last(tmp_path / folder)
 
@@ -191,5 +191,5 @@ def test_the_compiler_of_this_machine_gives_the_same(name: str, caplog: pytest.L
 
 def test_many_updates_are_worth_a_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch, "compile", lambda module, **options: module)
-    for compile_, most, yes in (("auto", 4, False), (True, 4, True), (False, 4, False)):
-        assert fit(module(compile=compile_), tmp_path / str(compile_), most).compiles is yes
+    for way, most, yes in (("auto", 4, False), (True, 4, True), (False, 4, False)):
+        assert fit(module(torch_compile=way), tmp_path / str(way), most).compiles is yes

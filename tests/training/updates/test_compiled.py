@@ -77,11 +77,11 @@ def test_it_gives_what_operators_give_and_draws_what_they_draw(name: str, caplog
 @pytest.mark.usefixtures("quickly")
 def test_a_run_is_that_of_operators_and_resumes_to_the_last_bit(tmp_path: Path) -> None:
     plain = fit(module(), tmp_path / "plain", 8)
-    whole = fit(module(compile=True), tmp_path / "whole", 8, saver())
+    whole = fit(module(torch_compile=True), tmp_path / "whole", 8, saver())
     assert_learned_alike(plain, whole)
-    fit(module(compile=True), tmp_path / "halves", 4, saver())
+    fit(module(torch_compile=True), tmp_path / "halves", 4, saver())
     halves = last(tmp_path / "halves")
-    fit(module(compile=True), tmp_path / "halves", 8, saver(), ckpt_path=halves, seed=9)
+    fit(module(torch_compile=True), tmp_path / "halves", 8, saver(), ckpt_path=halves, seed=9)
     assert differences(everything(last(tmp_path / "whole")), everything(halves)) == []
 
 
@@ -89,7 +89,7 @@ def test_a_run_is_that_of_operators_and_resumes_to_the_last_bit(tmp_path: Path) 
 def test_the_compiler_of_this_machine_gives_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     need_torch_compile()
     torch.compiler.reset()
-    plain, compiled = (fit(module(compile=way), tmp_path / str(way), 4) for way in (False, True))
+    plain, compiled = (fit(module(torch_compile=way), tmp_path / str(way), 4) for way in (False, True))
     assert warned not in caplog.text
     assert_learned_alike(plain, compiled)
 
@@ -102,7 +102,7 @@ def assert_learned_alike(one: nn.Module, other: nn.Module) -> None:
 
 @pytest.fixture(scope="module")
 def plainly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return everything(last(run_of(tmp_path_factory.mktemp("plain"), compile=False)))
+    return everything(last(run_of(tmp_path_factory.mktemp("plain"), torch_compile=False)))
 
 
 def wrong_loss(found: list[Tensor]) -> list[Tensor]:
@@ -135,7 +135,7 @@ def test_what_differs_or_fails_is_left_with_a_line(
 ) -> None:
     compiles_to(way, monkeypatch)
     with caplog.at_level(logging.WARNING):
-        other = everything(last(run_of(tmp_path, compile=True)))
+        other = everything(last(run_of(tmp_path, torch_compile=True)))
     assert differences(plainly, other) == []
     assert [line for line in caplog.messages if warned in line] == [f"{said}; {warned}"]
 

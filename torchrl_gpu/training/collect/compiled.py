@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -105,7 +105,7 @@ class CompiledSteps:
         return out
 
     def _stacked(self, played: list[list[Tensor]]) -> TensorDictBase:
-        steps = torch.stack([self._empty] * len(played), 1)
+        steps: TensorDictBase = cast("Any", torch.stack)([self._empty] * len(played), 1)
         for key, values in zip(self._kept_keys, zip(*played, strict=True), strict=True):
             steps.set(key, torch.stack(values, 1))
         return steps

@@ -117,7 +117,7 @@ class _Function:
         losses, error, *gradients = self._run([*self._own, *(batch.get(key) for key in self._keys)])
         batch.set("td_error", error)
         taught = [self.weights[number] for number in self._taught]
-        given: Tensor = _WithGradients.apply(losses, gradients, *taught)  # type: ignore[no-untyped-call]
+        given: Tensor = _WithGradients.apply(losses, gradients, *taught)
         return dict(zip(self._names, given.unbind(), strict=True))
 
 
@@ -130,7 +130,7 @@ class _WithGradients(torch.autograd.Function):
         return losses.clone()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, factors: Tensor) -> tuple[Tensor | None, ...]:
         return (None, None, *torch._foreach_mul(ctx.gradients, factors[0]))
 
