@@ -1,10 +1,10 @@
 """An iteration of PPO, ours against rsl_rl's runner: the same environments, networks, steps, epochs and minibatches.
 
 Both play and learn in turn in one process, each warm; figures are samples per second of processor time, the medians of
-all turns. Ours is a training step of `OnPolicy` with all that Lightning adds, as it is and compiled (`torch_compile`): steps
-of the environment and its policy, losses and their gradients. Nothing is printed unless both do the same: rewards, ends
-and observations of the adapter are the environment's, advantages are rsl_rl's, and after some updates from the same
-rollout the weights are alike; compiled steps and losses have been compared with plain ones in their first calls.
+all turns. Ours is a training step of `OnPolicy` with all that Lightning adds, as it is and with `torch_compile`, which
+compiles steps of the environment and its policy, and losses with their gradients. Nothing is printed unless both do the
+same: rewards, ends and observations of the adapter are the environment's, advantages are rsl_rl's, and after some
+updates from the same rollout the weights are alike; compiled steps and losses are compared with plain ones first.
 
 python benchmarks/ppo.py --output benchmarks/results/ppo.json
 """
