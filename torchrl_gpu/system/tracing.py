@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import final
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+_LOG = logging.getLogger(__name__)
 _recording = False
 
 
@@ -26,12 +28,16 @@ class CompiledFunction:
     input stay as they are then. Recording computes it, so that what it writes into its inputs is written.
 
     Args:
+        name: Of the function, for the log line that says what is waited for.
         function: From a list of tensors to a list of tensors; it may write into its inputs.
         inputs: Every tensor that changes from call to call, in contents or identity.
     """
 
-    def __init__(self, function: Callable[[list[Tensor]], Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
+    def __init__(
+        self, name: str, function: Callable[[list[Tensor]], Sequence[Tensor]], inputs: Sequence[Tensor]
+    ) -> None:
         global _recording
+        _LOG.warning("torchrl_gpu compiles %s with torch.compile: a minute or so, less when its cache has them", name)
         _recording = True
         try:
             module = make_fx(lambda *given: list(function(list(given))))(*inputs)

@@ -134,7 +134,7 @@ class CompiledSteps:
             restore()
             start = [*env._env_state().values(), *(value.clone() for value in self._shown(current))]
             with same_random_numbers(env.device), uncached_casts(env.device):
-                function = CompiledFunction(step, [*self._weights, *start])
+                function = CompiledFunction("steps", step, [*self._weights, *start])
             restore()
             with same_random_numbers(env.device):
                 plain, _ = play_steps(env, self.policy, current.copy(), _TRIED, *self._kept)

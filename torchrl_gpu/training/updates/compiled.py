@@ -111,7 +111,7 @@ class _Function:
             stacked = torch.stack([loss.detach() for loss in found.values()])
             return [stacked, rows["td_error"], *(each for each in gradients if each is not None)]
 
-        self._run = CompiledFunction(losses, [*self._own, *(batch.get(key) for key in self._keys)])
+        self._run = CompiledFunction("losses", losses, [*self._own, *(batch.get(key) for key in self._keys)])
 
     def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
         losses, error, *gradients = self._run([*self._own, *(batch.get(key) for key in self._keys)])
