@@ -10,6 +10,7 @@
 #             at a hundred random moments, each resumed to the same bits; hours
 # make lowest an environment of its own with the lowest versions that pyproject.toml allows: every shipped config takes a
 #             few steps in it, and the fast tests pass
+# make wheel  a wheel for Linux on x86-64 in dist, with the C++ kernels compiled for every x86-64-v3 processor
 # make bench  the throughput of this machine, parity first
 # make gpu    on a machine with a GPU: tests, parity, benchmarks, short fits, in one report; GPU_ARGS=--quick for a look
 # Another Python than the first that works: make fit PYTHON=/path/to/python3.12
@@ -51,7 +52,7 @@ endef
 CXX_FOUND = $(shell for p in $$CXX c++ g++ clang++; do command -v $$p && break; done 2>/dev/null)
 EXTRAS = $(if $(CXX_FOUND),,[compiler])
 
-.PHONY: help install install-dev fit test test-fast docs pretend kernels asan soak lowest lint format configs bench gpu clean
+.PHONY: help install install-dev wheel fit test test-fast docs pretend kernels asan soak lowest lint format configs bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -135,6 +136,11 @@ format: install-dev
 
 configs: install
 	$(BIN)/python -m torchrl_gpu.cli.check_configs
+
+wheel: install
+	$(BIN)/python -m torchrl_gpu.native.build
+	$(PIP) wheel --no-deps --no-build-isolation --config-settings=--build-option=--plat-name=manylinux2014_x86_64 -w dist .
+	rm torchrl_gpu/native/*.so
 
 bench: install
 	$(BIN)/torchrl-gpu bench packing

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -320,3 +322,57 @@ def test_a_user_without_a_home_has_a_cache_all_the_same(
     assert Path(build.library()._name).parent == tmp_path / "cache"
     monkeypatch.delenv("TORCHRL_GPU_CACHE")
     assert Path(build.library()._name).parent.parent == tmp_path / "tmp"
+
+
+# -- what came with a wheel ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, empty_library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The library of a wheel, on a processor that can run it."""
+    shutil.copytree(build._HERE, tmp_path / "native")
+    monkeypatch.setattr(build, "_HERE", tmp_path / "native")
+    monkeypatch.setattr(build, "_use_prebuilt", True)
+    monkeypatch.setattr(build, "_processor", lambda: f"flags : sse {' '.join(build._BASELINE_SETS)} avx")
+    shutil.copy(empty_library, build._prebuilt_path())
+    return build._prebuilt_path()
+
+
+def test_the_library_of_a_wheel_serves_without_a_compiler_and_with_one(
+    wheel: Path, tmp_path: Path, script: Script
+) -> None:
+    assert build.library()._name == str(wheel)
+    script()
+    assert build.library()._name == str(wheel)
+    assert calls(tmp_path) == []
+
+
+def test_one_tuned_for_this_machine_takes_its_place(wheel: Path, tmp_path: Path, script: Script) -> None:
+    script()
+    build.tune()
+    build.tune()
+    assert len(calls(tmp_path)) == 1
+    assert build.library()._name == str(made(tmp_path)[0])
+
+
+@pytest.mark.parametrize("which", ["processor", "sources"])
+def test_of_another_processor_or_of_other_sources_it_does_not_serve(
+    which: str, wheel: Path, tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if which == "processor":
+        monkeypatch.setattr(build, "_processor", lambda: "flags : avx avx2")
+    else:
+        (wheel.parent / "lanes.h").write_text("// another")
+    script()
+    assert build.library()._name == str(made(tmp_path)[0])
+
+
+def test_one_that_fails_its_self_test_is_left_with_a_line(
+    wheel: Path, tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    script()
+    monkeypatch.setattr(build, "library", cache(build.library))
+    monkeypatch.setattr(build.SelfTest, "failure", lambda test: "no" if wheel.name in str(test.depends_on) else "")
+    assert build.problem() == ""
+    assert build.library()._name == str(made(tmp_path)[0])
+    assert f"{wheel.name} is not used: no" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -42,7 +43,11 @@ def main(argv: list[str]) -> int:
     """Prints the report; the exit status is 0 whatever the machine lacks."""
     parser = OneLineParser(prog="torchrl-gpu doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--full", action="store_true", help="try what takes up to a minute, too")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="try what takes up to a minute, too, and compile the kernels of a wheel for this machine",
+    )
     arguments = parser.parse_args(argv)
     findings = examine(full=arguments.full)
     if arguments.json:
@@ -53,13 +58,16 @@ def main(argv: list[str]) -> int:
 
 
 def examine(*, full: bool = False) -> list[Finding]:
-    """The report, in the order in which it is printed; `full` tries what takes up to a minute, too."""
+    """The report, in the order in which it is printed; `full` as for the command."""
     from torchrl_gpu import native
     from torchrl_gpu.system.self_tests import forget_results
 
     forget_results()
     what = "trying what there is; some seconds, a minute where kernels are compiled"
     print(f"torchrl-gpu doctor: {what}", file=sys.stderr)
+    if full:
+        with contextlib.suppress(native.CompilerError):  # whose reason is in the report
+            native.tune()
     operators = native.problem()  # first, since the kernels are of the same library
     parts: list[Callable[[], Iterable[Finding]]] = [
         _software,

@@ -1,6 +1,6 @@
-"""C++ kernels, compiled at first use on this machine: no binary to install, and its widest vector instructions."""
+"""C++ kernels, compiled at first use on this machine for its widest vector instructions, or those of the wheel."""
 
-from torchrl_gpu.native.build import CompilerError, compiler, library, problem
+from torchrl_gpu.native.build import CompilerError, compiler, library, problem, tune
 from torchrl_gpu.native.operators import (
     any_true,
     cut_boxes,
@@ -25,4 +25,5 @@ __all__ = [
     "pick_true",
     "problem",
     "runs_on",
+    "tune",
 ]

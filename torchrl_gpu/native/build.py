@@ -1,4 +1,7 @@
-"""Compilation of the C++ sources of this folder, once per machine, and loading of the cached library."""
+"""Compilation of the C++ sources of this folder, once per machine, and loading of the library.
+
+A wheel has one that is compiled already, for every x86-64-v3 processor: `python -m torchrl_gpu.native.build` makes it.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from torchrl_gpu.system.cache import private_folder
 from torchrl_gpu.system.self_tests import SelfTest
@@ -24,6 +29,10 @@ _SOURCE = "packing.cpp"
 _COMMON = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
 # In this order; the first that compiles is taken. Apple's compiler has no OpenMP, some compilers no -march=native.
 _VARIANTS = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
+_BASELINE = "x86-64-v3"
+_BASELINE_SETS = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))  # as /proc/cpuinfo names them
+
+_use_prebuilt = True
 
 
 class CompilerError(RuntimeError):
@@ -35,17 +44,21 @@ def library() -> ctypes.CDLL:
     """The library of compiled kernels.
 
     It is cached in `$TORCHRL_GPU_CACHE`, or else in the user's cache folder, under a name hashed from the sources, the
-    compiler and the processor; the first call on a machine takes a few seconds.
+    compiler and the processor. Where it is not there yet, the one of the wheel serves, if there is one; else the first
+    call on a machine takes a few seconds.
 
     Raises:
         CompilerError: There is no C++ compiler, or it fails.
     """
-    if sys.platform == "win32":
-        raise CompilerError("the compiled kernels are written for Linux and macOS")
-    command = compiler()
-    path = _cache_folder() / f"packing-{_fingerprint(command)}.so"
-    if not path.exists():
-        _compile(command, path)
+    path = prebuilt()
+    try:
+        tuned, command = _tuned()
+        if path is None and not tuned.exists():
+            _compile(command, tuned)
+        path = tuned if tuned.exists() else path
+    except CompilerError:
+        if path is None:
+            raise
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -55,12 +68,54 @@ def library() -> ctypes.CDLL:
 @cache
 def problem() -> str:
     """The reason why the C++ operators cannot be used, in one line; "" where they compile and pass their self-test."""
+    global _use_prebuilt
+    path, failure = _tried()
+    if failure and path is not None and path == prebuilt():
+        _LOG.warning("%s is not used: %s", path.name, failure)
+        _use_prebuilt = False
+        library.cache_clear()
+        _, failure = _tried()
+    return failure
+
+
+def _tried() -> tuple[Path | None, str]:
+    """Path of the library, and what its self-test says."""
     try:
-        name = Path(library()._name).name  # hashed from sources, compiler and processor
+        path = Path(library()._name)  # hashed from sources, compiler and processor
     except CompilerError as error:
-        return str(error)
+        return None, str(error)
     function = "torchrl_gpu.native.self_test:wrong_operator"
-    return SelfTest("the compiled operators", function, (), {"library": name}).failure()
+    return path, SelfTest("the compiled operators", function, (), {"library": path.name}).failure()
+
+
+def prebuilt() -> Path | None:
+    """The library that came with the wheel, where it is of these sources and this processor can run it."""
+    path, lines = _prebuilt_path(), [line for line in _processor().splitlines() if line.startswith("flags")]
+    runs = any(_BASELINE_SETS.issubset(line.split()) for line in lines)
+    return path if _use_prebuilt and runs and path.exists() else None
+
+
+def _prebuilt_path() -> Path:
+    return _HERE / f"packing-{_BASELINE}-{_sources().hexdigest()[:20]}.so"
+
+
+def tune() -> None:
+    """Compiles the library for this processor, unless it has been; processes that begin from now on take it.
+
+    Raises:
+        CompilerError: As in `library`.
+    """
+    path, command = _tuned()
+    if not path.exists():
+        _compile(command, path)
+
+
+def _tuned() -> tuple[Path, tuple[str, ...]]:
+    """Path of the library for this processor, and the compiler that makes it."""
+    if sys.platform == "win32":
+        raise CompilerError("the compiled kernels are written for Linux and macOS")
+    command = compiler()
+    return _cache_folder() / f"packing-{_fingerprint(command)}.so", command
 
 
 def compiler() -> tuple[str, ...]:
@@ -93,10 +148,15 @@ def _cache_folder() -> Path:
     return folder
 
 
-def _fingerprint(command: tuple[str, ...]) -> str:
+def _sources() -> Any:
     digest = hashlib.sha256()
     for source in sorted(_HERE.glob("*.h")) + sorted(_HERE.glob("*.cpp")):
         digest.update(source.read_bytes())
+    return digest
+
+
+def _fingerprint(command: tuple[str, ...]) -> str:
+    digest = _sources()
     flags = os.environ.get("CXXFLAGS", ""), repr((_COMMON, _VARIANTS))
     for text in (*command, _version(command), *flags, _processor(), platform.machine()):
         digest.update(text.encode() + b"\0")
@@ -117,12 +177,12 @@ def _processor() -> str:
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))
 
 
-def _compile(command: tuple[str, ...], path: Path) -> None:
+def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[str]] = _VARIANTS) -> None:
     _LOG.warning("torchrl_gpu compiles its packing kernels with %s, once on this machine: 10 to 20 s", command[0])
     extra, said = shlex.split(os.environ.get("CXXFLAGS", "")), ""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        for variant in _VARIANTS:
+        for variant in variants:
             run = _run([*command, *_COMMON, *variant, *extra, str(_HERE / _SOURCE), "-o", str(made)])
             lines = run.stderr.strip().splitlines() or ["no reason given"]
             first = next((line for line in lines if "error" in line), lines[0])
@@ -148,3 +208,7 @@ def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:
         raise CompilerError(f"{words[0]} does not run: {error}") from None
+
+
+if __name__ == "__main__":
+    _compile(compiler(), _prebuilt_path(), [(f"-march={_BASELINE}", "-fopenmp")])
