@@ -138,7 +138,7 @@ configs: install
 	$(BIN)/python -m torchrl_gpu.cli.check_configs
 
 wheel: install
-	$(BIN)/python -m torchrl_gpu.native.build
+	$(BIN)/python -c 'from torchrl_gpu.native import build; build.prebuild()'
 	$(PIP) wheel --no-deps --no-build-isolation --config-settings=--build-option=--plat-name=manylinux2014_x86_64 -w dist .
 	rm torchrl_gpu/native/*.so
 

@@ -1,6 +1,6 @@
 """Compilation of the C++ sources of this folder, once per machine, and loading of the library.
 
-A wheel has one that is compiled already, for every x86-64-v3 processor: `python -m torchrl_gpu.native.build` makes it.
+A wheel has one that `prebuild` has compiled for every x86-64-v3 processor.
 """
 
 from __future__ import annotations
@@ -97,6 +97,11 @@ def prebuilt() -> Path | None:
 
 def _prebuilt_path() -> Path:
     return _HERE / f"packing-{_BASELINE}-{_sources().hexdigest()[:20]}.so"
+
+
+def prebuild() -> None:
+    """Compiles the library of a wheel."""
+    _compile(compiler(), _prebuilt_path(), [(f"-march={_BASELINE}", "-fopenmp")])
 
 
 def tune() -> None:
@@ -208,7 +213,3 @@ def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:
         raise CompilerError(f"{words[0]} does not run: {error}") from None
-
-
-if __name__ == "__main__":
-    _compile(compiler(), _prebuilt_path(), [(f"-march={_BASELINE}", "-fopenmp")])
