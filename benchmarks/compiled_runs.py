@@ -42,7 +42,7 @@ CONFIGS = {
 }
 """Shipped configs, with the updates of a training step."""
 
-WARM, TIMED, FRAMES = 4, 16, 3_000
+WARM, TIMED, FRAMES = 2, 8, 3_000
 COLUMNS = {
     "config": "config",
     "plain_ms": "ms a training step",
