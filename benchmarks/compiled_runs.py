@@ -30,15 +30,10 @@ ROOT = Path(__file__).parents[1]
 CONFIGS = {
     "navigation_iqn": 10,
     "navigation_dqn": 10,
-    "navigation_rainbow": 10,
-    "navigation_ac_iqn": 10,
     "navigation_ddpg": 10,
     "navigation_sac": 10,
     "dishwashing_feasible": 4,
     "packing_dqn": 8,
-    "packing_orders": 4,
-    "ppo_marine": 96,
-    "ppo_packing": 12,
 }
 """Shipped configs, with the updates of a training step."""
 
