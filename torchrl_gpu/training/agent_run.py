@@ -22,7 +22,7 @@ from torchrl_gpu.training.updates.compiled import CompiledLosses
 from torchrl_gpu.training.updates.graphed import GraphedUpdate, Losses
 from torchrl_gpu.training.updates.optimizers import keep_capturable
 
-_MANY = 20_000  # updates of a run in which minutes of compilation pay
+_MANY = 5_000  # updates of a run in which minutes of compilation pay
 
 AgentFactory = Callable[[AgentSpace], Agent]
 """Makes the agent of an environment's space."""

@@ -202,7 +202,7 @@ class OffPolicy(AgentRun, ReplayRun):
         torch_compile: Whether steps of the environment (on a CPU, where they are not C++ already) and losses go through
             torch.compile, which takes a minute or two at the start and is checked there; see
             `training.collect.compiled.CompiledSteps` and `training.updates.compiled.CompiledLosses`. "auto" compiles in
-            runs of 20,000 updates or more.
+            runs of 5,000 updates or more.
         warm_start: Checkpoint whose network the policy begins with, layer by layer, see `take_network`; a run
             that goes on from a checkpoint of its own leaves it alone.
     """

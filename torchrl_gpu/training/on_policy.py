@@ -47,7 +47,7 @@ class OnPolicy(AgentRun):
         torch_compile: Whether steps of the environment (on a CPU, where they are not C++ already) and losses go through
             torch.compile, which takes a minute or two at the start and is checked there; see
             `training.collect.compiled.CompiledSteps` and `training.updates.compiled.CompiledLosses`. "auto" compiles in
-            runs of 20,000 updates or more.
+            runs of 5,000 updates or more.
     """
 
     agent: PPO
