@@ -57,5 +57,6 @@ class CompiledFunction:
 
     @torch.no_grad()
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        made = iter(self._run(*[inputs[number] for number in self._read]))
+        with torch.autocast(inputs[0].device.type, enabled=False):  # its casts are among the recorded operators
+            made = iter(self._run(*[inputs[number] for number in self._read]))
         return [next(made) if number is None else inputs[number] for number in self._same]

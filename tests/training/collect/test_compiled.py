@@ -96,7 +96,10 @@ def _equal(ours: Tensor, theirs: Tensor) -> None:
     assert torch.equal(ours.nan_to_num() if ours.is_floating_point() else ours, theirs.nan_to_num())
 
 
-@pytest.mark.parametrize("name", ["packing/three visible", "marine/v2, curriculum", "marine/v3", "dishes/state"])
+SLOW = [pytest.param(name, marks=pytest.mark.soak) for name in ("packing/three visible", "marine/v2, curriculum")]
+
+
+@pytest.mark.parametrize("name", ["marine/v3", "dishes/state", *SLOW])
 def test_steps_are_those_of_the_plain_loop(name: str, recorded: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     changes = {"backend": "eager"} if name.startswith("packing") else {}
     env, twin = (made(name, 4, **changes) for _ in range(2))
@@ -153,6 +156,23 @@ def test_what_differs_or_fails_is_left_with_a_line(
     assert line.startswith(f"CompiledSteps: {said}")
 
 
+def test_what_fails_later_goes_on_plainly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    calls = []
+
+    def tired(values: list[Tensor]) -> list[Tensor]:
+        calls.append(values)
+        return values if len(calls) < 6 else fails(values)
+
+    monkeypatch.setattr(torch, "compile", lambda module, **options: lambda *given: tired(module(*given)))
+    env = made("dishes/state", 4)
+    played, _ = CompiledSteps(env, Drawing(env), *kept_of(env))(env.reset(), STEPS)
+    assert len(calls) == 6  # three of the trial, two steps, and one that fails
+    assert played.shape == (4, STEPS)
+    steps = [value for name, value in env.state.items() if "step" in name]
+    assert [int(value.max()) for value in steps] == [STEPS]  # as if nothing had been played before it failed
+    assert caplog.text.count(warned) == 1
+
+
 @pytest.mark.usefixtures("recorded")
 def test_a_policy_that_keeps_numbers_of_python_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
     env = made("dishes/state", 4)
@@ -167,6 +187,7 @@ def test_native_steps_stay_native() -> None:
         assert Rollout(env, env.stored_keys, 1, 0.9, compiled=True).compiled is wanted
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("recorded")
 def test_a_run_resumes_to_the_last_bit(tmp_path: Path) -> None:
     def saved(folder: str, updates: int, **changes: Any) -> Path:

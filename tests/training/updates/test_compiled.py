@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -51,10 +51,13 @@ def saver() -> EpisodeCheckpoint:
 
 # One with the loss of actions and one with those of actor and critic; `test_contract` compiles every agent's.
 @pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize(
     "name", ["IQN", *(pytest.param(name, marks=pytest.mark.soak) for name in ("Rainbow", "ACIQN"))]
 )
-def test_it_gives_what_operators_give_and_draws_what_they_draw(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_gives_what_operators_give_and_draws_what_they_draw(
+    name: str, mixed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     agents = agent_of(name), agent_of(name)
     compiled = CompiledLosses(agents[0])
     ways: list[Losses] = [compiled, agents[1].losses]
@@ -63,12 +66,17 @@ def test_it_gives_what_operators_give_and_draws_what_they_draw(name: str, caplog
         for agent, losses in zip(agents, ways, strict=True):
             torch.manual_seed(3)
             rows = batch.clone()
-            found = losses(rows)
+            with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+                found = losses(rows)
             torch.stack(list(found.values())).sum().backward()
             weights = agent.parameters_to_train
-            ends.append([*found.values(), rows["td_error"], *(w.grad for w in weights), torch.get_rng_state().float()])
+            gradients = [cast("Tensor", weight.grad).clone() for weight in weights]
+            ends.append([*found.values(), rows["td_error"], *gradients, torch.get_rng_state().float()])
+            with torch.no_grad():
+                for weight in weights:
+                    weight.mul_(1.1)  # as an update would
         for ours, theirs in zip(*ends, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(ours, theirs, rtol=2e-2 if mixed else 1e-4, atol=1e-3 if mixed else 1e-6)
     assert compiled.compiled
     assert warned not in caplog.text
 

@@ -75,13 +75,18 @@ class CompiledSteps:
         fixed = self.env.seed, exploration_type(), getattr(self.policy, "training", None), casts(self.env.device)
         if self._fixed != fixed and not self._gives_up:
             self._function, self._fixed = self._compiled(current), fixed
-        if self._function is None:
-            return play_steps(self.env, self.policy, current, steps, *self._kept)
-        with section("compiled steps"):
+        if self._function is not None:
             state = self.env._env_state()
-            played, after = self._play(self._function, steps, [state[name] for name in self._names], current)
-            self.env._set_env_state(dict(zip(self._names, after, strict=False)))
-            return self._stacked(played), self._showing(after[len(self._names) :])
+            try:
+                with section("compiled steps"):
+                    played, after = self._play(self._function, steps, [state[name] for name in self._names], current)
+                self.env._set_env_state(dict(zip(self._names, after, strict=False)))
+                return self._stacked(played), self._showing(after[len(self._names) :])
+            except (
+                Exception
+            ) as error:  # of a compiler, for what has changed around it; else the operators raise it again
+                self._give_up(error)
+        return play_steps(self.env, self.policy, current, steps, *self._kept)
 
     def _play(
         self, function: CompiledFunction, steps: int, state: list[Tensor], current: TensorDictBase
@@ -146,12 +151,15 @@ class CompiledSteps:
             self._check(wanted, found)
             return function
         except Exception as error:  # whatever a compiler raises
-            self._gives_up = True
-            say_plain(type(self).__name__, error)
+            self._give_up(error)
             return None
         finally:
             restore()
             env._set_env_state(state)
+
+    def _give_up(self, error: Exception) -> None:
+        self._function, self._gives_up = None, True
+        say_plain(type(self).__name__, error)
 
     def _check(self, wanted: list[Tensor], found: list[Tensor]) -> None:
         number = self.env.num_envs
