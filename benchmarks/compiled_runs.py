@@ -92,8 +92,8 @@ def row_of(config: str, updates: int, folder: Path) -> dict[str, Any]:
     begun = found[True]["times"][WARM] - found[False]["times"][WARM] - 1e-3 * WARM * (compiled - plain)
     return {
         "config": config,
-        "plain_ms": round(plain, 1),
-        "compiled_ms": round(compiled, 1),
+        "plain_ms": round(plain),
+        "compiled_ms": round(compiled),
         "ratio": round(plain / compiled, 2),
         "compilation_s": round(begun),
     }
