@@ -59,7 +59,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
     """Why a step makes the host wait for the device, which no CUDA graph can hold; empty where none does."""
 
     is_native = False
-    """Whether steps are C++ on this device, which torch.compile would only replace by torch's operators."""
+    """True where steps are C++ on this device, which torch.compile would only replace by torch's operators."""
 
     outcomes: Sequence[NestedKey] = ()
     """Entries of `next`, numbers or flags (N, 1), that tell at the end of an episode what it came to; the first counts

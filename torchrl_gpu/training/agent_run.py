@@ -74,10 +74,22 @@ class AgentRun(EnvRun):
 
     @property
     def compiles(self) -> bool:
-        """Whether steps and losses of this fit are compiled."""
+        """True where steps and losses of this fit are compiled; ValueError where scaled gradients forbid it.
+
+        A compiled backward pass is over before the scaler sees the loss, so that small gradients would be lost.
+        """
         if self.torch_compile == "auto":
-            return not 0 <= self.trainer.max_steps < _MANY
+            return not self._scaled and not 0 <= self.trainer.max_steps < _MANY
+        if self.torch_compile and self._scaled:
+            raise ValueError(
+                f"{type(self).__name__}: torch_compile wants gradients that need no scaler; got precision"
+                f" {self.trainer.precision}"
+            )
         return self.torch_compile
+
+    @property
+    def _scaled(self) -> bool:
+        return getattr(self.trainer.precision_plugin, "scaler", None) is not None
 
     @property
     def has_values(self) -> bool:
@@ -108,8 +120,7 @@ class AgentRun(EnvRun):
                 )
 
     def _make_graphed_update(self) -> GraphedUpdate:
-        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
-        if scaled or self.trainer.world_size > 1:
+        if self._scaled or self.trainer.world_size > 1:
             raise ValueError(
                 f"{type(self).__name__}: graph_updates wants one process, and gradients that need no scaler, which"
                 f" makes the host wait; got {self.trainer.world_size}, and precision {self.trainer.precision}"

@@ -449,11 +449,11 @@ def test_a_run_in_bfloat16_by_graphs_is_the_same(tmp_path: Path, graphs: Countin
     assert differences(*(everything(last(tmp_path / folder)) for folder in ("plain", "graphed"))) == []
 
 
-def test_gradients_that_need_a_scaler_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["graph_updates", "torch_compile"])
+def test_gradients_that_need_a_scaler_are_refused(option: str, tmp_path: Path) -> None:
     scaled = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
-    wanted = r"OffPolicy: graph_updates wants .* no scaler, .*; got 1, and precision 16-mixed"
-    with pytest.raises(ValueError, match=wanted):
-        run(tmp_path, "IQN", graph_updates=True, plugins=[scaled])
+    with pytest.raises(ValueError, match=rf"OffPolicy: {option} wants .* no scaler.*; got .*precision 16-mixed"):
+        run(tmp_path, "IQN", plugins=[scaled], **{option: True})
 
 
 def on_cuda(name: str) -> tuple[Agent, Optimizer]:
