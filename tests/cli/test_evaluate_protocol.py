@@ -100,6 +100,14 @@ def test_candidates_alone_know_the_distribution(capsys: pytest.CaptureFixture[st
     assert "the distribution" in shown
 
 
+def test_futures_know_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*QUICK, "--protocol=cut2", "--policy", "cut2", "--futures=3", "--depth=2"]
+    assert cli.main(words, "torchrl-gpu") is None
+    shown = capsys.readouterr().out
+    assert "pretrained cut2, expecting (6, 3 futures of 2)" in shown
+    assert "the distribution" in shown
+
+
 def test_a_user_s_boxes_are_known_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save([[[5, 5, 5]] * 8, [[2, 2, 2]] * 3], tmp_path / "mine.pt")
     words = ["--policy", "cut2", "--sequences", str(tmp_path / "mine.pt"), "--knows", "boxes", "stream", "--beam=2"]

@@ -286,6 +286,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("--protocol=rs --policy orders", "rs or the path of a checkpoint; got 'orders'"),
         ("--protocol=rs --cases=0", "--cases must be at least 1; got 0"),
         ("--protocol=rs --policy rs --depth=5", "--depth wants --knows stream; got none"),
+        ("--protocol=rs --policy rs --knows boxes --futures=5", "--futures wants --knows distribution; got boxes"),
         ("--protocol=rs --policy rs --knows boxes --beam=5", "--beam wants --knows stream; got boxes"),
         (
             "--protocol=rs --policy rs --knows stream --candidates=5",

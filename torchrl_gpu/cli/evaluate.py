@@ -173,7 +173,9 @@ def _protocol_parser() -> OneLineParser:
     )
     knows += " drawn (as --candidates alone), which there are but not their order, or all of them in order"
     add("--knows", nargs="+", default=[], choices=("distribution", "boxes", "stream"), help=knows)
-    add("--depth", type=whole(1), metavar="D", help=f"boxes of a line where the stream is known; {DEPTH} by default")
+    futures = "instead of the expectation over the next item, the mean over so many futures that are drawn"
+    add("--futures", type=whole(1), metavar="F", help=futures)
+    add("--depth", type=whole(1), metavar="D", help=f"boxes of a future or of a line of the stream; {DEPTH} by default")
     add("--beam", type=whole(1), metavar="W", help=f"lines that go on where the stream is known; {BEAM} by default")
     return parser
 
@@ -289,8 +291,9 @@ def _in_its_bin(policy: Any, env: PackingEnv) -> Any:
 
 def _knowledge(args: argparse.Namespace) -> list[str]:
     """Kinds of knowledge that planners have, in order; ValueError where an option has no effect."""
-    knows = list(dict.fromkeys(args.knows or (["distribution"] if args.candidates else [])))
-    for name, words in (("candidates", ("distribution", "boxes")), ("depth", ("stream",)), ("beam", ("stream",))):
+    knows = list(dict.fromkeys(args.knows or (["distribution"] if args.candidates or args.futures else [])))
+    wanted = {"candidates": ("distribution", "boxes"), "futures": ("distribution",), "beam": ("stream",)}
+    for name, words in (wanted | ({} if args.futures else {"depth": ("stream",)})).items():
         if getattr(args, name) is not None and not set(words) & set(knows):
             raise ValueError(f"{WHERE}: --{name} wants --knows {' or '.join(words)}; got {' '.join(knows) or 'none'}")
     if knows and args.visible > 1:
@@ -316,8 +319,11 @@ def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: a
     for name, table in by_tables.items():
         for word in knows:
             if word == "distribution":
-                planner = ExpectedPlacement(env, table, candidates, next_items=foretold)
-                found[f"{name}, expecting ({candidates})"] = planner
+                ahead = f"{candidates}, {args.futures} futures of {depth}" if args.futures else f"{candidates}"
+                planner = ExpectedPlacement(
+                    env, table, candidates, args.futures, depth if args.futures else 1, next_items=foretold
+                )
+                found[f"{name}, expecting ({ahead})"] = planner
             elif word == "boxes":
                 planner = ExpectedPlacement(env, table, candidates, knows="the boxes but not their order")
                 found[f"{name}, expecting what is left ({candidates})"] = planner

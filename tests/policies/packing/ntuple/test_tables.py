@@ -8,6 +8,7 @@ import pickle
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -177,6 +178,100 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
         assert scores[chosen[row].item()] > max(scores.values()) - 1e-4  # some are worth the same but for rounding
         changed += chosen[row].item() != values[row].argmax().item()
     assert changed > 0
+
+
+@pytest.mark.parametrize("items", [RandomBoxes(1, 3), CutBoxes(1, 3, pool=None)], ids=["random", "cut"])
+def test_futures_are_packed_greedily(items: object) -> None:
+    """One candidate and one future after the other, in environments that are put into that state."""
+    torch.manual_seed(4)
+    env = environment(items=items, include=("z_map", "packed_items"))
+    tables, shown = tables_of(env), env.reset()
+    for _ in range(3):
+        shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
+    policy = ExpectedPlacement(env, tables, candidates=4, futures=5, depth=3, sequences=300)
+    known = [] if isinstance(items, RandomBoxes) else [shown["utilization"]]
+    futures = policy._futures(shown["item_id"][:, 0], *known)
+    chosen = policy(shown.clone())["action"]
+    state, values = env.state_dict(), values_in(tables, shown)
+    changed = 0
+    for row in range(env.num_envs):
+        scores = {}
+        for action in values[row].topk(4).indices.tolist():
+            if not shown["action_mask"][row, action]:
+                continue
+            env.load_state_dict(state)
+            after = env.step(shown.clone().set("action", torch.full((env.num_envs,), action)))["next"]
+            means = [greedily(env, tables, after["box_heightmap"][row], each) for each in futures[row].tolist()]
+            scores[action] = after["reward"][row].item() + sum(means) / len(means)
+        assert scores[chosen[row].item()] > max(scores.values()) - 1e-4  # some are worth the same but for rounding
+        changed += chosen[row].item() != values[row].argmax().item()
+    assert changed > 0
+
+
+def greedily(env: PackingEnv, tables: PatchTables, heightmap: Tensor, items: list[int]) -> float:
+    """Share of the bin that items fill, each placed where tables value it most, and the value after the last one."""
+    filled = 0.0
+    for number, item in enumerate(items, 1):
+        shown = env.restore(TensorDict({"box_heightmap": heightmap[None], "item_id": torch.tensor([[item]])}, [1]))
+        if not shown["action_mask"].any():
+            return filled
+        values = torch.where(shown["action_mask"], values_in(tables, shown), -torch.inf)
+        if number == len(items):
+            return filled + values.max().item()
+        turn, x, y = np.unravel_index(int(values.argmax()), shown["z_map"].shape[-3:])
+        wide, long, high = shown["item_size"][0, 0, turn, :3].round().int().tolist()
+        heightmap = heightmap.clone()
+        heightmap[x : x + wide, y : y + long] = shown["z_map"][0, 0, turn, x, y] + high
+        filled += wide * long * high / 125
+    return filled
+
+
+def test_a_future_for_each_item_is_the_exact_expectation() -> None:
+    env = environment(include=("z_map", "packed_items"))
+    tables, shown = tables_of(env), env.reset()
+    for _ in range(4):
+        shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
+    policy, heightmap = ExpectedPlacement(env, tables, futures=27), shown["box_heightmap"]
+    futures = policy._futures(shown["item_id"][:, 0])
+    assert futures.flatten(1).sort(1).values.tolist() == [[*range(27)]] * 4
+    exact = policy._values_ahead(heightmap, torch.ones(4, 1, 27)).mean(2)
+    torch.testing.assert_close(policy._values_of_futures(heightmap, futures), exact)
+
+
+def test_futures_go_on_from_what_came() -> None:
+    """Items are as likely as the network says after those that came and those drawn before."""
+    env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map", "packed_items"))
+    network = NextItems.of(env, ages=3, width=8)
+    torch.nn.init.normal_(network.layers[-1].weight, generator=torch.Generator().manual_seed(1))
+    policy = ExpectedPlacement(env, tables_of(env), futures=400, depth=3, next_items=network)
+    item, packed = torch.tensor([5, 7]), torch.full((2, 9), -1)
+    packed[1, :2] = torch.tensor([3, 26])
+    futures = policy._futures(item, packed)  # (2, 400, 3)
+    shares = network(packed, item).softmax(1)
+    counts = torch.stack([each.bincount(minlength=27) for each in futures[..., 0]])
+    assert (counts - 400 * shares).abs().max() <= 1  # parts of the probability are equal
+    first = futures[1, :, 0].mode().values
+    after = torch.tensor([[3, 26, 7, *[-1] * 6]])
+    shares = network(after, first[None]).softmax(1)[0]
+    second = futures[1, futures[1, :, 0] == first, 1]
+    error = (len(second) * shares * (1 - shares)).sqrt() + 1
+    assert ((second.bincount(minlength=27) - len(second) * shares).abs() < 4 * error).all()
+    assert torch.equal(policy._futures(item, packed), futures)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"depth": 2}, "a depth of more than 1 wants futures; got depth=2"),
+        ({"futures": 0}, "futures must be at least 1; got 0"),
+        ({"futures": 4, "depth": 0}, "depth must be at least 1; got 0"),
+        ({"futures": 4, "knows": "the boxes but not their order"}, "futures are drawn from the distribution"),
+    ],
+)
+def test_futures_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    env = environment(include=("z_map", "future_items"))
+    with pytest.raises(ValueError, match=message):
+        ExpectedPlacement(env, tables_of(env), **changes)
 
 
 def test_the_visible_item_is_part_of_what_has_come() -> None:

@@ -1,4 +1,4 @@
-"""One-step expectimax over the next item."""
+"""Look-ahead over items that are not known: expectimax one item ahead, or the mean over sampled futures."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ from torchrl_gpu.system import arguments
 _MOST_VALUES = 2**24  # of placements at a time
 _SEED = 0x0DD_17E15  # of sequences that next items are counted in
 _AT_ONCE = 4096
+_MOST_FUTURES, _MOST_DEPTH = 2**16, 2**10
 _FILLS = 12  # parts of the bin's volume, that next items are counted apart in
 _PRIOR = 20.0  # items as after any other, that the items after each are counted on top of
 KNOWLEDGE = ("the distribution", "the boxes but not their order")
 
 
 class ExpectedPlacement(TensorDictModuleBase):
-    """Expectimax policy: of the placements that tables value most, that of the largest expected value one item later.
+    """Look-ahead policy: of the placements that tables value most, that of the largest expected value.
 
-    No future is sampled. What it knows decides how likely each next item is:
+    The expectation is exact over the next item; or, with `futures`, it is the mean over so many sequences of `depth`
+    items, drawn as they are likely to come and packed greedily by the tables, with the tables' value of the bin at the
+    end (a rollout policy: Bertsekas, Tsitsiklis and Wu, Journal of Heuristics 1997). All placements meet the same
+    sequences, and each step of a sequence takes its item from another of `futures` equal parts of the probability (a
+    Latin hypercube), always the same ones, so that the same bin gets the same placement.
+
+    What it knows decides how likely each next item is:
 
     - "the distribution": `RandomBoxes` are equally likely, so that the expectation is exact. Of `CutBoxes` a network
       tells how likely each item is after those that came, or shares are counted, see `shares_of_next`.
@@ -37,6 +44,9 @@ class ExpectedPlacement(TensorDictModuleBase):
             where the distribution is known; `include` with `future_items` where the boxes are.
         tables: Trained ones.
         candidates: Placements that are looked at.
+        futures: Sequences of items that are drawn for each; None for the exact expectation over one item. Drawn where
+            the distribution is known.
+        depth: Items of each of them; 1 for the exact expectation.
         next_items: Of `CutBoxes`, in an environment that includes `packed_items`; None stands for counting.
         sequences: That are cut to count next items.
         knows: One of `KNOWLEDGE`.
@@ -47,6 +57,8 @@ class ExpectedPlacement(TensorDictModuleBase):
         env: PackingEnv,
         tables: PatchTables,
         candidates: int = 6,
+        futures: int | None = None,
+        depth: int = 1,
         *,
         next_items: NextItems | None = None,
         sequences: int = 200_000,
@@ -58,6 +70,15 @@ class ExpectedPlacement(TensorDictModuleBase):
         _check_known(where, env, knows, next_items)
         self.candidates = arguments.whole(where, "candidates", candidates, 1, env.num_actions)
         sequences = arguments.whole(where, "sequences", sequences, 1, 1 << 24)
+        self.draws: Tensor | None = None
+        self.depth = arguments.whole(where, "depth", depth, 1, _MOST_DEPTH)
+        if futures is not None:
+            if knows != "the distribution":
+                raise ValueError(f"{where}: futures are drawn from the distribution; got knows={knows!r}")
+            futures = arguments.whole(where, "futures", futures, 1, _MOST_FUTURES)
+            self.draws = _latin_hypercube(futures, self.depth).to(env.device)
+        elif depth > 1:
+            raise ValueError(f"{where}: a depth of more than 1 wants futures; got depth={depth}")
         self.afterstates, self.tables, self.num_items = Afterstates(env, tables), tables, env.catalogue.num_items
         self.in_keys, self.out_keys = [*tables.in_keys, "item_id"], ["action"]
         self._shares: Tensor | None = None
@@ -74,7 +95,8 @@ class ExpectedPlacement(TensorDictModuleBase):
         shown = [tensordict.get(key) for key in self.in_keys]
         rows = shown[0].shape[:-2]
         flat = [each.reshape(-1, *each.shape[len(rows) :]) for each in shown]
-        size = max(1, _MOST_VALUES // (self.candidates * self.num_items * self.afterstates.num_actions))
+        lines = self.num_items if self.draws is None else len(self.draws)
+        size = max(1, _MOST_VALUES // (self.candidates * lines * self.afterstates.num_actions))
         chosen = [self._chosen(*part) for part in zip(*(each.split(size) for each in flat), strict=True)]
         return tensordict.set("action", torch.cat(chosen).view(rows))
 
@@ -86,8 +108,11 @@ class ExpectedPlacement(TensorDictModuleBase):
         z, item = z_map.flatten(1).gather(1, action), item_id.expand_as(action)
         before = heightmap.repeat_interleave(self.candidates, 0)
         after = self.afterstates.after(before, item.flatten(), action.flatten(), z.flatten())  # (N·M, X, Y)
-        shares = self._shares_after(item_id[:, 0], *known)[:, None]  # (N, 1, I)
-        ahead = (self._values_ahead(after, shares.expand(*action.shape, -1)) * shares).sum(2)
+        if self.draws is None:
+            shares = self._shares_after(item_id[:, 0], *known)[:, None]  # (N, 1, I)
+            ahead = (self._values_ahead(after, shares.expand(*action.shape, -1)) * shares).sum(2)
+        else:
+            ahead = self._values_of_futures(after, self._futures(item_id[:, 0], *known))
         gain = self.afterstates.gain(item_id[:, :1])
         score = torch.where(best > NEVER / 2, gain + ahead, NEVER)
         return action.gather(1, score.argmax(1, keepdim=True))[:, 0]
@@ -114,6 +139,56 @@ class ExpectedPlacement(TensorDictModuleBase):
         item = torch.where(shares > 0, item, -1).flatten(0, 1)
         best = self.afterstates.values(heightmap, item)[0].amax(2).view(shares.shape)
         return torch.where(best > NEVER / 2, best, 0.0)
+
+    def _futures(self, item: Tensor, known: Tensor | None = None) -> Tensor:
+        """Items (N, F, D) int64 that may follow `item` (N,) and what came before it, see `_shares_after`."""
+        assert self.draws is not None
+        rows, futures = len(item), len(self.draws)
+        item = item.clamp_min(0).repeat_interleave(futures)
+        known = known if known is None else known.repeat_interleave(futures, 0)
+        drawn = []
+        for draws in self.draws.unbind(1):
+            until = self._shares_after(item, known).cumsum(1)  # (N·F or 1, I)
+            found = torch.searchsorted(until, draws.repeat(rows).view(len(until), -1))
+            following = found.flatten().clamp_max(self.num_items - 1)  # sums are rounded
+            known, item = self._with(known, item), following
+            drawn.append(item)
+        return torch.stack(drawn, 1).view(rows, futures, -1)
+
+    def _with(self, known: Tensor | None, item: Tensor) -> Tensor | None:
+        """What is known after one more item (N,) came."""
+        if known is None:
+            return None
+        if self.next_items is None:
+            return known + self.afterstates.gain(item)[:, None]
+        number = (known >= 0).sum(1, keepdim=True).clamp_max(known.shape[1] - 1)
+        return known.scatter(1, number, item[:, None])
+
+    def _values_of_futures(self, heightmap: Tensor, futures: Tensor) -> Tensor:
+        """Mean (N, M) of what each of a bin's items (N, F, D) fill, packed greedily, in bins (N·M, X, Y)."""
+        rows, number, depth = futures.shape
+        heightmap = heightmap.repeat_interleave(number, 0)  # (N·M·F, X, Y)
+        coming = futures[:, None].expand(-1, len(heightmap) // (rows * number), -1, -1).reshape(-1, depth)
+        total = heightmap.new_zeros(len(heightmap))
+        ended = torch.zeros_like(total, dtype=torch.bool)
+        for step, item in enumerate(coming.unbind(1)):
+            item = torch.where(ended, -1, item)
+            values, z = self.afterstates.values(heightmap, item[:, None])
+            best, action = values[:, 0].max(1)
+            ended = best < NEVER / 2
+            if step == depth - 1:
+                return (total + torch.where(ended, 0.0, best)).view(rows, -1, number).mean(2)
+            item = torch.where(ended, -1, item)
+            total = total + self.afterstates.gain(item)
+            heightmap = self.afterstates.after(heightmap, item, action, z[:, 0].gather(1, action[:, None])[:, 0])
+        raise AssertionError("a future has at least one item")
+
+
+def _latin_hypercube(futures: int, depth: int) -> Tensor:
+    """Numbers (F, D) float32 in (0, 1): each column is the middles of F equal parts, in an order of its own."""
+    generator = torch.Generator().manual_seed(_SEED)
+    order = [torch.randperm(futures, generator=generator, dtype=torch.int64, device="cpu") for _ in range(depth)]
+    return (torch.stack(order, 1).float() + 0.5) / futures
 
 
 def _check_known(where: str, env: PackingEnv, knows: str, next_items: NextItems | None) -> None:
