@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -18,6 +20,7 @@ _MOST_VALUES = 2**24  # of placements at a time
 _SEED = 0x0DD_17E15  # of sequences that next items are counted in
 _AT_ONCE = 4096
 _MOST_FUTURES, _MOST_DEPTH = 2**16, 2**10
+_LAMBDA = 0.8  # of the return of a future
 _FILLS = 12  # parts of the bin's volume, that next items are counted apart in
 _PRIOR = 20.0  # items as after any other, that the items after each are counted on top of
 KNOWLEDGE = ("the distribution", "the boxes but not their order")
@@ -26,11 +29,13 @@ KNOWLEDGE = ("the distribution", "the boxes but not their order")
 class ExpectedPlacement(TensorDictModuleBase):
     """Look-ahead policy: of the placements that tables value most, that of the largest expected value.
 
-    The expectation is exact over the next item; or, with `futures`, it is the mean over so many sequences of `depth`
-    items, drawn as they are likely to come and packed greedily by the tables, with the tables' value of the bin at the
-    end (a rollout policy: Bertsekas, Tsitsiklis and Wu, Journal of Heuristics 1997). All placements meet the same
-    sequences, and each step of a sequence takes its item from another of `futures` equal parts of the probability (a
-    Latin hypercube), always the same ones, so that the same bin gets the same placement.
+    The expectation is exact over the next item; or, with `futures`, it is the mean over sequences of `depth` items,
+    drawn as they are likely to come and packed greedily by the tables (a rollout policy: Bertsekas, Tsitsiklis and Wu,
+    Journal of Heuristics 1997). A sequence counts by its λ-return: what its first n items fill and the tables' value
+    after them, weighted by λⁿ, since the tables err and long sequences scatter. All placements meet the same sequences.
+    After a part of them the better half of the placements goes on, until two are left (sequential halving: Karnin,
+    Koren and Somekh, ICML 2013). In each part, every step of the sequences takes its items from equal parts of the
+    probability (a Latin hypercube), always the same ones: the same bin gets the same placement.
 
     What it knows decides how likely each next item is:
 
@@ -44,8 +49,8 @@ class ExpectedPlacement(TensorDictModuleBase):
             where the distribution is known; `include` with `future_items` where the boxes are.
         tables: Trained ones.
         candidates: Placements that are looked at.
-        futures: Sequences of items that are drawn for each; None for the exact expectation over one item. Drawn where
-            the distribution is known.
+        futures: Sequences of items that the last two placements meet; None for the exact expectation over one item.
+            Drawn where the distribution is known.
         depth: Items of each of them; 1 for the exact expectation.
         next_items: Of `CutBoxes`, in an environment that includes `packed_items`; None stands for counting.
         sequences: That are cut to count next items.
@@ -70,13 +75,13 @@ class ExpectedPlacement(TensorDictModuleBase):
         _check_known(where, env, knows, next_items)
         self.candidates = arguments.whole(where, "candidates", candidates, 1, env.num_actions)
         sequences = arguments.whole(where, "sequences", sequences, 1, 1 << 24)
-        self.draws: Tensor | None = None
+        self.draws: list[Tensor] = []
         self.depth = arguments.whole(where, "depth", depth, 1, _MOST_DEPTH)
         if futures is not None:
             if knows != "the distribution":
                 raise ValueError(f"{where}: futures are drawn from the distribution; got knows={knows!r}")
             futures = arguments.whole(where, "futures", futures, 1, _MOST_FUTURES)
-            self.draws = _latin_hypercube(futures, self.depth).to(env.device)
+            self.draws = [each.to(env.device) for each in _draws(self.candidates, futures, self.depth)]
         elif depth > 1:
             raise ValueError(f"{where}: a depth of more than 1 wants futures; got depth={depth}")
         self.afterstates, self.tables, self.num_items = Afterstates(env, tables), tables, env.catalogue.num_items
@@ -95,7 +100,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         shown = [tensordict.get(key) for key in self.in_keys]
         rows = shown[0].shape[:-2]
         flat = [each.reshape(-1, *each.shape[len(rows) :]) for each in shown]
-        lines = self.num_items if self.draws is None else len(self.draws)
+        lines = max((len(each) for each in self.draws), default=self.num_items)
         size = max(1, _MOST_VALUES // (self.candidates * lines * self.afterstates.num_actions))
         chosen = [self._chosen(*part) for part in zip(*(each.split(size) for each in flat), strict=True)]
         return tensordict.set("action", torch.cat(chosen).view(rows))
@@ -108,13 +113,12 @@ class ExpectedPlacement(TensorDictModuleBase):
         z, item = z_map.flatten(1).gather(1, action), item_id.expand_as(action)
         before = heightmap.repeat_interleave(self.candidates, 0)
         after = self.afterstates.after(before, item.flatten(), action.flatten(), z.flatten())  # (N·M, X, Y)
-        if self.draws is None:
+        if self.draws:
+            score = self._halved(after.unflatten(0, action.shape), best > NEVER / 2, item_id[:, 0], *known)
+        else:
             shares = self._shares_after(item_id[:, 0], *known)[:, None]  # (N, 1, I)
             ahead = (self._values_ahead(after, shares.expand(*action.shape, -1)) * shares).sum(2)
-        else:
-            ahead = self._values_of_futures(after, self._futures(item_id[:, 0], *known))
-        gain = self.afterstates.gain(item_id[:, :1])
-        score = torch.where(best > NEVER / 2, gain + ahead, NEVER)
+            score = torch.where(best > NEVER / 2, self.afterstates.gain(item_id[:, :1]) + ahead, NEVER)
         return action.gather(1, score.argmax(1, keepdim=True))[:, 0]
 
     def _shares_after(self, item: Tensor, known: Tensor | None = None) -> Tensor:
@@ -140,16 +144,33 @@ class ExpectedPlacement(TensorDictModuleBase):
         best = self.afterstates.values(heightmap, item)[0].amax(2).view(shares.shape)
         return torch.where(best > NEVER / 2, best, 0.0)
 
-    def _futures(self, item: Tensor, known: Tensor | None = None) -> Tensor:
-        """Items (N, F, D) int64 that may follow `item` (N,) and what came before it, see `_shares_after`."""
-        assert self.draws is not None
-        rows, futures = len(item), len(self.draws)
+    def _halved(self, heightmap: Tensor, legal: Tensor, item: Tensor, known: Tensor | None = None) -> Tensor:
+        """Mean returns (N, M) of the sequences that bins (N, M, X, Y) meet; `NEVER` for those that are left behind."""
+        total, there = torch.zeros_like(legal, dtype=torch.float32), legal
+        place = torch.arange(legal.shape[1], device=legal.device, dtype=torch.int64).expand_as(legal)
+        for number, draws in enumerate(self.draws):
+            if number:
+                keep = torch.where(there, total, NEVER).topk(_half(place.shape[1]), 1).indices
+                total, there, place = (each.gather(1, keep) for each in (total, there, place))
+                row = torch.arange(len(keep), device=keep.device, dtype=torch.int64)
+                heightmap = heightmap[row[:, None], keep]
+            futures = self._futures(draws, item, known)
+            total = total + self._returns(heightmap, futures).sum(2)
+        total = torch.where(there, total / sum(map(len, self.draws)), NEVER)
+        return torch.full_like(legal, NEVER, dtype=torch.float32).scatter(1, place, total)
+
+    def _futures(self, draws: Tensor, item: Tensor, known: Tensor | None = None) -> Tensor:
+        """Items (N, F, D) int64 that may follow `item` (N,) and what came before it, see `_shares_after`.
+
+        The numbers (F, D) in (0, 1) say where in the probability each lies.
+        """
+        rows, futures = len(item), len(draws)
         item = item.clamp_min(0).repeat_interleave(futures)
         known = known if known is None else known.repeat_interleave(futures, 0)
         drawn = []
-        for draws in self.draws.unbind(1):
+        for draw in draws.unbind(1):
             until = self._shares_after(item, known).cumsum(1)  # (N·F or 1, I)
-            found = torch.searchsorted(until, draws.repeat(rows).view(len(until), -1))
+            found = torch.searchsorted(until, draw.repeat(rows).view(len(until), -1))
             following = found.flatten().clamp_max(self.num_items - 1)  # sums are rounded
             known, item = self._with(known, item), following
             drawn.append(item)
@@ -164,31 +185,46 @@ class ExpectedPlacement(TensorDictModuleBase):
         number = (known >= 0).sum(1, keepdim=True).clamp_max(known.shape[1] - 1)
         return known.scatter(1, number, item[:, None])
 
-    def _values_of_futures(self, heightmap: Tensor, futures: Tensor) -> Tensor:
-        """Mean (N, M) of what each of a bin's items (N, F, D) fill, packed greedily, in bins (N·M, X, Y)."""
-        rows, number, depth = futures.shape
-        heightmap = heightmap.repeat_interleave(number, 0)  # (N·M·F, X, Y)
-        coming = futures[:, None].expand(-1, len(heightmap) // (rows * number), -1, -1).reshape(-1, depth)
-        total = heightmap.new_zeros(len(heightmap))
-        ended = torch.zeros_like(total, dtype=torch.bool)
-        for step, item in enumerate(coming.unbind(1)):
+    def _returns(self, heightmap: Tensor, futures: Tensor) -> Tensor:
+        """λ-returns (N, M, F) of a bin's sequences of items (N, F, D), packed greedily in bins (N, M, X, Y)."""
+        rows, bins = heightmap.shape[:2]
+        heightmap = heightmap.flatten(0, 1).repeat_interleave(futures.shape[1], 0)  # (N·M·F, X, Y)
+        coming = futures[:, None].expand(-1, bins, -1, -1).flatten(0, 2)
+        filled = heightmap.new_zeros(len(heightmap))
+        ended, mixed = torch.zeros_like(filled, dtype=torch.bool), filled
+        for step, item in enumerate(coming.unbind(1), 1):
             item = torch.where(ended, -1, item)
             values, z = self.afterstates.values(heightmap, item[:, None])
             best, action = values[:, 0].max(1)
             ended = best < NEVER / 2
-            if step == depth - 1:
-                return (total + torch.where(ended, 0.0, best)).view(rows, -1, number).mean(2)
-            item = torch.where(ended, -1, item)
-            total = total + self.afterstates.gain(item)
-            heightmap = self.afterstates.after(heightmap, item, action, z[:, 0].gather(1, action[:, None])[:, 0])
-        raise AssertionError("a future has at least one item")
+            weight = _LAMBDA ** (step - 1) * (1 - _LAMBDA if step < self.depth else 1)
+            mixed = mixed + weight * (filled + torch.where(ended, 0.0, best))
+            if step < self.depth:
+                item = torch.where(ended, -1, item)
+                filled = filled + self.afterstates.gain(item)
+                z = z[:, 0].gather(1, action[:, None])[:, 0]
+                heightmap = self.afterstates.after(heightmap, item, action, z)
+        return mixed.view(rows, bins, -1)
 
 
-def _latin_hypercube(futures: int, depth: int) -> Tensor:
-    """Numbers (F, D) float32 in (0, 1): each column is the middles of F equal parts, in an order of its own."""
-    generator = torch.Generator().manual_seed(_SEED)
-    order = [torch.randperm(futures, generator=generator, dtype=torch.int64, device="cpu") for _ in range(depth)]
-    return (torch.stack(order, 1).float() + 0.5) / futures
+def _half(number: int) -> int:
+    return max(2, -(-number // 2))
+
+
+def _draws(candidates: int, futures: int, depth: int) -> list[Tensor]:
+    """Latin hypercubes (F, D) float32 in (0, 1), one for each halving: together so many futures, each twice the last.
+
+    Each column is the middles of F equal parts, in an order of its own.
+    """
+    rounds = 1
+    while candidates > 2:
+        candidates, rounds = _half(candidates), rounds + 1
+    ends = [round(futures * (2**number - 1) / (2**rounds - 1)) for number in range(rounds + 1)]
+    generator, parts = torch.Generator().manual_seed(_SEED), []
+    for size in (end - begin for begin, end in pairwise(ends) if end > begin):
+        order = [torch.randperm(size, generator=generator, dtype=torch.int64, device="cpu") for _ in range(depth)]
+        parts.append((torch.stack(order, 1).float() + 0.5) / size)
+    return parts
 
 
 def _check_known(where: str, env: PackingEnv, knows: str, next_items: NextItems | None) -> None:
