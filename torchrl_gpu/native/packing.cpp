@@ -98,16 +98,38 @@ struct Columns {
     }
 };
 
-// Rest heights, legality and stability.
+// Turns rest heights of the placements of `region` about, whole vectors of them; false where one is no whole count.
 template <class T>
-void drop_solid(const Problem& p, int64_t env, const Variant& v, SolidBin<T>& bin, Region region, float* z,
-                uint8_t* legal) {
+bool turn_about(const Problem& p, Region region, const float* z, T* out, int64_t pitch) {
+    const float per_unit = 1.0f / p.unit, most = float(Lanes<T>::top) - 1;
+    int odd = 0;
+    for (int64_t gx = region.x0; gx < region.x1; gx++)
+        for (int64_t gy = region.y0 / Lanes<T>::count * Lanes<T>::count; gy < p.grid_y; gy++) {
+            const float height = z[gx * p.grid_y + gy];
+            if constexpr (Lanes<T>::integer) {
+                const float counts = height * per_unit, held = counts > 0 ? counts : 0;  // also for NaN
+                const int32_t whole = int32_t((held < most ? held : most) + 0.5f);
+                const bool counted = gy >= region.y0 && gy < region.y1;
+                odd |= counted & !(float(whole) * p.unit == height);
+                out[gx * pitch + gy] = T(int32_t(Lanes<T>::top) - whole);
+            } else {
+                out[gx * pitch + gy] = 0.0f - height;
+            }
+        }
+    return !odd;
+}
+
+// Rest heights, legality and stability; those before the cells `risen` rose are in `z`, if it is not null.
+template <class T>
+void drop_solid(const Problem& p, int64_t env, const Variant& v, SolidBin<T>& bin, Region region,
+                const Region* risen, float* z, uint8_t* legal) {
     thread_local Columns<T> columns;
     thread_local Scratch<T> turned;
     columns.take(p, v);
     const int64_t pitch = p.grid_y + 5 * Lanes<T>::count;
     T* out = turned.at_least(p.grid_x * pitch);
-    bin.rest(p, v, columns.cells, columns.material, region, out, pitch);
+    if (risen && !turn_about(p, region, z, out, pitch)) risen = nullptr;
+    bin.rest(p, v, columns.cells, columns.material, region, risen, out, pitch);
     for (int64_t gx = region.x0; gx < region.x1; gx++)
         for (int64_t gy = region.y0; gy < region.y1; gy++) {
             const T w = out[gx * pitch + gy];
@@ -124,15 +146,15 @@ void drop_solid(const Problem& p, int64_t env, const Variant& v, SolidBin<T>& bi
         Judge<T, int32_t>(p, v, bin, columns.cells, columns.material, out, pitch, legal).all(region);
 }
 
-void drop_solid(const Problem& p, int64_t env, const Variant& v, Region region, uint64_t call, float* z,
-                uint8_t* legal) {
+void drop_solid(const Problem& p, int64_t env, const Variant& v, Region region, const Region* risen, uint64_t call,
+                float* z, uint8_t* legal) {
     thread_local SolidBin<uint8_t> bytes;
     thread_local SolidBin<uint16_t> words;
     thread_local SolidBin<float> floats;
-    if (p.count_bytes == 1 && bytes.take(p, env, call)) return drop_solid(p, env, v, bytes, region, z, legal);
-    if (p.count_bytes == 2 && words.take(p, env, call)) return drop_solid(p, env, v, words, region, z, legal);
+    if (p.count_bytes == 1 && bytes.take(p, env, call)) return drop_solid(p, env, v, bytes, region, risen, z, legal);
+    if (p.count_bytes == 2 && words.take(p, env, call)) return drop_solid(p, env, v, words, region, risen, z, legal);
     floats.take(p, env, call);
-    drop_solid(p, env, v, floats, region, z, legal);
+    drop_solid(p, env, v, floats, region, risen, z, legal);
 }
 
 void drop_box(const Problem& p, int64_t env, const Variant& v, uint64_t call, float* __restrict z,
@@ -163,11 +185,13 @@ void reaching(const Axis& axis, int64_t step, int64_t from, int64_t to, int64_t&
     first = std::min(first, axis.fitting);
 }
 
-// Region of a variant's placements to compute; the rest of its maps is filled.
+// Region of a variant's placements to compute, and whether maps from before the change are in z and legal; the rest of
+// them is filled.
 Region outdated(const Problem& p, const Maps& maps, int64_t env, int64_t slot, int64_t orientation, const Variant& v,
-                float* z, uint8_t* legal) {
+                bool& has_kept, float* z, uint8_t* legal) {
     const int64_t kept = maps.kept_slot ? maps.kept_slot[env * p.slots + slot] : -1;
-    if (kept < 0 || kept >= p.slots) {
+    has_kept = kept >= 0 && kept < p.slots;
+    if (!has_kept) {
         const bool whole = v.x.fitting == p.grid_x && v.y.fitting == p.grid_y;
         if (!whole) std::fill(z, z + p.plane(), p.ceiling), std::memset(legal, 0, p.plane());
         return {0, v.x.fitting, 0, v.y.fitting};
@@ -194,8 +218,16 @@ void drop(const Problem& p, const Maps& maps, int64_t env, int64_t variant, uint
     }
     const Variant v(p, item, orientation);
     if (p.flat()) return drop_box(p, env, v, call, z, legal);  // costs about as much as copying stored maps
-    const Region region = outdated(p, maps, env, slot, orientation, v, z, legal);
-    if (!region.empty()) drop_solid(p, env, v, region, call, z, legal);
+    bool has_kept = false;
+    const Region region = outdated(p, maps, env, slot, orientation, v, has_kept, z, legal);
+    if (region.empty()) return;
+    Region risen{};
+    if (has_kept) {
+        const int64_t* c = maps.changed + 4 * env;
+        const auto in = [](int64_t cell, int64_t cells) { return std::min(std::max<int64_t>(cell, 0), cells); };
+        risen = {in(c[0], p.cells_x), in(c[2], p.cells_x), in(c[1], p.cells_y), in(c[3], p.cells_y)};
+    }
+    drop_solid(p, env, v, region, has_kept ? &risen : nullptr, call, z, legal);
 }
 
 // Truth values are bytes; any but 0 is true, also one that no comparison gives.

@@ -58,15 +58,16 @@ class SolidBin {
         return whole_;
     }
 
-    // Rest heights, turned about, of the placements of `region`; rows of `out` are `pitch` apart.
-    void rest(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region, T* out,
-              int64_t pitch) {
+    // Rest heights, turned about, of the placements of `region`; rows of `out` are `pitch` apart. Where only the cells
+    // `risen` have risen since, `out` holds the earlier ones: cells of a window elsewhere have had their say.
+    void rest(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region,
+              const Region* risen, T* out, int64_t pitch) {
         const int64_t on_x = std::min(region.x1, v.x.on_grid), on_y = std::min(region.y1, v.y.on_grid);
         if (tabled_) prepare_columns(p, v.y.extent);
         for (int64_t first = region.y0 / L::count * L::count; first < on_y;) {
             const int64_t left = (on_y - first + L::count - 1) / L::count;
             const int64_t vectors = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
-            const Job job{p, v, cells, material, first, out + first, pitch};
+            const Job job{p, v, cells, material, first, risen, out + first, pitch};
             switch (vectors) {
                 case 1: strip<1>(job, region.x0, on_x, region.x1); break;
                 case 2: strip<2>(job, region.x0, on_x, region.x1); break;
@@ -95,6 +96,7 @@ class SolidBin {
         const T* cells;
         const int16_t* material;
         int64_t lane;
+        const Region* risen;
         T* out;
         int64_t pitch;
     };
@@ -161,13 +163,15 @@ class SolidBin {
     void strip(const Job& job, int64_t x0, int64_t on_grid, int64_t x1) {
         constexpr int most = ACCUMULATORS / C;
         int64_t g = x0;
-        while (on_grid - g >= most) block<most, C>(job, g, g * job.p.step), g += most;
-        if constexpr (most >= 16)
-            if (on_grid - g >= 8) block<8, C>(job, g, g * job.p.step), g += 8;
+        if (!job.risen) {  // few lines of cells have risen: a low block has fewer others between its rows
+            while (on_grid - g >= most) block<most, C>(job, g, g * job.p.step), g += most;
+            if constexpr (most >= 16)
+                if (on_grid - g >= 8) block<8, C>(job, g, g * job.p.step), g += 8;
+        }
         if constexpr (most >= 8)
-            if (on_grid - g >= 4) block<4, C>(job, g, g * job.p.step), g += 4;
+            while (on_grid - g >= 4) block<4, C>(job, g, g * job.p.step), g += 4;
         if constexpr (most >= 4)
-            if (on_grid - g >= 2) block<2, C>(job, g, g * job.p.step), g += 2;
+            while (on_grid - g >= 2) block<2, C>(job, g, g * job.p.step), g += 2;
         for (; g < on_grid; g++) block<1, C>(job, g, g * job.p.step);
         if (x1 > job.v.x.on_grid) block<1, C>(job, job.v.x.on_grid, job.v.x.last);
     }
@@ -176,13 +180,22 @@ class SolidBin {
     template <int R, int C>
     __attribute__((noinline)) void block(const Job& job, int64_t g, int64_t x) const {
         const int64_t pitch = this->pitch(), next = job.p.step * pitch;
+        const int64_t last_x = x + (R - 1) * job.p.step, y = job.lane * job.p.step;
         Vector<T> nearest[R][C];
         for (int r = 0; r < R; r++)
-            for (int c = 0; c < C; c++) nearest[r][c] = L::all(L::top);
-        const bool empty = bare(x, x + (R - 1) * job.p.step + job.v.x.extent);  // then it rests on the floor
-        for (int64_t j = 0; j < (empty ? 0 : job.v.y.extent); j++) {
+            for (int c = 0; c < C; c++)
+                nearest[r][c] = job.risen ? L::load(job.out + (g + r) * job.pitch + c * L::count) : L::all(L::top);
+        Region read{0, job.v.x.extent, 0, job.v.y.extent};  // of the footprint
+        if (const Region* cells = job.risen) {
+            read.x0 = std::max(read.x0, cells->x0 - last_x), read.x1 = std::min(read.x1, cells->x1 - x);
+            read.y0 = std::max(read.y0, cells->y0 - (y + (C * L::count - 1) * job.p.step));
+            read.y1 = std::min(read.y1, cells->y1 - y);
+        }
+        const bool empty = bare(x, last_x + job.v.x.extent);  // then it rests on the floor
+        for (int64_t j = read.y0; j < (empty ? 0 : read.y1); j++) {
             const T* cell = job.cells + j * job.p.rows;
-            const int64_t first = job.material[2 * j], end = job.material[2 * j + 1];
+            const int64_t first = std::max<int64_t>(job.material[2 * j], read.x0);
+            const int64_t end = std::min<int64_t>(job.material[2 * j + 1], read.x1);
             const T* window = column(j, job.p) + (x + first) * pitch + job.lane;
             for (int64_t i = first; i < end; i++, window += pitch) {
                 const Vector<T> b = L::all(cell[i]);
