@@ -51,14 +51,12 @@ class AgentSpace:
         if (self.num_actions is None) is not (0 < len(low) == len(high)) or any(map(operator.gt, low, high)):
             came = f"{self.num_actions} actions, low {list(low)}, high {list(high)}"
             raise ValueError(f"AgentSpace: want a number of actions, or bounds with low <= high; got {came}")
-        mask = self.observations["action_mask"] if self.masked else ((self.num_actions,), "bool")
-        if mask[0] != (self.num_actions,):
+        if self.masked and self.observations["action_mask"] != ((self.num_actions,), "bool"):
+            shape, dtype = self.observations["action_mask"]
             raise ValueError(
                 f"AgentSpace: want an action_mask of one flag for each of {self.num_actions} actions; that of"
-                f" {self.source} has shape {mask[0]}"
+                f" {self.source} has shape {shape} and dtype {dtype}"
             )
-        if mask[1] != "bool":
-            raise ValueError(f"AgentSpace: want an action_mask of dtype bool; that of {self.source} has {mask[1]}")
 
     @classmethod
     def of(cls, env: EnvBase) -> AgentSpace:

@@ -12,7 +12,6 @@ from torch.nn.functional import max_pool2d
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic, Placements, first_best
-from torchrl_gpu.system import arguments
 
 _MOST_CELLS = 1024  # of a bin's floor: every rectangle of them is looked at
 _COARSE_SIDE = 10  # cells a side that MACS seeks free rectangles on
@@ -159,15 +158,12 @@ class MaximalAccessibleSpace(PlacementHeuristic):
     Departs from the paper: the sum runs over all levels of the bin, where the code released with Zhao et al. (ICLR
     2022) stops at the base of the candidate; candidates are placements on the grid, not corners of empty maximal
     spaces; above 10 cells a side the rectangles are sought on the heightmap's maxima over blocks of cells.
-
-    Args:
-        env: As in the base class.
-        num_candidates: Most placements that are scored, the deepest-bottom-left ones.
     """
 
-    def __init__(self, env: PackingEnv, num_candidates: int = 256) -> None:
+    num_candidates = 256  # most placements that are scored, the deepest-bottom-left ones
+
+    def __init__(self, env: PackingEnv) -> None:
         super().__init__(env)
-        self.num_candidates = arguments.whole("MaximalAccessibleSpace", "num_candidates", num_candidates, 1)
         self.block = tuple(-(-cells // _COARSE_SIDE) for cells in self.bin.cells)
 
     def choose(self, placements: Placements) -> Tensor:
