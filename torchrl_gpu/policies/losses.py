@@ -118,14 +118,10 @@ def generalized_advantage(
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """The smaller of ratio · A and clip(ratio, 1 − ε, 1 + ε) · A, the PPO objective.
+    """The smaller of ratio · A and clip(ratio, 1 − ε, 1 + ε) · A (…), the PPO objective.
 
-    Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", 2017, eq. 7.
-
-    Args:
-        ratio: Probability of the action now over that when it was taken, (…).
-        advantage: (…).
-        clip: ε.
+    The ratio is the probability of the action now over that when it was taken, ε is `clip`. Schulman, Wolski, Dhariwal,
+    Radford, Klimov, "Proximal Policy Optimization Algorithms", 2017, eq. 7.
     """
     return torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
 

@@ -62,9 +62,8 @@ class AgentSpace:
     def of(cls, env: EnvBase) -> AgentSpace:
         """The space of an environment with one action, at the root or in a group; outcomes are not for agents to see.
 
-        Raises:
-            ValueError: It has several actions, one that is neither an index nor bounded, or an `action_mask` that is
-                not one flag for each action.
+        ValueError where it has several actions, one that is neither an index nor bounded, or an `action_mask` that is
+        not one flag for each action.
         """
         source, keys = type(env).__name__, list(env.action_keys)
         if len(keys) != 1:
@@ -96,11 +95,7 @@ class AgentSpace:
 
     @classmethod
     def from_dict(cls, given: Any) -> AgentSpace:
-        """The space of a dict that `to_dict` wrote, validated, as it may come from outside, such as from a checkpoint.
-
-        Raises:
-            ValueError: Something is missing, is too much, or is not what it must be.
-        """
+        """The space of a dict that `to_dict` wrote, validated: it may come from outside, such as from a checkpoint."""
         if not isinstance(given, Mapping) or set(given) != set(_FORMS):
             came = list(given) if isinstance(given, Mapping) else given
             arguments.refuse("AgentSpace", "space", f"a mapping of {', '.join(_FORMS)}", came)

@@ -31,9 +31,6 @@ class PlacementFeatures(nn.Module):
     pile under its bounding rectangle, and along its four sides how far the pile beside it (the wall counts as full)
     rises above its base. The same for all placements: the item's extents, height and volume. For each place of the
     grid: mean and highest pile.
-
-    Args:
-        space: Gives the bin, in `extras`.
     """
 
     num_planes = 15

@@ -50,10 +50,8 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
 
     It reads `legal_mask`, `box_heightmap`, `item_id` and, where the environment shows it, `z_map` (made again where it
     does not), over any batch shape, and writes `action`, int64, the lowest of equally good ones; 0 where nothing is
-    legal. An id that is no row of the catalogue counts as an empty slot.
-
-    Args:
-        env: Gives the items, the bin and the kernels, which an `AgentSpace` does not hold; nothing of its state.
+    legal. An id that is no row of the catalogue counts as an empty slot. Of the environment it keeps the items, the bin
+    and the kernels, which an `AgentSpace` does not hold, and nothing of its state.
     """
 
     def __init__(self, env: PackingEnv) -> None:

@@ -18,10 +18,7 @@ class PlacementPlanes(nn.Module):
     """Input planes of the worker: of one item in any of its orientations, over the placement grid.
 
     Those of `PlacementFeatures`, by how much each placement raises the pile, and top and bottom of the item, its
-    corner at the origin. Made for the items of one environment; holds no weights.
-
-    Args:
-        env: Gives the bin, the items and the kernels.
+    corner at the origin. Made for the bin, the items and the kernels of one environment; holds no weights.
     """
 
     num_planes = PlacementFeatures.num_planes + 3
@@ -64,12 +61,7 @@ class PlacementPlanes(nn.Module):
 
 
 class ItemViews(nn.Module):
-    """Input of the manager: six principal views of each item beside the pile.
-
-    Args:
-        env: Gives the bin and the items.
-        cells: V, pixels along each side of a view; it covers the bin's floor.
-    """
+    """Input of the manager: six principal views of each item beside the pile, V × V pixels over the bin's floor."""
 
     num_views = 7
 
