@@ -12,8 +12,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.policies.navigation_spaces import AGENTS, CONTINUOUS, DISCRETE, grouped, make, networks_for, spec_for, states
 from tests.tolerances import assert_near
-from tests.training.tiny import dqn, packing_env
-from torchrl_gpu.policies import Agent, EpsilonGreedy, PolicyWrapper
+from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
 
 each_agent = pytest.mark.parametrize("name", AGENTS)
 EXPLORE, GREEDY = ExplorationType.RANDOM, ExplorationType.DETERMINISTIC
@@ -105,23 +104,6 @@ def test_keys_and_what_an_agent_that_explores_leaves_out() -> None:
     for name, left in (("Rainbow", {"action", "action_value"}), ("SAC", {"action"})):
         wrapper = PolicyWrapper(make(name, exploration=EpsilonGreedy(0.5)), flat=True)
         assert set(wrapper.out_keys) == left  # nothing of the action that was replaced
-
-
-class ValuedActor(torch.nn.Module):
-    """An actor-critic: an action and the value of the state."""
-
-    in_keys, out_keys = ["observation"], ["action", "state_value"]
-
-    def forward(self, tensordict: TensorDict) -> TensorDict:
-        observation = tensordict["observation"]
-        return tensordict.update({"action": observation[..., :2], "state_value": observation[..., :1]})
-
-
-def test_the_value_of_a_state_of_an_agent_that_has_one() -> None:
-    agent: Any = make("DDPG", exploration=None)
-    agent.policy, seen = ValuedActor(), seen_by("DDPG", 4, 3)
-    written = PolicyWrapper(agent)(grouped(seen.clone()))["robots"]
-    assert torch.equal(written["state_value"], seen["observation"][..., :1])
 
 
 def test_a_group_with_the_batch_of_the_environments() -> None:
@@ -243,17 +225,3 @@ def test_it_compiles_to_one_graph(name: str) -> None:
     if name not in ("DQN", "ACIQN"):  # which explore as IQN and DDPG do
         with set_exploration_type(EXPLORE):
             compiled(wrapper.train())(grouped(seen.clone()))
-
-
-# -- other environments --
-
-
-def test_a_packer() -> None:
-    env = packing_env(6, visible_items=2)
-    agent: Agent = dqn(env, exploration=EpsilonGreedy(0.0, 0.0))
-    wrapper = PolicyWrapper(agent).eval()
-    with torch.no_grad():
-        played = env.rollout(5, wrapper, break_when_any_done=False)
-        greedy = agent.policy(played[:, -1].clone())["action"]
-    assert played["action_mask"].gather(-1, played["action"][..., None]).any()
-    assert torch.equal(played[:, -1]["action"], greedy)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from jsonargparse import ArgumentParser
 from torch import nn
 
 from tests.policies.encoders.scenes import SHAPES, made, random_clips, scramble, torchvisions
@@ -45,19 +44,6 @@ def test_an_encoder_of_ones_own_is_another_arch(monkeypatch: pytest.MonkeyPatch)
     encoder = ClipEncoder("wide", num_features=7).make(SHAPE)
     assert type(encoder) is Wide
     assert encoder(random_clips(2, SHAPE)).shape[-1] == 14
-
-
-def test_a_command_line_and_a_file_give_the_same() -> None:
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--encoder", type=ClipEncoder, default=ClipEncoder())
-    instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes  # its name in older versions
-    assert instantiate(parser.parse_args([])).encoder == ClipEncoder()
-    given = ["--encoder.arch=r3d18", "--encoder.pretrained=true", "--encoder.norm=group"]
-    wanted = ClipEncoder("r3d18", pretrained=True, norm="group")
-    assert instantiate(parser.parse_args(given)).encoder == wanted
-    text = "encoder: {arch: timesformer, pretrained: some/file.pt, size: small, num_features: 50}"
-    wanted = ClipEncoder("timesformer", pretrained="some/file.pt", size="small", num_features=50)
-    assert instantiate(parser.parse_string(text)).encoder == wanted
 
 
 @pytest.mark.parametrize(
