@@ -123,12 +123,13 @@ class PackingPolicy(TensorDictModuleBase):
 
 def pretrained_for(env: BatchedEnv) -> dict[str, PackingPolicy]:
     """The trained policy that comes with the package for the rules of an environment, as "pretrained"; or none."""
-    name = protocol_of(env) if isinstance(env, PackingEnv) and "z_map" in env.include else None
-    if name is None and isinstance(env, PackingEnv) and packs_orders(env):
+    if not isinstance(env, PackingEnv):
+        return {}
+    name = protocol_of(env) if "z_map" in env.include else None
+    if name is None and packs_orders(env):
         name = "orders"
     if name is None or name not in PackingPolicy.names():
         return {}
-    assert isinstance(env, PackingEnv)
     return {"pretrained": PackingPolicy.from_pretrained(name, env.device, space=AgentSpace.of(env))}
 
 
