@@ -17,8 +17,8 @@ from tests.policies.navigation_spaces import (
     DISCRETE,
     gradients,
     make,
+    seen_by,
     spec_for,
-    states,
     transitions,
 )
 from tests.tolerances import assert_near
@@ -36,10 +36,6 @@ def losses_of(agent: Agent, batch: TensorDict, seed: int = 3) -> dict[str, Tenso
 def backward(agent: Agent, loss: Tensor) -> None:
     agent.zero_grad()
     loss.backward()
-
-
-def row_states(name: str, *batch: int) -> TensorDict:
-    return states(*batch, num_actions=25 if name in DISCRETE else None)
 
 
 def updated(agent: Agent, batch: TensorDict, optimizer: torch.optim.Optimizer, number: int = 1) -> None:
@@ -138,7 +134,7 @@ def test_actions_stay_within_their_bounds(name: str) -> None:
         for weight in agent.parameters_to_train:
             weight.mul_(4)
     with set_exploration_type(EXPLORE):
-        action = PolicyWrapper(agent, flat=True)(row_states(name, 500))["action"]
+        action = PolicyWrapper(agent, flat=True)(seen_by(name, 500))["action"]
     assert action.min() < -1.5
     assert action.max() > 4.5
     assert (action >= -2).all()
@@ -151,7 +147,7 @@ def test_actions_stay_within_their_bounds(name: str) -> None:
 @each_agent
 def test_nothing_is_read_back(name: str) -> None:
     agent, batch = make(name), transitions(name, 8)
-    seen = row_states(name, 4, 3)
+    seen = seen_by(name, 4, 3)
     for targets in (SoftTargets(0.1), PeriodicTargets(1)):
         other = make(name, targets=targets)
         with NoHostReads():
@@ -197,7 +193,7 @@ def test_autocast(name: str, dtype: torch.dtype) -> None:
     agent, batch = make(name), transitions(name, 32)
     exact = losses_of(agent, batch)
     with torch.autocast("cpu", dtype=dtype):
-        action = agent.policy(row_states(name, 5))["action"]
+        action = agent.policy(seen_by(name, 5))["action"]
         losses = losses_of(agent, batch)
     assert action.dtype == (torch.int64 if name in DISCRETE else torch.float32)
     for group, loss in losses.items():
@@ -226,7 +222,7 @@ def test_under_one_autocast_it_sees_the_weights_of_the_last_step(name: str, what
                 torch.clear_autocast_cache()
             if what == "loses":
                 return torch.stack(list(losses_of(agent, batch).values()))
-            return agent.policy(row_states(name, 5))[key]
+            return agent.policy(seen_by(name, 5))[key]
 
     assert torch.equal(after_a_step(renew=False), after_a_step(renew=True))
 
@@ -276,7 +272,7 @@ def test_a_saved_agent_goes_on_as_it_would_have(name: str) -> None:
     for policy in policies:
         torch.manual_seed(4)
         with set_exploration_type(EXPLORE):
-            chosen.append(policy(row_states(name, 16))["action"])
+            chosen.append(policy(seen_by(name, 16))["action"])
     assert torch.equal(chosen[0], chosen[1])
     assert torch.equal(chosen[0], chosen[2])
 
