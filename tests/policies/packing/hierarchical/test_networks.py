@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,22 +21,20 @@ def maps(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-NETWORKS = {
-    "U-Net": (lambda: PlacementUNet(3, channels=NARROW), (3, 9, 7)),
-    "ResNet": (lambda: ViewResNet(7), (7, 16, 16)),
-}
-
-
-@pytest.fixture(params=NETWORKS)
-def network(request: pytest.FixtureRequest) -> nn.Module:
+@cache
+def fresh(kind: str) -> nn.Module:
     torch.manual_seed(0)
-    return NETWORKS[request.param][0]()
+    return PlacementUNet(3, channels=NARROW) if kind == "U-Net" else ViewResNet(7)
+
+
+@pytest.fixture(params=["U-Net", "ResNet"])
+def network(request: pytest.FixtureRequest) -> nn.Module:
+    return copy.deepcopy(fresh(request.param))
 
 
 @pytest.fixture
-def images(request: pytest.FixtureRequest, network: nn.Module) -> Tensor:
-    shape = next(shape for _, shape in NETWORKS.values() if isinstance(network, PlacementUNet) == (shape[0] == 3))
-    return maps(5, *shape)
+def images(network: nn.Module) -> Tensor:
+    return maps(5, 3, 9, 7) if isinstance(network, PlacementUNet) else maps(5, 7, 16, 16)
 
 
 @pytest.mark.parametrize(("grid", "depth"), [((1, 1), 2), ((5, 5), 3), ((8, 8), 2), ((9, 16), 5), ((13, 3), 3)])
