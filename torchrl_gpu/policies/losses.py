@@ -107,12 +107,11 @@ def generalized_advantage(
     """
     delta = reward + torch.where(terminated, 0.0, gamma * next_value) - value
     done = done | terminated
-    carry = torch.where(done, 0.0, gamma * lam).to(delta.dtype)
-    advantage = torch.zeros_like(delta[:, 0])
+    advantage, carry = torch.zeros_like(delta[:, 0]), torch.full_like(delta[:, 0], gamma * lam)
     found = []
     for t in reversed(range(delta.shape[1])):
         following = torch.where(done[:, t], 0.0, advantage)  # of the next episode: 0 times infinity is NaN
-        advantage = torch.addcmul(delta[:, t], carry[:, t], following)
+        advantage = torch.addcmul(delta[:, t], carry, following)
         found.append(advantage)
     return torch.stack(found[::-1], 1)
 
