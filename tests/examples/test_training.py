@@ -20,14 +20,6 @@ from torchrl_gpu.training import Episodes, OffPolicy
 CPU = ("--device", "cpu")
 
 
-@pytest.mark.parametrize("name", ["train_bc", "train_maskable_ppo", "train_rsl_rl"])
-def test_the_device_stands_in_the_help(name: str) -> None:
-    for package in {"train_maskable_ppo": ["sb3_contrib"], "train_rsl_rl": ["rsl_rl"]}.get(name, []):
-        pytest.importorskip(package)
-    said = printed(f"{name}.py", "--help")
-    assert re.search(r"--device DEVICE\s+auto, cpu, cuda or cuda:N \(default: auto\)", said)
-
-
 def test_it_clones_writes_and_loads(tmp_path: Path) -> None:
     path, output = row_files.write_robomimic(tmp_path / "a.hdf5"), tmp_path / "bc.pt"
     words = ["--observations", "state", "hand", "--updates", "20", "--output", str(output)]

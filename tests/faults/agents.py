@@ -111,8 +111,8 @@ LEARNERS: list[Mutant] = [
     ),
     mutant(
         "nothing_follows_an_end",
-        "carry = torch.where(done, 0.0, gamma * lam)",
-        "carry = torch.where(terminated, 0.0, gamma * lam)",
+        "following = torch.where(done[:, t], 0.0, advantage)",
+        "following = torch.where(terminated[:, t], 0.0, advantage)",
         _SURROGATE,
         k="advantages",
     ),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
 
 from tests.policies.navigation_spaces import AGENTS, make, networks_for, states
 from tests.training.tiny import packing_env
@@ -44,6 +45,12 @@ def class_of_env(space: AgentSpace, arguments: dict[str, Any]) -> dict[str, Any]
     return {"class_path": f"torchrl_gpu.envs.{space.source}", "init_args": arguments}
 
 
+@torch.no_grad()
+def stir(weights: Iterable[Tensor], size: float = 0.1) -> None:
+    for weight in weights:
+        weight.add_(size * torch.randn_like(weight))
+
+
 def navigator(name: str, **arguments: Any) -> tuple[Agent, dict[str, Any]]:
     """A navigation agent with other weights than those of a fresh one, and how a configuration names it."""
     networks = networks_for(name)
@@ -60,9 +67,7 @@ def packer(name: str, env: BatchedEnv | None = None) -> tuple[Agent, dict[str, A
     made = getattr(policies, name)(
         AgentSpace.of(env or packing_env()), network=partial(getattr(policies, network), **small)
     )
-    with torch.no_grad():
-        for weight in made.parameters_to_train:
-            weight.add_(0.1 * torch.randn_like(weight))
+    stir(made.parameters_to_train)
     return made, {"agent": class_path(name, network=class_path(network, **small), targets={"tau": 0.01})}
 
 
@@ -93,9 +98,7 @@ def on_policy(source: str) -> tuple[Agent, dict[str, Any]]:
     networks = {key: partial(getattr(policies, name), **small) for key, name in names.items()}
     named = {key: class_path(name, **small) for key, name in names.items()}
     made = policies.PPO(space, **networks)
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.add_(0.1 * torch.randn_like(weight))
+    stir(made.parameters())
     return made, {"agent": class_path("PPO", **named)}
 
 
@@ -128,9 +131,7 @@ def cloned(kind: str) -> tuple[dict[str, Any], TensorDictModuleBase, AgentSpace]
         learner = BCPolicy(6, 2 if kind == "washes" else 3, (8,), observations=names, loss="nll", layer_norm=True)
         learner.set_statistics(3 + torch.randn(50, 6), torch.rand(50, learner.action_dim))
         init_args = {"policy": class_path("BCPolicy", **learner.settings), "network": None}
-    with torch.no_grad():
-        for weight in learner.parameters():
-            weight.add_(0.1 * torch.randn_like(weight))
+    stir(learner.parameters())
     config = {"model": {"class_path": "torchrl_gpu.training.BehaviourCloning", "init_args": init_args}}
     state = {f"learner.{name}": value for name, value in learner.state_dict().items()}
     content: dict[str, Any] = {
@@ -162,7 +163,7 @@ def saved(folder: Path, kind: str) -> tuple[Path, Agent]:
     return path, agent
 
 
-def observations(agent: Agent | Cloned, rows: int, seed: int = 3) -> dict[str, torch.Tensor]:
+def observations(agent: Agent | Cloned, rows: int, seed: int = 3) -> dict[str, Tensor]:
     """Made-up observations of an agent or clone, (rows, …): masks with a legal action, bytes of pictures, numbers."""
     if agent.space.source == "NavigationSpec":
         seen = states(rows, version="v3", num_actions=agent.space.num_actions, seed=seed)

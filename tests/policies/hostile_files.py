@@ -1,4 +1,4 @@
-"""Two hundred and thirty files that are no policy: made from a seed, then loaded in another process.
+"""Two hundred files that are no policy: made from a seed, then loaded in another process.
 
 `main` prints a line of JSON for each: how loading ended ("refused", "loaded", an exception, a signal), the message, and
 the peak of memory. Code that runs when a file is unpickled or imported leaves a file `ran` in the folder.
@@ -26,7 +26,6 @@ from tests.policies import checkpoints
 from torchrl_gpu.policies import load_policy
 from torchrl_gpu.system.archives import ENTRY
 
-NUMBER = 230
 _STRANGER = "strange_module"  # imported, it leaves a trace
 
 Content = dict[str, Any]
@@ -219,41 +218,6 @@ def huge_plain(rng: random.Random, path: Path, sources: Sources) -> None:
     path.write_bytes(_saved(content))
 
 
-def wrong_dtype(rng: random.Random, path: Path, sources: Sources) -> None:
-    content = sources.fresh()
-    other = rng.choice([torch.float64, torch.int64, torch.bfloat16, torch.complex64, torch.uint8, torch.float16])
-    name = _a_weight(rng, content)
-    content["state_dict"][name] = content["state_dict"][name].to(other)
-    path.write_bytes(_saved(content))
-
-
-def not_finite(rng: random.Random, path: Path, sources: Sources) -> None:
-    plain = rng.random() < 0.3
-    content: Content = sources.fresh() if not plain else dict(sources.plain)
-    state = dict(content["model_state_dict" if plain else "state_dict"])
-    name = rng.choice([name for name, value in state.items() if value.numel()])
-    state[name] = state[name].clone()
-    state[name].view(-1)[rng.randrange(state[name].numel())] = rng.choice([float("nan"), float("inf"), -float("inf")])
-    path.write_bytes(_saved(content | {"model_state_dict" if plain else "state_dict": state}))
-
-
-def wrong_keys(rng: random.Random, path: Path, sources: Sources) -> None:
-    content = sources.fresh()
-    name, state = _a_weight(rng, content), content.pop("state_dict")
-    weight = state[name]
-    others = {each: value for each, value in state.items() if each != name}
-    states: list[dict[Any, Any]] = [
-        others,
-        state | {"agent.backdoor": torch.ones(3)},
-        others | {f"agent.{name}": weight},
-        {"agent": state},
-        state | {name: weight.t().contiguous()[1:]},
-        dict(enumerate(state.values())),
-        state | {name: rng.choice(["text", None, 3, [1.0], {"a": 1}])},
-    ]
-    path.write_bytes(_saved(content | {"state_dict": rng.choice(states)}))
-
-
 def foreign(rng: random.Random, path: Path, sources: Sources) -> None:
     """Good archives of something else."""
     state = {"layer.weight": torch.ones(2, 2)}
@@ -311,28 +275,6 @@ def strange_settings(rng: random.Random, path: Path, sources: Sources) -> None:
         ["targets", "actor", "critic", "squash", "n_steps", "exploration", "space", "no_such", "__class__"]
     )
     agent[name] = value if name != "exploration" or value is not None else 3
-    path.write_bytes(_saved(content))
-
-
-def strange_spaces(rng: random.Random, path: Path, sources: Sources) -> None:
-    content = sources.fresh()
-    space = content["agent_space"]
-    name = rng.choice([*space, "more"])
-    values = [
-        None,
-        -1,
-        "x",
-        [["x"]],
-        {"a": [1, 2]},
-        float("nan"),
-        [float("nan")],
-        {"observation": [[32], "eval"]},
-        [[[]]],
-    ]
-    bad = rng.choice(values[1:] if name in ("num_actions", "low", "high") else values)
-    space[name] = {"observation": 3} if name in ("extras", "source") and bad in ("x", {"a": [1, 2]}) else bad
-    if name in ("extras", "source"):
-        space["observations"] = {}
     path.write_bytes(_saved(content))
 
 
@@ -410,9 +352,8 @@ def choices(rng: random.Random, path: Path, sources: Sources) -> None:
 
 MAKERS: tuple[tuple[Maker, int], ...] = (
     *((truncated, 26), (flipped, 18), (spliced, 10), (pickled, 26), (module, 8), (scripted, 1), (bomb, 3), (copied, 1)),
-    *((huge_settings, 14), (huge_spaces, 6), (huge_tensors, 12), (huge_plain, 9), (wrong_dtype, 6), (not_finite, 8)),
-    *((wrong_keys, 10), (foreign, 10), (no_archive, 12), (strange_classes, 10), (strange_settings, 5)),
-    *((strange_spaces, 3), (entangled, 2), (clones, 20), (choices, 10)),
+    *((huge_settings, 14), (huge_spaces, 6), (huge_tensors, 12), (huge_plain, 9), (foreign, 10), (no_archive, 12)),
+    *((strange_classes, 10), (strange_settings, 5), (entangled, 2), (clones, 20), (choices, 10)),
 )
 
 

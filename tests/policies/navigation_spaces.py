@@ -102,14 +102,17 @@ def states(*batch: int, version: str = "v3", num_actions: int | None = 25, seed:
         return TensorDict(seen, batch)
 
 
+def seen_by(agent: str, *batch: int, **changes: Any) -> TensorDict:
+    return states(*batch, num_actions=25 if agent in DISCRETE else None, **changes)
+
+
 def transitions(agent: str, *batch: int, version: str = "v3", seed: int = 2, **changes: Any) -> TensorDict:
     """Made-up transitions: some terminate, some are cut off, over one to three steps."""
-    num_actions = 25 if agent in DISCRETE else None
-    before, after = (states(*batch, version=version, num_actions=num_actions, seed=seed + k) for k in (0, 1))
+    before, after = (seen_by(agent, *batch, version=version, seed=seed + k) for k in (0, 1))
     with torch.random.fork_rng():
         torch.manual_seed(seed + 2)
         kind = torch.randint(4, (*batch, 1))
-        discrete = num_actions is not None
+        discrete = agent in DISCRETE
         before["action"] = random_legal(before["action_mask"]) if discrete else torch.rand(*batch, 2) * 2 - 1
         before["steps_to_next_obs"] = torch.randint(1, 4, (*batch, 1))
         after["reward"] = 3 * torch.randn(*batch, 1)

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
 from torchrl.data import Composite, Unbounded
-from torchrl.envs import EnvBase
 
-from tests import forks
 from tests.policies.agents.corridor import Corridor
-from tests.policies.navigation_spaces import AGENTS, DISCRETE, NavigationSpec, make, space_of, states
+from tests.policies.navigation_spaces import NavigationSpec, space_of
 from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.envs import DishwashingEnv
-from torchrl_gpu.policies import AgentSpace, PolicyWrapper
+from torchrl_gpu.policies import AgentSpace
 
 
 def test_robots_in_their_group() -> None:
@@ -144,43 +141,6 @@ def test_a_bin_that_was_tampered_with(changes: dict[str, Any]) -> None:
         dqn(AgentSpace.from_dict(given))
     with pytest.raises(ValueError, match="want a packing environment's, with its bin; NavigationSpec gives None"):
         dqn(space_of("v2"))
-
-
-# -- an agent where there is no environment --
-
-
-def act_without_environments(path: Path) -> None:
-    """Adds what saved agents write, in a process where no environment can be made."""
-
-    def no_environment(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError
-
-    EnvBase.__init__ = EnvBase.__new__ = no_environment  # type: ignore[assignment, method-assign]
-    saved = torch.load(path, weights_only=True)
-    for name, given in saved.items():
-        space = AgentSpace.from_dict(given["space"])
-        agent = dqn(space) if name == "packing" else make(name, seed=9, spec=space)
-        agent.load_state_dict(given["weights"])
-        written = PolicyWrapper(agent, flat=True).eval()(TensorDict(given["observations"], [40]))
-        given["written"] = {key: written[key] for key in given["written"]}
-    torch.save(saved, path)
-
-
-def test_an_agent_does_the_same_where_there_is_no_environment(tmp_path: Path) -> None:
-    env = packing_env(40)
-    cases = {name: (make(name), states(40, num_actions=25 if name in DISCRETE else None)) for name in AGENTS}
-    cases["packing"] = dqn(env), env.rollout(2, break_when_any_done=False)[:, 1].select(*env.observation_spec.keys())
-    saved = {}
-    for name, (agent, observations) in cases.items():
-        policy = PolicyWrapper(agent, flat=True).eval()
-        written = policy(observations.clone()).select(*policy.out_keys).to_dict()
-        given = {"space": agent.space.to_dict(), "weights": dict(agent.state_dict()), "written": written}
-        saved[name] = given | {"observations": observations.to_dict()}
-    torch.save(saved, tmp_path / "agents.pt")
-    assert not forks.run(act_without_environments, tmp_path / "agents.pt", log=tmp_path / "log")
-    for name, came in torch.load(tmp_path / "agents.pt", weights_only=True).items():
-        for key, wanted in saved[name]["written"].items():
-            assert torch.equal(came["written"][key], wanted), (name, key)
 
 
 def test_outcomes_are_not_seen() -> None:

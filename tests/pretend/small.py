@@ -22,7 +22,6 @@ ABSENT = {"ppo_": NO_REPLAY, "bc.yaml": ("model.replay.capacity", "model.warmup_
 ABSENT |= {"packing_pallets.yaml": NO_REPLAY}
 FEW_WORLDS = {"model.env.num_envs": 2, "model.env.pool": 8, "model.env.max_steps": 10}
 FEWER_ITEMS = {  # an operator takes as long as on a CPU and its wrapping as long again, so fewer pieces
-    "packing_orders.yaml": {"model.env.num_items": 3},
     "packing_pallets.yaml": {"model.env.num_items": 3},
     "packing_irregular.yaml": {
         "model.env.num_items": 3,

@@ -10,7 +10,7 @@ import torch
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.envs.packing.settings import packing
-from tests.policies.navigation_spaces import AGENTS, DISCRETE, grouped, make, states, transitions
+from tests.policies.navigation_spaces import AGENTS, grouped, make, seen_by, transitions
 from tests.policies.packing.packer_scenes import narrow, solids_env
 from tests.pretend_cuda import waits
 from torchrl_gpu.envs import PackingEnv
@@ -27,10 +27,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("SAC", {"target_entropy": -2.0}),
 ]
 each_case = pytest.mark.parametrize(("name", "changes"), CASES, ids=str)
-
-
-def seen_by(name: str, *batch: int) -> Any:
-    return states(*batch, num_actions=25 if name in DISCRETE else None)
 
 
 def updated(agent: Agent, batch: Any, updates: int) -> Agent:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from tests.envs.packing.kernels.test_self_tests import BROKEN
+from tests.envs.packing.settings import packing
 from tests.pretend.small import command_line
-from tests.test_end_to_end import write_demonstrations, write_orders
 from torchrl_gpu import cli
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.kernels import self_tests as tests_of_kernels
+from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.streaming import GpuFramePipeline
 from torchrl_gpu.streaming.codecs import nvjpeg, pipeline
 from torchrl_gpu.system import self_tests
@@ -57,8 +58,6 @@ def first_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
     monkeypatch.setattr(pipeline, "_WARNED", set())
     monkeypatch.chdir(tmp_path)
-    write_orders(tmp_path / "orders.json")
-    write_demonstrations(tmp_path)
     for chosen in (kernels._fastest, kernels._say_slower):
         chosen.cache_clear()
     yield
@@ -118,22 +117,28 @@ def test_without_any_of_them_runs_train(
     assert all(f": {BREAKS_OFF}; " in line for line in graphs)
 
 
+def played() -> None:
+    """Some steps of packing, which begin with self-tests."""
+    env = packing("corners", device="cuda", orientations="yaw")
+    env.rollout(3, RandomActions(env))
+
+
 @pytest.mark.parametrize("way", ["miscounts", "fails in the process of the run"])
-def test_however_triton_fails_packing_trains(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_however_triton_fails_packing_goes_on(
+    way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("BROKEN", way)
     monkeypatch.setenv("RUN", str(os.getpid()))
     if way != "miscounts":
         monkeypatch.setattr(self_tests, "_run_in_subprocess", lambda test: "")
-    trained("packing_dqn.yaml", tmp_path)
+    played()
     (line,) = warned(caplog)
     assert line.startswith("packing kernels: triton cannot run on cuda:0, so a slower one will: ")
     assert ("num_packed" if way == "miscounts" else "no space left on device") in line
 
 
-def test_a_triton_that_works_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trained("packing_dqn.yaml", tmp_path)
+def test_a_triton_that_works_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    played()
     assert warned(caplog) == []
     assert kernels.get_kernels("auto", torch.device("cuda", 0)).backend == "triton"
 

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from torchrl_gpu.policies import AgentSpace, InferencePolicy
-from torchrl_gpu.policies.networks.vectors import Perceptron
+from torchrl_gpu.policies.networks.vectors import perceptron
 from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.serving.messages import BadMessage, Messages
 
@@ -17,7 +17,7 @@ GOOD = {"place": [[0.5, 2]], "mask": [[True, False, True]], "pixel": [[255]]}
 
 
 def messages(max_rows: int = 4) -> Messages:
-    policy = Entry("action", Perceptron([1, 1]))
+    policy = Entry("action", perceptron([1, 1]))
     policy.in_keys = list(SEEN)
     return Messages(InferencePolicy(policy, AgentSpace("test", (), SEEN, num_actions=3), "test"), max_rows)
 

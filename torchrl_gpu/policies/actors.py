@@ -26,13 +26,8 @@ _SMALLEST = 1e-10  # of what a logarithm is taken of
 class Squash(nn.Module):
     """Maps real numbers into the bounds of an action, number by number.
 
-    TorchRL's `TanhNormal` compares its bounds on the host at every construction; here they are buffers that are only
-    computed with.
-
-    Args:
-        low: Smallest action, (D,).
-        high: Largest action, (D,).
-        kind: "tanh", or "atan" for (2/π)·atan.
+    TorchRL's `TanhNormal` compares its bounds on the host at every construction; here they, (D,) each, are buffers that
+    are only computed with. Of the kinds "tanh" and "atan" the second is (2/π)·atan.
     """
 
     def __init__(self, low: Tensor, high: Tensor, kind: Squashing = "tanh") -> None:

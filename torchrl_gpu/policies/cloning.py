@@ -147,9 +147,7 @@ def vectors_of(record: Any) -> tuple[Callable[[], BCPolicy], dict[str, int]]:
     """A partial of the policy that a `bc_policy` record describes, and the width of each of its observations.
 
     The record holds arguments of `BCPolicy`, and `widths`, in the order of its observations; of one they are known.
-
-    Raises:
-        ValueError: It describes something else.
+    ValueError where it describes something else.
     """
     recorded = {*inspect.signature(BCPolicy).parameters, "widths"}
     if not isinstance(record, Mapping) or not {"obs_dim", "action_dim"} <= set(record) <= recorded:

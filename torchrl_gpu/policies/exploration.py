@@ -48,11 +48,7 @@ class EpsilonGreedyModule(TensorDictModuleBase):
     """Replaces actions, with probability epsilon, by random ones; under `ExplorationType.RANDOM` only.
 
     TorchRL's `EGreedyModule` draws masked actions by `torch.multinomial`, which reads the device back; this one draws
-    a number for each row and looks it up in a running count of the mask.
-
-    Args:
-        settings: The course of epsilon, which is a buffer.
-        space: Says whether the action is an index, with or without `action_mask` (…, A) bool, or bounded.
+    a number for each row and looks it up in a running count of the mask. Epsilon is a buffer.
     """
 
     out_keys: ClassVar = ["action"]
@@ -93,14 +89,7 @@ class EpsilonGreedyModule(TensorDictModuleBase):
 
 
 def random_legal(mask: Tensor) -> Tensor:
-    """An index drawn uniformly from the true elements of each row; 0 where there is none.
-
-    Args:
-        mask: (…, A) bool.
-
-    Returns:
-        (…,) int64.
-    """
+    """An index (…) int64 drawn uniformly from the true elements of each row of a mask (…, A) bool; 0 for none."""
     draw = uniform((*mask.shape[:-1], 1), mask.device)
     if native.runs_on(mask):
         return native.pick_true(mask, draw.squeeze(-1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor
@@ -32,19 +32,14 @@ def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
         raise ValueError(f"checkpoint: random must be states of generators; got what fails with {error}") from error
 
 
-@contextmanager
-def generators_kept(device: torch.device) -> Iterator[None]:
+def generators_kept(device: torch.device) -> AbstractContextManager[None]:
     """Context manager that restores torch's generators on exit."""
-    before = random_state(device)
-    try:
-        yield
-    finally:
-        set_random_state(before, device)
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Context manager that seeds torch's generators, and restores them on exit."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with generators_kept(device):
         torch.manual_seed(seed)
         yield

@@ -21,7 +21,7 @@ from torchrl_gpu.policies.cloning import Cloned, ClonedChoice, settings_of, vect
 from torchrl_gpu.policies.encoders.from_clips import FromClips
 from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.policies.inference import InferencePolicy
-from torchrl_gpu.policies.networks.vectors import Perceptron, widths_of
+from torchrl_gpu.policies.networks.vectors import perceptron, widths_of
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
@@ -252,9 +252,8 @@ def _plain(content: Mapping[str, Any], most_bytes: int) -> InferencePolicy:
     names, widths = widths_of(state)
     if (widths[0], widths[-1]) != (inputs, outputs):
         raise ValueError(f"want weights from {inputs} numbers to {outputs}, as the file says; got some of {widths}")
-    activation = content.get("activation", "relu")
     weights = dict(zip(names, state.values(), strict=True))
-    network = _built(lambda: Perceptron(widths, activation), weights, most_bytes)
+    network = _built(lambda: perceptron(widths, content.get("activation", "relu")), weights, most_bytes)
     space = _unbounded("a file", {"observation": inputs}, outputs)
     return InferencePolicy(Entry("action", network), space, "Perceptron")
 

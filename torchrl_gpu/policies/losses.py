@@ -107,25 +107,20 @@ def generalized_advantage(
     """
     delta = reward + torch.where(terminated, 0.0, gamma * next_value) - value
     done = done | terminated
-    carry = torch.where(done, 0.0, gamma * lam).to(delta.dtype)
-    advantage = torch.zeros_like(delta[:, 0])
+    advantage, carry = torch.zeros_like(delta[:, 0]), torch.full_like(delta[:, 0], gamma * lam)
     found = []
     for t in reversed(range(delta.shape[1])):
         following = torch.where(done[:, t], 0.0, advantage)  # of the next episode: 0 times infinity is NaN
-        advantage = torch.addcmul(delta[:, t], carry[:, t], following)
+        advantage = torch.addcmul(delta[:, t], carry, following)
         found.append(advantage)
     return torch.stack(found[::-1], 1)
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """The smaller of ratio · A and clip(ratio, 1 − ε, 1 + ε) · A, the PPO objective.
+    """The smaller of ratio · A and clip(ratio, 1 − ε, 1 + ε) · A (…), the PPO objective.
 
-    Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", 2017, eq. 7.
-
-    Args:
-        ratio: Probability of the action now over that when it was taken, (…).
-        advantage: (…).
-        clip: ε.
+    The ratio is the probability of the action now over that when it was taken, ε is `clip`. Schulman, Wolski, Dhariwal,
+    Radford, Klimov, "Proximal Policy Optimization Algorithms", 2017, eq. 7.
     """
     return torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
 

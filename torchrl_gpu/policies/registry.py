@@ -43,13 +43,12 @@ class Registry:
     def build(self, name: str, given: Any, *kinds: type) -> Any:
         """The object that settings describe: of a dataclass an instance, else the class as a partial of its arguments.
 
+        ValueError where it describes something else.
+
         Args:
             name: Of the setting, in errors.
             given: `class_path` and `init_args`; of a dataclass the arguments alone will do.
             kinds: Classes of which it is to be one, or bases of them; any class without.
-
-        Raises:
-            ValueError: It describes something else.
         """
         if not isinstance(given, Mapping):
             raise ValueError(f"{name}: want a class_path and its init_args; got {shown(given)}")

@@ -51,22 +51,19 @@ class AgentSpace:
         if (self.num_actions is None) is not (0 < len(low) == len(high)) or any(map(operator.gt, low, high)):
             came = f"{self.num_actions} actions, low {list(low)}, high {list(high)}"
             raise ValueError(f"AgentSpace: want a number of actions, or bounds with low <= high; got {came}")
-        mask = self.observations["action_mask"] if self.masked else ((self.num_actions,), "bool")
-        if mask[0] != (self.num_actions,):
+        if self.masked and self.observations["action_mask"] != ((self.num_actions,), "bool"):
+            shape, dtype = self.observations["action_mask"]
             raise ValueError(
                 f"AgentSpace: want an action_mask of one flag for each of {self.num_actions} actions; that of"
-                f" {self.source} has shape {mask[0]}"
+                f" {self.source} has shape {shape} and dtype {dtype}"
             )
-        if mask[1] != "bool":
-            raise ValueError(f"AgentSpace: want an action_mask of dtype bool; that of {self.source} has {mask[1]}")
 
     @classmethod
     def of(cls, env: EnvBase) -> AgentSpace:
         """The space of an environment with one action, at the root or in a group; outcomes are not for agents to see.
 
-        Raises:
-            ValueError: It has several actions, one that is neither an index nor bounded, or an `action_mask` that is
-                not one flag for each action.
+        ValueError where it has several actions, one that is neither an index nor bounded, or an `action_mask` that is
+        not one flag for each action.
         """
         source, keys = type(env).__name__, list(env.action_keys)
         if len(keys) != 1:
@@ -98,11 +95,7 @@ class AgentSpace:
 
     @classmethod
     def from_dict(cls, given: Any) -> AgentSpace:
-        """The space of a dict that `to_dict` wrote, validated, as it may come from outside, such as from a checkpoint.
-
-        Raises:
-            ValueError: Something is missing, is too much, or is not what it must be.
-        """
+        """The space of a dict that `to_dict` wrote, validated: it may come from outside, such as from a checkpoint."""
         if not isinstance(given, Mapping) or set(given) != set(_FORMS):
             came = list(given) if isinstance(given, Mapping) else given
             arguments.refuse("AgentSpace", "space", f"a mapping of {', '.join(_FORMS)}", came)

@@ -109,14 +109,8 @@ def _listed(names: list[str]) -> str:
 def without_memory(make: Callable[[], Module], where: str, most_bytes: int) -> Module:
     """The module that a function makes, on torch's device `meta`: shapes and types without numbers.
 
-    Args:
-        make: Makes a module out of plain settings.
-        where: Of the message.
-        most_bytes: Of all weights and buffers together.
-
-    Raises:
-        ValueError: There are more, a trial pass would take more than any network of this package at its usual sizes, or
-            there would be more layers than memory for their names.
+    ValueError where weights and buffers together have more than `most_bytes`, a trial pass would take more than any
+    network of this package at its usual sizes, or there would be more layers than memory for their names.
     """
     with torch.device("meta"), _SizeLimit(where, most_bytes):
         return make()
@@ -152,11 +146,7 @@ class _SizeLimit(TorchDispatchMode):
 
 
 def read_tensors(path: Path, where: str, most_bytes: int) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The text and the tensors of a safetensors file, which is there, by name.
-
-    Raises:
-        ValueError: The file is larger than `most_bytes`, something else, or cut off.
-    """
+    """Text and tensors of an existing safetensors file by name; ValueError if larger, cut off or something else."""
     from safetensors import SafetensorError, safe_open
 
     if path.stat().st_size > most_bytes:
@@ -169,11 +159,7 @@ def read_tensors(path: Path, where: str, most_bytes: int) -> tuple[dict[str, str
 
 
 def read_json(where: str, text: Mapping[str, str], *names: str) -> list[Any]:
-    """Values of entries that are JSON, None for missing ones.
-
-    Raises:
-        ValueError: One of them is not.
-    """
+    """Values of entries that are JSON, None for missing ones; ValueError where one is not."""
     try:
         return [json.loads(text.get(name, "null")) for name in names]
     except (ValueError, RecursionError) as error:

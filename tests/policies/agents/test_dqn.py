@@ -10,14 +10,11 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from tests.no_host_reads import NoHostReads
 from tests.policies.navigation_spaces import make, spec_for, states, transitions
 from tests.tolerances import assert_near
-from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.policies import DQN, AgentSpace, PeriodicTargets, PolicyWrapper, SoftTargets
 from torchrl_gpu.policies.risk import RiskLevel, midpoints
 from torchrl_gpu.policies.targets import TargetUpdate
-from torchrl_gpu.training.collect.rollout import Rollout
 
 
 class Table(nn.Module):
@@ -87,19 +84,6 @@ def test_loss_and_gradients_by_hand() -> None:
     loss.backward()
     (weights,) = agent.parameters_to_train
     assert_near(weights.grad, torch.tensor([[-0.5, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]) / 3)
-
-
-def test_nothing_is_read_back_with_an_environment() -> None:
-    env = packing_env(6, visible_items=2)
-    packer = dqn(env)
-    rollout = Rollout(env, env.stored_keys, 2, 0.9)
-    with set_exploration_type(ExplorationType.RANDOM), NoHostReads():
-        batch, _ = rollout.collect(PolicyWrapper(packer), 4)
-        for part in (batch, batch["next"]):
-            env.restore(part)
-        packer.loss(batch)
-        packer.anneal(50)
-        packer.update_targets(1)
 
 
 def noise(network: Any) -> list[Tensor]:

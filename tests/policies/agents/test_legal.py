@@ -273,20 +273,6 @@ def test_what_a_network_raises_is_told() -> None:
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_looking_draws_no_numbers_and_changes_nothing(name: str) -> None:
-    torch.manual_seed(0)
-    networks = {argument: network(AgentSpace.of(spec_for(name))) for argument, network in networks_for(name).items()}
-    before = {a: {key: value.clone() for key, value in net.state_dict().items()} for a, net in networks.items()}
-    state = torch.get_rng_state()
-    getattr(policies, name)(
-        AgentSpace.of(spec_for(name)), **{a: lambda env, net=net: net for a, net in networks.items()}
-    )
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(net.state_dict()[key], was) for a, net in networks.items() for key, was in before[a].items())
-    assert all(module.training for net in networks.values() for module in net.modules())
-
-
 def test_layers_that_behave_otherwise_in_training_are_left_alone() -> None:
     class Noisy(Scores):
         def __init__(self, env: Any = None) -> None:

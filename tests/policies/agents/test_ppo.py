@@ -8,20 +8,20 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
-from torch import Tensor, nn
+from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import IndependentNormal, MaskedCategorical, ProbabilisticActor, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 
 from tests.no_host_reads import NoHostReads
-from tests.policies.navigation_spaces import NavigationSpec, gradients, states
+from tests.policies.agents.test_twins import KEYS, Expanded
+from tests.policies.navigation_spaces import gradients, space_of, states
 from tests.tolerances import assert_near
-from torchrl_gpu.policies import PPO, AgentSpace, NavigationGaussian, NavigationScores, NavigationValue, PolicyWrapper
+from torchrl_gpu.policies import PPO, NavigationGaussian, NavigationScores, NavigationValue, PolicyWrapper
 from torchrl_gpu.policies.losses import weighted_mean
 
 KINDS = ("discrete", "continuous")
 each_kind = pytest.mark.parametrize("kind", KINDS)
-KEYS = ["observation", "object_mask"]
 
 
 def num_actions(kind: str) -> int | None:
@@ -30,9 +30,8 @@ def num_actions(kind: str) -> int | None:
 
 def make(kind: str, *, seed: int = 0, **changes: Any) -> PPO:
     torch.manual_seed(seed)
-    space = AgentSpace.of(NavigationSpec(num_actions=num_actions(kind)))  # type: ignore[arg-type]
     actor = NavigationScores if kind == "discrete" else NavigationGaussian
-    return PPO(space, **{"actor": actor, "critic": NavigationValue, **changes})
+    return PPO(space_of(num_actions=num_actions(kind)), **{"actor": actor, "critic": NavigationValue, **changes})
 
 
 def rollout(agent: PPO, kind: str, n: int = 5, length: int = 9, seed: int = 1) -> TensorDict:
@@ -56,15 +55,6 @@ def torchrl_loss(agent: PPO, kind: str) -> ClipPPOLoss:
     """TorchRL's, with the agent's networks; of continuous actions before they are squashed."""
     network: Any = agent.policy.network
 
-    class Expanded(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
-
-        def forward(self, *seen: Tensor) -> tuple[Tensor, Tensor]:
-            mean, log_std = self.network(*seen)
-            return mean, log_std.exp()
-
     if kind == "discrete":
         actor = ProbabilisticActor(
             TensorDictModule(network, KEYS, ["logits"]),
@@ -74,7 +64,7 @@ def torchrl_loss(agent: PPO, kind: str) -> ClipPPOLoss:
         )
     else:
         actor = ProbabilisticActor(
-            TensorDictModule(Expanded(), KEYS, ["loc", "scale"]),
+            TensorDictModule(Expanded(network), KEYS, ["loc", "scale"]),
             in_keys=["loc", "scale"],
             out_keys=["unsquashed_action"],
             distribution_class=IndependentNormal,

@@ -73,38 +73,23 @@ def test_losses(name: str, version: str) -> None:
     assert_same_losses(agent, transitions(name, NUM, version=version))
 
 
-@pytest.mark.parametrize(("name", "squash"), [("DDPG", "tanh"), ("SAC", "atan"), ("ACIQN", "tanh")])
-def test_losses_by_squashing_otherwise(name: str, squash: str) -> None:
-    assert_same_losses(make(name, squash=squash), transitions(name, NUM))
+# Of the agent, and of its twin.
+OTHERWISE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("DDPG", {"squash": "tanh", "saturation_penalty": 0.5}, {}),
+    ("SAC", {"squash": "atan"}, {}),
+    ("ACIQN", {"squash": "tanh", "saturation_penalty": 0.5}, {}),
+    *((name, {"double": False}, {"double": False}) for name in DISCRETE),
+    ("IQN", {"cvar": 0.1}, {"level": 0.1}),
+    ("ACIQN", {"cvar": 0.3}, {"level": 0.3}),
+    ("ACIQN", {"cvar": "adaptive", "cvar_distance": 8.0}, {"level": 0.25}),
+]
 
 
-@pytest.mark.parametrize("name", ["DDPG", "ACIQN"])
-def test_losses_with_a_price_of_saturation(name: str) -> None:
-    assert_same_losses(make(name, saturation_penalty=0.5), transitions(name, NUM))
-
-
-@pytest.mark.parametrize("name", DISCRETE)
-def test_losses_without_the_double(name: str) -> None:
-    assert_same_losses(make(name, double=False), transitions(name, NUM), double=False)
-
-
-def test_a_careful_learner_bootstraps_from_what_it_would_do() -> None:
-    careful, neutral = make("IQN", cvar=0.1), make("IQN")
-    assert_same_losses(careful, transitions("IQN", NUM), level=0.1)
-    torch.manual_seed(0)
-    other = careful.losses(transitions("IQN", NUM))["value"]
-    torch.manual_seed(0)
-    assert other != neutral.losses(transitions("IQN", NUM))["value"]
-
-
-def test_a_careful_actor_climbs_low_quantiles() -> None:
-    assert_same_losses(make("ACIQN", cvar=0.3), transitions("ACIQN", NUM), level=0.3)
-
-
-def test_an_adaptive_actor_climbs_what_its_clearance_allows() -> None:
-    agent, batch = make("ACIQN", cvar="adaptive", cvar_distance=8.0), transitions("ACIQN", NUM)
-    batch["clearance"] = torch.full((NUM, 1), 2.0)
-    assert_same_losses(agent, batch, level=0.25)
+@pytest.mark.parametrize(("name", "changes", "twin"), OTHERWISE, ids=str)
+def test_losses_otherwise(name: str, changes: dict[str, Any], twin: dict[str, Any]) -> None:
+    agent, batch = make(name, **changes), transitions(name, NUM, clearance=torch.full((NUM, 1), 2.0))
+    assert ("clearance" in agent.observations) == ("cvar_distance" in changes)
+    assert_same_losses(agent, batch, **twin)
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
+from torchvision.models.video import r3d_18
 
 from torchrl_gpu.policies import ClipEncoder
 from torchrl_gpu.policies.encoders.clips import ClipShape
@@ -26,10 +29,16 @@ def made(settings: ClipEncoder, shape: ClipShape) -> nn.Module:
 
 
 @torch.no_grad()
-def scramble(module: nn.Module) -> None:
-    """Moves every weight and statistic away from where it starts, so that none is zero or one by chance."""
+def scramble(module: nn.Module) -> nn.Module:
+    """The module, every weight and statistic of which has moved, so that none is zero or one by chance."""
     generator = torch.Generator().manual_seed(1)
     for name, tensor in module.state_dict().items():
         if tensor.is_floating_point():
-            noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.dtype)
+            noise = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
             tensor += noise.abs() * 0.3 if "running_var" in name else noise * 0.05
+    return module
+
+
+@cache
+def torchvisions() -> nn.Module:
+    return scramble(r3d_18(weights=None))

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from jsonargparse import ArgumentParser
 from torch import nn
-from torchvision.models.video import r3d_18
 
-from tests.policies.encoders.scenes import SHAPES, made, random_clips, scramble
+from tests.policies.encoders.scenes import SHAPES, made, random_clips, scramble, torchvisions
 from torchrl_gpu.policies import R3D18, ClipEncoder, Simple2DCNN, Simple3DCNN, TimeSformer
 from torchrl_gpu.policies.encoders import clips, settings
 from torchrl_gpu.policies.encoders.clips import register_encoder
@@ -22,13 +20,6 @@ from torchrl_gpu.policies.encoders.r3d import FrozenBatchNorm3d
 
 SHAPE = SHAPES["simple2dcnn"]
 CLASSES = {"simple2dcnn": Simple2DCNN, "simple3dcnn": Simple3DCNN, "r3d18": R3D18, "timesformer": TimeSformer}
-
-
-@pytest.fixture(scope="module")
-def torchvisions() -> nn.Module:
-    network = r3d_18(weights=None)
-    scramble(network)
-    return network
 
 
 @pytest.mark.parametrize("arch", CLASSES)
@@ -53,19 +44,6 @@ def test_an_encoder_of_ones_own_is_another_arch(monkeypatch: pytest.MonkeyPatch)
     encoder = ClipEncoder("wide", num_features=7).make(SHAPE)
     assert type(encoder) is Wide
     assert encoder(random_clips(2, SHAPE)).shape[-1] == 14
-
-
-def test_a_command_line_and_a_file_give_the_same() -> None:
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--encoder", type=ClipEncoder, default=ClipEncoder())
-    instantiate = getattr(parser, "instantiate", None) or parser.instantiate_classes  # its name in older versions
-    assert instantiate(parser.parse_args([])).encoder == ClipEncoder()
-    given = ["--encoder.arch=r3d18", "--encoder.pretrained=true", "--encoder.norm=group"]
-    wanted = ClipEncoder("r3d18", pretrained=True, norm="group")
-    assert instantiate(parser.parse_args(given)).encoder == wanted
-    text = "encoder: {arch: timesformer, pretrained: some/file.pt, size: small, num_features: 50}"
-    wanted = ClipEncoder("timesformer", pretrained="some/file.pt", size="small", num_features=50)
-    assert instantiate(parser.parse_string(text)).encoder == wanted
 
 
 @pytest.mark.parametrize(
@@ -94,23 +72,22 @@ def test_weights_of_a_file_are_those_that_were_saved(arch: str, tmp_path: Path) 
     assert torch.equal(ClipEncoder(arch, pretrained=str(tmp_path / "encoder.pt")).make(shape)(clips), saved(clips))
 
 
-def test_the_norm_follows_the_weights_of_the_network_or_a_file(
-    torchvisions: nn.Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", lambda *_, **__: torchvisions.state_dict())
+def test_the_norm_follows_the_weights_of_the_network_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    theirs: Any = torchvisions()
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", lambda *_, **__: theirs.state_dict())
     shape = SHAPES["r3d18"]
     with torch.device("meta"):
         for norm, kind in (("auto", nn.GroupNorm), ("frozen", FrozenBatchNorm3d)):
             assert type(ClipEncoder("r3d18", norm=norm).make(shape).stem[1]) is kind
     norm = ClipEncoder("r3d18", pretrained=True).make(shape).stem[1]
     assert type(norm) is FrozenBatchNorm3d
-    assert torch.equal(norm.running_var, torchvisions.stem[1].running_var)
+    assert torch.equal(norm.running_var, theirs.stem[1].running_var)
     path = tmp_path / "r3d_18.pth"
-    torch.save(torchvisions.state_dict(), path, _use_new_zipfile_serialization=False)  # as old files are
+    torch.save(theirs.state_dict(), path, _use_new_zipfile_serialization=False)  # as old files are
     encoder = ClipEncoder("r3d18", pretrained=str(path), norm="group").make(shape)
     assert type(encoder.stem[1]) is nn.GroupNorm
-    assert torch.equal(encoder.stem[1].weight, torchvisions.stem[1].weight)
-    assert torch.equal(encoder.layers[2][0].conv1[0].weight, torchvisions.layer3[0].conv1[0].weight)
+    assert torch.equal(encoder.stem[1].weight, theirs.stem[1].weight)
+    assert torch.equal(encoder.layers[2][0].conv1[0].weight, theirs.layer3[0].conv1[0].weight)
     path.unlink()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable
@@ -11,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv3d, layer_norm
-from torchvision.models.video import R3D_18_Weights, r3d_18
+from torchvision.models.video import R3D_18_Weights
 
-from tests.policies.encoders.scenes import random_clips, scramble
+from tests.policies.encoders.scenes import random_clips, scramble, torchvisions
 from tests.tolerances import assert_near
 from torchrl_gpu.policies import R3D18, Simple2DCNN, Simple3DCNN, TimeSformer
 from torchrl_gpu.policies.encoders import simple
@@ -94,13 +95,6 @@ def test_shapes_that_do_not_fit_are_refused(made: type, shape: object, message: 
 SHAPE = (3, 3, 16, 16)
 
 
-@pytest.fixture(scope="module")
-def torchvisions() -> nn.Module:
-    network = r3d_18(weights=None).double()
-    scramble(network)
-    return network
-
-
 def pooled(network: nn.Module, clips: Tensor) -> Tensor:
     """Features of torchvision's network before its classes, for pixels normalised as its weights want them."""
     colours = R3D_18_Weights.KINETICS400_V1.transforms()
@@ -111,25 +105,25 @@ def pooled(network: nn.Module, clips: Tensor) -> Tensor:
     return x.flatten(1)
 
 
-def test_frozen_it_is_torchvisions_in_eval_mode_and_stays_so_in_training(torchvisions: nn.Module) -> None:
-    encoder = R3D18(SHAPE, 8, norm="frozen").double().train()
-    encoder.load_state_dict(encoder.adapted(torchvisions.state_dict()))
+def test_frozen_it_is_torchvisions_in_eval_mode_and_stays_so_in_training() -> None:
+    encoder, theirs = R3D18(SHAPE, 8, norm="frozen").double().train(), copy.deepcopy(torchvisions()).double()
+    encoder.load_state_dict(encoder.adapted(theirs.state_dict()))
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     clips = random_clips(2, SHAPE)
     with torch.no_grad():
-        found, wanted = encoder.pooled(clips), pooled(torchvisions.eval(), clips)
+        found, wanted = encoder.pooled(clips), pooled(theirs.eval(), clips)
     assert (found - wanted).abs().max() < 1e-6 * wanted.abs().max()  # mean and std are rounded to float32
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
 
 
-def test_with_groups_no_batchnorm_is_left(torchvisions: nn.Module) -> None:
-    encoder = R3D18(SHAPE, 8, norm="group").double()
+def test_with_groups_no_batchnorm_is_left() -> None:
+    encoder, theirs = R3D18(SHAPE, 8, norm="group"), torchvisions()
     kinds = {type(module) for module in encoder.modules()}
     assert nn.GroupNorm in kinds
     assert not [kind for kind in kinds if issubclass(kind, nn.modules.batchnorm._NormBase)]
-    encoder.load_state_dict(encoder.adapted(torchvisions.state_dict()))
-    assert torch.equal(encoder.stem[0].weight, torchvisions.stem[0].weight)
-    assert torch.equal(encoder.layers[3][1].conv2[1].bias, torchvisions.layer4[1].conv2[1].bias)
+    encoder.load_state_dict(encoder.adapted(theirs.state_dict()))
+    assert torch.equal(encoder.stem[0].weight, theirs.stem[0].weight)
+    assert torch.equal(encoder.layers[3][1].conv2[1].bias, theirs.layer4[1].conv2[1].bias)
 
 
 Array = np.ndarray

@@ -34,57 +34,40 @@ def check_same(policy: InferencePolicy, seen: dict[str, Tensor], got: Tensor) ->
         torch.testing.assert_close(values[:, 0], values[:, 1], atol=1e-4, rtol=1e-4)
 
 
-# With the programs of torch below and in `test_loading`, which take less time, each head and each network once.
-EXPORTED = ("IQN navigates", "PPO packs", "SAC watches")
-
-
-@pytest.mark.parametrize(
-    "kind", [kind if kind in EXPORTED else pytest.param(kind, marks=pytest.mark.soak) for kind in checkpoints.EVERY]
-)
-def test_every_agent_leaves_the_lab_as_onnx(tmp_path: Path, kind: str) -> None:
-    path, agent = checkpoints.saved(tmp_path, kind)
-    written = export_policy(path, tmp_path / "policy.onnx")
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(written), providers=["CPUExecutionProvider"])
-    policy, seen = load_policy(path, "cpu"), checkpoints.observations(agent, 5, seed=8)
-    (got,) = session.run(None, {name: seen[name].numpy() for name in policy.in_keys})
-    check_same(policy, seen, torch.from_numpy(got))
-    told = json.loads((tmp_path / "policy.json").read_text())
-    assert [each["name"] for each in told["inputs"]] == [each.name for each in session.get_inputs()]
-    assert told["parity"]["largest_difference"] <= 1e-4
-    assert {each.name for each in tmp_path.iterdir()} == {
-        "last.ckpt",
-        *(f"policy.{end}" for end in ("onnx", "json", "leapp.yaml")),
-    }
+# Besides programs of torch, which take less time, each kind of head and each of network once.
+ONNX = ("PPO packs", "SAC watches", "washes")
+PROGRAMS = ("alone", "Rainbow navigates", "IQN navigates")
+CASES = [(kind, "onnx", kind in ONNX) for kind in (*checkpoints.EVERY, "washes")]
+CASES += [*((kind, "pt2", True) for kind in PROGRAMS), ("choice", "pt2", False)]
 
 
 @pytest.mark.parametrize(
     ("kind", "format"),
-    [
-        *(("washes", "onnx"), ("alone", "pt2"), ("Rainbow navigates", "pt2")),
-        pytest.param("choice", "pt2", marks=pytest.mark.soak),
-    ],
+    [pytest.param(kind, form, marks=[] if here else pytest.mark.soak) for kind, form, here in CASES],
 )
-def test_what_was_cloned_and_programs_of_torch_decide_the_same(tmp_path: Path, kind: str, format: Any) -> None:
-    content = checkpoints.cloned(kind)[0] if kind in checkpoints.CLONES else None
-    if content is None:
-        checkpoints.saved(tmp_path, kind)
+def test_what_leaves_the_lab_decides_the_same(tmp_path: Path, kind: str, format: Any) -> None:
+    if kind in checkpoints.CLONES:
+        torch.save(checkpoints.cloned(kind)[0], tmp_path / "last.ckpt")
     else:
-        torch.save(content, tmp_path / "last.ckpt")
+        checkpoints.saved(tmp_path, kind)
     policy = load_policy(tmp_path / "last.ckpt", "cpu")
     written = export_policy(tmp_path / "last.ckpt", tmp_path / f"policy.{format}", format)
     seen = checkpoints.observations(policy, 5, seed=8)
-    given = [seen[name] for name in policy.in_keys]
     if format == "pt2":
-        got = torch.export.load(str(written)).module()(*given)
+        got = torch.export.load(str(written)).module()(*(seen[name] for name in policy.in_keys))
     else:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(written), providers=["CPUExecutionProvider"])
+        assert [each.name for each in session.get_inputs()] == policy.in_keys
         (array,) = session.run(None, {name: seen[name].numpy() for name in policy.in_keys})
         got = torch.from_numpy(array)
     check_same(policy, seen, got)
+    told = json.loads((tmp_path / "policy.json").read_text())
+    assert [each["name"] for each in told["inputs"]] == policy.in_keys
+    assert told["parity"]["largest_difference"] <= 1e-4
+    ends = (format, "json", "leapp.yaml")
+    assert {each.name for each in tmp_path.iterdir()} == {"last.ckpt", *(f"policy.{end}" for end in ends)}
 
 
 @pytest.mark.parametrize("kind", ["DQN navigates", "DDPG navigates"])

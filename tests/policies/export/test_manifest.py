@@ -12,13 +12,13 @@ from tests.training.tiny_navigation import marine_env
 from torchrl_gpu.envs import DishwashingEnv
 from torchrl_gpu.policies import AgentSpace, InferencePolicy, load_policy
 from torchrl_gpu.policies.export.manifest import elements_of, manifest_of
-from torchrl_gpu.policies.networks.vectors import Perceptron
+from torchrl_gpu.policies.networks.vectors import perceptron
 from torchrl_gpu.policies.policy import Entry
 
 
 def of(space: AgentSpace, *names: str) -> InferencePolicy:
     """A policy that reads these entries, as far as a manifest describes it."""
-    policy = Entry("action", Perceptron([1, 1]))
+    policy = Entry("action", perceptron([1, 1]))
     policy.in_keys = list(names)
     return InferencePolicy(policy, space, "test")
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import ProceduralSolids
-from torchrl_gpu.policies.packing import DeepestBottomLeft, HierarchicalPacker, PackerNetworks, VolumeSorted
+from tests.policies.packing.packer_scenes import solids_env, trained
+from torchrl_gpu.policies.packing import DeepestBottomLeft, HierarchicalPacker, VolumeSorted
 from torchrl_gpu.policies.packing.heuristics import (
     BOTH,
     DEEPEST,
@@ -21,30 +20,6 @@ from torchrl_gpu.policies.packing.heuristics import (
     RandomItem,
     irregular_baselines,
 )
-
-
-def solids_env(visible: int = 3) -> PackingEnv:
-    return PackingEnv(
-        4,
-        bin_size=(0.24, 0.24, 0.24),
-        resolution=24,
-        grid_step=3,
-        items=ProceduralSolids(12),
-        num_items=8,
-        visible_items=visible,
-        orientations="cube",
-        order="box",
-        include=["z_map"],
-        device="cpu",
-        seed=3,
-    )
-
-
-@pytest.fixture(scope="module")
-def networks() -> PackerNetworks:
-    torch.manual_seed(0)
-    return PackerNetworks(channels=(8, 4))
-
 
 # -- random items --
 
@@ -88,20 +63,17 @@ def test_the_largest_bounding_box_goes_first() -> None:
 # -- rows --
 
 
-def test_rows(networks: PackerNetworks) -> None:
+def test_rows() -> None:
     env = solids_env()
-    packer = HierarchicalPacker(env, networks)
+    packer = HierarchicalPacker(env, trained())
     assert list(irregular_baselines(env, packer)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, WORKER, MANAGER, BOTH]
     assert list(irregular_baselines(env, packer, learned=False)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES]
+    env = solids_env(visible_items=1)  # no choice, and no manager
+    assert list(irregular_baselines(env, HierarchicalPacker(env, trained()))) == [RANDOM, DEEPEST, RULE, VALUES, WORKER]
 
 
-def test_with_one_visible_item_there_is_no_manager(networks: PackerNetworks) -> None:
-    env = solids_env(1)
-    assert list(irregular_baselines(env, HierarchicalPacker(env, networks))) == [RANDOM, DEEPEST, RULE, VALUES, WORKER]
-
-
-def test_each_row_chooses_as_it_says(networks: PackerNetworks) -> None:
-    env = solids_env()
+def test_each_row_chooses_as_it_says() -> None:
+    env, networks = solids_env(), trained()
     packer = HierarchicalPacker(env, networks)
     rows, shown = irregular_baselines(env, packer), env.reset()
     for name, items, places in (

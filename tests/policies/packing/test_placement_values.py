@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from tensordict import TensorDictBase
 
 from tests.no_host_reads import NoHostReads
+from tests.policies.packing.packer_scenes import random_states
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import OrderBoxes
 from torchrl_gpu.policies import AgentSpace
@@ -33,16 +32,6 @@ def pallet(num_envs: int, **changes: Any) -> PackingEnv:
 
 def some_weights(seed: int = 0) -> list[float]:
     return np.random.default_rng(seed).normal(0, 1, len(NAMES)).tolist()
-
-
-def states(env: PackingEnv, steps: int) -> TensorDictBase:
-    """Observations after some legal actions drawn at random."""
-    torch.manual_seed(steps)
-    shown = env.reset()
-    for _ in range(steps):
-        drawn = torch.where(shown["action_mask"], torch.rand(shown["action_mask"].shape), -1.0)
-        shown = env.step_and_maybe_reset(shown.set("action", drawn.argmax(1)))[1]
-    return shown
 
 
 def wedged(z: np.ndarray, legal: np.ndarray) -> list[tuple[float, int, int]]:
@@ -113,7 +102,7 @@ def test_values_are_those_of_plain_loops(name: str) -> None:
     env, weights = pallet(3, **SETTINGS[name]), some_weights()
     values, step = LinearPlacementValues(AgentSpace.of(env), weights, 7), env.grid_step
     for steps in (0, 6, 13):
-        shown = states(env, steps)
+        shown = random_states(env, steps)
         found = values(*(shown[key] for key in ARGUMENTS))
         for row, given in zip(shown, found.numpy(), strict=True):
             z, legal = row["z_map"][0].numpy(), row["legal_mask"][0].numpy()
@@ -133,7 +122,7 @@ def test_where_anything_is_legal_something_is_valued() -> None:
     env = pallet(64, resolution=(24, 16))
     values = LinearPlacementValues(AgentSpace.of(env), some_weights(), 1)
     for steps in (0, 5, 20, 40):
-        shown = states(env, steps)
+        shown = random_states(env, steps)
         valued = values(*(shown[key] for key in ARGUMENTS)) > NEVER
         assert valued.any(1).equal(shown["action_mask"].any(1))
         assert (valued.sum(1) <= 1).all()
@@ -142,7 +131,7 @@ def test_where_anything_is_legal_something_is_valued() -> None:
 
 def test_batches_of_any_shape_and_no_host_reads() -> None:
     env = pallet(4, resolution=(24, 16))
-    values, shown = LinearPlacementValues(AgentSpace.of(env), some_weights()), states(env, 8)
+    values, shown = LinearPlacementValues(AgentSpace.of(env), some_weights()), random_states(env, 8)
     shown["legal_mask"][1], shown["item_size"][1] = False, 0.0
     given = [shown[key] for key in ARGUMENTS]
     wanted = values(*given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacement
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
 
 
+@cache
 def trained() -> PackingPolicy:
     env = make_protocol("rs", 4, device="cpu", seed=0, include=("z_map",))
     space = AgentSpace.of(env)
@@ -81,31 +83,6 @@ def changed(**entries: Any) -> Callable[[dict[str, Any], dict[str, str]], None]:
             (held if isinstance(value, torch.Tensor) else plain)[name] = value
 
     return change
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (changed(format="another"), "want a file that PackingPolicy.save wrote"),
-        (changed(more=torch.zeros(1)), "want a file that PackingPolicy.save wrote"),
-        (changed(entry=torch.tensor([-1], dtype=torch.int32)), "value must have"),
-        (changed(entry=torch.tensor([2**30], dtype=torch.int32), value=torch.zeros(1).half()), "entries that the"),
-        (changed(value=torch.zeros(3)), "value must be"),
-        (changed(other=torch.tensor([torch.nan])), "want finite values"),
-        (changed(patches="[[[["), "want JSON"),
-        (changed(patches='"2x2"'), "want a list of patches"),
-        (changed(patches='["9x9"]'), "at most 9 cells"),
-        (changed(levels="-1"), "levels"),
-        (changed(levels="9" * 5000), "want JSON"),
-        (changed(space='{"source": 1}'), "AgentSpace"),
-    ],
-)
-def test_files_that_are_refused(tmp_path: Path, change: Callable[..., None], message: str) -> None:
-    path = tmp_path / "rs.safetensors"
-    trained().save(path)
-    rewrite(path, change)
-    with pytest.raises(ValueError, match=message):
-        PackingPolicy.from_pretrained(path, "cpu")
 
 
 def rewrite(path: Path, change: Callable[..., None]) -> None:
@@ -194,23 +171,42 @@ def test_saved_weights_choose_as_they_did(tmp_path: Path) -> None:
         assert not shown["done"].any()
 
 
+OF_TABLES: list[tuple[Any, str]] = [
+    (changed(format="another"), "want a file that PackingPolicy.save wrote"),
+    (changed(more=torch.zeros(1)), "want a file that PackingPolicy.save wrote"),
+    (changed(entry=torch.tensor([-1], dtype=torch.int32)), "value must have"),
+    (changed(entry=torch.tensor([2**30], dtype=torch.int32), value=torch.zeros(1).half()), "entries that the"),
+    (changed(value=torch.zeros(3)), "value must be"),
+    (changed(other=torch.tensor([torch.nan])), "want finite values"),
+    (changed(patches="[[[["), "want JSON"),
+    (changed(patches='"2x2"'), "want a list of patches"),
+    (changed(patches='["9x9"]'), "at most 9 cells"),
+    (changed(levels="-1"), "levels"),
+    (changed(levels="9" * 5000), "want JSON"),
+    (changed(space='{"source": 1}'), "AgentSpace"),
+]
+OF_WEIGHTS: list[tuple[Any, str]] = [
+    (changed(more=torch.zeros(1)), "want a file that PackingPolicy.save wrote"),
+    (changed(more="1"), "want a file that PackingPolicy.save wrote"),
+    (changed(weight=torch.zeros(3)), "weight must have"),
+    (changed(weight=torch.full((len(NAMES),), torch.nan)), "base must be a finite number"),
+    (changed(names='["base"]'), "want weights of base, top"),
+    (changed(candidates="0"), "candidates must be at least 1"),
+    (changed(candidates="[["), "want JSON beside the weights"),
+    (changed(about="3"), "want weights of"),
+    (changed(space='{"source": 1}'), "AgentSpace"),
+]
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (changed(more=torch.zeros(1)), "want a file that PackingPolicy.save wrote"),
-        (changed(more="1"), "want a file that PackingPolicy.save wrote"),
-        (changed(weight=torch.zeros(3)), "weight must have"),
-        (changed(weight=torch.full((len(NAMES),), torch.nan)), "base must be a finite number"),
-        (changed(names='["base"]'), "want weights of base, top"),
-        (changed(candidates="0"), "candidates must be at least 1"),
-        (changed(candidates="[["), "want JSON beside the weights"),
-        (changed(about="3"), "want weights of"),
-        (changed(space='{"source": 1}'), "AgentSpace"),
-    ],
+    ("make", "change", "message"),
+    [*((trained, *each) for each in OF_TABLES), *((weighted, *each) for each in OF_WEIGHTS)],
 )
-def test_files_of_weights_that_are_refused(tmp_path: Path, change: Callable[..., None], message: str) -> None:
-    path = tmp_path / "orders.safetensors"
-    weighted().save(path)
+def test_files_that_are_refused(
+    make: Callable[[], PackingPolicy], change: Callable[..., None], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.safetensors"
+    make().save(path)
     rewrite(path, change)
     with pytest.raises(ValueError, match=message):
         PackingPolicy.from_pretrained(path, "cpu")

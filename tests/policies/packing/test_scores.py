@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from tensordict import TensorDictBase
@@ -9,15 +12,12 @@ from torch import Tensor, nn
 
 from tests.no_host_reads import NoHostReads
 from tests.tolerances import TOLERANCE, assert_near
+from tests.training import tiny
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies import AgentSpace, PlacementAtoms, PlacementQuantiles, PlacementScores
 from torchrl_gpu.policies.packing import RandomLegal
 
-
-def packing_env(num_envs: int = 6, **changes: object) -> PackingEnv:
-    arguments = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5, "items": RandomBoxes(1, 3), "visible_items": 2}
-    return PackingEnv(num_envs, **{**arguments, "device": "cpu", "seed": 0, **changes})  # type: ignore[arg-type]
+packing_env = partial(tiny.packing_env, 6, visible_items=2, seed=0)
 
 
 def scores_of(env: PackingEnv, seed: int = 0) -> PlacementScores:
@@ -79,7 +79,7 @@ def test_it_does_not_matter_in_which_slot_an_item_is() -> None:
     ],
     ids=["bin", "grid", "items"],
 )
-def test_its_weights_fit_any_other_bin(other: dict[str, object]) -> None:
+def test_its_weights_fit_any_other_bin(other: dict[str, Any]) -> None:
     trained, env = scores_of(packing_env()), packing_env(**other)
     network = scores_of(env, seed=1)
     network.load_state_dict(trained.state_dict())

@@ -117,22 +117,7 @@ class _OnDevice(nullcontext):
 
 def _properties(device: Any = None) -> SimpleNamespace:
     return SimpleNamespace(
-        name="pretended CUDA device",
-        major=9,
-        minor=0,
-        total_memory=TOTAL,
-        multi_processor_count=132,
-        max_threads_per_multi_processor=2048,
-        regs_per_multiprocessor=65536,
-        shared_memory_per_block=49152,
-        shared_memory_per_block_optin=232448,
-        shared_memory_per_multiprocessor=233472,
-        warp_size=32,
-        L2_cache_size=50 << 20,
-        is_integrated=0,
-        is_multi_gpu_board=0,
-        gcnArchName="",
-        uuid="",
+        name="pretended CUDA device", major=9, minor=0, total_memory=TOTAL, multi_processor_count=132
     )
 
 

@@ -31,7 +31,7 @@ from tests.streaming.ros2.robots import (
 )
 from tests.streaming.viewers import hub_of, server
 from torchrl_gpu.policies import AgentSpace, InferencePolicy
-from torchrl_gpu.policies.networks.vectors import Perceptron
+from torchrl_gpu.policies.networks.vectors import perceptron
 from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.streaming import RosBridge
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, FLOATS, IMAGE, JOINTS, TEXT
@@ -141,7 +141,7 @@ def test_confidence_of_a_discrete_policy_is_its_probability() -> None:
 def test_a_loaded_policy_decides_as_it_does_alone() -> None:
     torch.manual_seed(0)
     space = AgentSpace("a file", (), VECTORS, low=(-math.inf,) * 2, high=(math.inf,) * 2)
-    policy = InferencePolicy(Entry("action", Perceptron((3, 8, 2), "relu")), space, "Perceptron")
+    policy = InferencePolicy(Entry("action", perceptron((3, 8, 2), "relu")), space, "Perceptron")
     robot = Robot()
     with bridge(policy, robot):
         robot.feel(0.1, 0.2, 0.3)

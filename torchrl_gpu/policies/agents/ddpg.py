@@ -69,15 +69,12 @@ class DDPG(Agent):
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         out = self.objective(batch)
-        losses = {"critic": out["loss_value"], "actor": out["loss_actor"] + self._saturation(batch)}
+        losses = {"critic": out["loss_value"], "actor": out["loss_actor"]}
+        if self.saturation_penalty:
+            actor = cast("DeterministicActor", self.policy.module)
+            z = actor.network(*observed(actor, batch))
+            losses["actor"] = losses["actor"] + self.saturation_penalty * weighted_mean(z.square().sum(-1), batch)
         return losses, out["td_error"].sqrt()  # squared by TorchRL
-
-    def _saturation(self, batch: TensorDictBase) -> Tensor | float:
-        if not self.saturation_penalty:
-            return 0.0
-        actor = cast("DeterministicActor", self.policy.module)
-        z = actor.network(*observed(actor, batch))
-        return self.saturation_penalty * weighted_mean(z.square().sum(-1), batch)
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         return loss_pairs(self.objective, "actor_network", "value_network")

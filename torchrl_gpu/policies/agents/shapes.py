@@ -19,14 +19,8 @@ def check_network(
 ) -> None:
     """ValueError unless a network's inputs are observed, and its outputs for two rows of zeros fit the agent.
 
-    The pass is made without gradients, in eval mode, where the network is. Torch's generators stay as they are.
-
-    Args:
-        agent: Of the message.
-        space: Gives shapes and dtypes of observations.
-        network: With the observations that it takes in `in_keys`.
-        gives: Shapes behind the rows of each tensor that it must give.
-        takes: Shapes behind the rows of what it takes after the observations, float32.
+    Shapes are those behind the rows: of each tensor that it must give, and of what it takes after the observations,
+    float32. The pass is made without gradients, in eval mode, where the network is; torch's generators stay untouched.
     """
     name, keys = type(network).__name__, checked_in_keys(agent, space, network)
     inputs = [space.zeros(key, _ROWS) for key in keys] + [

@@ -91,10 +91,7 @@ def clip_shape_of(where: str, value: Sequence[int], least: ClipShape) -> ClipSha
     """A clip shape (T, 3, H, W), not smaller than the least, as plain integers."""
     wanted = f"(T, 3, H, W), at least {least}"
     sides = arguments.listed(where, "clip_shape", wanted, value)
-    if len(sides) != 4:
-        arguments.refuse(where, "clip_shape", wanted, value)
-    frames, colours, height, width = (arguments.whole(where, "clip_shape", side) for side in sides)
-    shape = frames, colours, height, width
-    if colours != 3 or any(side < low for side, low in zip(shape, least, strict=True)):
+    shape = tuple(arguments.whole(where, "clip_shape", side) for side in sides)
+    if len(shape) != 4 or shape[1] != 3 or any(side < low for side, low in zip(shape, least, strict=True)):
         arguments.refuse(where, "clip_shape", wanted, value)
     return shape

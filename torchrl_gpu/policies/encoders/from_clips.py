@@ -164,10 +164,7 @@ def random_shift(clips: Tensor, most: int) -> Tensor:
 class ClipDecoder(nn.Module):
     """Decoder of small clips from features: a hidden layer, and a linear one for the mean colours of 2×2 pixels.
 
-    Args:
-        num_features: F.
-        clip_shape: (T, C, H, W); a last row or column that makes no pair is left out.
-        hidden: Units of the hidden layer.
+    A last row or column of (T, C, H, W) that makes no pair is left out.
     """
 
     def __init__(self, num_features: int, clip_shape: tuple[int, ...], hidden: int = 128) -> None:

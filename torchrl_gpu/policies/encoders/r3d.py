@@ -61,8 +61,7 @@ class R3D18(VideoEncoder):
     convolutional: 64×64 are four by four places in the last stage, where the 112×112 of Kinetics are seven by seven.
 
     Args:
-        clip_shape: (T, 3, H, W).
-        num_features: F.
+        clip_shape, num_features: As in `VideoEncoder`.
         norm: "frozen", see `FrozenBatchNorm3d`, which suits weights that were trained before, or "group" for GroupNorm
             of 32 groups, which suits training from nothing.
         checkpointing: As in `VideoEncoder`; the stages are the stem and the four layers.

@@ -51,10 +51,7 @@ class Simple2DCNN(_PatchEncoder):
     weights: (6, H, W) to 16 channels of patches of 4×4 pixels, to 32 and to 32, each halving the sides. The features of
     all frames, one after the other, go through a linear layer, LayerNorm and tanh.
 
-    Args:
-        clip_shape: (T, 3, H, W), H and W multiples of 16.
-        num_features: F.
-        checkpointing: As in `VideoEncoder`.
+    H and W are multiples of 16; arguments as in `VideoEncoder`.
     """
 
     least_shape = (2, 3, 16, 16)
@@ -82,10 +79,7 @@ class Simple3DCNN(_PatchEncoder):
     Kernels are (3, 4, 4), (2, 2, 2) and (1, 2, 2), strides the same in space and 1 in time, channels 16, 32 and 32. A
     linear layer, LayerNorm and tanh follow.
 
-    Args:
-        clip_shape: (T, 3, H, W), H and W multiples of 16.
-        num_features: F.
-        checkpointing: As in `VideoEncoder`.
+    H and W are multiples of 16; arguments as in `VideoEncoder`.
     """
 
     least_shape = (4, 3, 16, 16)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +18,8 @@ _CENTRE, _SPREAD = 255 * 0.45, 255 * 0.225  # of a pixel, as released with the p
 _EPS = 1e-6
 
 
-class Size(NamedTuple):
-    """Size of a TimeSformer: channels, blocks and attention heads."""
-
-    width: int
-    depth: int
-    num_heads: int
-
-
-SIZES = {"tiny": Size(128, 4, 4), "small": Size(384, 12, 6), "base": Size(768, 12, 12)}
-"""Base is the paper's, small that of ViT-S; tiny is small enough to learn while acting."""
+SIZES = {"tiny": (128, 4, 4), "small": (384, 12, 6), "base": (768, 12, 12)}
+"""Channels, blocks and attention heads. Base is the paper's, small that of ViT-S; tiny can learn while acting."""
 
 
 @register_encoder

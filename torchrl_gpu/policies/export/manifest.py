@@ -132,7 +132,9 @@ def settings_of(env: PackingEnv) -> dict[str, Any]:
 
     Of an item source only plain arguments are included.
     """
-    source = _source(env)
+    source: ItemSource = env.items
+    while isinstance(source, SameItems):
+        source = source.source
     plain = {name: getattr(source, name, None) for name in inspect.signature(type(source)).parameters}
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in plain.items()}
     given = {name: value for name, value in plain.items() if _is_plain(value)}
@@ -154,13 +156,6 @@ def catalogue_of(env: PackingEnv) -> dict[str, Any]:
         "sha256": hashed.hexdigest(),
         "hashed": "extent, height, volume, top and bottom of all items in all orientations, as they lie in memory",
     }
-
-
-def _source(env: PackingEnv) -> ItemSource:
-    source = env.items
-    while isinstance(source, SameItems):
-        source = source.source
-    return source
 
 
 def _names(env: PackingEnv) -> list[str] | None:

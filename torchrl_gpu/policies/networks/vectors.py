@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -105,32 +104,16 @@ class VectorCritic(_Vectors):
         return space.action_shape[0]
 
 
-@final
-class Perceptron(nn.Module):
-    """MLP: linear layers with an activation between them.
-
-    Args:
-        widths: Of inputs, hidden layers and outputs.
-        activation: "relu", "tanh", "elu", "gelu" or "silu".
-    """
-
-    in_keys: ClassVar = ["observation"]
-
-    def __init__(self, widths: Sequence[int], activation: str = "relu") -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
-        self.activation = _ACTIVATIONS[arguments.choice("Perceptron", "activation", activation, _ACTIVATIONS)]()
-
-    def forward(self, observation: Tensor) -> Tensor:
-        """Outputs (…, O) of observations (…, I)."""
-        *hidden, last = self.layers
-        for layer in hidden:
-            observation = self.activation(layer(observation))
-        return last(observation)
+def perceptron(widths: Sequence[int], activation: str = "relu") -> MLP:
+    """Linear layers, of these widths from inputs to outputs, with an activation between them; reads `observation`."""
+    kind = _ACTIVATIONS[arguments.choice("perceptron", "activation", activation, _ACTIVATIONS)]
+    made = MLP(widths[0], widths[-1], num_cells=list(widths[1:-1]), activation_class=kind)
+    made.in_keys = ["observation"]
+    return made
 
 
 def widths_of(state: Mapping[str, Any]) -> tuple[list[str], list[int]]:
-    """`Perceptron`'s names for the weights of a state dict of linear layers, in its order, and the layer widths."""
+    """Names in a `perceptron` of the weights of a state dict of linear layers, in its order, and the layer widths."""
     values = list(state.values())
     wanted = "weight and bias of linear layers that follow each other"
     if not 2 <= len(values) <= 2 * _MOST_LAYERS or len(values) % 2 or not all(isinstance(v, Tensor) for v in values):
@@ -141,5 +124,5 @@ def widths_of(state: Mapping[str, Any]) -> tuple[list[str], list[int]]:
             came = f"{name} of shape {tuple(weight.shape)} and a bias of shape {tuple(bias.shape)}"
             raise ValueError(f"model_state_dict: want {wanted}; got {came} behind {widths[-1]} numbers")
         widths.append(len(bias))
-    names = [f"layers.{i}.{kind}" for i in range(len(values) // 2) for kind in ("weight", "bias")]
+    names = [f"{2 * i}.{kind}" for i in range(len(values) // 2) for kind in ("weight", "bias")]
     return names, widths

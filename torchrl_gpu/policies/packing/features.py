@@ -31,9 +31,6 @@ class PlacementFeatures(nn.Module):
     pile under its bounding rectangle, and along its four sides how far the pile beside it (the wall counts as full)
     rises above its base. The same for all placements: the item's extents, height and volume. For each place of the
     grid: mean and highest pile.
-
-    Args:
-        space: Gives the bin, in `extras`.
     """
 
     num_planes = 15
@@ -68,16 +65,12 @@ class PlacementFeatures(nn.Module):
         planes = [legal.flatten(1, 2).float(), z, z + size[..., 2, None, None], z - under]
         planes += [(side - z).clamp(-1, 1) for side in sides]
         planes += [plane[..., None, None].expand_as(z) for plane in size.unbind(-1)]
-        planes += [plane[:, None].expand_as(z) for plane in self._pile(pile)]
+        piles = [pile, pile]
+        if (step := self.bin.step) > 1:
+            piles = [pool(pile[:, None], step, ceil_mode=True)[:, 0] for pool in (avg_pool2d, max_pool2d)]
+        planes += [plane[:, None].expand_as(z) for plane in piles]  # mean and highest cell of each place of the grid
         planes.append(torch.ones_like(z))  # lets convolutions see the wall
         return torch.stack(planes, 2)
-
-    def _pile(self, pile: Tensor) -> list[Tensor]:
-        """Mean and highest cell of each place of the grid, (B, Gx, Gy)."""
-        step = self.bin.step
-        if step == 1:
-            return [pile, pile]
-        return [pool(pile[:, None], step, ceil_mode=True)[:, 0] for pool in (avg_pool2d, max_pool2d)]
 
     def _surroundings(self, pile: Tensor, extent: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Mean pile under each placement and in the strips of cells beside it, each (B, J, Gx, Gy)."""

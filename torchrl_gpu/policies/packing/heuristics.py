@@ -87,15 +87,12 @@ class LeastSurfaceArea(PlacementHeuristic):
     """
 
     def choose(self, placements: Placements) -> Tensor:
-        return first_best([self.area(placements), placements.z, placements.reach], placements.legal)
-
-    def area(self, placements: Placements) -> Tensor:
-        """Half the surface after each placement, (N, K, O, Gx, Gy) float64, whole squares of tolerances."""
         p = placements
         occupied = p.heightmap > self.bin.tolerance  # (N, X, Y)
         length = _joint_extent(occupied.any(2), p.x, p.extent_x) * (self.bin.cell[0] / self.bin.tolerance)
         width = _joint_extent(occupied.any(1), p.y, p.extent_y) * (self.bin.cell[1] / self.bin.tolerance)
-        return (length * width + (p.z + p.height) * (length + width)).round()
+        area = (length * width + (p.z + p.height) * (length + width)).round()  # whole squares of tolerances
+        return first_best([area, p.z, p.reach], p.legal)
 
 
 def _joint_extent(occupied: Tensor, first: Tensor, extent: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from torch.nn.functional import max_pool2d
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic, Placements, first_best
-from torchrl_gpu.system import arguments
 
 _MOST_CELLS = 1024  # of a bin's floor: every rectangle of them is looked at
 _COARSE_SIDE = 10  # cells a side that MACS seeks free rectangles on
@@ -64,17 +63,14 @@ class _Corners(PlacementHeuristic):
         """Score of each space, least in the best one, from 0 on, float64, the shape of `spaces.level`."""
 
     def choose(self, placements: Placements) -> Tensor:
-        return first_best([self.best(placements), placements.z, placements.reach], placements.legal)
-
-    def best(self, placements: Placements) -> Tensor:
-        """Least score of the spaces in whose corner a placement is, (N, K, O, Gx, Gy); `NONE` where there is none."""
         p = placements
         width = max(1, _RECTANGLES_AT_ONCE // (self.bin.cells[0] * self.bin.cells[1]) ** 2)
         sizes = (each.reshape(p.legal.shape[:3]).split(width) for each in (p.extent_x, p.extent_y, p.height))
         parts = [self._scores(*each) for each in zip(p.heightmap.split(width), *sizes, strict=True)]
         of_cell = torch.cat(parts)  # (N, K, O, X, Y)
         at = (p.x.clamp(0, self.bin.cells[0] - 1) * self.bin.cells[1] + p.y.clamp(0, self.bin.cells[1] - 1)).flatten(3)
-        return of_cell.flatten(3).gather(3, at).view(p.legal.shape)
+        best = of_cell.flatten(3).gather(3, at).view(p.legal.shape)  # of the spaces in whose corner a placement is
+        return first_best([best, p.z, p.reach], p.legal)
 
     def _scores(self, heightmap: Tensor, extent_x: Tensor, extent_y: Tensor, height: Tensor) -> Tensor:
         """Least score of the spaces that begin at each cell and hold the item, (N, K, O, X, Y); `NONE` for none."""
@@ -159,15 +155,12 @@ class MaximalAccessibleSpace(PlacementHeuristic):
     Departs from the paper: the sum runs over all levels of the bin, where the code released with Zhao et al. (ICLR
     2022) stops at the base of the candidate; candidates are placements on the grid, not corners of empty maximal
     spaces; above 10 cells a side the rectangles are sought on the heightmap's maxima over blocks of cells.
-
-    Args:
-        env: As in the base class.
-        num_candidates: Most placements that are scored, the deepest-bottom-left ones.
     """
 
-    def __init__(self, env: PackingEnv, num_candidates: int = 256) -> None:
+    num_candidates = 256  # most placements that are scored, the deepest-bottom-left ones
+
+    def __init__(self, env: PackingEnv) -> None:
         super().__init__(env)
-        self.num_candidates = arguments.whole("MaximalAccessibleSpace", "num_candidates", num_candidates, 1)
         self.block = tuple(-(-cells // _COARSE_SIDE) for cells in self.bin.cells)
 
     def choose(self, placements: Placements) -> Tensor:

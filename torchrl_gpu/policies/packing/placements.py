@@ -50,10 +50,8 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
 
     It reads `legal_mask`, `box_heightmap`, `item_id` and, where the environment shows it, `z_map` (made again where it
     does not), over any batch shape, and writes `action`, int64, the lowest of equally good ones; 0 where nothing is
-    legal. An id that is no row of the catalogue counts as an empty slot.
-
-    Args:
-        env: Gives the items, the bin and the kernels, which an `AgentSpace` does not hold; nothing of its state.
+    legal. An id that is no row of the catalogue counts as an empty slot. Of the environment it keeps the items, the bin
+    and the kernels, which an `AgentSpace` does not hold, and nothing of its state.
     """
 
     def __init__(self, env: PackingEnv) -> None:
@@ -72,8 +70,16 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         return tensordict.set("action", self.choose(self._placements(tensordict)).view(legal.shape[:-4]))
 
     def _placements(self, tensordict: TensorDictBase) -> Placements:
-        item_id, legal, heightmap, *rest = self._given(tensordict)
-        z_map = rest[0] if rest else None
+        given, z_map = tensordict.get("item_id", None), tensordict.get("z_map", None)
+        slots = (given.shape[-1] if isinstance(given, Tensor) and given.ndim else None,)
+        forms: dict[str, Form] = {
+            "item_id": (torch.int64, slots),
+            "legal_mask": (torch.bool, (*slots, *self._maps)),
+            "box_heightmap": (torch.float32, self.bin.cells),
+        }
+        if z_map is not None:
+            forms["z_map"] = torch.float32, (*slots, *self._maps)
+        item_id, legal, heightmap, *_ = checked_entries(type(self).__name__, tensordict, forms, self._device)
         heightmap, item_id = heightmap.reshape(-1, *self.bin.cells), item_id.reshape(-1, item_id.shape[-1])
         row = item_id.clamp(0, self.catalogue.num_items - 1)
         item_id = torch.where(item_id == row, item_id, -1)
@@ -95,19 +101,6 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
             z=self.levels(z_map),
             height=self.levels(self.catalogue.height[row])[..., None, None],
         )
-
-    def _given(self, tensordict: TensorDictBase) -> list[Tensor]:
-        """Item ids, mask, heightmap and, where present, z-map; validated without reading their values."""
-        item_id, z_map = tensordict.get("item_id", None), tensordict.get("z_map", None)
-        slots = (item_id.shape[-1] if isinstance(item_id, Tensor) and item_id.ndim else None,)
-        forms: dict[str, Form] = {
-            "item_id": (torch.int64, slots),
-            "legal_mask": (torch.bool, (*slots, *self._maps)),
-            "box_heightmap": (torch.float32, self.bin.cells),
-        }
-        if z_map is not None:
-            forms["z_map"] = torch.float32, (*slots, *self._maps)
-        return checked_entries(type(self).__name__, tensordict, forms, self._device)
 
     def levels(self, metres: Tensor) -> Tensor:
         """Heights as whole multiples of the bin's tolerance, float64."""

@@ -27,8 +27,7 @@ FORMAT = "torchrl_gpu packing tables, 1"
 FORMAT_OF_WEIGHTS = "torchrl_gpu placement values, 1"
 _FOLDER = Path(__file__).parent / "weights"
 _MOST_BYTES = 2**26  # of a file
-_FIELDS = ("format", "levels", "patches", "space", "about")
-_LATER = {"pool": "1"}  # fields that older files lack
+_FIELDS = ("format", "levels", "patches", "space", "about", "pool")
 _LEARNED = 1e-6  # size of the errors of entries out of a file: they are saved again, and move as freely as fresh ones
 _TABLES = ("entry", "value", "other")
 _MOST_CANDIDATES = 2**16
@@ -43,8 +42,6 @@ class PackingPolicy(TensorDictModuleBase):
         tables: Values of bins, by tables, or of placements, by weights.
         about: Origin, as plain data.
     """
-
-    knows = "nothing"
 
     def __init__(
         self, space: AgentSpace, tables: PatchTables | LinearPlacementValues, about: Mapping[str, Any] | None = None
@@ -126,12 +123,13 @@ class PackingPolicy(TensorDictModuleBase):
 
 def pretrained_for(env: BatchedEnv) -> dict[str, PackingPolicy]:
     """The trained policy that comes with the package for the rules of an environment, as "pretrained"; or none."""
-    name = protocol_of(env) if isinstance(env, PackingEnv) and "z_map" in env.include else None
-    if name is None and isinstance(env, PackingEnv) and packs_orders(env):
+    if not isinstance(env, PackingEnv):
+        return {}
+    name = protocol_of(env) if "z_map" in env.include else None
+    if name is None and packs_orders(env):
         name = "orders"
     if name is None or name not in PackingPolicy.names():
         return {}
-    assert isinstance(env, PackingEnv)
     return {"pretrained": PackingPolicy.from_pretrained(name, env.device, space=AgentSpace.of(env))}
 
 
@@ -140,12 +138,9 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     plain, held = read_tensors(path, where, _MOST_BYTES)
     if plain.get("format") == FORMAT_OF_WEIGHTS:
         return _weighted(where, plain, held, space)
-    plain = _LATER | plain
-    if plain.pop("network", "null") != "null":
-        raise ValueError(f"{where}: want tables alone; got tables and a network, of an earlier version")
-    if plain.get("format") != FORMAT or set(plain) != {*_FIELDS, *_LATER} or set(held) != set(_TABLES):
+    if plain.get("format") != FORMAT or set(plain) != {*_FIELDS} or set(held) != set(_TABLES):
         raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held)}")
-    levels, patches, trained_in, about, pool = read_json(where, plain, *_FIELDS[1:], *_LATER)
+    levels, patches, trained_in, about, pool = read_json(where, plain, *_FIELDS[1:])
     if not isinstance(patches, list) or not isinstance(about, dict):
         raise ValueError(f"{where}: want a list of patches and a dict about them; got {shown((patches, about))}")
     levels = whole(where, "levels", levels, 1, MOST_LEVELS)

@@ -127,8 +127,7 @@ class PlacementValue(_HalfOfScores):
 class PlacementQuantiles(nn.Module):
     """Quantiles for every placement, for `IQN`: those of `PlacementScores`, whose maps are multiplied by features of τ.
 
-    Args:
-        space, channels, blocks: As in `PlacementScores`.
+    Arguments as in `PlacementScores`.
     """
 
     in_keys: ClassVar = PlacementScores.in_keys

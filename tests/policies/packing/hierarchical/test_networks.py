@@ -2,52 +2,44 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.policies.encoders.scenes import scramble
 from tests.tolerances import assert_near
 from torchrl_gpu.policies.packing.hierarchical.networks import PlacementUNet, StateValue, ViewResNet
 
 NARROW = [16, 8]
 
 
-def stirred(network: nn.Module, seed: int = 0) -> nn.Module:
-    """The network as if it had been trained: no weight is zero, so that every part shows in the output."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.add_(torch.empty_like(weight).normal_(0, 0.05, generator=generator))
-    return network
-
-
 def maps(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-NETWORKS = {
-    "U-Net": (lambda: PlacementUNet(3, channels=NARROW), (3, 9, 7)),
-    "ResNet": (lambda: ViewResNet(7), (7, 16, 16)),
-}
-
-
-@pytest.fixture(params=NETWORKS)
-def network(request: pytest.FixtureRequest) -> nn.Module:
+@cache
+def fresh(kind: str) -> nn.Module:
     torch.manual_seed(0)
-    return NETWORKS[request.param][0]()
+    return PlacementUNet(3, channels=NARROW) if kind == "U-Net" else ViewResNet(7)
+
+
+@pytest.fixture(params=["U-Net", "ResNet"])
+def network(request: pytest.FixtureRequest) -> nn.Module:
+    return copy.deepcopy(fresh(request.param))
 
 
 @pytest.fixture
-def images(request: pytest.FixtureRequest, network: nn.Module) -> Tensor:
-    shape = next(shape for _, shape in NETWORKS.values() if isinstance(network, PlacementUNet) == (shape[0] == 3))
-    return maps(5, *shape)
+def images(network: nn.Module) -> Tensor:
+    return maps(5, 3, 9, 7) if isinstance(network, PlacementUNet) else maps(5, 7, 16, 16)
 
 
 @pytest.mark.parametrize(("grid", "depth"), [((1, 1), 2), ((5, 5), 3), ((8, 8), 2), ((9, 16), 5), ((13, 3), 3)])
 def test_a_score_for_every_place_of_any_grid(grid: tuple[int, int], depth: int) -> None:
-    scores = stirred(PlacementUNet(4, channels=[8] * depth))(maps(2, 4, *grid))
+    scores = scramble(PlacementUNet(4, channels=[8] * depth))(maps(2, 4, *grid))
     assert scores.shape == (2, *grid)
     assert scores.dtype == torch.float32
     assert scores.isfinite().all()
@@ -55,7 +47,7 @@ def test_a_score_for_every_place_of_any_grid(grid: tuple[int, int], depth: int) 
 
 @pytest.mark.parametrize(("encoder", "depth"), [("resnet18", 2), ("resnet18", 5), ("resnet50", 4)])
 def test_every_weight_of_the_u_net_learns(depth: int, encoder: str) -> None:
-    network = stirred(PlacementUNet(4, encoder, [8] * depth))
+    network = scramble(PlacementUNet(4, encoder, [8] * depth))
     network(maps(2, 4, 32, 32)).square().sum().backward()
     assert idle(network) == []
 
@@ -75,7 +67,7 @@ def test_untrained_they_say_nothing_and_the_second_update_reaches_all(network: n
 
 
 def test_scores_do_not_depend_on_the_rest_of_the_batch_nor_on_the_mode(network: nn.Module, images: Tensor) -> None:
-    stirred(network).train()
+    scramble(network).train()
     with torch.no_grad():
         together, alone = network(images), torch.cat([network(image[None]) for image in images])
         others = network(torch.cat([images[:1], 100 * images[1:]]))
@@ -109,7 +101,7 @@ def test_the_u_net_sees_maps_of_whole_steps() -> None:
 
 
 def test_scores_are_float32_under_mixed_precision(network: nn.Module, images: Tensor) -> None:
-    stirred(network)
+    scramble(network)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         mixed = network(images)
     with torch.no_grad():
@@ -139,7 +131,7 @@ def test_depths_and_encoders_that_there_are_not(changes: dict[str, Any], message
 def test_the_value_of_a_state_starts_at_zero_and_learns_with_every_weight() -> None:
     network, figures = StateValue(), maps(6, StateValue.num_features)
     assert torch.equal(network(figures), torch.zeros(6))
-    values = stirred(network)(figures)
+    values = scramble(network)(figures)
     assert values.unique().numel() == 6
     values.square().sum().backward()
     assert idle(network) == []

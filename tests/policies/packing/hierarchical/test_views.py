@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_max_pool2d
 
 from tests.policies.packing.packer_scenes import ENVS, Voxels, boxes_env, random_states, solids_env, variants_of, voxels
 from tests.tolerances import assert_near
@@ -150,14 +149,6 @@ def test_other_environments_of_the_same_items_have_the_same_views(monkeypatch: p
     monkeypatch.setattr(turns.items, "build", None)  # it has all the views itself
     for other in (turns, env.like(1, items=SameItems(env))):
         assert torch.equal(ItemViews(other, 4).views, ItemViews(env, 4).views)
-
-
-@pytest.mark.parametrize("cells", [3, 7, 20, 33])
-def test_a_pixel_of_any_size_is_that_of_adaptive_max_pool(cells: int) -> None:
-    env = boxes_env(1)
-    pile = torch.rand(2, *env.bin.cells, generator=torch.Generator().manual_seed(cells))
-    seen = ItemViews(env, cells)(pile, torch.zeros(2, 1, dtype=torch.int64))[:, 0, 6]
-    assert torch.equal(seen, adaptive_max_pool2d(pile[:, None] / env.bin_size[2], cells)[:, 0])
 
 
 def test_views_may_be_finer_than_the_bin() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from tests.training.tiny import packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
 from torchrl_gpu.policies import AgentSpace, PatchTables
@@ -22,10 +24,7 @@ from torchrl_gpu.policies.packing.planners import expectation
 from torchrl_gpu.policies.packing.planners.expectation import ExpectedPlacement
 from torchrl_gpu.policies.packing.planners.next_items import NextItems
 
-
-def environment(**changes: object) -> PackingEnv:
-    settings = {"items": RandomBoxes(1, 3), "bin_size": (5.0, 5.0, 5.0), "resolution": 5, "seed": 3, "device": "cpu"}
-    return PackingEnv(4, **settings | changes)  # type: ignore[arg-type]
+environment = partial(packing_env, 4)
 
 
 def tables_of(env: PackingEnv, *patches: str, pool: int = 1) -> PatchTables:

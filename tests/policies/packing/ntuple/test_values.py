@@ -87,42 +87,26 @@ def test_a_bin_is_worth_the_sum_of_its_patches(plan: PatchPlan, backend: str) ->
     torch.testing.assert_close(value_bins(heights, weight, plan), torch.tensor(wanted), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("step", [1, 2])
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: "+".join(plan.shapes))
-def test_a_placement_is_worth_the_bin_after_it(plan: PatchPlan, step: int, backend: str) -> None:
-    made, weight = scene(plan, 2, rows=8), weights(plan)
-    grid = [-(-cells // step) for cells in made["heights"].shape[1:]]
-    made["top"], made["legal"] = (made[name][..., : grid[0], : grid[1]] for name in ("top", "legal"))
-    values = value_placements(**made, weight=weight, plan=plan, step=step)
-    checked = 0
-    for n, v, gx, gy in np.ndindex(values.shape):
-        (a, b), heights = made["extent"][n, v].tolist(), made["heights"][n].numpy().copy()
-        x, y = min(gx * step, heights.shape[0] - a), min(gy * step, heights.shape[1] - b)
-        if not made["legal"][n, v, gx, gy] or min(a, b) < 1 or min(x, y) < 0:
-            assert values[n, v, gx, gy] == -torch.inf
-            continue
-        under = heights[x : x + a, y : y + b]
-        under[:] = np.maximum(under, made["top"][n, v, gx, gy].item())
-        assert values[n, v, gx, gy].item() == pytest.approx(naive_value(heights, weight.numpy(), plan), abs=1e-3)
-        checked += 1
-    assert checked > 10
+POOLED = PatchPlan(("2x2", "1x3:2"), 4)
+SETTINGS = [(plan, step, 1) for plan in PLANS for step in (1, 2)]
+SETTINGS += [(POOLED, step, pool) for step in (1, 3) for pool in (2, 3)]
 
 
-@pytest.mark.parametrize("step", [1, 3])
-@pytest.mark.parametrize("pool", [2, 3])
-def test_a_box_raises_every_coarse_cell_that_it_touches(step: int, pool: int, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("plan", "step", "pool"), SETTINGS, ids=lambda each: "+".join(getattr(each, "shapes", [str(each)]))
+)
+def test_a_placement_is_worth_the_bin_after_it(plan: PatchPlan, step: int, pool: int, backend: str) -> None:
     """Placed in fine cells, and seen in coarse ones: as high as the highest fine cell of each."""
-    plan = PatchPlan(("2x2", "1x3:2"), 4)
-    weight, coarse, rows = weights(plan), (4, 3), 6
+    weight, coarse, rows = weights(plan), (4, 3), 8
     fine = tuple(cells * pool for cells in coarse)
     g = torch.Generator().manual_seed(pool)
-    heights = torch.randint(0, 4, (rows, *fine), generator=g).to(torch.uint8)
+    heights = torch.randint(0, plan.levels + 2, (rows, *fine), generator=g).to(torch.uint8)
     extent = torch.randint(0, 2 * pool + 3, (rows, 2, 2), generator=g)
     grid = (rows, 2, *(-(-cells // step) for cells in fine))
-    top = torch.randint(3, 6, grid, generator=g).to(torch.uint8)
+    top = torch.randint(0, plan.levels + 3, grid, generator=g).to(torch.uint8)
     legal = torch.rand(grid, generator=g) < 0.5
-    seen = pooled(heights.numpy(), pool)
-    values = value_placements(torch.from_numpy(seen), extent, top, legal, weight, plan, step, pool)
+    seen = torch.from_numpy(pooled(heights.numpy(), pool))
+    values = value_placements(seen, extent, top, legal, weight, plan, step, pool)
     checked = 0
     for n, v, gx, gy in np.ndindex(values.shape):
         (a, b), after = extent[n, v].tolist(), heights[n].numpy().copy()
@@ -130,10 +114,10 @@ def test_a_box_raises_every_coarse_cell_that_it_touches(step: int, pool: int, ba
         if not legal[n, v, gx, gy] or min(a, b) < 1 or min(x, y) < 0:
             assert values[n, v, gx, gy] == -torch.inf
             continue
-        after[x : x + a, y : y + b] = top[n, v, gx, gy]
-        assert values[n, v, gx, gy].item() == pytest.approx(
-            naive_value(pooled(after[None], pool)[0], weight.numpy(), plan), abs=1e-3
-        )
+        under = after[x : x + a, y : y + b]
+        under[:] = np.maximum(under, top[n, v, gx, gy].item())
+        wanted = naive_value(pooled(after[None], pool)[0], weight.numpy(), plan)
+        assert values[n, v, gx, gy].item() == pytest.approx(wanted, abs=1e-3)
         checked += 1
     assert checked > 10
 

@@ -18,12 +18,8 @@ class PlacementUNet(nn.Module):
     """A score for every place of maps, by a U-Net with the encoder of a ResNet.
 
     Ronneberger et al. 2015; the network is that of segmentation-models-pytorch, with groups normalised instead of
-    batches: Q-learning sees batches of another distribution than it acts on. The last layer starts at zero.
-
-    Args:
-        num_planes: Channels of the maps.
-        encoder: One of `ENCODERS`.
-        channels: Of the decoder, from the coarsest map to the finest; as many as the encoder has steps.
+    batches: Q-learning sees batches of another distribution than it acts on. The last layer starts at zero. `channels`
+    are those of the decoder, from the coarsest map to the finest; as many as the encoder has steps.
     """
 
     def __init__(self, num_planes: int, encoder: str = "resnet18", channels: Sequence[int] = (64, 32, 16)) -> None:

@@ -62,11 +62,6 @@ def _narrow(images: Tensor) -> AbstractContextManager[object]:
     return torch.autocast("cuda", torch.bfloat16) if images.is_cuda else nullcontext()
 
 
-def _parts(images: Tensor) -> Sequence[Tensor]:
-    """Parts of at most `_IMAGES` images; an exported graph, which takes any batch, has them all at once."""
-    return (images,) if torch.compiler.is_exporting() else images.split(_IMAGES)
-
-
 class PackerNetworks(nn.Module):
     """The weights of the hierarchical packer: they fit any environment with the same bin, items of any number and kind.
 
@@ -114,14 +109,14 @@ class PackerNetworks(nn.Module):
         """Advantages (B, J, Gx, Gy) float32 of planes (B, J, C, Gx, Gy) and growth (B, J, Gx, Gy)."""
         images = planes.flatten(0, 1)
         with _narrow(images):
-            scores = torch.cat([self.worker(part) + self.linear(part)[:, 0] for part in _parts(images)])
+            scores = torch.cat([self.worker(part) + self.linear(part)[:, 0] for part in images.split(_IMAGES)])
         return POINT * scores.float().view(growth.shape) - self.slope * growth
 
     def score_items(self, views: Tensor, box: Tensor, waste: Tensor) -> Tensor:
         """Advantages (B, K) float32 of views (B, K, C, V, V), bounding boxes and waste (B, K), in bin volumes."""
         images = views.flatten(0, 1)
         with _narrow(images):
-            scores = torch.cat([self.manager(part) for part in _parts(images)])
+            scores = torch.cat([self.manager(part) for part in images.split(_IMAGES)])
         return POINT * scores.view(box.shape) + self.box_slope * box - self.waste_slope * waste
 
 
@@ -326,8 +321,7 @@ class HierarchicalPacker(TensorDictModuleBase):
 
     def _orientations(self, growth: Tensor, legal: Tensor) -> Tensor:
         """The orientations (B, J) int64 that come into question, those with the least growth, in their own order."""
-        rows = growth.shape[0]  # `len` would make a number of it, which no exported graph may have
-        every = torch.arange(self.num_orientations, device=growth.device, dtype=torch.int64).expand(rows, -1)
+        every = torch.arange(self.num_orientations, device=growth.device, dtype=torch.int64).expand(len(growth), -1)
         if self.shortlist is None or self.shortlist >= self.num_orientations:
             return every
         least = torch.where(legal, growth, torch.inf).amin((2, 3))

@@ -147,8 +147,11 @@ class PileValuePacker(TensorDictModuleBase):
         looked = self.look(heightmap, row.gather(1, slots), rows_of(z_map, slots), rows_of(legal, slots))
         best = self.pick(looked)[:, None]
         looked = Looked(*(rows_of(each, best) for each in looked))  # (B, 1, …)
-        value = torch.where(looked.growth.isfinite(), self.values_after(heightmap, looked), -torch.inf)  # (B, 1, T)
-        chosen = value.argmax(2)
+        there = looked.growth.isfinite()  # (B, 1, T)
+        growth = torch.where(there, looked.growth, 0.0)
+        piles = self.heights(self.after(heightmap, looked))
+        value = self.values(piles, growth.flatten(), looked.base.flatten() / self.bin.size[2]).view_as(growth)
+        chosen = torch.where(there, value, -torch.inf).argmax(2)
         per_turn = z_map[0, 0, 0].numel()
         local = looked.turn * per_turn + looked.place
         action = slots.gather(1, best)[:, 0] * z_map[0, 0].numel() + local[:, 0].gather(1, chosen)[:, 0]
@@ -171,12 +174,6 @@ class PileValuePacker(TensorDictModuleBase):
         waste = looked.growth[..., 0] - self.volume[looked.item]
         score = self.box[looked.item] - (WASTE_WEIGHT * waste if self.num_items > 1 else 0.0)
         return torch.where(looked.growth[..., 0].isfinite(), score, -torch.inf).argmax(1)
-
-    def values_after(self, heightmap: Tensor, looked: Looked) -> Tensor:
-        """Values (B, J, T) of the piles that placements would leave on piles (B, X, Y)."""
-        growth = torch.where(looked.growth.isfinite(), looked.growth, 0.0)
-        heights = self.heights(self.after(heightmap, looked))
-        return self.values(heights, growth.flatten(), looked.base.flatten() / self.bin.size[2]).view_as(growth)
 
     def after(self, heightmap: Tensor, looked: Looked) -> Tensor:
         """The piles (B·J·T, X, Y) that placements leave, metres."""

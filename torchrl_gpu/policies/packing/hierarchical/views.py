@@ -18,10 +18,7 @@ class PlacementPlanes(nn.Module):
     """Input planes of the worker: of one item in any of its orientations, over the placement grid.
 
     Those of `PlacementFeatures`, by how much each placement raises the pile, and top and bottom of the item, its
-    corner at the origin. Made for the items of one environment; holds no weights.
-
-    Args:
-        env: Gives the bin, the items and the kernels.
+    corner at the origin. Made for the bin, the items and the kernels of one environment; holds no weights.
     """
 
     num_planes = PlacementFeatures.num_planes + 3
@@ -64,12 +61,7 @@ class PlacementPlanes(nn.Module):
 
 
 class ItemViews(nn.Module):
-    """Input of the manager: six principal views of each item beside the pile.
-
-    Args:
-        env: Gives the bin and the items.
-        cells: V, pixels along each side of a view; it covers the bin's floor.
-    """
+    """Input of the manager: six principal views of each item beside the pile, V × V pixels over the bin's floor."""
 
     num_views = 7
 
@@ -77,18 +69,13 @@ class ItemViews(nn.Module):
         super().__init__()
         self.cells, self.height = cells, env.bin.size[2]
         self.views: Tensor
-        self.rows: Tensor
-        self.columns: Tensor
-        rows, columns = (_windows(side, cells).to(env.device) for side in env.bin.cells)
-        register_settings(self, views=_principal_views(env, cells), rows=rows, columns=columns)
+        register_settings(self, views=_principal_views(env, cells))
 
     def forward(self, heightmap: Tensor, item_id: Tensor) -> Tensor:
         """Views (B, K, 7, V, V) float32, heights in bin heights, of items (B, K) on a pile (B, X, Y), metres."""
-        # adaptive_max_pool2d, which ONNX does not have
-        pile = (heightmap / self.height)[:, self.rows].amax(2)[:, :, self.columns].amax(3)  # (B, V, V)
+        pile = adaptive_max_pool2d(heightmap[:, None] / self.height, self.cells)  # (B, 1, V, V)
         row = known_rows(item_id, len(self.views) - 1)
-        pile = pile[:, None, None].expand(-1, item_id.shape[1], -1, -1, -1)
-        return torch.cat([self.views[row], pile], 2)
+        return torch.cat([self.views[row], pile[:, None].expand(-1, item_id.shape[1], -1, -1, -1)], 2)
 
 
 def known_rows(row: Tensor, last: int) -> Tensor:
@@ -114,14 +101,6 @@ def _on_grid(plane: Tensor, outside: float, env: PackingEnv) -> Tensor:
     plane = plane[:, : gx * step, : gy * step]
     whole = pad(plane, (0, -plane.shape[2] % step, 0, -plane.shape[1] % step), value=outside)
     return max_pool2d(whole[:, None], step)[:, 0]
-
-
-def _windows(cells: int, pixels: int) -> Tensor:
-    """Cells (V, W) int64 of each pixel along a side, those of `adaptive_max_pool2d`; short ones repeat their last."""
-    first = torch.arange(pixels, dtype=torch.int64, device="cpu") * cells // pixels
-    end = -(-torch.arange(1, pixels + 1, dtype=torch.int64, device="cpu") * cells // pixels)
-    offsets = torch.arange(int((end - first).max()), dtype=torch.int64, device="cpu")
-    return torch.minimum(first[:, None] + offsets, end[:, None] - 1)
 
 
 def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:

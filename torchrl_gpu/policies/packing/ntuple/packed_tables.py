@@ -36,13 +36,8 @@ def pack_tables(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
 def unpack_tables(where: str, module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
     """The state dict that `pack_tables` was given; another one as it is.
 
-    Args:
-        where: The first part of messages.
-        module: Whose state it is; gives the number of entries, and no memory is taken for more.
-        state: From a file; not changed.
-
-    Raises:
-        ValueError: It names entries that tables have not, or one twice, or has other numbers than one for each.
+    The module whose state it is gives the number of entries, and no memory is taken for more. ValueError where the
+    state names entries that tables have not, or one twice, or has other numbers than one for each.
     """
     whole = dict(state)
     for prefix, tables in _tables_of(module):
