@@ -22,14 +22,9 @@ from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
-__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "problem", "restart", "upheld"]
+__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "restart", "upheld"]
 
-DEVICES = None
 _CHUNK = 1 << 17  # elements of one accumulator: stays in a core's second-level cache
-
-
-def problem(device: torch.device) -> str:
-    return ""
 
 
 class Variants(NamedTuple):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,16 +11,10 @@ from torchrl_gpu.envs.packing.kernels import transition
 from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
 from torchrl_gpu.envs.packing.kernels.bearing import bearing_heights, half_sides
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.envs.packing.types import DROP_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.system import arguments
 
-__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "problem", "restart", "upheld"]
-
-DEVICES = None
-
-
-def problem(device: torch.device) -> str:
-    return ""
+__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "restart", "upheld"]
 
 
 def drop_map(
@@ -77,7 +69,7 @@ def drop_item(
 def stands(
     contact: np.ndarray, material: np.ndarray, on_floor: bool, rule: str, centre: np.ndarray | None = None
 ) -> bool:
-    """True where an item is stable on its contact cells (P, Q), given those with material, by a rule of `_RULES`.
+    """True where an item is stable on its contact cells (P, Q), given those with material, by a rule of `DROP_RULES`.
 
     The rules are "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) and "com", see `holds`. The
     code released with the two papers differs from 21 cells on and on edges of the hull, see
@@ -86,42 +78,18 @@ def stands(
     Raises:
         ValueError: There is no such rule.
     """
-    judge = _RULES[arguments.choice("reference", "stability", rule, _RULES)]
-    return judge(contact, material, on_floor, centre)
-
-
-def _anything(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
-    return True
-
-
-def _corners(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
+    arguments.choice("reference", "stability", rule, DROP_RULES)
+    if rule == "com":
+        return holds(contact, centre)
     share = contact.sum() / max(material.sum(), 1)
+    if rule == "none" or on_floor:
+        return True
+    if rule == "support":
+        middle = (np.array(contact.shape) - 1) / 2
+        return bool(share > 0.50 or (contact.sum() >= 2 and _in_hull(np.argwhere(contact) - middle)))
     p, q = contact.shape
     corners = sum(int(contact[i, j]) for i in (0, p - 1) for j in (0, q - 1))
-    enough = share > 0.95 or (corners == 3 and share > 0.85) or (corners == 4 and share > 0.50)
-    return bool(on_floor or enough)
-
-
-def _support(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
-    share = contact.sum() / max(material.sum(), 1)
-    return bool(on_floor or share > 0.50 or (contact.sum() >= 2 and _centre_in_hull(contact)))
-
-
-def _com(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
-    return holds(contact, centre)
-
-
-_RULES: dict[str, Callable[[np.ndarray, np.ndarray, bool, np.ndarray | None], bool]] = {
-    "none": _anything,
-    "corners": _corners,
-    "support": _support,
-    "com": _com,
-}
-
-
-def _centre_in_hull(contact: np.ndarray) -> bool:
-    """True where the centre of the grid lies in the convex hull of the contact cells."""
-    return _in_hull(np.argwhere(contact) - (np.array(contact.shape) - 1) / 2)
+    return bool(share > 0.95 or (corners == 3 and share > 0.85) or (corners == 4 and share > 0.50))
 
 
 def holds(contact: np.ndarray, centre: np.ndarray | None = None) -> bool:
