@@ -441,13 +441,10 @@ class Packer:
     # -- maps and policies ------------------------------------------------------------------------------------------
 
     def maps(self, state: Pallets, goods: Goods, item: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Rest heights and legality, but for the most weight of a pallet, (N, K, O, Gx, Gy) each.
+        """Rest heights and legality, but for the most weight of a pallet, (N, K, O, Gx, Gy) each; N pallets in all.
 
-        Args:
-            state: N pallets in all.
-            goods: Boxes.
-            item: (N, K) int64, rows of the catalogue; −1 for none.
-            weight: (N, K) float32, their kilograms; 0 where it is not known: then they go on no box of limited load.
+        Of rows (N, K) int64 of the catalogue, −1 for none, and their kilograms (N, K) float32; those of which it is not
+        known, 0, go on no box of limited load.
         """
         heightmap = state.heightmap.flatten(0, 1)
         z_map, legal = self.kernels.drop_map(heightmap, item, goods.catalogue, self.bin.dropped)

@@ -40,7 +40,8 @@ def keys(number: int, seed: int = 0) -> Tensor:
 
 def test_into_how_many_parts_a_side_may_be_cut() -> None:
     sides = {(5, 2, 5): (1, 0), (10, 2, 5): (4, 3), (4, 1, 1): (4, 3), (1500, 200, 600): (6, 5)}
-    # 10 = 2 + 8, 8 = 2 + 6, 6 = 2 + 4: four parts by three cuts in a row. 1,500 = 200 + 1,300, … , 200 + 700, 200 + 500.
+    # 10 = 2 + 8, 8 = 2 + 6, 6 = 2 + 4: four parts by three cuts in a row. 1,500 = 200 + 1,300, … , 200 + 700, 200 +
+    # 500.
     assert {side: (most_parts(*side), most_cuts(*side)) for side in sides} == sides
     assert most_parts(4096, 2, 5) == 2047  # twos, and a four, which stays whole; no stack is needed for so many
 

@@ -104,13 +104,7 @@ def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
 def tested_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels:
     """The given kernels if they pass their self-test in a setting; else those of another backend, and one log line.
 
-    Args:
-        kernels: Of a backend that runs on the setting's device.
-        setting: Bin, catalogue and batch that they will be called with.
-        fall_back: Whether another backend may take their place.
-
-    Raises:
-        ValueError: They do not run there, and none may take their place.
+    ValueError where they do not run there, and none may take their place, which is `fall_back`.
     """
     name, device = kernels.backend, setting.catalogue.extent.device
     failure = self_tests.setting_failure(name, setting, BACKENDS[name]) if fall_back else ""

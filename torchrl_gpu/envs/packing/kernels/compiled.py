@@ -295,10 +295,7 @@ def any_legal(legal: Tensor) -> Tensor:
 def add_max_rate(dtype: str, threads: int, seconds: float) -> float:
     """Upper bound of the add-max steps per second of this processor: all operands stay in registers.
 
-    Args:
-        dtype: "float32", "uint16" or "uint8".
-        threads: Number of threads.
-        seconds: Duration of the measurement.
+    Of "float32", "uint16" or "uint8", by so many threads, measured for so many seconds.
     """
     sizes = {"uint8": 1, "uint16": 2, "float32": 4}
     if dtype not in sizes or threads < 1:

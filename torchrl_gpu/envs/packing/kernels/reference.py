@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -57,7 +59,7 @@ def drop_item(
     """Fills `z_map` and `legal` (Gx, Gy) for one item, given its own P×Q maps, on one bin (X, Y); as in `stands`."""
     p, q = top.shape
     material = np.isfinite(bottom)
-    for (gx, x), (gy, y) in _product(placements(p, bin_.cells[0], bin_), placements(q, bin_.cells[1], bin_)):
+    for (gx, x), (gy, y) in product(placements(p, bin_.cells[0], bin_), placements(q, bin_.cells[1], bin_)):
         window = heights[x : x + p, y : y + q]
         z = (window - bottom)[material].max(initial=0.0)
         z_map[gx, gy] = z
@@ -128,14 +130,7 @@ def upheld(
 ) -> Tensor:
     """The legal mask of boxes without the placements that are unstable by the rule "load_bearing".
 
-    Args:
-        heightmap: (N, X, Y) float32, metres.
-        bears: (N, X, Y) bool, mask of the cells that bear load.
-        z_map: (N, K, O, Gx, Gy) float32, metres, of `drop_map`.
-        legal: The same shape, bool, likewise.
-        item_id: (N, K) int64.
-        catalogue: Boxes.
-        bin_: The bin, with margin and gap of the rule.
+    `bears` (N, X, Y) bool is the mask of the cells that bear load; the maps are those of `drop_map`.
     """
     out, heights = legal.clone(), bearing_heights(heightmap, bears).cpu().numpy()
     for n, k, o, gx, gy in legal.nonzero().tolist():
@@ -149,14 +144,9 @@ def upheld(
 
 
 def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """The map of the cells that bear load after one placement of a box per environment; (N, X, Y) bool.
+    """The map (N, X, Y) bool of the cells that bear load after one placement of a box per environment.
 
-    Args:
-        heightmap: (N, X, Y) float32, metres, before the placement.
-        bears: (N, X, Y) bool, before it.
-        placement: One that is invalid as in `place` changes nothing.
-        catalogue: Boxes.
-        bin_: The bin, with the gap of the rule.
+    Heightmap and map are those before it; a placement that is invalid as in `place` changes nothing.
     """
     after, heights = bears.clone(), bearing_heights(heightmap, bears).cpu().numpy()
     for n in range(len(heights)):
@@ -225,7 +215,7 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
         if not 0 <= item < catalogue.num_items:
             continue
         top, bottom = item_maps(catalogue, item, o)
-        grid = _product(*(placements(s, c, bin_) for s, c in zip(top.shape, bin_.cells, strict=True)))
+        grid = product(*(placements(s, c, bin_) for s, c in zip(top.shape, bin_.cells, strict=True)))
         for (gx, x), (gy, y) in grid:
             after = heights[n].copy()
             place_item(after, top, bottom, x, y, np.float32(z_map[n, k, o, gx, gy].item()))
@@ -266,7 +256,3 @@ def placements(extent: int, cells: int, bin_: Bin) -> list[tuple[int, int]]:
     """(grid index, first cell) of every placement of a footprint that fits along one axis."""
     position, fits = grid_positions(torch.tensor(extent, dtype=torch.int64, device="cpu"), cells, bin_.step)
     return [(g, int(position[g])) for g in range(len(fits)) if fits[g]]
-
-
-def _product(xs: list[tuple[int, int]], ys: list[tuple[int, int]]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    return [(x, y) for x in xs for y in ys]

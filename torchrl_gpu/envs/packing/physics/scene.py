@@ -34,11 +34,8 @@ def load_mujoco() -> Any:
 def model_of(plan: PackingPlan, *, friction: float = FRICTION, num_fixed: int = 0, parked: bool = False) -> Any:
     """The `MjModel` of a packing. Item i is body i + 1; the origin of the body is the item's centre of mass.
 
-    Args:
-        plan: The packing.
-        friction: Coulomb's coefficient between any two things.
-        num_fixed: Number of first items that are fixed in space.
-        parked: Every item waits asleep beside the bin, apart from all others, until its position is set.
+    The first `num_fixed` items are fixed in space. With `parked` every item waits asleep beside the bin, apart from all
+    others, until its position is set. `friction` is Coulomb's coefficient between any two things.
     """
     mj = load_mujoco()
     spec = mj.MjSpec()
