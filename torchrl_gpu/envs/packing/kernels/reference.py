@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -149,13 +150,11 @@ def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Cata
     Heightmap and map are those before it; a placement that is invalid as in `place` changes nothing.
     """
     after, heights = bears.clone(), bearing_heights(heightmap, bears).cpu().numpy()
-    for n in range(len(heights)):
-        item, o, x, y = (int(field[n]) for field in placement[:4])
-        if _is_inside(item, o, x, y, catalogue, bin_):
-            p, q = catalogue.extent[item, o].tolist()
-            contact = _bearing_contact(heights[n], x, y, p, q, placement.z[n].item(), bin_)
-            for i, j in np.ndindex(p, q):
-                after[n, x + i, y + j] = _in_hull_of(contact, (16 * i + 8, 16 * j + 8))
+    for n, item, o, x, y, z in _made(placement, catalogue, bin_):
+        p, q = catalogue.extent[item, o].tolist()
+        contact = _bearing_contact(heights[n], x, y, p, q, z, bin_)
+        for i, j in np.ndindex(p, q):
+            after[n, x + i, y + j] = _in_hull_of(contact, (16 * i + 8, 16 * j + 8))
     return after
 
 
@@ -178,18 +177,20 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
     A placement of no item or orientation of the catalogue, or with cells outside the bin, places nothing.
     """
     heights = heightmap.cpu().numpy().copy()
-    for n in range(len(heights)):
-        item, o, x, y = (int(field[n]) for field in placement[:4])
-        if _is_inside(item, o, x, y, catalogue, bin_):
-            place_item(heights[n], *item_maps(catalogue, item, o), x, y, np.float32(placement.z[n].item()))
+    for n, item, o, x, y, z in _made(placement, catalogue, bin_):
+        place_item(heights[n], *item_maps(catalogue, item, o), x, y, z)
     return torch.from_numpy(heights).to(heightmap.device)
 
 
-def _is_inside(item: int, orientation: int, x: int, y: int, catalogue: Catalogue, bin_: Bin) -> bool:
-    if not (0 <= item < catalogue.num_items and 0 <= orientation < catalogue.num_orientations):
-        return False
-    p, q = catalogue.extent[item, orientation].tolist()
-    return 0 <= x <= bin_.cells[0] - p and 0 <= y <= bin_.cells[1] - q
+def _made(
+    placement: Placement, catalogue: Catalogue, bin_: Bin
+) -> Iterator[tuple[int, int, int, int, int, np.float32]]:
+    """Environment, item, orientation, x, y and z of the placements that are inside the bin."""
+    for n, (item, o, x, y) in enumerate(zip(*(field.tolist() for field in placement[:4]), strict=True)):
+        if 0 <= item < catalogue.num_items and 0 <= o < catalogue.num_orientations:
+            p, q = catalogue.extent[item, o].tolist()
+            if 0 <= x <= bin_.cells[0] - p and 0 <= y <= bin_.cells[1] - q:
+                yield n, item, o, x, y, np.float32(placement.z[n].item())
 
 
 def place_item(heights: np.ndarray, top: np.ndarray, bottom: np.ndarray, x: int, y: int, z: np.float32) -> None:
@@ -226,11 +227,8 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
 def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
     heights, centre = heightmap.cpu().numpy(), centre_16ths(catalogue, bin_).cpu().numpy()
     verdict = np.zeros(len(heights), dtype=bool)
-    for n in range(len(heights)):
-        item, o, x, y = (int(field[n]) for field in placement[:4])
-        if _is_inside(item, o, x, y, catalogue, bin_):
-            z = np.float32(placement.z[n].item())
-            verdict[n] = judge_item(heights[n], item_maps(catalogue, item, o)[1], x, y, z, bin_, centre[item, o])
+    for n, item, o, x, y, z in _made(placement, catalogue, bin_):
+        verdict[n] = judge_item(heights[n], item_maps(catalogue, item, o)[1], x, y, z, bin_, centre[item, o])
     return torch.from_numpy(verdict).to(heightmap.device)
 
 
