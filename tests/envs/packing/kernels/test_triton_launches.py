@@ -54,12 +54,8 @@ def placement_for(s: Scene) -> Placement:
 
 
 def state_for(s: Scene) -> PackingState:
-    n, stored, count = len(s.heightmap), stored_for(s), torch.zeros(len(s.heightmap), dtype=torch.int64)
-    counts = dict.fromkeys(("position", "key", "episode", "num_packed", "step_count"), count)
-    rows = {"placements": torch.zeros(n, 3, 4, dtype=torch.int32), "placement_z": torch.zeros(n, 3)}
-    one = {"volume": torch.zeros(n), "stable": count > 0}
-    maps = {"z_map": stored.z_map, "legal": stored.legal, "bears": torch.ones(n, 0, 0, dtype=torch.bool)}
-    return PackingState(s.heightmap, s.item_id, **counts, **one, **rows, **maps)
+    state = PackingState.blank(len(s.heightmap), s.item_id.shape[1], 3, s.catalogue, s.bin_)
+    return replace(state, heightmap=s.heightmap, item_id=s.item_id)
 
 
 def step(s: Scene) -> tuple[Moved, PackingState]:

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.envs.packing.kernels import parity
-from tests.envs.packing.kernels.hostile import hostile_items, hostile_placement, hostile_stored
+from tests.envs.packing.kernels import hostile, parity
+from tests.envs.packing.kernels.hostile import hostile_items, hostile_placement
 from tests.envs.packing.kernels.parity import KINDS, some_placement
 from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene, scene_in
 from torchrl_gpu.envs.packing.kernels import get_kernels, reference
@@ -276,10 +276,4 @@ def test_kept_maps_of_no_slot_are_not_kept(device: torch.device) -> None:
     for seed in SEEDS[:3]:
         rng = np.random.default_rng(seed)
         s = scene_in(bin_of((5, 4), step=1 + seed % 2), rng, "solids", num_envs=3).counted(CELL)
-        maps = reference.drop_map(*s)
-        hostile = StoredMaps(*(field.to(device) for field in hostile_stored(s, maps, rng)))
-        z_map, legal = triton_kernels.drop_map(*s.to(device), hostile)  # whatever the numbers: nothing outside is read
-        assert z_map.shape == legal.shape == maps[0].shape
-        stored = hostile_stored(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
-        nowhere = torch.where(stored.slot < 0, stored.slot, stored.slot.clamp_min(s.item_id.shape[1]))
-        assert_parity(s, device, stored._replace(slot=nowhere))
+        hostile.assert_no_slot_is_kept(triton_kernels, s, rng, device)
