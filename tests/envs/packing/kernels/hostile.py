@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tests.envs.packing.kernels.parity import assert_placed
 from tests.envs.packing.kernels.test_transition import CPU, assert_advance_agrees, assert_restart_agrees, state_of
 from tests.envs.packing.scenes import CELL, Scene, scene
 from torchrl_gpu.envs.packing.kernels import reference
@@ -68,6 +69,15 @@ def assert_steps_agree(kernels: Any, kind: str, seeds: Iterable[int], device: to
         mask = torch.from_numpy(rng.random(5) < 0.5)
         assert_restart_agrees(kernels, s, state, mask, state.key, hostile_items(s, rng).item_id, device)
     assert legal > 3
+
+
+def assert_nothing_outside_is_placed(kernels: Any, kind: str, seeds: Iterable[int], device: torch.device = CPU) -> None:
+    placed = 0
+    for seed in seeds:
+        s = scene(seed, kind, num_envs=5)
+        came = assert_placed(kernels, s, hostile_placement(s, np.random.default_rng(seed), 0.05), device)
+        placed += int((came != s.heightmap).any())
+    assert placed > 1
 
 
 def assert_no_slot_is_kept(kernels: Any, s: Scene, rng: np.random.Generator, device: torch.device = CPU) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -161,3 +163,27 @@ def assert_rounding_is_counted_away(kernels: ModuleType, s: Scene, device: torch
     error = (torch.rand(s.heightmap.shape, generator=torch.Generator().manual_seed(0)) - 0.5) * 1e-4 * CELL
     came = kernels.drop_map(*s._replace(heightmap=(s.heightmap + error).clamp_min(0)).to(device))
     assert all(torch.equal(a.cpu(), b) for a, b in zip(came, reference.drop_map(*s), strict=True))
+
+
+def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A CUDA graph of a step, and its outputs."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = step()
+    return graph, outputs
+
+
+def lifted(s: Scene, units: int, seed: int = 0) -> Scene:
+    """Solids of which some cells, never the first, are so many units of a cell higher above their base."""
+    c = s.catalogue
+    assert c.top is not None
+    assert c.bottom is not None
+    some = torch.rand(c.top.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+    some[..., 0, 0] = False  # every item touches its own base somewhere
+    high = torch.where(some & c.bottom.isfinite(), units * CELL, 0.0)
+    return s._replace(catalogue=Catalogue.of_maps(c.top + high, c.bottom + high, c.extent, c.volume, CELL))

@@ -6,7 +6,6 @@ They run where those of `test_triton_parity.py` do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.envs.packing.kernels import hostile, test_transition
+from tests.envs.packing.kernels import hostile, parity, test_transition
 from tests.envs.packing.kernels.test_transition import (
     ITSELF,
     KINDS,
@@ -250,7 +249,7 @@ def test_a_captured_transition_follows_its_inputs(kind: str) -> None:
         item_id = moved.state.item_id
         return moved, triton_kernels.restart(moved.state, ~moved.legal, action, item_id, there.catalogue, s.bin_)
 
-    graph, (moved, begun) = captured(step)
+    graph, (moved, begun) = parity.captured(step)
     for _ in range(4):
         now = state_of(s, rng)
         chosen = some_actions(now, rng)
@@ -262,18 +261,6 @@ def test_a_captured_transition_follows_its_inputs(kind: str) -> None:
         assert_same_move(on_cpu(moved), expected)
         again = ~expected.legal, chosen, expected.state.item_id
         assert_same_state(copy_of(begun), transition.restart(expected.state, *again, s.catalogue, s.bin_))
-
-
-def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = step()
-    return graph, outputs
 
 
 # -- numbers out of every range --------------------------------------------------------------------------------------
