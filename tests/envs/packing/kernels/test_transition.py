@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.envs.packing.kernels.parity import CPU, KINDS
 from tests.envs.packing.scenes import RULES, Scene, bin_of, scene, scene_in
 from tests.native.compilers import need_compiler, threads
 from torchrl_gpu.envs.packing.kernels import Kernels, compiled, get_kernels, reference, transition
 from torchrl_gpu.envs.packing.types import Moved, PackingState
 
-KINDS = ("boxes", "solids", "boxes as solids")
-seeds, kinds = st.integers(0, 2**32 - 1), st.sampled_from(KINDS)
 ITSELF = ("placements", "placement_z")  # written in place
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(params=["reference", "compiled"])

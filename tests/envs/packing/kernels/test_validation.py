@@ -18,7 +18,7 @@ from tests.envs.packing.kernels.hostile import (
     hostile_items,
     hostile_placement,
 )
-from tests.envs.packing.kernels.parity import one_item
+from tests.envs.packing.kernels.parity import KINDS, one_item
 from tests.envs.packing.kernels.test_transition import assert_same_move, assert_same_state, copy_of, state_of
 from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene
 from tests.envs.packing.settings import assert_same, packing
@@ -29,7 +29,6 @@ from torchrl_gpu.envs.packing.kernels import Kernels, get_kernels, judge_placeme
 from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
 BACKENDS = ("compiled", "eager", "reference")
-KINDS = ("boxes", "solids", "boxes as solids")
 
 
 beside_the_reference = pytest.mark.parametrize("kernels", BACKENDS[:2], indirect=True)
