@@ -138,7 +138,7 @@ def upheld(
         extent = catalogue.extent[int(item_id[n, k]), o]
         (p, q), half = extent.tolist(), half_sides(extent, bin_).tolist()
         x, y = (min(g * bin_.step, c - s) for g, c, s in zip((gx, gy), bin_.cells, (p, q), strict=True))
-        contact = _bearing_contact(heights[n], x, y, p, q, z_map[n, k, o, gx, gy].item(), bin_)
+        contact = _bearing_contact(heights[n], x, y, p, q, np.float32(z_map[n, k, o, gx, gy].item()), bin_)
         corners = [(8 * p + a * half[0], 8 * q + b * half[1]) for a in (-1, 1) for b in (-1, 1)]
         out[n, k, o, gx, gy] = all(_in_hull_of(contact, corner) for corner in corners)
     return out
@@ -158,11 +158,11 @@ def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Cata
     return after
 
 
-def _bearing_contact(heights: np.ndarray, x: int, y: int, p: int, q: int, z: float, bin_: Bin) -> np.ndarray:
+def _bearing_contact(heights: np.ndarray, x: int, y: int, p: int, q: int, z: np.float32, bin_: Bin) -> np.ndarray:
     along_x, along_y = (np.abs(2 * np.arange(side) + 1 - side).astype(np.float32) for side in (p, q))
     drop_x, drop_y = map(np.float32, bin_.drops)
     drop = np.maximum((along_x * drop_x)[:, None], along_y * drop_y)
-    contact: np.ndarray = heights[x : x + p, y : y + q] >= np.float32(z) - np.float32(bin_.contact_tolerance) - drop
+    contact: np.ndarray = heights[x : x + p, y : y + q] >= z - np.float32(bin_.contact_tolerance) - drop
     return contact
 
 
