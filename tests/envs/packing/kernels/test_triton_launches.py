@@ -15,7 +15,7 @@ import torch
 import triton
 from torch.torch_version import TorchVersion
 
-from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded
+from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded, stack_of
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
 from torchrl_gpu.envs.packing.items import triton_cuts
@@ -145,13 +145,12 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
     for name, launch in made:
         if launch.name in seen and not ALL_FORMS:
             continue
-        kernel = launch.compiled(capability)
         seen.add(launch.name)
-        loops = innermost_loops(kernel.instructions)
-        if kernel.spills:
+        if stack_of(launch.cubin(capability)) and launch.compiled(capability).spills:
             spilling.append(name)
         assert launch.options.get("PAIRS", False) == bool(PAIRED[capability] and "counted" in name and "solids" in name)
         if launch.options.get("PAIRS"):
+            loops = innermost_loops(launch.compiled(capability).instructions)
             counting = [loop for loop in loops if any("S16x2" in line for line in loop)]
             assert counting, name
             assert all(any(word in line for line in counting[0]) for word in PAIRED[capability]), name
