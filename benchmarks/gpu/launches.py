@@ -74,6 +74,12 @@ class Launch(NamedTuple):
         options = {name: value for name, value in self.options.items() if name not in names}
         return ASTSource(self.kernel, signature, {name: self.options[name] for name in constants}, aligned), options
 
+    def cubin(self, capability: int) -> bytes:
+        """The kernel's binary for a compute capability such as 90."""
+        source, options = self.source()
+        made: bytes = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["cubin"]
+        return made
+
     def compiled(self, capability: int) -> Compiled:
         """The kernel, compiled for a compute capability such as 90. Triton's cache gives it at once a second time."""
         source, options = self.source()
@@ -104,6 +110,11 @@ def registers_of(cubin: bytes) -> int:
     found = _REGISTERS.search(_dumped(cubin, "--dump-resource-usage"))
     assert found
     return int(found[1])
+
+
+def stack_of(cubin: bytes) -> int:
+    """Bytes of a thread's stack, without which nothing spills."""
+    return int(_dumped(cubin, "--dump-resource-usage").partition("STACK:")[2].split()[0])
 
 
 def disassembled(cubin: bytes) -> list[tuple[int, str]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,16 +65,27 @@ def test_a_box_lies_only_on_sides_that_it_may() -> None:
     assert ["may not stand" in reason for reason in turned.reasons] == [True, True, False, False]
 
 
-def test_weight_opens_a_pallet_before_room_does() -> None:
-    packer = Packer(Pallet(4.0, 4.0, 4.0, weight=5.0, cell=1.0), device="cpu")
-    found = sequence(packer, Boxes.of([[1.0, 1.0, 1.0]] * 5, weights=[2.0] * 5))
-    assert [number for number, _, _ in found] == [0, 0, 1, 1, 2]
-
-
-def test_nothing_is_put_on_fragile_goods() -> None:
-    packer = Packer(Pallet(2.0, 2.0, 9.0, cell=1.0), device="cpu")
-    found = sequence(packer, Boxes.of([[2.0, 2.0, 1.0]] * 3, max_load=[math.inf, 0, math.inf]))
-    assert [(number, corner[2]) for number, corner, _ in found] == [(0, 0.0), (0, 1.0), (1, 0.0)]
+@pytest.mark.parametrize(
+    ("pallet", "options", "boxes", "numbers"),
+    [
+        # Weight opens a pallet before room does.
+        ({"weight": 3.0}, {}, Boxes.of([[1.0, 1.0, 1.0]] * 5, weights=[1.5] * 5), [0, 0, 1, 1, 2]),
+        # Nothing is put on fragile goods.
+        ({"height": 9.0}, {}, Boxes.of([[2.0, 2.0, 1.0]] * 3, max_load=[math.inf, 0, math.inf]), [0, 0, 1]),
+        # The second box would cover a hollow on the first pallet, whose one low cell the third one fills.
+        (
+            {},
+            {"open_pallets": 2, "stability": "none"},
+            Boxes.of([[2.0, 1.0, 1.0], [2.0, 2.0, 1.5], [2.0, 2.0, 0.5], [2.0, 1.0, 1.0]]),
+            [0, 1, 1, 0],
+        ),
+        # The third closes the second, fuller one: the first takes the last box.
+        ({}, {"open_pallets": 2}, Boxes.of([[2.0, 2.0, height] for height in (1.5, 1.8, 1.0, 0.5)]), [0, 1, 2, 0]),
+    ],
+)
+def test_pallets_by_hand(pallet: dict[str, Any], options: dict[str, Any], boxes: Boxes, numbers: list[int]) -> None:
+    packer = Packer(replace(Pallet(2.0, 2.0, 2.0, cell=1.0), **pallet), **options, device="cpu")
+    assert [number for number, _, _ in sequence(packer, boxes)] == numbers
 
 
 @pytest.mark.parametrize(
@@ -122,20 +135,6 @@ def test_no_box_bears_more_than_its_most_load(rule: str) -> None:
         over[limited] = int((load > loads * (1 + 1e-5)).sum())
     assert over[True] == 0
     assert over[False] > 5
-
-
-def test_open_pallets_are_chosen_by_what_stays_hollow() -> None:
-    # The second box would cover a hollow on the first pallet, whose one low cell the third one fills.
-    packer = Packer(Pallet(2.0, 2.0, 2.0, cell=1.0), open_pallets=2, stability="none", device="cpu")
-    found = sequence(packer, Boxes.of([[2.0, 1.0, 1.0], [2.0, 2.0, 1.5], [2.0, 2.0, 0.5], [2.0, 1.0, 1.0]]))
-    assert [number for number, _, _ in found] == [0, 1, 1, 0]
-
-
-def test_the_fullest_pallet_is_closed_for_a_new_one() -> None:
-    packer = Packer(Pallet(2.0, 2.0, 2.0, cell=1.0), open_pallets=2, device="cpu")
-    boxes = Boxes.of([[2.0, 2.0, 1.5], [2.0, 2.0, 1.8], [2.0, 2.0, 1.0], [2.0, 2.0, 0.5]])
-    found = sequence(packer, boxes)  # the third closes the second, fuller one: the first takes the last box
-    assert [number for number, _, _ in found] == [0, 1, 2, 0]
 
 
 def test_boxes_keep_their_gap_and_stick_out_no_further_than_they_may() -> None:

@@ -63,15 +63,9 @@ def test_a_pallet_from_open_to_close(tmp_path: Path) -> None:
     about = {"cells": [30, 20], "grid": 20.0, "waits": None, "plan": []}
     none = {"packed": 0, "weight": 0.0, "filled": 0.0, "session": "a"}
     assert cell.ask("open", **SMALL, policy="first-fit") == none | about
-    assert cell.ask("offer", boxes=[BOX | {"id": "jam"}], request=7) == none | {
-        "box": 0,
-        "id": "jam",
-        "corner": [0.0, 0.0, 0.0],
-        "center": [100.0, 50.0, 0.0],
-        "sides": [200.0, 100.0, 100.0],
-        "turn": 0,
-        "request": 7,
-    }
+    place = {"corner": [0.0, 0.0, 0.0], "center": [100.0, 50.0, 0.0], "sides": [200.0, 100.0, 100.0], "turn": 0}
+    jam = place | {"id": "jam"}
+    assert cell.ask("offer", boxes=[BOX | {"id": "jam"}], request=7) == none | jam | {"box": 0, "request": 7}
     one = {"packed": 1, "weight": 2.0, "filled": round(0.2 * 0.1 * 0.1 / 0.12, 4), "session": "a"}
     assert cell.ask("confirm") == one
     place = cell.ask("offer", boxes=[BOX])
@@ -80,13 +74,6 @@ def test_a_pallet_from_open_to_close(tmp_path: Path) -> None:
     two = cell.ask("report", center=[300, 200, 0], turn=90) if cell.ask("offer", boxes=[BOX]) else {}
     assert (two["packed"], two["weight"]) == (2, 4.0)
     closed = cell.ask("close")
-    jam = {
-        "id": "jam",
-        "corner": [0.0, 0.0, 0.0],
-        "center": [100.0, 50.0, 0.0],
-        "sides": [200.0, 100.0, 100.0],
-        "turn": 0,
-    }
     assert closed["plan"] == [jam, {"center": [300.0, 200.0, 0.0], "turn": 90.0, "sides": [200.0, 100.0, 100.0]}]
     assert (list(tmp_path.iterdir()), cell.sessions.names) == ([], [])
 
@@ -163,6 +150,15 @@ def test_a_call_that_cannot_be_changes_nothing(calls: list[Any], message: str, t
     assert (tmp_path / "a.json").read_bytes() == kept
 
 
+WRONG_SETTINGS: dict[str, list[Any]] = {
+    "pallet": ["aur", [1, 2], [1, 1, 1], {"length": 1}, [1e9, 1e9, 1e9]],
+    "policy": ["/etc/passwd", "random"],
+    "grid": [0, 1],
+}
+WRONG_SETTINGS |= {"rule": ["none of them"], "height": [-1], "noise": [-1]}
+WRONG_SETTINGS |= {"weight": [0], "gap": ["wide"], "overhang": [1001], "colour": [3]}
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -177,31 +173,9 @@ def test_a_call_that_cannot_be_changes_nothing(calls: list[Any], message: str, t
         '{"do": "open", "session": "b", "weight": 1e999}',
         '{"do": "open", "session": "b", "weight": ' + "9" * 5000 + "}",
         *(
-            json.dumps({"do": "open", "session": "b"} | given)
-            for given in (
-                *(
-                    {"pallet": "aur"},
-                    {"pallet": [1, 2]},
-                    {"pallet": {"length": 1}},
-                    {"pallet": [1e9, 1e9, 1e9]},
-                    {"grid": 0},
-                ),
-                *(
-                    {"grid": 1},
-                    {"rule": "none of them"},
-                    {"policy": "/etc/passwd"},
-                    {"policy": "random"},
-                    {"height": -1},
-                ),
-                *(
-                    {"noise": -1},
-                    {"weight": 0},
-                    {"gap": "wide"},
-                    {"colour": 3},
-                    {"pallet": [1, 1, 1]},
-                    {"overhang": 1001},
-                ),
-            )
+            json.dumps({"do": "open", "session": "b", name: value})
+            for name, values in WRONG_SETTINGS.items()
+            for value in values
         ),
         " " * (2**22 + 1),
     ],
@@ -441,21 +415,11 @@ EVENT = {"box": BOX, "told": {}, "z": 0.0, "turn": 0, "x": 0, "y": 0}
 @pytest.mark.parametrize(
     "content",
     [
-        *(
-            {},
-            [],
-            kept(format="another"),
-            kept(opened=3),
-            kept(opened={"policy": "../x"}),
-            kept(events=3),
-            kept(events=[3]),
-        ),
-        *(
-            kept(events=[EVENT | given])
-            for given in ({"x": 500}, {"turn": 2}, {"z": "0"}, {"told": 3}, {"box": {}}, {"a": 1})
-        ),
+        *({}, [], kept(format="another"), kept(opened=3), kept(opened={"policy": "../x"})),
+        *(kept(events=events) for events in (3, [3], [EVENT] * 1025)),
+        *(kept(events=[EVENT | {"x": 500}]), kept(events=[EVENT | {"turn": 2}]), kept(events=[EVENT | {"z": "0"}])),
+        *(kept(events=[EVENT | {"told": 3}]), kept(events=[EVENT | {"box": {}}]), kept(events=[EVENT | {"a": 1}])),
         *(kept(events=[{"box": None, "heights": text}]) for text in ("????", "eJwDAAAAAAE=", 3)),
-        kept(events=[EVENT] * 1025),
         kept(waits={"box": None, "heights": None}),
     ],
 )

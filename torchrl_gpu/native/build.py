@@ -105,11 +105,7 @@ def prebuild() -> None:
 
 
 def tune() -> None:
-    """Compiles the library for this processor, unless it has been; processes that begin from now on take it.
-
-    Raises:
-        CompilerError: As in `library`.
-    """
+    """Compiles the library for this processor, unless it has been; processes that begin from now on take it."""
     path, command = _tuned()
     if not path.exists():
         _compile(command, path)

@@ -28,11 +28,7 @@ def output(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
-    """As `counter_rng.draw_bits`.
-
-    Raises:
-        ValueError: They are not integers on a CPU, or do not broadcast.
-    """
+    """As `counter_rng.draw_bits`, of integers that broadcast."""
     key = tensor("draw_bits", "key", key, torch.int64, _shape(key), _CPU, cast=True)
     counter = tensor("draw_bits", "counter", counter, torch.int64, _shape(counter), _CPU, cast=True)
     if key.shape != counter.shape:
@@ -48,21 +44,13 @@ def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
 
 
 def pick_true(mask: Tensor, draw: Tensor) -> Tensor:
-    """Index of the true value of rank ⌊draw · count⌋ in each row, count being the row's true values.
+    """Index of the true value of rank ⌊draw · count⌋ in each row of (…, A) bool, (…,) int64; 0 where there is none.
 
-    Args:
-        mask: (…, A) bool; a byte that is neither 0 nor 1 is true.
-        draw: (…,) float64 in [0, 1); a draw outside gives the nearest true value, NaN the first.
-
-    Returns:
-        (…,) int64; 0 where there is none.
-
-    Raises:
-        ValueError: They are of other types or shapes, or not on a CPU.
+    A byte that is neither 0 nor 1 is true; a draw (…,) float64 outside [0, 1) gives the nearest true value, NaN the
+    first.
     """
-    mask = tensor("pick_true", "mask", mask, torch.bool, _shape(mask) or (0,), _CPU, cast=True)
-    draw = tensor("pick_true", "draw", draw, torch.float64, _shape(mask)[:-1], _CPU, cast=True)
-    mask, draw = mask.contiguous(), draw.contiguous()
+    mask = _read("pick_true", "mask", mask, torch.bool, _shape(mask) or (0,))
+    draw = _read("pick_true", "draw", draw, torch.float64, mask.shape[:-1])
     out = output(*draw.shape, dtype=torch.int64)
     sizes = draw.numel(), mask.shape[-1], torch.get_num_threads()
     library().pick_true(_at(mask), _at(draw), *map(c_int64, sizes), _at(out))
@@ -72,19 +60,12 @@ def pick_true(mask: Tensor, draw: Tensor) -> Tensor:
 def first_best(scores: Sequence[Tensor], legal: Tensor) -> Tensor:
     """Index of the legal element of each row with the least scores, as `policies.packing.placements.first_best`.
 
-    Args:
-        scores: (N, …) float64 each, without NaN.
-        legal: (N, …) bool; a byte that is neither 0 nor 1 is true.
-
-    Returns:
-        (N,) int64; 0 where there is none.
-
-    Raises:
-        ValueError: They are of other types or shapes, or not on a CPU.
+    Scores are (N, …) float64 without NaN, `legal` (N, …) bool, of which any byte but 0 is true; (N,) int64, 0 without
+    any.
     """
     shape = _shape(legal) or (0,)
-    legal = tensor("first_best", "legal", legal, torch.bool, shape, _CPU, cast=True).contiguous()
-    held = [tensor("first_best", "scores", score, torch.float64, shape, _CPU).contiguous() for score in scores]
+    legal = _read("first_best", "legal", legal, torch.bool, shape)
+    held = [_read("first_best", "scores", score, torch.float64, shape) for score in scores]
     out = output(shape[0], dtype=torch.int64)
     pointers, sizes = (c_void_p * len(held))(*map(Tensor.data_ptr, held)), (shape[0], prod(shape[1:]))
     threads = c_int64(torch.get_num_threads())
@@ -93,35 +74,19 @@ def first_best(scores: Sequence[Tensor], legal: Tensor) -> Tensor:
 
 
 def any_true(values: Tensor) -> Tensor:
-    """True where a row has a true value; a byte that is neither 0 nor 1 is true.
-
-    Args:
-        values: (N, …) bool.
-
-    Returns:
-        (N,) bool.
-
-    Raises:
-        ValueError: It is of another type, has no rows, or is not on a CPU.
-    """
-    values = tensor("any_true", "values", values, torch.bool, _shape(values) or (0,), _CPU, cast=True).contiguous()
+    """True where a row of (N, …) bool has a true value, (N,) bool; a byte that is neither 0 nor 1 is true."""
+    values = _read("any_true", "values", values, torch.bool, _shape(values) or (0,))
     out = output(values.shape[0], dtype=torch.bool)
     library().any_true(_at(values), c_int64(values.shape[0]), c_int64(prod(values.shape[1:])), _at(out))
     return out
 
 
 def cut_boxes(key: Tensor, cuts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Complete sequences of boxes cut from a bin, see `envs.packing.items.cutting.CutSequences`.
+    """Complete sequences of boxes cut from a bin by keys (B,) int64, see `envs.packing.items.cutting.CutSequences`.
 
-    Args:
-        key: (B,) int64.
-        cuts: Sides of the bin, smallest and largest side of a box, 1 for layers, most boxes T, rounds of cuts or, for
-            layers, steps.
-
-    Returns:
-        Corners (B, T, 3), 0 after the last box, and catalogue rows (B, T), −1 there; int64.
+    `cuts` are its `numbers`. Corners (B, T, 3) int64, 0 after the last box, and catalogue rows (B, T), −1 there.
     """
-    key = tensor("cut_boxes", "key", key, torch.int64, _shape(key)[:1], _CPU).contiguous()
+    key = _read("cut_boxes", "key", key, torch.int64, _shape(key)[:1], cast=False)
     most = cuts[-2]
     corner, rows = output(len(key), most, 3, dtype=torch.int64), output(len(key), most, dtype=torch.int64)
     threads = c_int64(torch.get_num_threads())
@@ -132,15 +97,10 @@ def cut_boxes(key: Tensor, cuts: Sequence[int]) -> tuple[Tensor, Tensor]:
 def cut_items(
     key: Tensor, position: Tensor, cuts: Sequence[int], kept_key: Tensor, last: Tensor, kept: Tensor
 ) -> Tensor:
-    """Catalogue rows (N, K) int64 of the boxes at places (N, K) of keyed sequences; each row caches its last two.
+    """Catalogue rows (N, K) int64 of the boxes at places (N, K) of the sequences of keys (N,); see `cut_boxes`.
 
-    Args:
-        key: (N,) int64.
-        position: (N, K) int64, places; one outside [0, T) gives the nearest place.
-        cuts: As in `cut_boxes`.
-        kept_key: (N, 2) int64, keys of the cached sequences; −1 for none. Written in place, as the next two.
-        last: (N,) int64, index of the one read last.
-        kept: (N, 2, T) int64, the cached sequences.
+    A place outside [0, T) gives the nearest. Each row caches its last two sequences, written in place: their keys (N,
+    2), −1 for none, the index of the one read last (N,), and their rows (N, 2, T); all int64.
     """
     rows = len(key)
     forms = {
@@ -151,13 +111,18 @@ def cut_items(
         "kept": (kept, (rows, 2, cuts[-2])),
     }
     key, position, *kept_before = (
-        tensor("cut_items", name, value, torch.int64, shape, _CPU).contiguous()
-        for name, (value, shape) in forms.items()
+        _read("cut_items", name, value, torch.int64, shape, cast=False) for name, (value, shape) in forms.items()
     )
     out = output(*position.shape, dtype=torch.int64)
     sizes = c_int64(rows), c_int64(position.shape[1])
     library().cut_items(_numbers(cuts), _at(key), _at(position), *sizes, *map(_at, kept_before), _at(out))
     return out
+
+
+def _read(
+    where: str, name: str, value: object, dtype: torch.dtype, shape: tuple[int, ...], cast: bool = True
+) -> Tensor:
+    return tensor(where, name, value, dtype, shape, _CPU, cast=cast).contiguous()
 
 
 def _numbers(values: Sequence[int]) -> Any:

@@ -28,12 +28,8 @@ def floor_used(sizes: Tensor, pallet: Pallet) -> float:
 def choose_cell(sizes: Tensor, pallet: Pallet, unit: str) -> tuple[float, str]:
     """The largest cell, metres, that costs at most `MOST_LOSS` of the floor more than the best, and a line about it.
 
-    Cells of which a pallet has many count only where no larger ones leave `ENOUGH` of the floor.
-
-    Args:
-        sizes: Of the boxes, (B, 3), metres.
-        pallet: With any cells.
-        unit: That the line is in, one of `LENGTHS`.
+    Of boxes of sizes (B, 3), metres, on a pallet with any cells; the line is in a unit of `LENGTHS`. Cells of which a
+    pallet has many count only where no larger ones leave `ENOUGH` of the floor.
     """
     known: dict[float, float] = {}
     for millimetres in _MILLIMETRES:

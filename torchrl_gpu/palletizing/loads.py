@@ -30,11 +30,8 @@ class Loads(NamedTuple):
     def put(self, touched: Tensor, covered: Tensor, weight: Tensor, max_load: Tensor) -> Loads:
         """The loads after one more box on each pallet of which cells are covered.
 
-        Args:
-            touched: (N, X, Y) bool, mask of the cells that it lies on.
-            covered: (N, X, Y) bool, mask of the cells below it; none where there is no box.
-            weight: (N,) float32, its kilograms.
-            max_load: (N,) float32, kilograms that may be put on it.
+        It lies on the cells `touched` (N, X, Y) of those `covered`, weighs `weight` (N,) and bears `max_load` (N,)
+        kilograms.
         """
         most = self.left.shape[1]
         number = torch.where(touched & (self.top >= 0), self.top, most)

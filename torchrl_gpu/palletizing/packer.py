@@ -284,18 +284,18 @@ class Packer:
         sides = boxes.sizes.sort(1, descending=True).values.tolist()
         reasons = []
         for i, placed in enumerate(fits[row].tolist()):
-            reason = ""
             if heavy[i]:
-                reason = "heavier than a pallet may carry"
+                reasons.append("heavier than a pallet may carry")
             elif not permitted[i]:
-                reason = f"may not stand as turns {self.turns} would have it"
-            elif not placed and high[i]:
-                reason = "higher than a load may be"
-            elif not placed and sides[i][0] > long and boxes.sizes[i, :2].max() > long:
-                reason = "longer than the pallet"
-            elif not placed:
-                reason = "larger than the pallet in every turn" if short < long else "larger than the pallet"
-            reasons.append(reason)
+                reasons.append(f"may not stand as turns {self.turns} would have it")
+            elif placed:
+                reasons.append("")
+            elif high[i]:
+                reasons.append("higher than a load may be")
+            elif sides[i][0] > long and boxes.sizes[i, :2].max() > long:
+                reasons.append("longer than the pallet")
+            else:
+                reasons.append("larger than the pallet in every turn" if short < long else "larger than the pallet")
         return reasons
 
     # -- a step -----------------------------------------------------------------------------------------------------
@@ -336,12 +336,8 @@ class Packer:
         maps[row, slot] = torch.maximum(wanted.to(self.device) + self.pallet.deck, self.floor)
         return state._replace(heightmap=maps)
 
-    def renewed(self, state: Pallets, rows: Tensor) -> Pallets:
-        """The state with empty pallets in place of all of rows (R,) bool, under their old numbers."""
-        return self._emptied(state, rows[:, None].expand(state.number.shape))
-
-    def _emptied(self, state: Pallets, chosen: Tensor) -> Pallets:
-        """The state without the boxes of pallets (R, M) bool."""
+    def emptied(self, state: Pallets, chosen: Tensor) -> Pallets:
+        """The state with empty pallets, under their old numbers, in place of those chosen, (R, M) bool."""
         maps = chosen[..., None, None]
         return state._replace(
             heightmap=torch.where(maps, self.floor, state.heightmap),
@@ -352,13 +348,6 @@ class Packer:
             left=torch.where(chosen[..., None], math.inf, state.left),
             boxes=torch.where(chosen, 0, state.boxes),
         )
-
-    def closed(self, state: Pallets, rows: Tensor, slot: Tensor | None = None) -> Pallets:
-        """The state with pallets `slot` (R,), None for all, of rows (R,) bool closed: the next box opens another."""
-        chosen = rows[:, None].expand(state.number.shape)
-        if slot is not None:
-            chosen = chosen & (torch.arange(self.open_pallets, device=self.device, dtype=torch.int64) == slot[:, None])
-        return state._replace(number=torch.where(chosen, -1, state.number))
 
     def choose(self, state: Pallets, goods: Goods, offered: Tensor) -> Choice:
         """The best placement of each row among boxes offered (R, K) int64, −1 for none."""
@@ -400,7 +389,7 @@ class Packer:
         there, pallets, box = choice.box >= 0, self.open_pallets, choice.box.clamp_min(0)
         slots = torch.arange(pallets, device=self.device, dtype=torch.int64) == choice.slot[:, None]  # (R, M)
         fresh = slots & choice.fresh[:, None]
-        state = self._emptied(state, fresh)
+        state = self.emptied(state, fresh)
         item = torch.where(there, goods.row[box], -1)
         items = torch.where(slots, item[:, None], -1).flatten()
         each = choice.turn, choice.x, choice.y, choice.z + self.pallet.deck
@@ -452,13 +441,10 @@ class Packer:
     # -- maps and policies ------------------------------------------------------------------------------------------
 
     def maps(self, state: Pallets, goods: Goods, item: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Rest heights and legality, but for the most weight of a pallet, (N, K, O, Gx, Gy) each.
+        """Rest heights and legality, but for the most weight of a pallet, (N, K, O, Gx, Gy) each; N pallets in all.
 
-        Args:
-            state: N pallets in all.
-            goods: Boxes.
-            item: (N, K) int64, rows of the catalogue; −1 for none.
-            weight: (N, K) float32, their kilograms; 0 where it is not known: then they go on no box of limited load.
+        Of rows (N, K) int64 of the catalogue, −1 for none, and their kilograms (N, K) float32; those of which it is not
+        known, 0, go on no box of limited load.
         """
         heightmap = state.heightmap.flatten(0, 1)
         z_map, legal = self.kernels.drop_map(heightmap, item, goods.catalogue, self.bin.dropped)

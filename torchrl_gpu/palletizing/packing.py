@@ -6,11 +6,10 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from torchrl_gpu.envs.packing.items.lists import LENGTHS, BoxList, read_list
 from torchrl_gpu.envs.packing.physics.scene import FRICTION
@@ -171,14 +170,6 @@ def _number(name: str, text: str, given: Any, above: float | None) -> float:
     return arguments.number(WHERE, name, value, 0, above=above)
 
 
-class _Line(NamedTuple):
-    """Boxes of orders in the order in which they come, the longest first."""
-
-    order: Tensor  # (R,) int64, number of each order
-    boxes: Tensor  # (R, T) int64, −1 behind the last
-    lengths: list[int]  # (R,), on the host
-
-
 def carry_out(
     packer: Packer, goods: Goods, orders: Sequence[np.ndarray], visible: int, say: Say = lambda words: None
 ) -> Placements:
@@ -189,31 +180,35 @@ def carry_out(
     parts, done, total = [], 0, sum(map(len, orders))
     for first in range(0, len(rank), side_by_side):
         chosen = rank[first : first + side_by_side]
-        longest = [torch.from_numpy(orders[i]) for i in chosen]
-        boxes = torch.nn.utils.rnn.pad_sequence(longest, batch_first=True, padding_value=-1).to(packer.device)
-        line = _Line(
-            torch.tensor(chosen, device=packer.device, dtype=torch.int64), boxes, [len(each) for each in longest]
-        )
-        parts.append(_packed(packer, goods, line, visible, lambda more: say(f"{done + more:,} of {total:,} boxes")))  # noqa: B023
-        done += sum(line.lengths)
+        longest = [orders[i] for i in chosen]
+        placed = _packed(packer, goods, longest, visible, lambda more: say(f"{done + more:,} of {total:,} boxes"))  # noqa: B023
+        parts.append(placed._replace(order=np.array(chosen)[placed.order]))
+        done += sum(map(len, longest))
     return Placements.joined(parts)
 
 
-def _packed(packer: Packer, goods: Goods, line: _Line, visible: int, progress: Callable[[int], None]) -> Placements:
-    """Every step places one box of every order that has one left; orders that are done leave the batch."""
-    boxes = torch.nn.functional.pad(line.boxes, (0, visible), value=-1)
-    orders = [row[row >= 0] for row in line.boxes.cpu().numpy()]
+def _packed(
+    packer: Packer, goods: Goods, orders: Sequence[np.ndarray], visible: int, progress: Callable[[int], None]
+) -> Placements:
+    """Placements of orders, the longest first, by their place among these.
+
+    Every step places one box of every order that has one left; orders that are done leave the batch.
+    """
+    lines = [torch.from_numpy(order) for order in orders]
+    boxes = torch.nn.utils.rnn.pad_sequence(lines, batch_first=True, padding_value=-1).to(packer.device)
+    boxes = torch.nn.functional.pad(boxes, (0, visible), value=-1)
+    number = torch.arange(len(orders), device=packer.device, dtype=torch.int64)
     state, offered = packer.begun(goods, orders), boxes[:, :visible]
     slots = torch.arange(visible, device=packer.device, dtype=torch.int64)
     along = packer.rotations.argmax(2).to(packer.device)  # (O, 3), which listed side lies along x, y and z
     steps, count = [], 0
-    for step in range(line.lengths[0]):
-        rows = sum(length > step for length in line.lengths)
+    for step in range(len(orders[0])):
+        rows = sum(len(order) > step for order in orders)
         state, offered = type(state)(*(each[:rows] for each in state)), offered[:rows]
         choice = packer.choose(state, goods, offered)
         state = packer.place(state, goods, choice)
         corner, sides = packer.corner(choice, goods)
-        numbers = line.order[:rows], torch.full_like(choice.box, step), choice.box, choice.number
+        numbers = number[:rows], torch.full_like(choice.box, step), choice.box, choice.number
         steps.append((torch.stack(numbers, 1), along[choice.turn], torch.cat([corner, sides], 1)))
         behind = torch.cat([offered, boxes[:rows, visible + step, None]], 1)
         offered = behind.gather(1, slots + (slots >= choice.offer[:, None]))

@@ -21,7 +21,6 @@ from torchrl_gpu.palletizing.page import write_pages
 
 TOUCH_M = 2e-3  # what is closer to a box's base carries it, in layers
 _MOST_SHOWN = 20  # orders of the table on the terminal
-_FILES = "plan.csv", "plan.json"
 _NOISE_M = 3e-7  # in heights, which are sums of float32
 
 
@@ -85,14 +84,13 @@ class PalletPlans(NamedTuple):
     def pallets(self) -> list[LoadedPallet]:
         """All pallets, by order and number."""
         p, loaded = self.placed, []
-        _, first = np.unique(np.stack([p.order, p.pallet]), axis=1, return_index=True)
-        keys = sorted((int(p.order[i]), int(p.pallet[i])) for i in first)
         rank = np.lexsort((p.step, p.pallet, p.order))
-        ends = np.searchsorted(p.order[rank] * (1 + int(p.pallet.max(initial=0))) + p.pallet[rank], _keys(keys, p))
-        for i, (order, number) in enumerate(keys):
-            rows = p.rows(rank[ends[i] : ends[i + 1] if i + 1 < len(keys) else len(rank)])
+        starts = np.flatnonzero(np.diff(p.order[rank]) | np.diff(p.pallet[rank])) + 1
+        for i, chosen in enumerate(np.split(rank, starts) if len(rank) else []):
+            rows = p.rows(chosen)
             verdict = None if self.verdicts is None else self.verdicts[i]
-            loaded.append(LoadedPallet(self.found.orders[order], number + 1, rows, layers(rows), verdict))
+            order, number = self.found.orders[rows.order[0]], int(rows.pallet[0]) + 1
+            loaded.append(LoadedPallet(order, number, rows, layers(rows), verdict))
         return loaded
 
     def misfits(self) -> list[tuple[int, str, str]]:
@@ -139,9 +137,8 @@ class PalletPlans(NamedTuple):
             if reason:
                 order, label = self.labelled(box)
                 row = {"order": order, "article": label.get("article", ""), "line": label["line"]}
-                row |= {
-                    f"{name}_{unit}": _short(value, per) for name, value in zip(SIDES, sizes[box].tolist(), strict=True)
-                }
+                size = zip(SIDES, sizes[box].tolist(), strict=True)
+                row |= {f"{name}_{unit}": _short(value, per) for name, value in size}
                 yield row | {"weight_kg": label.get("weight/kg", ""), "left out": reason}
         for line, order, reason in self.found.faults:
             yield {"order": order, "line": line, "left out": reason}
@@ -154,9 +151,8 @@ class PalletPlans(NamedTuple):
         more = 2 * self.pallet.overhang
         room *= (self.pallet.length + more) * (self.pallet.width + more)
         for pallet in self.pallets():
-            row = counted.setdefault(
-                pallet.order, {"order": pallet.order, "boxes": 0, "pallets": 0, "m3": 0.0, "kg": 0.0}
-            )
+            nothing = {"order": pallet.order, "boxes": 0, "pallets": 0, "m3": 0.0, "kg": 0.0}
+            row = counted.setdefault(pallet.order, nothing)
             row["boxes"] += len(pallet.placed.box)
             row["pallets"] += 1
             row["m3"] += float(pallet.placed.sides.prod(1).sum())
@@ -177,15 +173,8 @@ class PalletPlans(NamedTuple):
         size = " × ".join(f"{_short(side, per)}" for side in (p.length, p.width, p.height))
         shown = Table(title=f"pallets of {size} {unit}", title_justify="left")
         shown.add_column("order")
-        columns = (
-            "boxes",
-            "pallets",
-            "at least",
-            "fill",
-            "kg",
-            *(("pallets that stand", "fallen") if simulated else ()),
-        )
-        for column in columns:
+        of_simulation = ("pallets that stand", "fallen") if simulated else ()
+        for column in ("boxes", "pallets", "at least", "fill", "kg", *of_simulation):
             shown.add_column(column, justify="right", no_wrap=True)
         for row in rows[:_MOST_SHOWN]:
             shown.add_row(escape(row["order"]), *_cells(row, simulated))
@@ -201,9 +190,8 @@ class PalletPlans(NamedTuple):
     def summary(self) -> dict[str, Any]:
         """The whole plan as plain data, as `plan.json` holds it."""
         p, unit, per = self.pallet, self.found.own_unit, self.unit_m
-        lengths = {
-            name: _short(getattr(p, name), per) for name in ("length", "width", "height", "gap", "overhang", "cell")
-        }
+        names = ("length", "width", "height", "gap", "overhang", "cell")
+        lengths = {name: _short(getattr(p, name), per) for name in names}
         verdicts = [
             {"order": each.order, "pallet": each.number, "stands": each.verdict.share, "fallen": each.verdict.fallen}
             for each in self.pallets()
@@ -222,17 +210,13 @@ class PalletPlans(NamedTuple):
         target.mkdir(parents=True, exist_ok=True)
         summary, rows = self.summary(), list(self.rows())
         header = list(dict.fromkeys(key for row in rows for key in row))
-        with (target / _FILES[0]).open("w", newline="", encoding="utf-8-sig") as file:  # which Excel takes for UTF-8
+        with (target / "plan.csv").open("w", newline="", encoding="utf-8-sig") as file:  # which Excel takes for UTF-8
             writer = csv.DictWriter(file, header, restval="")
             writer.writeheader()
             writer.writerows(rows)
-        (target / _FILES[1]).write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (target / "plan.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         write_pages(target, summary)
         return target
-
-
-def _keys(keys: Sequence[tuple[int, int]], placed: Placements) -> list[int]:
-    return [order * (1 + int(placed.pallet.max(initial=0))) + number for order, number in keys]
 
 
 def _cells(row: dict[str, Any], simulated: bool) -> list[str]:
@@ -268,9 +252,8 @@ def simulated(plans: PalletPlans, friction: float, say: Callable[[str], None]) -
 
     loaded = plans.pallets()
     say(f"simulating {len(loaded):,} pallets")
-    cases = settle_cases(
-        [_physical(plans, each) for each in loaded], progress=True, sequential=False, friction=friction
-    )
+    physical = [_physical(plans, each) for each in loaded]
+    cases = settle_cases(physical, progress=True, sequential=False, friction=friction)
     verdicts = [Verdict(case.share, (np.flatnonzero(~case.stable) + 1).tolist(), case.seconds) for case in cases]
     return plans._replace(verdicts=verdicts)
 

@@ -77,13 +77,10 @@ def search(
         found = _tried(upright, variants, goods, [orders[i] for i in used], rows, genome)
         winners = []
         for at in range(len(used)):
-            mine = range(at * each_round, (at + 1) * each_round)
-            row = min(mine, key=lambda i: found[i][0])
-            if at not in best or found[row][0] < best[at][0]:
-                best[at] = found[row]
-                winners.append(row)
-            else:
-                winners.append(-1)
+            row = min(range(at * each_round, (at + 1) * each_round), key=lambda i: found[i][0])
+            better = at not in best or found[row][0] < best[at][0]
+            best[at] = found[row] if better else best[at]
+            winners.append(row if better else -1)
         keep = torch.tensor(winners, dtype=torch.int64, device="cpu")
         now = _Genome(*(each[keep.clamp_min(0)] for each in genome))
         if champion is not None:
@@ -179,10 +176,7 @@ def _side_by_side(
     kinds, weight = variants.kind.to(device)[sequence.clamp_min(0)], genome.weight.to(device)
     queue, left = (each.to(device) for each in _queues(goods, [orders[i] for i in rows.tolist()]))
     state, number = packer.begun(goods, [orders[i] for i in rows.tolist()]), len(rows)
-    every, places = (
-        torch.arange(number, device=device, dtype=torch.int64),
-        torch.arange(sequence.shape[1], device=device, dtype=torch.int64),
-    )
+    every, places = (torch.arange(size, device=device, dtype=torch.int64) for size in sequence.shape)
     entry, pallet = torch.zeros((2, number), dtype=torch.int64, device=device)
     served = torch.zeros_like(left)
     steps: list[tuple[Tensor, Choice]] = []
@@ -191,7 +185,7 @@ def _side_by_side(
         waiting = (left.gather(1, kinds) > 0) & (sequence >= 0) & (places >= entry[:, None])
         closing = ~waiting.any(1) & ~ended  # nothing fits any more: begin the sequence again on an empty pallet
         entry = waiting.byte().argmax(1)
-        state, pallet = packer.renewed(state, closing), pallet + closing
+        state, pallet = packer.emptied(state, closing[:, None]), pallet + closing
         variant, kind = sequence[every, entry], kinds[every, entry]
         box = queue[every, kind, served[every, kind].clamp_max(queue.shape[2] - 1)]
         kilograms = goods.weight[box.clamp_min(0)]
@@ -226,12 +220,8 @@ def _least(
     z_map, legal = z_map[:, 0], legal[:, 0]  # (R, O, Gx, Gy)
     turns, (grid_x, grid_y) = z_map.shape[1], z_map.shape[2:]
     if turns == 2:
-        legal = (
-            legal
-            & ((turn == 2)[:, None] | (torch.arange(2, device=turn.device, dtype=torch.int64) == turn[:, None]))[
-                ..., None, None
-            ]
-        )
+        each = torch.arange(2, device=turn.device, dtype=torch.int64)
+        legal = legal & ((turn == 2)[:, None] | (each == turn[:, None]))[..., None, None]
     x, y = (torch.arange(size, device=turn.device, dtype=torch.int64) / size for size in (grid_x, grid_y))
     wx, wy, wz = weight[..., None, None].unbind(1)  # (R, 1, 1)
     score = z_map * (wz / packer.bin.size[2])[:, None] + (wx * x[:, None] + wy * y)[:, None]

@@ -289,9 +289,7 @@ class PackingSession:
             event = {"box": None, "heights": event.get("heights")}
         if "center" in event:
             sides = (*(1000 * s for s in (self.packer.pallet.length, self.packer.pallet.width)), MOST_MM)
-            center = arguments.listed(WHERE, "center", "three numbers, x, y and z in millimetres", event["center"])
-            if len(center) != 3:
-                arguments.refuse(WHERE, "center", "three numbers, x, y and z in millimetres", event["center"])
+            center = _three(WHERE, "center", "three numbers, x, y and z in millimetres", event["center"])
             lowest = (0, 0, -_SLACK_MM)
             event["center"] = [
                 arguments.number(WHERE, f"center {axis}", value, low, high)
@@ -345,11 +343,15 @@ def _box(given: Any, name: str) -> dict[str, Any]:
 
 
 def _sides(where: str, name: str, given: Any) -> list[float]:
-    wanted = "three lengths, [length, width, height] in millimetres"
-    sides = arguments.listed(where, name, wanted, given)
-    if len(sides) != 3:
-        arguments.refuse(where, name, wanted, given)
+    sides = _three(where, name, "three lengths, [length, width, height] in millimetres", given)
     return [arguments.number(where, name, side, 1, MOST_MM) for side in sides]
+
+
+def _three(where: str, name: str, wanted: str, given: Any) -> tuple[Any, ...]:
+    found = arguments.listed(where, name, wanted, given)
+    if len(found) != 3:
+        arguments.refuse(where, name, wanted, given)
+    return found
 
 
 def _keys(name: str, given: Any, known: Sequence[str]) -> None:

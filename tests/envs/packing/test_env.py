@@ -183,10 +183,9 @@ def illegal_actions(env: PackingEnv, mask: torch.Tensor) -> list[torch.Tensor]:
     return [torch.full((env.num_envs,), a) for a in outside] + [(~mask).int().argmax(1)]
 
 
-@pytest.mark.parametrize("reward", ["utilization", "objective"])
 @pytest.mark.parametrize("setting", ["three visible", "irregular, on its corners", "irregular, judged"])
-def test_an_illegal_action_changes_nothing_and_ends_the_episode(setting: str, reward: str) -> None:
-    env = packing(setting, reward=reward)
+def test_an_illegal_action_changes_nothing_and_ends_the_episode(setting: str) -> None:
+    env = packing(setting)
     _, current = play(env, 3)
     saved = env.state_dict()
     for action in illegal_actions(env, current["action_mask"]):

@@ -21,8 +21,8 @@ from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, item_sourc
 from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences, check_built
 from torchrl_gpu.envs.packing.kernels import Setting, balanced, get_kernels, judge_placements, tested_in
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
-from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
-from torchrl_gpu.envs.packing.physics.scene import FRICTION
+from torchrl_gpu.envs.packing.physics.judge import stands_in_physics
+from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco
 from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights, reward_of_step
 from torchrl_gpu.envs.packing.types import DROP_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.envs.state_validation import Bounds
@@ -68,7 +68,7 @@ class PackingEnv(BatchedEnv):
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
         stability_judge: Stability test of the last placement, for S in J: "rule" (every legal placement is stable),
             "com" (by that rule, whatever is legal) or "physics" (simulated in MuJoCo; needs the extra `physics`). The
-            last one reads the device back and simulates on the host in every step, see `physics.PhysicsJudge`: no CUDA
+            last one reads the device back and simulates on the host in every step, see `stands_in_physics`: no CUDA
             graph can capture it, and `torch.compile` breaks the graph at it.
         walls: Whether the bin has walls, as a container, or none, as a pallet: what simulated items can fall off.
         friction: Coulomb's coefficient between any two things in simulations.
@@ -147,8 +147,9 @@ class PackingEnv(BatchedEnv):
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
         self.objective_weights = _weights(objective_weights)
         self.friction = arguments.number(where, "friction", friction, 0)
-        self._physics = PhysicsJudge(friction=self.friction) if stability_judge == "physics" else None
-        self.reads_host = "" if self._physics is None else _SIMULATES
+        if stability_judge == "physics":
+            load_mujoco()
+            self.reads_host = _SIMULATES
         if not isinstance(backend, str):
             arguments.refuse(where, "backend", "a word", backend)
         self.kernels = get_kernels(backend, self.device)
@@ -376,7 +377,7 @@ class PackingEnv(BatchedEnv):
             stuck = (before.item_id[:, 0] >= 0) & ~self.kernels.any_legal(before.legal)
         action = self._given_action(tensordict, "action", (self.num_envs,), whole=True)
         self._state, legal = self._advanced(action, stuck)
-        if self._physics is not None:
+        if self.stability_judge == "physics":
             self._state.stable = self._simulated(before, legal)
         out = self._observation()
         over = ~legal | ~out["item_mask"].any(1)
@@ -417,8 +418,9 @@ class PackingEnv(BatchedEnv):
     @torch.compiler.disable(reason=_SIMULATES)
     def _simulated(self, before: PackingState, legal: Tensor) -> Tensor:
         """Stability of the last placement in MuJoCo, (N,) bool; unchanged where none was made. Reads the device."""
-        assert self._physics is not None
-        return torch.where(legal, self._physics(self, legal), before.stable)
+        placed, stable = legal.nonzero().flatten().tolist(), before.stable.cpu().clone()
+        stable[placed] = torch.from_numpy(stands_in_physics(self, placed, friction=self.friction))
+        return stable.to(self.device)
 
     # -- observations and resets ------------------------------------------------------------------------------------
 

@@ -28,11 +28,8 @@ class Overlap(NamedTuple):
         return max(self.items, self.walls)
 
 
-class _Voxels(NamedTuple):
-    """Occupancy of one item, over the part of the lattice that begins at voxel `low` (3,) int64."""
-
-    low: np.ndarray
-    filled: np.ndarray  # (A, B, C) bool
+Voxels = tuple[np.ndarray, np.ndarray]
+"""First voxel (3,) int64 of a part of the lattice, and those of it that an item fills, (A, B, C) bool."""
 
 
 def overlaps(plan: PackingPlan, voxel: float) -> Overlap:
@@ -59,25 +56,20 @@ def overlaps(plan: PackingPlan, voxel: float) -> Overlap:
     return Overlap(depth * voxel, pair, walls, item if walls else None)
 
 
-def _filled(triangles: np.ndarray, voxel: float) -> _Voxels:
+def _filled(triangles: np.ndarray, voxel: float) -> Voxels:
     """The voxels of a lattice through the bin's corner whose centres closed surfaces (F, 3, 3) enclose."""
     triangles = triangles / voxel
     low = np.floor(triangles.min((0, 1))).astype(np.int64)
     shape = np.ceil(triangles.max((0, 1))).astype(np.int64) - low
-    return _Voxels(low, enclosed(triangles - low, *shape.tolist()))
+    return low, enclosed(triangles - low, *shape.tolist())
 
 
-def _shared(a: _Voxels, b: _Voxels) -> np.ndarray:
+def _shared(a: Voxels, b: Voxels) -> np.ndarray:
     """Voxels that both items fill, (A, B, C) bool over the part of the lattice that both have."""
-    low = np.maximum(a.low, b.low)
-    high = np.minimum(a.low + a.filled.shape, b.low + b.filled.shape)
-    if (high <= low).any():
-        return np.zeros((0, 0, 0), dtype=bool)
-    cut = []
-    for each in (a, b):
-        start, stop = low - each.low, high - each.low
-        cut.append(each.filled[start[0] : stop[0], start[1] : stop[1], start[2] : stop[2]])
-    return cut[0] & cut[1]
+    low = np.maximum(a[0], b[0])
+    high = np.maximum(np.minimum(a[0] + a[1].shape, b[0] + b[1].shape), low)
+    in_a, in_b = (filled[tuple(map(slice, low - first, high - first))] for first, filled in (a, b))
+    return in_a & in_b
 
 
 def _runs(mask: np.ndarray, axis: int) -> np.ndarray:

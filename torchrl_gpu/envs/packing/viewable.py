@@ -48,12 +48,11 @@ class ViewablePacking:
         Rewards of a packing are gains, so that their sum follows from the state alone.
         """
         env, s = self.env, self.env.state
-        utilization = s.volume / env.bin.volume
         return {
             "step": s.step_count,
             "episode": s.episode,
             "return": reward_so_far(env.reward, s, env.bin, env.objective_weights),
-            "utilization": utilization,
+            "utilization": s.volume / env.bin.volume,
             "num_packed": s.num_packed,
         }
 

@@ -38,15 +38,12 @@ def keys(number: int, seed: int = 0) -> Tensor:
     return torch.randint(2**32, (number,), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture
-def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
-
-
-@pytest.mark.parametrize(("side", "low", "high", "parts", "cuts"), [(5, 2, 5, 1, 0), (10, 2, 5, 4, 3), (4, 1, 1, 4, 3)])
-def test_into_how_many_parts_a_side_may_be_cut(side: int, low: int, high: int, parts: int, cuts: int) -> None:
-    # 10 = 2 + 8, 8 = 2 + 6, 6 = 2 + 4: four parts by three cuts in a row.
-    assert (most_parts(side, low, high), most_cuts(side, low, high)) == (parts, cuts)
+def test_into_how_many_parts_a_side_may_be_cut() -> None:
+    sides = {(5, 2, 5): (1, 0), (10, 2, 5): (4, 3), (4, 1, 1): (4, 3), (1500, 200, 600): (6, 5)}
+    # 10 = 2 + 8, 8 = 2 + 6, 6 = 2 + 4: four parts by three cuts in a row. 1,500 = 200 + 1,300, … , 200 + 700, 200 +
+    # 500.
+    assert {side: (most_parts(*side), most_cuts(*side)) for side in sides} == sides
+    assert most_parts(4096, 2, 5) == 2047  # twos, and a four, which stays whole; no stack is needed for so many
 
 
 Episode = list[tuple[tuple[int, int, int], tuple[int, int, int]]]  # corner and size of each piece
@@ -159,9 +156,8 @@ def test_rows_are_places_among_the_sizes() -> None:
 
 
 @pytest.mark.parametrize("layers", [True, False])
-def test_chunks_do_not_change_what_is_cut(
-    layers: bool, monkeypatch: pytest.MonkeyPatch, without_compiler: None
-) -> None:
+def test_chunks_do_not_change_what_is_cut(layers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
     made, key = sequences(layers=layers), keys(7)
     wanted = made.rows(key)
     monkeypatch.setattr("torchrl_gpu.envs.packing.items.cutting._CHUNK", {"cpu": 1})
@@ -259,8 +255,7 @@ def test_the_device_is_never_read() -> None:
         env.step_and_maybe_reset(state.set("action", state["action_mask"].int().argmax(1)))
 
 
-@pytest.mark.parametrize("stability", ["none", "corners", "support"])
-@pytest.mark.parametrize("order", ["layers", "stack"])
+@pytest.mark.parametrize(("order", "stability"), [("layers", "corners"), ("stack", "support")])
 @pytest.mark.parametrize("pool", [8, None])
 def test_the_known_packing_fills_the_bin(pool: int | None, order: str, stability: str) -> None:
     source = CutBoxes(order=order, pool=pool)
@@ -301,14 +296,5 @@ def test_without_a_pool_there_is_none_to_give() -> None:
     assert source.reseeded(3) is source
     with pytest.raises(ValueError, match="cut gives a pool, which this source has not"):
         source.cut(BPP10)
-
-
-def test_bins_of_too_many_boxes_are_refused() -> None:
     with pytest.raises(ValueError, match="a bin must fall into at most 1,024 boxes; got one that may fall into 13,824"):
-        CutBoxes(pool=None).build(Bin((50.0, 50.0, 50.0), (50, 50)), "fixed", 10, 1)
-
-
-def test_parts_and_cuts_of_a_long_side_need_no_stack() -> None:
-    assert most_parts(1500, 200, 600) == 6  # 200 and 1,300, … , 200 and 700, 200 and 500
-    assert most_cuts(1500, 200, 600) == most_cuts(1300, 200, 600) + 1 == 5
-    assert most_parts(4096, 2, 5) == 2047  # twos, and a four, which stays whole
+        source.build(Bin((50.0, 50.0, 50.0), (50, 50)), "fixed", 10, 1)

@@ -92,12 +92,9 @@ def test_a_sorted_stream_gives_the_same_episodes_from_large_to_small() -> None:
 # -- words and paths --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("word", "source"),
-    [("random", RandomBoxes), ("cut", CutBoxes), ("orders", OrderBoxes), ("procedural", ProceduralSolids)],
-)
-def test_words_name_sources(word: str, source: type) -> None:
-    assert type(item_source(word)) is source
+def test_words_name_sources() -> None:
+    words = {"random": RandomBoxes, "cut": CutBoxes, "orders": OrderBoxes, "procedural": ProceduralSolids}
+    assert {word: type(item_source(word)) for word in words} == words
 
 
 def test_a_source_is_itself_and_anything_else_a_path(tmp_path: Path) -> None:

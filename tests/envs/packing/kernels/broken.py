@@ -13,14 +13,9 @@ from torchrl_gpu.envs.packing.kernels import eager
 from torchrl_gpu.envs.packing.kernels.eager import any_legal, bear, restart, upheld
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved
 
-__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "problem", "restart", "upheld"]
+__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "restart", "upheld"]
 
-DEVICES = None
 OWN_CELLS = (6, 5)  # of the bin in which "fails in one bin" does
-
-
-def problem(device: torch.device) -> str:
-    return ""
 
 
 def _breaks(how: str) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tests.envs.packing.kernels.test_transition import state_of
-from tests.envs.packing.scenes import Scene
+from tests.envs.packing.kernels.parity import assert_placed
+from tests.envs.packing.kernels.test_transition import CPU, assert_advance_agrees, assert_restart_agrees, state_of
+from tests.envs.packing.scenes import CELL, Scene, scene
+from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
 WILD = (-1, -2, -7, -50, -(2**31), -(2**63), 2**31 - 1, 2**31, 2**32, 10**9, 10**12, 2**63 - 1)
@@ -51,3 +55,41 @@ def hostile_state(s: Scene, rng: np.random.Generator) -> PackingState:
 
 def hostile_actions(state: PackingState, rng: np.random.Generator) -> Tensor:
     return wild(rng, (len(state.heightmap),), 0, state.legal[0].numel(), 0.3)
+
+
+def assert_steps_agree(kernels: Any, kind: str, seeds: Iterable[int], device: torch.device = CPU) -> None:
+    """Actions and restarts of hostile states are those of the torch form."""
+    legal = 0
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        s = hostile_items(scene(seed, kind, num_envs=5).counted(CELL), rng)
+        state = hostile_state(s, rng)
+        action, following = hostile_actions(state, rng), wild(rng, (5,), 0, s.catalogue.num_items)
+        legal += int(assert_advance_agrees(kernels, s, state, action, following, device).legal.sum())
+        mask = torch.from_numpy(rng.random(5) < 0.5)
+        assert_restart_agrees(kernels, s, state, mask, state.key, hostile_items(s, rng).item_id, device)
+    assert legal > 3
+
+
+def assert_nothing_outside_is_placed(kernels: Any, kind: str, seeds: Iterable[int], device: torch.device = CPU) -> None:
+    placed = 0
+    for seed in seeds:
+        s = scene(seed, kind, num_envs=5)
+        came = assert_placed(kernels, s, hostile_placement(s, np.random.default_rng(seed), 0.05), device)
+        placed += int((came != s.heightmap).any())
+    assert placed > 1
+
+
+def assert_no_slot_is_kept(kernels: Any, s: Scene, rng: np.random.Generator, device: torch.device = CPU) -> None:
+    """Stored maps of hostile slots crash nothing, and those of slots that are none are not kept."""
+    maps, there = reference.drop_map(*s), s.to(device)
+    z_map, legal = kernels.drop_map(*there, _there(hostile_stored(s, maps, rng), device))
+    assert z_map.shape == legal.shape == maps[0].shape
+    stored = hostile_stored(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
+    nowhere = torch.where(stored.slot < 0, stored.slot, stored.slot.clamp_min(s.item_id.shape[1]))
+    came = kernels.drop_map(*there, _there(stored._replace(slot=nowhere), device))
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(came, maps, strict=True))
+
+
+def _there(stored: StoredMaps, device: torch.device) -> StoredMaps:
+    return StoredMaps(*(field.to(device) for field in stored))

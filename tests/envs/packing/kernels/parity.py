@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,30 +18,37 @@ from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
 
 KINDS = ("boxes", "solids", "boxes as solids")
 CPU = torch.device("cpu")
+Kernels = ModuleType | list[ModuleType]  # those of one backend, or of several, for which the reference is asked once
 
 
 def assert_parity(
-    kernels: ModuleType, s: Scene, stored: StoredMaps | None = None, device: torch.device = CPU, growth: bool = True
+    kernels: Kernels, s: Scene, stored: StoredMaps | None = None, device: torch.device = CPU, growth: bool = True
 ) -> tuple[Tensor, Tensor]:
     """z and legality of the reference, to the bit, and growth but for the order of its sums."""
     there, z_map, legal = s.to(device), *reference.drop_map(*s)
-    came_z, came_legal = kernels.drop_map(*there, stored and StoredMaps(*(field.to(device) for field in stored)))
-    assert torch.equal(came_z.cpu(), z_map)
-    assert torch.equal(came_legal.cpu(), legal)
-    if growth:
-        expected = reference.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
-        came = kernels.pile_growth(there.heightmap, there.item_id, came_z, there.catalogue, s.bin_)
-        assert_near(came.cpu(), expected)
+    expected = reference.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_) if growth else None
+    for each in _listed(kernels):
+        came_z, came_legal = each.drop_map(*there, stored and StoredMaps(*(field.to(device) for field in stored)))
+        assert torch.equal(came_z.cpu(), z_map), each
+        assert torch.equal(came_legal.cpu(), legal), each
+        if expected is not None:
+            came = each.pile_growth(there.heightmap, there.item_id, came_z, there.catalogue, s.bin_)
+            assert_near(came.cpu(), expected)
     return z_map, legal
 
 
-def assert_placed(kernels: ModuleType, s: Scene, placement: Placement, device: torch.device = CPU) -> Tensor:
+def assert_placed(kernels: Kernels, s: Scene, placement: Placement, device: torch.device = CPU) -> Tensor:
     """The heightmap of the reference after a placement, to the bit; the one before is not written."""
     expected, there = reference.place(s.heightmap, placement, s.catalogue, s.bin_), s.to(device)
     on_device = Placement(*(field.to(device) for field in placement))
-    assert torch.equal(kernels.place(there.heightmap, on_device, there.catalogue, s.bin_).cpu(), expected)
-    assert torch.equal(there.heightmap.cpu(), s.heightmap)
+    for each in _listed(kernels):
+        assert torch.equal(each.place(there.heightmap, on_device, there.catalogue, s.bin_).cpu(), expected), each
+        assert torch.equal(there.heightmap.cpu(), s.heightmap), each
     return expected
+
+
+def _listed(kernels: Kernels) -> list[ModuleType]:
+    return kernels if isinstance(kernels, list) else [kernels]
 
 
 def some_placement(s: Scene, seed: int | torch.Generator) -> Placement:
@@ -104,18 +113,18 @@ def patterns(shape: tuple[int, int], rule: str, every: int) -> tuple[Tensor, lis
 
 
 def assert_every_pattern(
-    kernels: ModuleType, shape: tuple[int, int], rule: str, kind: str, device: torch.device = CPU, every: int = 1
+    kernels: Kernels, shape: tuple[int, int], rule: str, kind: str, device: torch.device = CPU, every: int = 1
 ) -> None:
     """Stability of an item on every pattern of contact cells, or some of them."""
     pattern, expected = patterns(shape, rule, every)
     item_id = torch.zeros(len(pattern), 1, dtype=torch.int64)
     s = Scene((1 + pattern) * CELL, item_id, one_item(shape, kind, CELL), bin_of(shape, stability=rule))
-    _, legal = kernels.drop_map(*s.to(device))
-    assert legal[:, 0, 0, 0, 0].tolist() == expected
+    for each in _listed(kernels):
+        assert each.drop_map(*s.to(device))[1][:, 0, 0, 0, 0].tolist() == expected, each
     assert 0 < sum(expected) < len(expected)
 
 
-def assert_held_by_three_posts(kernels: ModuleType, kind: str, half: int, device: torch.device = CPU) -> None:
+def assert_held_by_three_posts(kernels: Kernels, kind: str, half: int, device: torch.device = CPU) -> None:
     """A wide item on three posts whose triangle holds the centre, or, one post moved by a cell, just misses it."""
     shape = 2 * half - 1, 2 * half
     heightmap = torch.full((2, *shape), CELL)
@@ -154,3 +163,27 @@ def assert_rounding_is_counted_away(kernels: ModuleType, s: Scene, device: torch
     error = (torch.rand(s.heightmap.shape, generator=torch.Generator().manual_seed(0)) - 0.5) * 1e-4 * CELL
     came = kernels.drop_map(*s._replace(heightmap=(s.heightmap + error).clamp_min(0)).to(device))
     assert all(torch.equal(a.cpu(), b) for a, b in zip(came, reference.drop_map(*s), strict=True))
+
+
+def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A CUDA graph of a step, and its outputs."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = step()
+    return graph, outputs
+
+
+def lifted(s: Scene, units: int, seed: int = 0) -> Scene:
+    """Solids of which some cells, never the first, are so many units of a cell higher above their base."""
+    c = s.catalogue
+    assert c.top is not None
+    assert c.bottom is not None
+    some = torch.rand(c.top.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+    some[..., 0, 0] = False  # every item touches its own base somewhere
+    high = torch.where(some & c.bottom.isfinite(), units * CELL, 0.0)
+    return s._replace(catalogue=Catalogue.of_maps(c.top + high, c.bottom + high, c.extent, c.volume, CELL))

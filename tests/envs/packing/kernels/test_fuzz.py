@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.envs.packing.kernels.hostile import WILD, wild
+from tests.envs.packing.kernels.parity import KINDS
 from tests.envs.packing.kernels.test_transition import copy_of, state_of
 from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, scene
 from tests.native.compilers import need_compiler, threads
@@ -36,7 +37,7 @@ DTYPES = (
 )
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 seeds = st.integers(0, 2**32 - 1)
-kinds, rules = st.sampled_from(["boxes", "solids", "boxes as solids"]), st.sampled_from(RULES)
+kinds, rules = st.sampled_from(KINDS), st.sampled_from(RULES)
 units, cores = st.sampled_from([None, CELL, CELL / 64]), st.sampled_from([1, 2])
 HEIGHTS = (0.0, CELL, 3 * CELL, CELL / 3, 1e-30, 40.0, 1e6)  # of which every backend makes the same
 NO_HEIGHTS = (np.nan, np.inf, -np.inf, -1.0, -1e-9, 3e38, -3e38)  # of which none can make sense

@@ -266,15 +266,11 @@ def test_corners_rule_counts_the_corners_of_a_thin_box_twice() -> None:
         ("#.. ... #..", False),  # two cells on one side
         (".#. ... ...", False),  # one cell
         ("... .#. ...", False),  # one cell, even at the centre: fewer than two are never enough
-        ("... ##. ...", True),  # two cells, one of them at the centre
         ("#.#.. ..... .....", False),  # collinear cells along an edge, the centre beside their line
         ("..... #.#.. .....", True),  # collinear cells on the centre's row, which reach the centre
         ("..... ##... .....", False),  # collinear cells on the centre's row, which stop before it
-        ("..... #...# .....", True),  # … on both sides of it
         ("#.. ... .##", True),  # a triangle whose edge holds the centre
         ("#.... ..... #...#", True),  # a triangle around the centre's row: the edge from (0,0) to (2,4) holds (1,2)
-        ("##... ..... ##...", False),  # four cells on the left of the centre
-        ("#...# ..... .....", False),  # two cells before the centre's row
         (".#.. .... .... ...#", False),  # 4×4: the segment from (0,1) to (3,3) passes (1.5, 2), beside (1.5, 1.5)
         (".#.. .... .... ..#.", True),  # 4×4: the segment from (0,1) to (3,2) passes (1.5, 1.5)
     ],
@@ -337,14 +333,10 @@ def test_com_is_the_hull_or_the_square(contact: np.ndarray, centre: tuple[int, i
         ("... .#. ...", (16, 32), True),  # … at its corner …
         ("... .#. ...", (15, 24), False),  # … and just beside it
         ("#.. ... ..#", (24, 24), True),  # two cells, the centre on the line between them …
-        ("#.. ... ..#", (24, 25), False),  # … and a sixteenth beside it
         ("#.. ... ..#", (40, 48), True),  # at the corner of the second's square
         ("#.# ... ...", (8, 24), True),  # on the line between two cells …
         ("#.# ... ...", (9, 24), False),  # … and a sixteenth beside it, where it is in the square of neither
-        ("##. ... ...", (24, 24), False),
         ("#.. ... #.#", (24, 24), True),  # on the edge of a triangle
-        ("#.. ... #.#", (23, 25), False),  # beyond it
-        ("#.. ... #.#", (25, 23), True),  # within
     ],
 )
 def test_com_rule_by_hand(contact: str, centre: tuple[int, int], expected: bool) -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.envs.packing.kernels.parity import CPU, KINDS
 from tests.envs.packing.scenes import RULES, Scene, bin_of, scene, scene_in
 from tests.native.compilers import need_compiler, threads
 from torchrl_gpu.envs.packing.kernels import Kernels, compiled, get_kernels, reference, transition
 from torchrl_gpu.envs.packing.types import Moved, PackingState
 
-KINDS = ("boxes", "solids", "boxes as solids")
-seeds, kinds = st.integers(0, 2**32 - 1), st.sampled_from(KINDS)
 ITSELF = ("placements", "placement_z")  # written in place
 
 
@@ -50,8 +49,8 @@ def state_of(s: Scene, rng: np.random.Generator, longest: int = 5) -> PackingSta
     )
 
 
-def copy_of(state: PackingState) -> PackingState:
-    return PackingState(**{f.name: getattr(state, f.name).clone() for f in fields(state)})
+def copy_of(state: PackingState, device: torch.device | str = "cpu") -> PackingState:
+    return PackingState(**{f.name: getattr(state, f.name).to(device, copy=True) for f in fields(state)})
 
 
 def some_actions(state: PackingState, rng: np.random.Generator) -> Tensor:
@@ -82,6 +81,40 @@ def assert_same_move(came: Moved, expected: Moved) -> None:
         a, b = getattr(came, name), getattr(expected, name)
         assert a.dtype == b.dtype, name
         assert torch.equal(a, b), name
+
+
+def on_cpu(moved: Moved) -> Moved:
+    parts = {name: getattr(moved, name).cpu() for name in ("legal", "slot", "changed")}
+    return moved._replace(state=copy_of(moved.state), **parts)
+
+
+def assert_advance_agrees(
+    kernels: Any, s: Scene, state: PackingState, action: Tensor, following: Tensor, device: torch.device = CPU
+) -> Moved:
+    """The result of the torch form, to the bit; of the inputs only the placements are written."""
+    there, ours, theirs = s.to(device), copy_of(state, device), copy_of(state)
+    expected = transition.advance(theirs, action, following, s.catalogue, s.bin_, reference.place)
+    came = kernels.advance(ours, action.to(device), following.to(device), there.catalogue, s.bin_)
+    assert_same_move(on_cpu(came), expected)
+    assert_same_state(copy_of(ours), replace(state, **{name: getattr(theirs, name) for name in ITSELF}))
+    return expected
+
+
+def assert_restart_agrees(
+    kernels: Any,
+    s: Scene,
+    state: PackingState,
+    mask: Tensor,
+    key: Tensor,
+    item_id: Tensor,
+    device: torch.device = CPU,
+) -> None:
+    """The result of the torch form, to the bit; the inputs stay."""
+    there, ours = s.to(device), copy_of(state, device)
+    expected = transition.restart(state, mask, key, item_id, s.catalogue, s.bin_)
+    given = [each.to(device) for each in (mask, key, item_id)]
+    assert_same_state(copy_of(kernels.restart(ours, *given, there.catalogue, s.bin_)), expected)
+    assert_same_state(copy_of(ours), state)
 
 
 # -- an action ---------------------------------------------------------------------------------------------------------
@@ -236,13 +269,9 @@ def test_threads_change_nothing(kind: str, cores: int) -> None:
     need_compiler()
     s, state, action, following = large_scene(kind)
     mask = torch.arange(300) % 3 == 0
-    arguments = s.catalogue, s.bin_
-    eager = get_kernels("eager")
     with threads(cores):
-        moved = compiled.advance(copy_of(state), action, following, *arguments)
-        fresh = compiled.restart(state, mask, state.key + 1, state.item_id, *arguments)
-    assert_same_move(moved, eager.advance(copy_of(state), action, following, *arguments))
-    assert_same_state(fresh, eager.restart(state, mask, state.key + 1, state.item_id, *arguments))
+        assert_advance_agrees(compiled, s, state, action, following)
+        assert_restart_agrees(compiled, s, state, mask, state.key + 1, state.item_id)
 
 
 def test_strides_do_not_matter() -> None:

@@ -15,7 +15,7 @@ import torch
 import triton
 from torch.torch_version import TorchVersion
 
-from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded
+from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded, stack_of
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
 from torchrl_gpu.envs.packing.items import triton_cuts
@@ -54,12 +54,8 @@ def placement_for(s: Scene) -> Placement:
 
 
 def state_for(s: Scene) -> PackingState:
-    n, stored, count = len(s.heightmap), stored_for(s), torch.zeros(len(s.heightmap), dtype=torch.int64)
-    counts = dict.fromkeys(("position", "key", "episode", "num_packed", "step_count"), count)
-    rows = {"placements": torch.zeros(n, 3, 4, dtype=torch.int32), "placement_z": torch.zeros(n, 3)}
-    one = {"volume": torch.zeros(n), "stable": count > 0}
-    maps = {"z_map": stored.z_map, "legal": stored.legal, "bears": torch.ones(n, 0, 0, dtype=torch.bool)}
-    return PackingState(s.heightmap, s.item_id, **counts, **one, **rows, **maps)
+    state = PackingState.blank(len(s.heightmap), s.item_id.shape[1], 3, s.catalogue, s.bin_)
+    return replace(state, heightmap=s.heightmap, item_id=s.item_id)
 
 
 def step(s: Scene) -> tuple[Moved, PackingState]:
@@ -149,13 +145,12 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
     for name, launch in made:
         if launch.name in seen and not ALL_FORMS:
             continue
-        kernel = launch.compiled(capability)
         seen.add(launch.name)
-        loops = innermost_loops(kernel.instructions)
-        if kernel.spills:
+        if stack_of(launch.cubin(capability)) and launch.compiled(capability).spills:
             spilling.append(name)
         assert launch.options.get("PAIRS", False) == bool(PAIRED[capability] and "counted" in name and "solids" in name)
         if launch.options.get("PAIRS"):
+            loops = innermost_loops(launch.compiled(capability).instructions)
             counting = [loop for loop in loops if any("S16x2" in line for line in loop)]
             assert counting, name
             assert all(any(word in line for line in counting[0]) for word in PAIRED[capability]), name

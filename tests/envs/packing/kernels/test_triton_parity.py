@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.envs.packing.kernels import parity
-from tests.envs.packing.kernels.hostile import hostile_items, hostile_placement, hostile_stored
+from tests.envs.packing.kernels import hostile, parity
+from tests.envs.packing.kernels.hostile import hostile_items
 from tests.envs.packing.kernels.parity import KINDS, some_placement
 from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene, scene_in
 from torchrl_gpu.envs.packing.kernels import get_kernels, reference
@@ -133,15 +133,7 @@ def test_heights_that_a_count_cannot_hold_agree(device: torch.device) -> None:
 
 
 def test_undersides_that_a_count_cannot_hold_agree(device: torch.device) -> None:
-    s = scene(2, "solids").counted(CELL)
-    c = s.catalogue
-    assert c.top is not None
-    assert c.bottom is not None
-    lifted = torch.rand(c.top.shape, generator=torch.Generator().manual_seed(0)) < 0.4
-    lifted[..., 0, 0] = False  # every item touches its own base somewhere
-    high = torch.where(lifted & c.bottom.isfinite(), 70_000 * CELL, 0.0)
-    c = Catalogue.of_maps(c.top + high, c.bottom + high, c.extent, c.volume, CELL)
-    assert_parity(s._replace(catalogue=c), device)
+    assert_parity(parity.lifted(scene(2, "solids").counted(CELL), 70_000), device)
 
 
 def test_rounding_errors_of_a_pile_are_counted_away(device: torch.device) -> None:
@@ -209,14 +201,7 @@ def test_a_captured_step_follows_its_inputs(kind: str) -> None:
         placed = triton_kernels.place(heightmap, placement, s.catalogue, s.bin_)
         return placed, *triton_kernels.drop_map(placed, s.item_id, s.catalogue, s.bin_)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = step()
+    graph, outputs = parity.captured(step)
     for seed in range(3):
         blocks = torch.randint(0, 4, heightmap.shape, generator=_generator(seed)) * CELL
         heightmap.copy_(blocks)
@@ -263,23 +248,11 @@ def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
 def test_what_is_not_inside_the_bin_is_not_placed(kind: str, device: torch.device) -> None:
-    placed = 0
-    for seed in range(12):
-        rng = np.random.default_rng(seed)
-        s = scene(seed, kind, num_envs=5)
-        came = parity.assert_placed(triton_kernels, s, hostile_placement(s, rng, 0.05), device)
-        placed += int((came != s.heightmap).any())
-    assert placed > 1
+    hostile.assert_nothing_outside_is_placed(triton_kernels, kind, range(12), device)
 
 
 def test_kept_maps_of_no_slot_are_not_kept(device: torch.device) -> None:
     for seed in SEEDS[:3]:
         rng = np.random.default_rng(seed)
         s = scene_in(bin_of((5, 4), step=1 + seed % 2), rng, "solids", num_envs=3).counted(CELL)
-        maps = reference.drop_map(*s)
-        hostile = StoredMaps(*(field.to(device) for field in hostile_stored(s, maps, rng)))
-        z_map, legal = triton_kernels.drop_map(*s.to(device), hostile)  # whatever the numbers: nothing outside is read
-        assert z_map.shape == legal.shape == maps[0].shape
-        stored = hostile_stored(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
-        nowhere = torch.where(stored.slot < 0, stored.slot, stored.slot.clamp_min(s.item_id.shape[1]))
-        assert_parity(s, device, stored._replace(slot=nowhere))
+        hostile.assert_no_slot_is_kept(triton_kernels, s, rng, device)

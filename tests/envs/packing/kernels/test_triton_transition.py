@@ -6,8 +6,8 @@ They run where those of `test_triton_parity.py` do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.envs.packing.kernels.hostile import hostile_actions, hostile_items, hostile_state, wild
+from tests.envs.packing.kernels import hostile, parity, test_transition
 from tests.envs.packing.kernels.test_transition import (
     ITSELF,
     KINDS,
@@ -25,6 +25,7 @@ from tests.envs.packing.kernels.test_transition import (
     copy_of,
     every_other,
     following_of,
+    on_cpu,
     restarted,
     some_actions,
     state_of,
@@ -46,36 +47,8 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
-def moved_to(state: PackingState, device: torch.device | str) -> PackingState:
-    return PackingState(**{f.name: getattr(state, f.name).to(device, copy=True) for f in fields(state)})
-
-
-def assert_advance_agrees(
-    s: Scene, state: PackingState, action: Tensor, following: Tensor, device: torch.device
-) -> Moved:
-    """The result of the torch form, to the bit; of the inputs only the placements are written."""
-    there, ours, theirs = s.to(device), moved_to(state, device), copy_of(state)
-    expected = transition.advance(theirs, action, following, s.catalogue, s.bin_, reference.place)
-    came = triton_kernels.advance(ours, action.to(device), following.to(device), there.catalogue, s.bin_)
-    assert_same_move(came._replace(state=moved_to(came.state, "cpu"), **_on_cpu(came)), expected)
-    assert_same_state(moved_to(ours, "cpu"), replace(state, **{name: getattr(theirs, name) for name in ITSELF}))
-    return expected
-
-
-def _on_cpu(moved: Moved) -> dict[str, Tensor]:
-    return {name: getattr(moved, name).cpu() for name in ("legal", "slot", "changed")}
-
-
-def assert_restart_agrees(
-    s: Scene, state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, device: torch.device
-) -> None:
-    """The result of the torch form, to the bit; the inputs stay."""
-    there, ours = s.to(device), moved_to(state, device)
-    expected = transition.restart(state, mask, key, item_id, s.catalogue, s.bin_)
-    given = [each.to(device) for each in (mask, key, item_id)]
-    came = triton_kernels.restart(ours, *given, there.catalogue, s.bin_)
-    assert_same_state(moved_to(came, "cpu"), expected)
-    assert_same_state(moved_to(ours, "cpu"), state)
+assert_advance_agrees = partial(test_transition.assert_advance_agrees, triton_kernels)
+assert_restart_agrees = partial(test_transition.assert_restart_agrees, triton_kernels)
 
 
 def some_step(s: Scene, rng: np.random.Generator) -> tuple[PackingState, Tensor, Tensor]:
@@ -161,11 +134,11 @@ def test_strides_do_not_matter(device: torch.device) -> None:
         state, action, following = some_step(s, rng)
         apart = {f.name: every_other(getattr(state, f.name)) for f in fields(state) if f.name not in ITSELF}
         spread = {name: _as_spread(each, device) for name, each in apart.items()}
-        ours, there = replace(moved_to(state, device), **spread), s.to(device)
+        ours, there = replace(copy_of(state, device), **spread), s.to(device)
         given = [_as_spread(every_other(each), device) for each in (action, following)]
         came = triton_kernels.advance(ours, *given, there.catalogue, s.bin_)
         expected = transition.advance(copy_of(state), action, following, s.catalogue, s.bin_, reference.place)
-        assert_same_move(came._replace(state=moved_to(came.state, "cpu"), **_on_cpu(came)), expected)
+        assert_same_move(on_cpu(came), expected)
         mask = torch.from_numpy(rng.random(5) < 0.5)
         given = [_as_spread(every_other(each), device) for each in (mask, state.key + 7, state.item_id)]
         begun = triton_kernels.restart(ours, *given, there.catalogue, s.bin_)
@@ -269,14 +242,14 @@ def assert_one_way(env: PackingEnv, twin: PackingEnv, steps: int) -> int:
 def test_a_captured_transition_follows_its_inputs(kind: str) -> None:
     rng = np.random.default_rng(5)
     s = scene(5, kind, num_envs=4)
-    there, state, action = s.to("cuda"), moved_to(state_of(s, rng), "cuda"), torch.zeros(4, dtype=torch.int64).cuda()
+    there, state, action = s.to("cuda"), copy_of(state_of(s, rng), "cuda"), torch.zeros(4, dtype=torch.int64).cuda()
 
     def step() -> tuple[Moved, PackingState]:
         moved = triton_kernels.advance(state, action, action, there.catalogue, s.bin_)
         item_id = moved.state.item_id
         return moved, triton_kernels.restart(moved.state, ~moved.legal, action, item_id, there.catalogue, s.bin_)
 
-    graph, (moved, begun) = captured(step)
+    graph, (moved, begun) = parity.captured(step)
     for _ in range(4):
         now = state_of(s, rng)
         chosen = some_actions(now, rng)
@@ -285,21 +258,9 @@ def test_a_captured_transition_follows_its_inputs(kind: str) -> None:
         action.copy_(chosen)
         graph.replay()
         expected = transition.advance(now, chosen, chosen, s.catalogue, s.bin_, reference.place)
-        assert_same_move(moved._replace(state=moved_to(moved.state, "cpu"), **_on_cpu(moved)), expected)
+        assert_same_move(on_cpu(moved), expected)
         again = ~expected.legal, chosen, expected.state.item_id
-        assert_same_state(moved_to(begun, "cpu"), transition.restart(expected.state, *again, s.catalogue, s.bin_))
-
-
-def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = step()
-    return graph, outputs
+        assert_same_state(copy_of(begun), transition.restart(expected.state, *again, s.catalogue, s.bin_))
 
 
 # -- numbers out of every range --------------------------------------------------------------------------------------
@@ -307,13 +268,4 @@ def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
 def test_hostile_states_and_actions_do_the_same(kind: str, device: torch.device) -> None:
-    legal = 0
-    for seed in SEEDS:
-        rng = np.random.default_rng(seed)
-        s = hostile_items(scene(seed, kind, num_envs=5), rng)
-        state = hostile_state(s, rng)
-        action, following = hostile_actions(state, rng), wild(rng, (5,), 0, s.catalogue.num_items)
-        legal += int(assert_advance_agrees(s, state, action, following, device).legal.sum())
-        mask = torch.from_numpy(rng.random(5) < 0.5)
-        assert_restart_agrees(s, state, mask, state.key, hostile_items(s, rng).item_id, device)
-    assert legal > 3
+    hostile.assert_steps_agree(triton_kernels, kind, SEEDS, device)

@@ -13,15 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.envs.packing.kernels import hostile
 from tests.envs.packing.kernels.hostile import (
-    hostile_actions,
     hostile_items,
     hostile_placement,
-    hostile_state,
-    hostile_stored,
-    wild,
 )
-from tests.envs.packing.kernels.parity import one_item
+from tests.envs.packing.kernels.parity import KINDS, one_item
 from tests.envs.packing.kernels.test_transition import assert_same_move, assert_same_state, copy_of, state_of
 from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene
 from tests.envs.packing.settings import assert_same, packing
@@ -32,7 +29,6 @@ from torchrl_gpu.envs.packing.kernels import Kernels, get_kernels, judge_placeme
 from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
 BACKENDS = ("compiled", "eager", "reference")
-KINDS = ("boxes", "solids", "boxes as solids")
 
 
 beside_the_reference = pytest.mark.parametrize("kernels", BACKENDS[:2], indirect=True)
@@ -223,37 +219,18 @@ def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(kernels: Kernels, kind
 @beside_the_reference
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_inside_the_bin_is_not_placed(kernels: Kernels, kind: str) -> None:
-    placed = 0
+    hostile.assert_nothing_outside_is_placed(kernels, kind, range(20))
     for seed in range(20):
-        rng = np.random.default_rng(seed)
         s = scene_of(seed, kind)
-        placement = hostile_placement(s, rng)
-        came = kernels.place(s.heightmap, placement, s.catalogue, s.bin_)
-        assert torch.equal(came, reference.place(s.heightmap, placement, s.catalogue, s.bin_))
-        placed += int((came != s.heightmap).any())
+        placement = hostile_placement(s, np.random.default_rng(seed))
         judged = judge_placements(s.heightmap, placement, s.catalogue, s.bin_)
         assert torch.equal(judged, reference.judge_placements(s.heightmap, placement, s.catalogue, s.bin_))
-    assert placed > 2
 
 
 @beside_the_reference
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_states_and_actions_do_the_same(kernels: Kernels, kind: str) -> None:
-    legal = 0
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        s = scene_of(seed, kind)
-        state = hostile_state(s, rng)
-        action, following = hostile_actions(state, rng), wild(rng, (len(s.heightmap),), 0, s.catalogue.num_items)
-        first, second = copy_of(state), copy_of(state)
-        expected = get_kernels("reference").advance(first, action, following, s.catalogue, s.bin_)
-        assert_same_move(kernels.advance(second, action, following, s.catalogue, s.bin_), expected)
-        assert_same_state(second, first)
-        legal += int(expected.legal.sum())
-        mask = torch.from_numpy(rng.random(len(action)) < 0.5)
-        again = mask, state.key, hostile_items(s, rng).item_id, s.catalogue, s.bin_
-        assert_same_state(kernels.restart(state, *again), get_kernels("reference").restart(state, *again))
-    assert legal > 3
+    hostile.assert_steps_agree(kernels, kind, range(10))
 
 
 def test_an_action_over_an_empty_slot_is_not_legal(kernels: Kernels) -> None:
@@ -282,16 +259,9 @@ def test_placements_are_written_within_their_rows(kernels: Kernels, count: int, 
 @beside_the_reference
 def test_kept_maps_of_no_slot_are_not_kept(kernels: Kernels) -> None:
     for seed in range(12):
-        rng = np.random.default_rng(seed)
-        s = scene_of(seed, "solids", RULES[seed % len(RULES)])
-        maps = reference.drop_map(*s)
-        with threads(1 + seed // 4 % 2):  # whatever the numbers: no crash, and each result is of its kind
-            z_map, legal = kernels.drop_map(*s, hostile_stored(s, maps, rng))
-        assert z_map.shape == legal.shape == maps[0].shape
-        stored = hostile_stored(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
-        nowhere = torch.where(stored.slot < 0, stored.slot, stored.slot.clamp_min(s.item_id.shape[1]))
-        for came, expected in zip(kernels.drop_map(*s, stored._replace(slot=nowhere)), maps, strict=True):
-            assert torch.equal(came, expected)
+        with threads(1 + seed // 4 % 2):
+            s = scene_of(seed, "solids", RULES[seed % len(RULES)])
+            hostile.assert_no_slot_is_kept(kernels, s, np.random.default_rng(seed))
 
 
 @pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")  # NumPy says so of such sums

@@ -42,7 +42,7 @@ def differing(picture: np.ndarray, lower: np.ndarray, upper: np.ndarray, camera:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_as_rays_meet_them(seed: int) -> None:
-    camera = Camera(SIZE, 200, 150)
+    camera = Camera(SIZE, 120, 90)
     lower, upper = guillotine(np.random.default_rng(seed), cuts=15)
     assert differing(paint_boxes(lower, upper, camera), lower, upper, camera) < 0.12
     assert differing(paint_boxes(lower[::-1], upper[::-1], camera), lower, upper, camera) > 0.5

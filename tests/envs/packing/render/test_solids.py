@@ -86,7 +86,7 @@ def test_the_nearest_column_is_seen(high: np.ndarray, low: np.ndarray) -> None:
 
 
 def test_as_rays_meet_them() -> None:
-    camera, items = Camera(SIZE, 48, 36), scene()
+    camera, items = Camera(SIZE, 40, 30), scene()
     painting = painted(items, camera)
     lower, upper, number = cells_of(items)
     column, _ = nearest_box(lower, upper, camera)

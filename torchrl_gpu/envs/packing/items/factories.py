@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers
 from torchrl_gpu.envs.packing.items.boxes import written
-from torchrl_gpu.envs.packing.items.lists import table_rows
+from torchrl_gpu.envs.packing.items.lists import number_of, table_rows
 from torchrl_gpu.envs.packing.items.source import NUM_BITS, Built, DrawnSequences, ItemSource
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.system import arguments
@@ -125,7 +125,7 @@ def _read(data: str, split: str) -> tuple[np.ndarray, np.ndarray]:
     rows = table_rows(path, f"FactoryBoxes: {path}")
     wanted = [*_SIDES.get(data, []), *([_SHARE] if data == "diverse" else [])]
     columns = _found(next(rows, []), wanted, path) if wanted else [0, 1, 2]
-    cells = np.array([[_number(row[at]) for at in columns] for row in rows if len(row) > max(columns)])
+    cells = np.array([[number_of(row[at]) or 0.0 for at in columns] for row in rows if len(row) > max(columns)])
     cells = cells.reshape(-1, len(columns))
     boxes = cells[(cells > 0).all(1)]
     if not len(boxes):
@@ -142,14 +142,6 @@ def _found(header: list[Any], wanted: list[str], path: Path) -> list[int]:
     if missing:
         raise ValueError(f"FactoryBoxes: {path}: want the columns {', '.join(wanted)}; got none named {missing[0]}")
     return [header.index(name) for name in wanted]
-
-
-def _number(cell: Any) -> float:
-    """Number in a cell of a table; 0 for an empty one or a text."""
-    try:
-        return float(cell or 0)
-    except ValueError:
-        return 0.0
 
 
 def data_folder() -> Path:

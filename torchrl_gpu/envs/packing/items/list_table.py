@@ -19,11 +19,8 @@ def misfits(
 ) -> list[tuple[int, str, str]]:
     """Line, order and reason of each row whose boxes do not fit a bin by themselves.
 
-    Args:
-        found: The list.
-        room: Length, width and height of the bin, in `found.unit`.
-        tipped: Whether boxes may lie on any face that the list permits; else all are turned about z only.
-        most_weight: Of one box, kilograms.
+    `room` is the bin's length, width and height in `found.unit`. Boxes that may be `tipped` lie on any face that the
+    list permits, others are turned about z only; `most_weight` is of one box, kilograms.
     """
     per_unit = _per_own_unit(found)
     left_out: list[tuple[int, str, str]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import itertools
 import json
@@ -101,7 +102,7 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
     rows = table_rows(path, where)
     header = [("" if cell is None else str(cell).strip()) for cell in next(rows, [])]
     first = 1 if path.suffix.lower() == ".json" else 2
-    if len(header) == 3 and all(_number(cell) is not None for cell in header):
+    if len(header) == 3 and all(number_of(cell) is not None for cell in header):
         rows, header, first = itertools.chain([header], rows), list(SIDES), 1
     found = _columns(header, columns or {}, where)
     rotations = _rotations(header, set(found.values()), where)
@@ -134,10 +135,10 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
         label: dict[str, Any] = {"line": line}
         if article := _text(cells.get("article")):
             label["article"] = article
-        masses = {name: (_number(cells[name]) or 0.0) * per_kg[name] for name in per_kg if _text(cells[name])}
+        masses = {name: (number_of(cells[name]) or 0.0) * per_kg[name] for name in per_kg if _text(cells[name])}
         if "weight" in masses:
             label["weight/kg"] = masses["weight"]
-        numbers = [_number(cells[side]) or 0.0 for side in SIDES]
+        numbers = [number_of(cells[side]) or 0.0 for side in SIDES]
         numbers += [masses.get(name, none) for name, none in _KILOGRAMS.items()]
         numbers += [float(_flag(cells.get("fragile")) or 0), *map(float, up)]
         orders.setdefault(order, []).append((number, numbers, label))
@@ -168,17 +169,17 @@ _FLAGS = ("upright", "fragile")
 def _fault_free(cells: Mapping[str, Any], unit: str) -> tuple[int, str]:
     """Number of boxes of a row, and why it gives none."""
     for side in SIDES:
-        value = _number(cells[side])
+        value = number_of(cells[side])
         if value is None or not 0 < value < math.inf:
             return 0, f"{side} must be a positive number; got {_text(cells[side]) or 'nothing'}"
     if unit and unit not in LENGTHS:
         return 0, f"unit must be one of {', '.join(LENGTHS)}; got {unit}"
-    number = _number(cells["quantity"]) if "quantity" in cells else 1.0
+    number = number_of(cells["quantity"]) if "quantity" in cells else 1.0
     if number is None or not 0 <= number < math.inf or number % 1:
         return 0, f"quantity must be a whole number; got {_text(cells['quantity']) or 'nothing'}"
-    if _text(cells.get("weight")) and not 0 < (_number(cells["weight"]) or 0.0) < math.inf:
+    if _text(cells.get("weight")) and not 0 < (number_of(cells["weight"]) or 0.0) < math.inf:
         return 0, f"weight must be a positive number, or nothing; got {_text(cells['weight'])}"
-    load = _number(cells.get("max_load"))
+    load = number_of(cells.get("max_load"))
     if _text(cells.get("max_load")) and (load is None or not 0 <= load < math.inf):
         return 0, f"max_load must be a number of at least 0, or nothing; got {_text(cells['max_load'])}"
     for name in _FLAGS:
@@ -274,7 +275,7 @@ def _text(cell: Any) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def _number(cell: Any) -> float | None:
+def number_of(cell: Any) -> float | None:
     """A number, or text that is one: 12.5, 12,5 or 1,200; None for anything else."""
     if isinstance(cell, bool):
         return None
@@ -350,12 +351,7 @@ def _text_rows(path: Path) -> Iterator[list[Any]]:
 
 
 def _excel(path: Path) -> Iterator[list[Any]]:
-    try:
-        import openpyxl  # type: ignore[import-untyped]
-    except ModuleNotFoundError as error:
-        wanted = "openpyxl, which an extra brings, pip install 'torchrl_gpu[lists]'"
-        raise ModuleNotFoundError(f"BoxSequences: {path}: want {wanted}; got an install without it") from error
-    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    book = _library("openpyxl", path).load_workbook(path, read_only=True, data_only=True)
     try:
         for row in book.worksheets[0].iter_rows(values_only=True):
             yield list(row)
@@ -364,12 +360,7 @@ def _excel(path: Path) -> Iterator[list[Any]]:
 
 
 def _parquet(path: Path) -> Iterator[list[Any]]:
-    try:
-        from pyarrow import parquet  # type: ignore[import-untyped]
-    except ModuleNotFoundError as error:
-        wanted = "pyarrow, which an extra brings, pip install 'torchrl_gpu[lists]'"
-        raise ModuleNotFoundError(f"BoxSequences: {path}: want {wanted}; got an install without it") from error
-    file = parquet.ParquetFile(path)
+    file = _library("pyarrow.parquet", path).ParquetFile(path)
     yield list(file.schema_arrow.names)
     about = file.metadata
     if about.num_rows > _MOST_ROWS or len(file.schema_arrow.names) > _MOST_COLUMNS:
@@ -380,3 +371,11 @@ def _parquet(path: Path) -> Iterator[list[Any]]:
         raise ValueError(f"{longest:,} bytes in a group of rows, more than {_MOST_BYTES:,}")
     for batch in file.iter_batches(batch_size=max(1, min(4096, _MOST_BYTES // max(1, longest)))):
         yield from (list(row.values()) for row in batch.to_pylist())
+
+
+def _library(module: str, path: Path) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        wanted = f"{module.partition('.')[0]}, which an extra brings, pip install 'torchrl_gpu[lists]'"
+        raise ModuleNotFoundError(f"BoxSequences: {path}: want {wanted}; got an install without it") from error

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import torch
 from torchrl_gpu.envs.packing.items.rasterise import Heightmaps
 from torchrl_gpu.envs.packing.items.segments import EDGE
 from torchrl_gpu.envs.state_validation import ANY, Bounds, Entry
+from torchrl_gpu.system.files import write_whole
 
 _LOG = logging.getLogger(__name__)
 _VERSION = 1  # of what the rasteriser gives and of the files; another number makes all be made again
@@ -53,7 +52,7 @@ class MeshCache:
         return found
 
     def put(self, key: str, maps: Heightmaps) -> None:
-        """Stores heightmaps; a file is written atomically."""
+        """Stores heightmaps."""
         _keep(key, maps)
         if self.folder is not None:
             self._write(key, maps)
@@ -63,15 +62,8 @@ class MeshCache:
         return self.folder / f"{key}.pt"
 
     def _write(self, key: str, maps: Heightmaps) -> None:
-        handle, part = tempfile.mkstemp(dir=self.folder, prefix=f".{key[:16]}.", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                torch.save({"key": key} | {name: value.cpu() for name, value in maps._asdict().items()}, file)
-            os.chmod(part, 0o644)  # mkstemp makes it private
-            os.replace(part, self._path(key))
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
+        held = {"key": key} | {name: value.cpu() for name, value in maps._asdict().items()}
+        write_whole(self._path(key), lambda file: torch.save(held, file))
 
     def _read(self, key: str, num_orientations: int, device: torch.device) -> Heightmaps | None:
         try:

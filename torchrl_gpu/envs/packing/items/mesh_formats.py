@@ -149,11 +149,24 @@ def _elements(lines: list[list[str]]) -> list[_Element]:
     return found
 
 
-class _Text:
+class _Source:
+    """What is left of a body: words or bytes."""
+
+    def __init__(self, values: Any, told: str) -> None:
+        self.values, self.told, self.at = values, told, 0
+
+    def _take(self, number: int) -> Any:
+        self.at += number
+        if number < 0 or self.at > len(self.values):
+            raise ValueError(f"at least {self.at} {self.told} wanted, there are {len(self.values)}")
+        return self.values[self.at - number : self.at]
+
+
+class _Text(_Source):
     """Reader of text bodies: numbers between spaces."""
 
     def __init__(self, body: bytes) -> None:
-        self.words, self.at = body.split(), 0
+        super().__init__(body.split(), "numbers")
 
     def read(self, element: _Element) -> dict[str, Any]:
         """Columns by name: (N,), or of a list all its values, and how many of each row."""
@@ -169,18 +182,13 @@ class _Text:
                 values[name] += self._take(number[name][-1])
         return {name: (np.array(values[name]).astype(np.int64), np.array(number[name], np.int64)) for name in names}
 
-    def _take(self, number: int) -> list[bytes]:
-        self.at += number
-        if number < 0 or self.at > len(self.words):
-            raise ValueError(f"at least {self.at} numbers wanted, there are {len(self.words)}")
-        return self.words[self.at - number : self.at]
 
-
-class _Binary:
+class _Binary(_Source):
     """Reader of binary bodies: numbers as they lie in memory."""
 
     def __init__(self, body: bytes, order: str) -> None:
-        self.body, self.order, self.at = body, order, 0
+        super().__init__(body, "bytes behind the header")
+        self.order = order
 
     def read(self, element: _Element) -> dict[str, Any]:
         """Columns by name, as `_Text.read`; of an element with lists the lists alone."""
@@ -205,12 +213,6 @@ class _Binary:
         kinds = {name: self.order + kind for name, kind, _ in element.properties}
         found = {name: np.frombuffer(b"".join(taken), kinds[name]).astype(np.int64) for name, taken in values.items()}
         return {name: (each, np.array(number[name], np.int64)) for name, each in found.items()}
-
-    def _take(self, number: int) -> bytes:
-        self.at += number
-        if number < 0 or self.at > len(self.body):
-            raise ValueError(f"at least {self.at} bytes behind the header wanted, there are {len(self.body)}")
-        return self.body[self.at - number : self.at]
 
 
 # Trimesh reads some of these wrongly, or not at all, though many programs write and read them: see the tests.

@@ -50,8 +50,8 @@ _CPU = torch.device("cpu")
 
 judge_placements = checked("judge_placements", balance.judge_placements, None)
 
-# name: module with the kernels; with `DEVICES`, the device types that it reads, None for all; and with
-# `problem(device)`, the reason why it cannot run on a device, "" where it can
+# name: module with the kernels. One that does not run everywhere has `DEVICES`, the device types that it reads, and
+# `problem(device)`, the reason why it cannot run on a device, "" where it can.
 BACKENDS = {
     "compiled": f"{__name__}.compiled",
     "triton": f"{__name__}.triton.kernels",
@@ -104,13 +104,7 @@ def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
 def tested_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels:
     """The given kernels if they pass their self-test in a setting; else those of another backend, and one log line.
 
-    Args:
-        kernels: Of a backend that runs on the setting's device.
-        setting: Bin, catalogue and batch that they will be called with.
-        fall_back: Whether another backend may take their place.
-
-    Raises:
-        ValueError: They do not run there, and none may take their place.
+    ValueError where they do not run there, and none may take their place, which is `fall_back`.
     """
     name, device = kernels.backend, setting.catalogue.extent.device
     failure = self_tests.setting_failure(name, setting, BACKENDS[name]) if fall_back else ""
@@ -150,12 +144,14 @@ def _say_slower(name: str, device: torch.device, problem: str) -> None:
 
 def _problem(name: str, device: torch.device) -> str:
     try:
-        return str(importlib.import_module(BACKENDS[name]).problem(device))
+        module = importlib.import_module(BACKENDS[name])
     except ImportError as error:  # an optional package
         return str(error)
+    return str(module.problem(device)) if hasattr(module, "problem") else ""
 
 
 @cache
 def _jobs(name: str) -> Kernels:
     module = importlib.import_module(BACKENDS[name])
-    return Kernels(name, *(checked(job, getattr(module, job), module.DEVICES) for job in Kernels._fields[1:]))
+    devices = getattr(module, "DEVICES", None)
+    return Kernels(name, *(checked(job, getattr(module, job), devices) for job in Kernels._fields[1:]))

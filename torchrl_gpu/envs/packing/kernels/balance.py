@@ -27,11 +27,7 @@ def balanced(catalogue: Catalogue, bin_: Bin) -> Catalogue:
 
 
 def centre_16ths(catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Centre of mass of each item, projected onto its footprint.
-
-    Returns:
-        (M, O, 2) int32, sixteenths of a cell from the footprint's corner, along x and y; clamped to the footprint.
-    """
+    """Centre of mass of each item, sixteenths of a cell from its footprint's corner, clamped to it; (M, O, 2) int32."""
     if catalogue.centre_16ths is not None:
         return catalogue.centre_16ths
     most = SIXTEENTHS * catalogue.extent
@@ -74,12 +70,16 @@ def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalog
 
 def windows(heightmap: Tensor, x: Tensor, y: Tensor, footprint: torch.Size) -> Tensor:
     """Heights (N, P, Q) of the cells from (x, y) on, (N,) int64; cells behind the wall repeat the last."""
-    num_envs, cells_x, cells_y = heightmap.shape
+    return heightmap.flatten(1).gather(1, cells_under(heightmap, x, y, footprint)).view(len(heightmap), *footprint)
+
+
+def cells_under(heightmap: Tensor, x: Tensor, y: Tensor, footprint: torch.Size) -> Tensor:
+    """Numbers (N, P·Q) of the cells from (x, y) on, (N,) int64 each, in flattened heightmaps; see `windows`."""
+    cells_x, cells_y = heightmap.shape[1:]
     rows, columns = (torch.arange(size, device=x.device, dtype=torch.int64) for size in footprint)
     at_x = (x[:, None] + rows).clamp_max(cells_x - 1)
     at_y = (y[:, None] + columns).clamp_max(cells_y - 1)
-    cell = at_x[:, :, None] * cells_y + at_y[:, None, :]
-    return heightmap.flatten(1).gather(1, cell.flatten(1)).view(num_envs, *footprint)
+    return (at_x[:, :, None] * cells_y + at_y[:, None, :]).flatten(1)
 
 
 def holds(contact: Tensor, centre: Tensor) -> Tensor:

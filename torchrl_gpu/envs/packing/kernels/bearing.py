@@ -37,10 +37,7 @@ def half_sides(extent: Tensor, bin_: Bin) -> Tensor:
     """Half sides of the rectangle around a box's middle that its contacts must hold, sixteenths of a cell.
 
     It is the margin, but at most a quarter of the box's side, less the half cell by which squares exceed their centres.
-
-    Args:
-        extent: (…, 2) int64, cells along x and y.
-        bin_: The bin.
+    Of extents (…, 2), cells along x and y.
     """
     quarters = (SIXTEENTHS // 4 * extent).unbind(-1)
     least = [quarter.clamp_max(most) for quarter, most in zip(quarters, margins(bin_), strict=True)]
@@ -48,15 +45,9 @@ def half_sides(extent: Tensor, bin_: Bin) -> Tensor:
 
 
 def drops(extent: Tensor, footprint: Sequence[int], bin_: Bin) -> tuple[Tensor, Tensor]:
-    """Metres by which contact with a box may lie below its base, by row and by column; their larger one counts.
+    """Metres by which contact with a box may lie below its base, by row (…, P) and by column (…, Q), float32.
 
-    Args:
-        extent: (…, 2) int64, cells along x and y.
-        footprint: P and Q.
-        bin_: The bin.
-
-    Returns:
-        (…, P) and (…, Q) float32.
+    The larger of the two counts; of extents (…, 2), cells along x and y.
     """
     made = []
     for axis, (cells, drop) in enumerate(zip(footprint, bin_.drops, strict=True)):

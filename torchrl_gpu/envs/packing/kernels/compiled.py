@@ -189,6 +189,13 @@ def _described(
     )
 
 
+def _run(kernel: str, described: _Problem, *given: Tensor, out: Tensor) -> Tensor:
+    """Calls a C++ kernel that reads a problem and tensors and writes `out`, which is returned."""
+    held = [each.contiguous() for each in given]
+    getattr(native.library(), kernel)(byref(described), *(c_void_p(each.data_ptr()) for each in (*held, out)))
+    return out
+
+
 @cache
 def _rule(name: str) -> int:
     """Number of a stability rule in C++."""
@@ -218,10 +225,7 @@ def drop_map(
 @_traced_as(eager.place)
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
     described = _described(heightmap, None, catalogue, bin_)
-    out = native.output(*heightmap.shape, dtype=torch.float32)
-    fields = [field.contiguous() for field in placement]
-    native.library().place(byref(described), *(c_void_p(f.data_ptr()) for f in fields), c_void_p(out.data_ptr()))
-    return out
+    return _run("place", described, *placement, out=native.output(*heightmap.shape, dtype=torch.float32))
 
 
 @_traced_as(eager.upheld)
@@ -229,28 +233,20 @@ def upheld(
     heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
     described = _described(bearing_heights(heightmap, bears), item_id, catalogue, bin_)
-    z_map, legal, margin = z_map.contiguous(), legal.contiguous(), (c_int64 * 2)(*margins(bin_))
-    out = native.output(*legal.shape, dtype=torch.bool)
-    native.library().upheld(byref(described), margin, *(c_void_p(each.data_ptr()) for each in (z_map, legal, out)))
-    return out
+    margin = torch.tensor(margins(bin_), dtype=torch.int64, device="cpu")
+    return _run("upheld", described, margin, z_map, legal, out=native.output(*legal.shape, dtype=torch.bool))
 
 
 @_traced_as(eager.bear)
 def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
     described = _described(bearing_heights(heightmap, bears), None, catalogue, bin_)
-    out = native.output(*bears.shape, dtype=torch.bool)
-    given = [each.contiguous() for each in (bears, *placement)]
-    native.library().bear(byref(described), *(c_void_p(each.data_ptr()) for each in (*given, out)))
-    return out
+    return _run("bear", described, bears, *placement, out=native.output(*bears.shape, dtype=torch.bool))
 
 
 @_traced_as(eager.pile_growth)
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
     described = _described(heightmap, item_id, catalogue, bin_)
-    z_map = z_map.contiguous()
-    growth = native.output(*z_map.shape, dtype=torch.float32)
-    native.library().pile_growth(byref(described), c_void_p(z_map.data_ptr()), c_void_p(growth.data_ptr()))
-    return growth
+    return _run("pile_growth", described, z_map, out=native.output(*z_map.shape, dtype=torch.float32))
 
 
 @_traced_as(eager.advance)
@@ -299,10 +295,7 @@ def any_legal(legal: Tensor) -> Tensor:
 def add_max_rate(dtype: str, threads: int, seconds: float) -> float:
     """Upper bound of the add-max steps per second of this processor: all operands stay in registers.
 
-    Args:
-        dtype: "float32", "uint16" or "uint8".
-        threads: Number of threads.
-        seconds: Duration of the measurement.
+    Of "float32", "uint16" or "uint8", by so many threads, measured for so many seconds.
     """
     sizes = {"uint8": 1, "uint16": 2, "float32": 4}
     if dtype not in sizes or threads < 1:

@@ -17,19 +17,15 @@ from torch.nn.functional import pad
 
 from torchrl_gpu.envs.packing.geometry import catalogue_rows, grid_positions, inside, walls
 from torchrl_gpu.envs.packing.kernels import stability, transition
+from torchrl_gpu.envs.packing.kernels.balance import cells_under
 from torchrl_gpu.envs.packing.kernels.bearing import bear, bearing_heights
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
-__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "problem", "restart", "upheld"]
+__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "restart", "upheld"]
 
-DEVICES = None
 _CHUNK = 1 << 17  # elements of one accumulator: stays in a core's second-level cache
-
-
-def problem(device: torch.device) -> str:
-    return ""
 
 
 class Variants(NamedTuple):
@@ -229,15 +225,10 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
     if catalogue.flat:
         return _place_boxes(heightmap, placement, present, catalogue)
     top, bottom = catalogue.maps(placement.item_id, placement.orientation)  # (N, P, Q)
-    rows, columns = top.shape[1:]
-    num_envs, cells_x, cells_y = heightmap.shape
-    x = (placement.x[:, None] + torch.arange(rows, device=top.device, dtype=torch.int64)).clamp_max(cells_x - 1)
-    y = (placement.y[:, None] + torch.arange(columns, device=top.device, dtype=torch.int64)).clamp_max(cells_y - 1)
-    cell = (x[:, :, None] * cells_y + y[:, None, :]).flatten(1)  # (N, P·Q)
+    cell = cells_under(heightmap, placement.x, placement.y, top.shape[1:])
     material = bottom.isfinite() & present[:, None, None]
     raised = torch.where(material, placement.z[:, None, None] + top, -torch.inf).flatten(1)
-    flat = heightmap.flatten(1)
-    return flat.scatter_reduce(1, cell, raised, "amax", include_self=True).view(num_envs, cells_x, cells_y)
+    return heightmap.flatten(1).scatter_reduce(1, cell, raised, "amax", include_self=True).view(heightmap.shape)
 
 
 def _place_boxes(heightmap: Tensor, placement: Placement, present: Tensor, catalogue: Catalogue) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import torch
@@ -13,16 +14,10 @@ from torchrl_gpu.envs.packing.kernels import transition
 from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
 from torchrl_gpu.envs.packing.kernels.bearing import bearing_heights, half_sides
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.envs.packing.types import DROP_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.system import arguments
 
-__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "problem", "restart", "upheld"]
-
-DEVICES = None
-
-
-def problem(device: torch.device) -> str:
-    return ""
+__all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "restart", "upheld"]
 
 
 def drop_map(
@@ -65,7 +60,7 @@ def drop_item(
     """Fills `z_map` and `legal` (Gx, Gy) for one item, given its own P×Q maps, on one bin (X, Y); as in `stands`."""
     p, q = top.shape
     material = np.isfinite(bottom)
-    for (gx, x), (gy, y) in _product(placements(p, bin_.cells[0], bin_), placements(q, bin_.cells[1], bin_)):
+    for (gx, x), (gy, y) in product(placements(p, bin_.cells[0], bin_), placements(q, bin_.cells[1], bin_)):
         window = heights[x : x + p, y : y + q]
         z = (window - bottom)[material].max(initial=0.0)
         z_map[gx, gy] = z
@@ -77,7 +72,7 @@ def drop_item(
 def stands(
     contact: np.ndarray, material: np.ndarray, on_floor: bool, rule: str, centre: np.ndarray | None = None
 ) -> bool:
-    """True where an item is stable on its contact cells (P, Q), given those with material, by a rule of `_RULES`.
+    """True where an item is stable on its contact cells (P, Q), given those with material, by a rule of `DROP_RULES`.
 
     The rules are "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) and "com", see `holds`. The
     code released with the two papers differs from 21 cells on and on edges of the hull, see
@@ -86,42 +81,18 @@ def stands(
     Raises:
         ValueError: There is no such rule.
     """
-    judge = _RULES[arguments.choice("reference", "stability", rule, _RULES)]
-    return judge(contact, material, on_floor, centre)
-
-
-def _anything(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
-    return True
-
-
-def _corners(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
+    arguments.choice("reference", "stability", rule, DROP_RULES)
+    if rule == "com":
+        return holds(contact, centre)
     share = contact.sum() / max(material.sum(), 1)
+    if rule == "none" or on_floor:
+        return True
+    if rule == "support":
+        middle = (np.array(contact.shape) - 1) / 2
+        return bool(share > 0.50 or (contact.sum() >= 2 and _in_hull(np.argwhere(contact) - middle)))
     p, q = contact.shape
     corners = sum(int(contact[i, j]) for i in (0, p - 1) for j in (0, q - 1))
-    enough = share > 0.95 or (corners == 3 and share > 0.85) or (corners == 4 and share > 0.50)
-    return bool(on_floor or enough)
-
-
-def _support(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
-    share = contact.sum() / max(material.sum(), 1)
-    return bool(on_floor or share > 0.50 or (contact.sum() >= 2 and _centre_in_hull(contact)))
-
-
-def _com(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
-    return holds(contact, centre)
-
-
-_RULES: dict[str, Callable[[np.ndarray, np.ndarray, bool, np.ndarray | None], bool]] = {
-    "none": _anything,
-    "corners": _corners,
-    "support": _support,
-    "com": _com,
-}
-
-
-def _centre_in_hull(contact: np.ndarray) -> bool:
-    """True where the centre of the grid lies in the convex hull of the contact cells."""
-    return _in_hull(np.argwhere(contact) - (np.array(contact.shape) - 1) / 2)
+    return bool(share > 0.95 or (corners == 3 and share > 0.85) or (corners == 4 and share > 0.50))
 
 
 def holds(contact: np.ndarray, centre: np.ndarray | None = None) -> bool:
@@ -160,52 +131,38 @@ def upheld(
 ) -> Tensor:
     """The legal mask of boxes without the placements that are unstable by the rule "load_bearing".
 
-    Args:
-        heightmap: (N, X, Y) float32, metres.
-        bears: (N, X, Y) bool, mask of the cells that bear load.
-        z_map: (N, K, O, Gx, Gy) float32, metres, of `drop_map`.
-        legal: The same shape, bool, likewise.
-        item_id: (N, K) int64.
-        catalogue: Boxes.
-        bin_: The bin, with margin and gap of the rule.
+    `bears` (N, X, Y) bool is the mask of the cells that bear load; the maps are those of `drop_map`.
     """
     out, heights = legal.clone(), bearing_heights(heightmap, bears).cpu().numpy()
     for n, k, o, gx, gy in legal.nonzero().tolist():
         extent = catalogue.extent[int(item_id[n, k]), o]
         (p, q), half = extent.tolist(), half_sides(extent, bin_).tolist()
         x, y = (min(g * bin_.step, c - s) for g, c, s in zip((gx, gy), bin_.cells, (p, q), strict=True))
-        contact = _bearing_contact(heights[n], x, y, p, q, z_map[n, k, o, gx, gy].item(), bin_)
+        contact = _bearing_contact(heights[n], x, y, p, q, np.float32(z_map[n, k, o, gx, gy].item()), bin_)
         corners = [(8 * p + a * half[0], 8 * q + b * half[1]) for a in (-1, 1) for b in (-1, 1)]
         out[n, k, o, gx, gy] = all(_in_hull_of(contact, corner) for corner in corners)
     return out
 
 
 def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """The map of the cells that bear load after one placement of a box per environment; (N, X, Y) bool.
+    """The map (N, X, Y) bool of the cells that bear load after one placement of a box per environment.
 
-    Args:
-        heightmap: (N, X, Y) float32, metres, before the placement.
-        bears: (N, X, Y) bool, before it.
-        placement: One that is invalid as in `place` changes nothing.
-        catalogue: Boxes.
-        bin_: The bin, with the gap of the rule.
+    Heightmap and map are those before it; a placement that is invalid as in `place` changes nothing.
     """
     after, heights = bears.clone(), bearing_heights(heightmap, bears).cpu().numpy()
-    for n in range(len(heights)):
-        item, o, x, y = (int(field[n]) for field in placement[:4])
-        if _is_inside(item, o, x, y, catalogue, bin_):
-            p, q = catalogue.extent[item, o].tolist()
-            contact = _bearing_contact(heights[n], x, y, p, q, placement.z[n].item(), bin_)
-            for i, j in np.ndindex(p, q):
-                after[n, x + i, y + j] = _in_hull_of(contact, (16 * i + 8, 16 * j + 8))
+    for n, item, o, x, y, z in _made(placement, catalogue, bin_):
+        p, q = catalogue.extent[item, o].tolist()
+        contact = _bearing_contact(heights[n], x, y, p, q, z, bin_)
+        for i, j in np.ndindex(p, q):
+            after[n, x + i, y + j] = _in_hull_of(contact, (16 * i + 8, 16 * j + 8))
     return after
 
 
-def _bearing_contact(heights: np.ndarray, x: int, y: int, p: int, q: int, z: float, bin_: Bin) -> np.ndarray:
+def _bearing_contact(heights: np.ndarray, x: int, y: int, p: int, q: int, z: np.float32, bin_: Bin) -> np.ndarray:
     along_x, along_y = (np.abs(2 * np.arange(side) + 1 - side).astype(np.float32) for side in (p, q))
     drop_x, drop_y = map(np.float32, bin_.drops)
     drop = np.maximum((along_x * drop_x)[:, None], along_y * drop_y)
-    contact: np.ndarray = heights[x : x + p, y : y + q] >= np.float32(z) - np.float32(bin_.contact_tolerance) - drop
+    contact: np.ndarray = heights[x : x + p, y : y + q] >= z - np.float32(bin_.contact_tolerance) - drop
     return contact
 
 
@@ -220,18 +177,20 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
     A placement of no item or orientation of the catalogue, or with cells outside the bin, places nothing.
     """
     heights = heightmap.cpu().numpy().copy()
-    for n in range(len(heights)):
-        item, o, x, y = (int(field[n]) for field in placement[:4])
-        if _is_inside(item, o, x, y, catalogue, bin_):
-            place_item(heights[n], *item_maps(catalogue, item, o), x, y, np.float32(placement.z[n].item()))
+    for n, item, o, x, y, z in _made(placement, catalogue, bin_):
+        place_item(heights[n], *item_maps(catalogue, item, o), x, y, z)
     return torch.from_numpy(heights).to(heightmap.device)
 
 
-def _is_inside(item: int, orientation: int, x: int, y: int, catalogue: Catalogue, bin_: Bin) -> bool:
-    if not (0 <= item < catalogue.num_items and 0 <= orientation < catalogue.num_orientations):
-        return False
-    p, q = catalogue.extent[item, orientation].tolist()
-    return 0 <= x <= bin_.cells[0] - p and 0 <= y <= bin_.cells[1] - q
+def _made(
+    placement: Placement, catalogue: Catalogue, bin_: Bin
+) -> Iterator[tuple[int, int, int, int, int, np.float32]]:
+    """Environment, item, orientation, x, y and z of the placements that are inside the bin."""
+    for n, (item, o, x, y) in enumerate(zip(*(field.tolist() for field in placement[:4]), strict=True)):
+        if 0 <= item < catalogue.num_items and 0 <= o < catalogue.num_orientations:
+            p, q = catalogue.extent[item, o].tolist()
+            if 0 <= x <= bin_.cells[0] - p and 0 <= y <= bin_.cells[1] - q:
+                yield n, item, o, x, y, np.float32(placement.z[n].item())
 
 
 def place_item(heights: np.ndarray, top: np.ndarray, bottom: np.ndarray, x: int, y: int, z: np.float32) -> None:
@@ -257,7 +216,7 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
         if not 0 <= item < catalogue.num_items:
             continue
         top, bottom = item_maps(catalogue, item, o)
-        grid = _product(*(placements(s, c, bin_) for s, c in zip(top.shape, bin_.cells, strict=True)))
+        grid = product(*(placements(s, c, bin_) for s, c in zip(top.shape, bin_.cells, strict=True)))
         for (gx, x), (gy, y) in grid:
             after = heights[n].copy()
             place_item(after, top, bottom, x, y, np.float32(z_map[n, k, o, gx, gy].item()))
@@ -268,11 +227,8 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
 def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
     heights, centre = heightmap.cpu().numpy(), centre_16ths(catalogue, bin_).cpu().numpy()
     verdict = np.zeros(len(heights), dtype=bool)
-    for n in range(len(heights)):
-        item, o, x, y = (int(field[n]) for field in placement[:4])
-        if _is_inside(item, o, x, y, catalogue, bin_):
-            z = np.float32(placement.z[n].item())
-            verdict[n] = judge_item(heights[n], item_maps(catalogue, item, o)[1], x, y, z, bin_, centre[item, o])
+    for n, item, o, x, y, z in _made(placement, catalogue, bin_):
+        verdict[n] = judge_item(heights[n], item_maps(catalogue, item, o)[1], x, y, z, bin_, centre[item, o])
     return torch.from_numpy(verdict).to(heightmap.device)
 
 
@@ -298,7 +254,3 @@ def placements(extent: int, cells: int, bin_: Bin) -> list[tuple[int, int]]:
     """(grid index, first cell) of every placement of a footprint that fits along one axis."""
     position, fits = grid_positions(torch.tensor(extent, dtype=torch.int64, device="cpu"), cells, bin_.step)
     return [(g, int(position[g])) for g in range(len(fits)) if fits[g]]
-
-
-def _product(xs: list[tuple[int, int]], ys: list[tuple[int, int]]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    return [(x, y) for x in xs for y in ys]

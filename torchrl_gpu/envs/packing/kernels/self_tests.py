@@ -156,11 +156,7 @@ def versions(module: str, device: torch.device) -> dict[str, str]:
 
 
 def run_every_kind(module: str, device: str) -> str:
-    """First wrong kernel of a backend on boxes, in small and wide bins, and solids, by every rule; "" for none.
-
-    Raises:
-        Unavailable: The device cannot be used from this process.
-    """
+    """First wrong kernel of a backend on boxes, in small and wide bins, and solids, by every rule; "" for none."""
     there = self_tests.usable(device)
     return _first_difference(module, (setting for rule in STABILITY_RULES for setting in settings(rule, there)))
 

@@ -131,11 +131,8 @@ def _com(contacts: _Contacts, centre: Tensor) -> Tensor:
 class _Hull:
     """Test, in integers, whether the hull of contact cells' centres holds a rectangle; cells are added row by row.
 
-    Args:
-        contacts: Of the items.
-        centre: (N, J, 2), the middle of the rectangle, from the corner of the footprint.
-        per_cell: Units of the rectangle to a cell, even.
-        half: (N, J, 2), half its sides; None where it is a point.
+    The rectangle is about `centre` (N, J, 2), from the corner of the footprint, in an even number of units `per_cell`,
+    and `half` (N, J, 2) are half its sides; None where it is a point.
     """
 
     def __init__(self, contacts: _Contacts, centre: Tensor, per_cell: int, half: Tensor | None = None) -> None:

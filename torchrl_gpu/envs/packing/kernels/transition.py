@@ -22,16 +22,11 @@ def advance(
     bin_: Bin,
     place: Callable[[Tensor, Placement, Catalogue, Bin], Tensor],
 ) -> Moved:
-    """The state after an action of each environment.
+    """The state after an action of each environment, (N,) int64, an index into (K, O, Gx, Gy).
 
-    Args:
-        state: Before; `placements` and `placement_z` are written in place.
-        action: (N,) int64, index into (K, O, Gx, Gy); one that is not legal, outside, or over an empty slot or an
-            item larger than the bin, regardless of the mask, places nothing.
-        following: (N,) int64, catalogue row of the item shown next; −1 for none.
-        catalogue: The items.
-        bin_: The bin.
-        place: The backend's kernel.
+    One that is not legal, outside, or over an empty slot or an item larger than the bin, regardless of the mask, places
+    nothing. `following` (N,) int64 is the item shown next, −1 for none. Of the state before, `placements` and
+    `placement_z` are written in place.
     """
     placement, slot, legal = _decode(state, action, catalogue, bin_)
     _record(state, placement)
@@ -99,16 +94,7 @@ def _record(state: PackingState, placement: Placement) -> None:
 def restart(
     state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> PackingState:
-    """The state with the environments of `mask` reset.
-
-    Args:
-        state: Before.
-        mask: (N,) bool.
-        key: (N,) int64, keys of the new episodes' item sequences.
-        item_id: (N, K) int64, the first visible items of the new episodes.
-        catalogue: The items.
-        bin_: The bin.
-    """
+    """The state with the environments of `mask` (N,) reset: to other keys (N,), and to their first items (N, K)."""
     z_map, legal = _empty_bin_maps(item_id, catalogue, bin_)
     return replace(
         state,

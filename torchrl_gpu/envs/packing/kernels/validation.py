@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState, Placement, StoredMaps
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 from torchrl_gpu.system.arguments import length, shown, tensor
 
 Devices = tuple[str, ...] | None
@@ -42,14 +42,26 @@ _FORMS: dict[str, tuple[torch.dtype, tuple[str, ...]]] = {
 _IN_PLACE = ("placements", "placement_z")  # of a state: written, and so neither cast nor copied
 _READ = tuple(field.name for field in fields(PackingState) if field.name not in (*_IN_PLACE, "bears"))
 
+# Arguments of every kernel but `any_legal`, in its order.
+_NAMES = {
+    "drop_map": ("heightmap", "item_id", "catalogue", "bin_", "stored"),
+    "upheld": ("heightmap", "bears", "z_map", "legal", "item_id", "catalogue", "bin_"),
+    "bear": ("heightmap", "bears", "placement", "catalogue", "bin_"),
+    "place": ("heightmap", "placement", "catalogue", "bin_"),
+    "judge_placements": ("heightmap", "placement", "catalogue", "bin_"),
+    "pile_growth": ("heightmap", "item_id", "z_map", "catalogue", "bin_"),
+    "advance": ("state", "action", "following", "catalogue", "bin_"),
+    "restart": ("state", "mask", "key", "item_id", "catalogue", "bin_"),
+}
+
 
 def checked(name: str, job: Callable[..., Any], devices: Devices) -> Callable[..., Any]:
     """A kernel, by its name in `Kernels`, behind its input validation; it reads these device types, None for all."""
-    check = _CHECKS[name]
+    validated = partial(_mask if name == "any_legal" else _arguments, name, devices)
 
     @wraps(job)
-    def behind_validation(*args: Any, **named: Any) -> Any:
-        return job(*check(devices, *args, **named))
+    def behind_validation(*args: Any) -> Any:
+        return job(*validated(*args))
 
     return behind_validation
 
@@ -82,103 +94,34 @@ class _Check:
         return state if all(read[name] is getattr(state, name) for name in _READ) else replace(state, **read)
 
 
-def drop_map(
-    devices: Devices,
-    heightmap: Tensor,
-    item_id: Tensor,
-    catalogue: Catalogue,
-    bin_: Bin,
-    stored: StoredMaps | None = None,
-) -> tuple[Any, ...]:
-    """Validated arguments of `drop_map`, as the others are of the kernels of their names."""
-    if bin_.stability == "load_bearing":
+def _arguments(where: str, devices: Devices, *args: Any) -> list[Any]:
+    """Validated arguments of a kernel."""
+    given = dict(zip(_NAMES[where], args, strict=False))  # stored maps may be left out
+    catalogue, bin_, state = given["catalogue"], given["bin_"], given.get("state")
+    if where == "drop_map" and bin_.stability == "load_bearing":
         raise ValueError(
             "drop_map: want a rule that it judges itself; got load_bearing, see `Bin.dropped` and `upheld`"
         )
-    check = _Check("drop_map", devices, catalogue, bin_, heightmap, item_id)
-    given = check("heightmap", heightmap), check("item_id", item_id), catalogue, bin_
-    if stored is None:
-        return given
-    return *given, StoredMaps(*(check(f"stored.{name}", getattr(stored, name)) for name in StoredMaps._fields))
-
-
-def upheld(
-    devices: Devices,
-    heightmap: Tensor,
-    bears: Tensor,
-    z_map: Tensor,
-    legal: Tensor,
-    item_id: Tensor,
-    catalogue: Catalogue,
-    bin_: Bin,
-) -> tuple[Any, ...]:
-    check = _boxes("upheld", devices, catalogue, bin_, heightmap, item_id)
-    maps = check("heightmap", heightmap), check("bears", bears), check("z_map", z_map), check("legal", legal)
-    return *maps, check("item_id", item_id), catalogue, bin_
-
-
-def bear(
-    devices: Devices, heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin
-) -> tuple[Any, ...]:
-    bears = _boxes("bear", devices, catalogue, bin_, heightmap)("bears", bears)
-    heightmap, placement, *rest = place(devices, heightmap, placement, catalogue, bin_, where="bear")
-    return heightmap, bears, placement, *rest
-
-
-def _boxes(where: str, devices: Devices, catalogue: Catalogue, *rest: Any) -> _Check:
-    if not catalogue.flat:
+    if where in ("upheld", "bear") and not catalogue.flat:
         raise ValueError(f"{where}: the rule load_bearing wants boxes; got items with maps")
-    return _Check(where, devices, catalogue, *rest)
+    heightmap, item_id = (
+        (given["heightmap"], given.get("item_id")) if state is None else (state.heightmap, state.item_id)
+    )
+    check = _Check(where, devices, catalogue, bin_, heightmap, item_id)
+    for name, value in given.items():
+        if name == "state":
+            given[name] = check.state(value)
+        elif name == "placement" or (name == "stored" and value is not None):
+            kind = type(value)
+            given[name] = kind(*(check(f"{name}.{each}", getattr(value, each)) for each in kind._fields))
+        elif name not in ("catalogue", "bin_", "stored"):
+            given[name] = check(name, value)
+    return list(given.values())
 
 
-def place(
-    devices: Devices, heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin, *, where: str = "place"
-) -> tuple[Any, ...]:
-    check = _Check(where, devices, catalogue, bin_, heightmap)
-    heightmap = check("heightmap", heightmap)
-    placement = Placement(*(check(f"placement.{name}", getattr(placement, name)) for name in Placement._fields))
-    return heightmap, placement, catalogue, bin_
-
-
-def pile_growth(
-    devices: Devices, heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin
-) -> tuple[Any, ...]:
-    check = _Check("pile_growth", devices, catalogue, bin_, heightmap, item_id)
-    heightmap, item_id = check("heightmap", heightmap), check("item_id", item_id)
-    return heightmap, item_id, check("z_map", z_map), catalogue, bin_
-
-
-def advance(
-    devices: Devices, state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin
-) -> tuple[Any, ...]:
-    check = _Check("advance", devices, catalogue, bin_, state.heightmap, state.item_id)
-    return check.state(state), check("action", action), check("following", following), catalogue, bin_
-
-
-def restart(
-    devices: Devices, state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
-) -> tuple[Any, ...]:
-    check = _Check("restart", devices, catalogue, bin_, state.heightmap, state.item_id)
-    fresh = check.state(state), check("mask", mask), check("key", key), check("item_id", item_id)
-    return *fresh, catalogue, bin_
-
-
-def any_legal(devices: Devices, legal: Tensor) -> tuple[Any, ...]:
+def _mask(where: str, devices: Devices, legal: Tensor) -> tuple[Tensor]:
     if not isinstance(legal, Tensor) or legal.ndim < 2 or legal.dtype is not _FLAG:
-        raise ValueError(f"any_legal: legal must be bool of two axes or more; got {shown(legal)}")
+        raise ValueError(f"{where}: legal must be bool of two axes or more; got {shown(legal)}")
     if devices is not None and legal.device.type not in devices:
-        raise ValueError(f"any_legal: want tensors on {' or '.join(devices)}; got one on {legal.device}")
+        raise ValueError(f"{where}: want tensors on {' or '.join(devices)}; got one on {legal.device}")
     return (legal,)
-
-
-_CHECKS: dict[str, Callable[..., tuple[Any, ...]]] = {
-    "drop_map": drop_map,
-    "upheld": upheld,
-    "bear": bear,
-    "place": place,
-    "pile_growth": pile_growth,
-    "advance": advance,
-    "restart": restart,
-    "any_legal": any_legal,
-    "judge_placements": partial(place, where="judge_placements"),
-}

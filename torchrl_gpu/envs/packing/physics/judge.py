@@ -1,13 +1,10 @@
-"""Stability of the last placement of each bin, by physics simulation instead of a rule."""
+"""Stability of the last placement of each bin, by physics simulation instead of a rule: tens of milliseconds each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco, model_of
 from torchrl_gpu.envs.packing.physics.settle import in_threads, verdict
@@ -41,20 +38,3 @@ def _last_stands(plan: PackingPlan, seconds: float, friction: float) -> bool:
     data = load_mujoco().MjData(model)
     passed = run(model, data, seconds)
     return bool(verdict(*distances(data, plan, range(last, last + 1)), passed).stable.all())
-
-
-@final
-class PhysicsJudge:
-    """Stability test of a step's placements by simulation on the host: tens of milliseconds per bin and step."""
-
-    def __init__(self, seconds: float = 1.0, friction: float = FRICTION, workers: int | None = None) -> None:
-        load_mujoco()
-        self.seconds, self.friction, self.workers = seconds, friction, workers
-
-    def __call__(self, env: PackedBins, placed: Tensor) -> Tensor:
-        """Stability of the last placement of bins `placed` (N,) bool after a step, on their device; False elsewhere."""
-        indices = placed.nonzero().flatten().tolist()
-        stands = torch.zeros_like(placed, device="cpu")
-        options = {"seconds": self.seconds, "friction": self.friction}
-        stands[indices] = torch.from_numpy(stands_in_physics(env, indices, workers=self.workers, **options))
-        return stands.to(placed.device)

@@ -34,17 +34,14 @@ def load_mujoco() -> Any:
 def model_of(plan: PackingPlan, *, friction: float = FRICTION, num_fixed: int = 0, parked: bool = False) -> Any:
     """The `MjModel` of a packing. Item i is body i + 1; the origin of the body is the item's centre of mass.
 
-    Args:
-        plan: The packing.
-        friction: Coulomb's coefficient between any two things.
-        num_fixed: Number of first items that are fixed in space.
-        parked: Every item waits asleep beside the bin, apart from all others, until its position is set.
+    The first `num_fixed` items are fixed in space. With `parked` every item waits asleep beside the bin, apart from all
+    others, until its position is set. `friction` is Coulomb's coefficient between any two things.
     """
     mj = load_mujoco()
     spec = mj.MjSpec()
     _set_options(mj, spec, friction, parked)
     (_add_bin if plan.walls else _add_pallet)(mj, spec.worldbody, plan.bin_size)
-    meshes: dict[int, list[str]] = {}  # of each solid, by its id
+    meshes: dict[int, int] = {}  # number of each solid with meshes, by its id
     for i, (solid, pose) in enumerate(zip(plan.solids, plan.poses, strict=True)):
         where = centre_of(solid, pose) - (_parking(plan, i) if parked else 0.0)
         body = spec.worldbody.add_body(pos=where, quat=quaternion(pose.rotation))
@@ -92,11 +89,9 @@ def _add_bin(mj: Any, world: Any, size: tuple[float, float, float]) -> None:
     world.add_geom(type=mj.mjtGeom.mjGEOM_PLANE, size=(length, width, 0.1))
     half = WALL_M / 2
     for x in (-half, length + half):
-        wall = (half, width / 2 + WALL_M, height / 2)
-        world.add_geom(type=mj.mjtGeom.mjGEOM_BOX, pos=(x, width / 2, height / 2), size=wall)
+        _add_box(mj, world, (x, width / 2, height / 2), (half, width / 2 + WALL_M, height / 2))
     for y in (-half, width + half):
-        wall = (length / 2, half, height / 2)
-        world.add_geom(type=mj.mjtGeom.mjGEOM_BOX, pos=(length / 2, y, height / 2), size=wall)
+        _add_box(mj, world, (length / 2, y, height / 2), (length / 2, half, height / 2))
 
 
 def _add_pallet(mj: Any, world: Any, size: tuple[float, float, float]) -> None:
@@ -104,10 +99,14 @@ def _add_pallet(mj: Any, world: Any, size: tuple[float, float, float]) -> None:
     length, width, _ = size
     world.add_geom(type=mj.mjtGeom.mjGEOM_PLANE, pos=(0, 0, -PALLET_M), size=(length, width, 0.1))
     half = PALLET_M / 2
-    world.add_geom(type=mj.mjtGeom.mjGEOM_BOX, pos=(length / 2, width / 2, -half), size=(length / 2, width / 2, half))
+    _add_box(mj, world, (length / 2, width / 2, -half), (length / 2, width / 2, half))
 
 
-def _add_parts(mj: Any, spec: Any, body: Any, solid: Solid, meshes: dict[int, list[str]]) -> None:
+def _add_box(mj: Any, body: Any, middle: Any, half: Any) -> None:
+    body.add_geom(type=mj.mjtGeom.mjGEOM_BOX, pos=middle, size=half)
+
+
+def _add_parts(mj: Any, spec: Any, body: Any, solid: Solid, meshes: dict[int, int]) -> None:
     """Adds the parts of a solid: boxes, and the others as meshes, which equal items share."""
     parts = [part for part in solid.parts if has_volume(part)]
     if not parts:
@@ -119,18 +118,13 @@ def _add_parts(mj: Any, spec: Any, body: Any, solid: Solid, meshes: dict[int, li
             others.append(part)
             continue
         middle = (part.min(0) + part.max(0)) / 2
-        body.add_geom(type=mj.mjtGeom.mjGEOM_BOX, pos=middle - solid.centre, size=sides / 2)
-    if id(solid) not in meshes:
-        meshes[id(solid)] = [_add_mesh(mj, spec, part - solid.centre) for part in others]
-    for name in meshes[id(solid)]:
+        _add_box(mj, body, middle - solid.centre, sides / 2)
+    for i, part in enumerate(others):
+        name = f"part-{meshes.setdefault(id(solid), len(meshes))}-{i}"
+        if spec.mesh(name) is None:  # MuJoCo finds the convex hull
+            vertices = (part - solid.centre).ravel()
+            spec.add_mesh(name=name, uservert=vertices, inertia=mj.mjtMeshInertia.mjMESH_INERTIA_CONVEX)
         body.add_geom(type=mj.mjtGeom.mjGEOM_MESH, meshname=name)
-
-
-def _add_mesh(mj: Any, spec: Any, vertices: np.ndarray) -> str:
-    name = f"part-{len(spec.meshes)}"
-    # MuJoCo finds the convex hull.
-    spec.add_mesh(name=name, uservert=vertices.ravel(), inertia=mj.mjtMeshInertia.mjMESH_INERTIA_CONVEX)
-    return name
 
 
 def has_volume(part: np.ndarray) -> bool:

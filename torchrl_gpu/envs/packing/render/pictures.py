@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.render.camera import BACKGROUND
+from torchrl_gpu.system.files import write_whole
 
 TEXT = "#2b333d"
 PALETTE_FRAMES = 8  # frames that choose the colours of a GIF
@@ -103,13 +103,5 @@ def _palette(images: list[Image.Image]) -> Image.Image:
 def _write(image: Image.Image, path: str | os.PathLike[str], **options: Any) -> Path:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            image.save(file, **options)
-        os.chmod(part, 0o644)  # mkstemp makes it private
-        os.replace(part, target)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+    write_whole(target, lambda file: image.save(file, **options))
     return target

@@ -22,9 +22,7 @@ Placed = tuple[int, int, float, float, float]
 class SolidsPainting:
     """Picture of a bin to which solids are added one by one: each is drawn once.
 
-    Args:
-        cell: Metres per cell of the items' maps along x and y.
-        camera: Shows the bin.
+    `cell` are metres per cell of the items' maps along x and y.
     """
 
     def __init__(self, cell: tuple[float, float], camera: Camera) -> None:
