@@ -61,17 +61,12 @@ def measure(
     rows: Sequence[TimedRow],
     seconds: float,
     repetitions: int = 5,
-    most_calls: int | None = None,
     on_row: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Times rows in turn and fills their `calls` and `seconds`, after a warm-up that is not counted.
 
-    Args:
-        rows: To time.
-        seconds: For each row over all its repetitions; a call that takes longer is made twice all the same.
-        repetitions: Turns.
-        most_calls: Units of one repetition at most.
-        on_row: Called with the name of each row before its turn.
+    A row takes `seconds` over all its `repetitions`; a call that takes longer is made twice all the same. `on_row` is
+    called with the name of each row before its turn.
     """
     repetitions = min(repetitions, _MOST_REPETITIONS)
     turns = {}
@@ -79,7 +74,7 @@ def measure(
         on_row(each.name)
         _timed(each.run, 1)  # compiles, allocates, faults memory in
         once = _timed(each.run, 1)
-        each.calls = max(1, min(round(seconds / repetitions / once), most_calls or 10**9))
+        each.calls = max(1, round(seconds / repetitions / once))
         turns[id(each)] = max(2, min(repetitions, round(seconds / (once * each.calls))))
     for turn in range(repetitions):
         for each in rows:
