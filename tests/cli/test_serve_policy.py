@@ -116,12 +116,6 @@ def test_threads_of_a_pass(words: list[str], wanted: int, tmp_path: Path, monkey
         torch.set_num_threads(before)
 
 
-def test_threads_of_a_pass_are_at_least_one(tmp_path: Path) -> None:
-    path, _ = checkpoints.saved(tmp_path, "SAC washes")
-    with pytest.raises(ValueError, match="threads must be at least 1; got 0"):
-        serve_policy.main([str(path), "--threads", "0"])
-
-
 def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.ckpt").write_text("no checkpoint")
     assert main(["serve-policy", str(tmp_path / "bad.ckpt")], "torchrl-gpu") == 2

@@ -51,6 +51,8 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="got no regular file"):
         read_archive(tmp_path / "pipe", "archive")
+    with pytest.raises(ValueError, match="got a folder"):
+        read_archive(tmp_path, "archive")
     with pytest.raises(FileNotFoundError, match="got none there"):
         read_archive(tmp_path / "nothing", "archive")
 

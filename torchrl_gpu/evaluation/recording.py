@@ -84,7 +84,7 @@ def record_episodes(
             suite.begin(env, first)
             parts.append(_play(env, policy, min(side_by_side, episodes - first), {})[by])
             progress(min(episodes, first + side_by_side))
-        chosen = choose_episodes(torch.cat(parts), choose, most, by, below)
+        chosen = choose_episodes(torch.cat(parts), choose, most, below)
     about, view = {"env": type(env).__name__, "seed": env.seed, **(facts or {})}, viewable(env)
     for first in batches:
         rows = [each - first for each in chosen if first <= each < first + side_by_side]
@@ -108,17 +108,16 @@ def ranks_by(env: BatchedEnv, choose: str, by: str | None, below: float | None) 
     names = [*env.outcome_names, "return"]
     by = arguments.choice(_WHERE, "by", names[0] if by is None else by, names)
     outcomes = dict(zip(names, env.outcomes, strict=False))
-    specs = [env.full_observation_spec.get(outcomes[by], None)] if by in outcomes else []
-    if choose == "failures" and below is None and all(spec is not None and spec.dtype != torch.bool for spec in specs):
-        raise ValueError(f"{_WHERE}: want below to say which {by} is a failure, since it is no flag; got None")
+    if choose == "failures" and below is None:
+        spec = env.full_observation_spec.get(outcomes[by], None) if by in outcomes else None
+        if spec is None or spec.dtype != torch.bool:
+            raise ValueError(f"{_WHERE}: want below to say which {by} is a failure, since it is no flag; got None")
     return by
 
 
-def choose_episodes(values: Tensor, choose: str, most: int, by: str, below: float | None = None) -> list[int]:
+def choose_episodes(values: Tensor, choose: str, most: int, below: float | None = None) -> list[int]:
     """Numbers of episodes in their order, by what they came to."""
     if choose == "failures":
-        if below is None and values.dtype != torch.bool:
-            raise ValueError(f"{_WHERE}: want below to say which {by} is a failure, since it is no flag; got None")
         failed = values.double() < (1.0 if below is None else below)
         return failed.nonzero().flatten().tolist()[:most]
     ranked = values.double().argsort(descending=choose == "best", stable=True)
