@@ -183,23 +183,15 @@ def _settings(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {"bpp10": {}, "irregular": irregular}
 
 
-def difference(
-    changes: dict[str, Any],
-    device: torch.device,
-    steps: int,
-    *,
-    backend: str = "auto",
-    reference: str = "reference",
-    tolerance: float = 1e-6,
-) -> str:
-    """The first difference between the `backend` kernels of a device and `reference` on the CPU, in one line, or "".
+def difference(changes: dict[str, Any], device: torch.device, steps: int) -> str:
+    """The first difference between the kernels of a device and the reference on the CPU, in one line, or "".
 
     Both are driven for so many steps by the same actions, legal ones and now and then any, in a `PackingEnv` of
-    `changes`; `tolerance` is of heights, volumes and rewards.
+    `changes`.
     """
     ours, theirs = (
         PackingEnv(2, **changes | {"device": where, "seed": 0, "backend": kernels})
-        for where, kernels in ((device, backend), ("cpu", reference))
+        for where, kernels in ((device, "auto"), ("cpu", "reference"))
     )
     generator = torch.Generator().manual_seed(0)
     here, there = ours.reset(), theirs.reset()
@@ -211,7 +203,7 @@ def difference(
         (gave, here), (expected, there) = ours.step_and_maybe_reset(here), theirs.step_and_maybe_reset(there)
         for key, wanted in expected["next"].items():
             came = gave["next", key].cpu()
-            wrong = came != wanted if wanted.dtype == torch.bool else ~came.isclose(wanted, rtol=0, atol=tolerance)
+            wrong = came != wanted if wanted.dtype == torch.bool else ~came.isclose(wanted, rtol=0, atol=1e-6)
             if bool(wrong.any()):
                 return f"step {step}: {key} differs in {int(wrong.sum())} of {wrong.numel()} entries"
     return ""

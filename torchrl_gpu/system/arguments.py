@@ -131,6 +131,15 @@ def listed(where: str, name: str, wanted: str, value: Any) -> tuple[Any, ...]:
     refuse(where, name, wanted, value)
 
 
+def pair(where: str, name: str, wanted: str, value: Any, low: int, high: int) -> tuple[int, int]:
+    """Two integers from `low` to `high`, such as height and width."""
+    found = listed(where, name, wanted, value)
+    if len(found) != 2:
+        refuse(where, name, wanted, value)
+    first, second = (whole(where, name, each, low, high) for each in found)
+    return first, second
+
+
 def tensor(
     where: str,
     name: str,
