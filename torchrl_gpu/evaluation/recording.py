@@ -44,26 +44,13 @@ def record_episodes(
     """Plays the first episodes of a suite greedily, and writes those that are chosen: `episode-NUMBER.mcap` each.
 
     To choose, all are played once without pictures, and those that are chosen again, in the same batches, to the same
-    bits. See `EpisodeRecorder` for what a file holds. A file has its name once the episode is written.
+    bits. See `EpisodeRecorder` for what a file holds, for `size` and `fps`; `facts` are more for its metadata. A file
+    has its name once the episode is written; returned are all files, in the order of the episodes.
 
-    Args:
-        suite, policy: Whose episodes are played, by a policy made for `suite.env`.
-        folder: Made when the first file is.
-        episodes: How many are played.
-        choose: "all"; "worst" or "best" by a metric; or "failures": those whose metric is below a limit.
-        most: Files at most, but of "all".
-        by: The metric: an outcome of the environment, or "return"; None for its first outcome, else the return.
-        below: The limit of failures; None for 1 where the metric is a flag, such as success.
-        size: Height and width of the pictures.
-        fps: Steps per second.
-        facts: More for the metadata.
-        progress: Called after every batch with the number of episodes done.
-
-    Returns:
-        The files, in the order of the episodes.
-
-    Raises:
-        ValueError: An argument is something else, or the environment cannot be drawn.
+    `choose` is "all"; "worst" or "best" by a metric; or "failures", whose metric is below a limit; of these at most
+    `most`. The metric `by` is an outcome of the environment or "return", by default the first outcome, else the return;
+    `below` is 1 by default where that is a flag. `progress` is called after every batch with the number of episodes
+    done.
     """
 
     def path_of(episode: int) -> Path:
