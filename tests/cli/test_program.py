@@ -102,18 +102,15 @@ def test_scripts_from_another_folder(program: str, tmp_path: Path) -> None:
     assert wrong.stderr.startswith("error: --config: want a file")
 
 
-@pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"], ["-c", "{}"]])
-def test_configs_are_found_by_name(form: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_configs_are_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "shipped").mkdir()
     (tmp_path / "shipped" / "run.yaml").touch()
     monkeypatch.setattr(configs, "_FOLDER", tmp_path / "shipped")
     monkeypatch.chdir(tmp_path)
     for name in ("run.yaml", "run"):
-        (found,) = parser.resolve_configs([part.format(name) for part in form])[-1:]
-        assert found.removeprefix("--config=") == str(tmp_path / "shipped" / "run.yaml")
+        assert parser.resolve_configs(["-c", name]) == [f"--config={tmp_path / 'shipped' / 'run.yaml'}"]
     (tmp_path / "run.yaml").touch()  # a path comes first
-    (found,) = parser.resolve_configs([part.format("run.yaml") for part in form])[-1:]
-    assert found.removeprefix("--config=") == "run.yaml"
+    assert parser.resolve_configs(["-c", "run.yaml"]) == ["--config=run.yaml"]
 
 
 @pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"], ["-c", "{}"], ["-c{}"]])
@@ -251,7 +248,6 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
     ],
     "cost --config packing.yaml": [
         ("--price -1", "--price must be a finite number above 0; got -1"),
-        ("--throughput nan", "--throughput must be a finite number above 0; got nan"),
         ("--throughput 1 --seconds 3", "--seconds does nothing without a rate that is measured; got 3.0"),
         ("--pric 1", "want a known option, such as price"),
         ("--throughput 1 --trainer.max_steps -1", "want a config with trainer.max_steps, or --updates; got -1"),
@@ -276,7 +272,6 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("--sets hardest", "--sets must be one of easy, hard; got 'hardest'"),
         ("--case=3", "want a known option, such as cases; got 'case'"),
         ("--cases=0", "--cases must be at least 1; got 0"),
-        ("--visible 5 -1", "--visible must be at least 0; got -1"),
         ("--meshes nowhere", "--meshes must be a folder of mesh files; got nowhere"),
         ("--model.env.visible=3", "Option 'visible' is not accepted"),
     ],
@@ -294,7 +289,6 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("--protocol=rs --policy rs --knows stream --visible=2", "--knows want --visible=1; got 2"),
         ("--protocol=rs --policy dbl --knows stream", "--knows want a policy of afterstate values; got none"),
         ("--protocol=rs --policy rs --knows all", "boxes, stream; got 'all'"),
-        ("--protocol=rs --first=-1", "--first must be at least 0; got -1"),
         ("--protocol=rs --sequences none.pt", "none.pt: want a file of box sequences; there is none"),
     ],
     " ".join(["play", *small("packing_dqn.yaml")]): [
@@ -314,16 +308,9 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
     "record --config packing_dqn.yaml --output x": [  # options without an effect
         ("--choose worst", "want --choose with --format mcap; got --format memmap"),
         ("--most 3", "want --most with --format mcap; got --format memmap"),
-        ("--most 10 --format lerobot", "want --most with --format mcap; got --format lerobot"),
-        ("--by return", "want --by with --format mcap; got --format memmap"),
         ("--below 0.5 --format lerobot", "want --below with --format mcap; got --format lerobot"),
         ("--size 240 320", "want --size with --format lerobot or mcap; got --format memmap"),
-        ("--fps 10", "want --fps with --format lerobot or mcap; got --format memmap"),
         ("--most 3 --format mcap", "want --most with --choose worst or best or failures; got --choose all"),
-        (
-            "--by return --format mcap --choose all",
-            "want --by with --choose worst or best or failures; got --choose all",
-        ),
         ("--below 1 --format mcap --choose worst", "want --below with --choose failures; got --choose worst"),
     ],
 }

@@ -110,7 +110,7 @@ def test_another_number_of_actions_is_refused(action: torch.Tensor) -> None:
         answers(policy, {"x": torch.zeros(3, 1)})
 
 
-@pytest.mark.parametrize("kind", ["DQN packs", "IQN packs", "Rainbow packs", "PPO packs"])
+@pytest.mark.parametrize("kind", ["DQN packs", "PPO packs"])
 def test_observations_that_overflow_in_a_network_bring_no_action(kind: str, tmp_path: Any) -> None:
     """It was 0, as if that were the best of 50: `argmax` of NaN."""
     path, agent = checkpoints.saved(tmp_path, kind)

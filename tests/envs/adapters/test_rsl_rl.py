@@ -102,26 +102,6 @@ def test_rows_are_those_of_the_environment(kind: str) -> None:
     assert ends > 3
 
 
-@pytest.mark.parametrize("kind", ["v2", "v3"])
-def test_a_robot_is_done_once_in_an_episode(kind: str) -> None:
-    adapter = adapter_of(kind)
-    env: Any = adapter.env
-    torch.manual_seed(0)
-    done_in_episode = torch.zeros(adapter.num_envs, dtype=torch.int64)
-    finished = 0
-    for _ in range(60):
-        episode = env.state.episode.clone()
-        _, reward, done, _ = adapter.step(torch.randn(adapter.num_envs, adapter.num_actions))
-        assert (reward[done_in_episode > 0] == 0).all()
-        done_in_episode += done
-        assert (done_in_episode <= 1).all()
-        new = (env.state.episode != episode).repeat_interleave(env.num_robots)
-        assert (done_in_episode[new] == 1).all()  # each of them once, whichever way
-        finished += int(new.sum())
-        done_in_episode[new] = 0
-    assert finished > 0
-
-
 def test_assigned_lengths_cut_episodes_off() -> None:
     adapter = adapter_of("dishes")
     assert adapter.max_episode_length == 6

@@ -95,7 +95,7 @@ def test_masks_leave_only_the_idle_action_to_who_takes_no_part(setting: str) -> 
 def test_every_quirk_changes_something_and_can_be_had_alone(quirk: str) -> None:
     changes: dict[str, Any] = {
         "touching_cores": {"robots": 2, "cores": 20, "obstacles": 0, "pool": 100},
-        "fewer_objects": {"robots": 2, "cores": 54, "obstacles": 0, "min_distance": 10.0, "pool": 8, "num_envs": 20},
+        "fewer_objects": {"robots": 2, "cores": 54, "obstacles": 0, "min_distance": 10.0, "pool": 8, "num_envs": 8},
     }.get(quirk, {"max_steps": 5})
     runs = []
     for compat in ((), (quirk,)):

@@ -119,7 +119,7 @@ def test_what_did_not_fit_may_be_left_out() -> None:
 
 @pytest.mark.parametrize("level", [Level(0, 1, 0, 0, 66.0), Level(0, 200, 0, 0, 10.0)])
 def test_a_level_without_room_is_refused(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchrl_gpu.envs.marine.generator.MOST_ROUNDS", 2)
+    monkeypatch.setattr("torchrl_gpu.envs.marine.generator.MOST_ROUNDS", 1)
     with pytest.raises(ValueError, match=f"fit a map of 50 m; got {level.robots} robots"):
         generate(CRAFTS["v2"], (level,), 2, 0, NONE)
 
