@@ -82,7 +82,7 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> N
 def test_masks_leave_only_the_idle_action_to_who_takes_no_part(setting: str) -> None:
     env = marine(setting, num_envs=8)
     idle = CRAFTS[env.version].idle
-    seen = [step["next", "robots"] for step in play(env, 60)[0]]
+    seen = [step["next", "robots"] for step in play(env, 40)[0]]
     for robots in seen:
         active, mask = robots["active"], robots["action_mask"]
         assert (mask.all(-1, keepdim=True) | ~active).all()
