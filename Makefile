@@ -52,7 +52,7 @@ endef
 CXX_FOUND = $(shell for p in $$CXX c++ g++ clang++; do command -v $$p && break; done 2>/dev/null)
 EXTRAS = $(if $(CXX_FOUND),,[compiler])
 
-.PHONY: help install install-dev wheel fit test test-fast docs pretend kernels asan soak lowest lint format configs bench gpu clean
+.PHONY: help install install-dev wheel fit test test-fast docs pretend kernels asan soak lowest lint format bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -133,9 +133,6 @@ lint: install-dev
 format: install-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-
-configs: install
-	$(BIN)/python -m torchrl_gpu.cli.check_configs
 
 wheel: install
 	$(BIN)/python -c 'from torchrl_gpu.native import build; build.prebuild()'

@@ -137,8 +137,3 @@ def test_a_graph_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     for how, found in ((still, "a replay gives wrong numbers"), (frozen, "replays draw the same random numbers")):
         monkeypatch.setattr("torchrl_gpu.training.collect.graphed.capture_cuda", how)
         assert doctor.cuda_graph("cpu") == found
-
-
-def test_doctor_with_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor", "--jsn"], "torchrl-gpu") == 2
-    assert capsys.readouterr().err.count("\n") == 1

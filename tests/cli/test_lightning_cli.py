@@ -63,14 +63,6 @@ def test_another_progress_bar_takes_the_place_of_ours(config: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")  # two runs, one folder
-def test_a_run_resumes(config: Path, checkpoint: Path, tmp_path: Path) -> None:
-    args = ["fit", "--config", str(config), "--ckpt_path", str(checkpoint), "--trainer.max_steps", "12"]
-    assert cli.main(args) is None
-    steps = [torch.load(path, weights_only=True)["global_step"] for path in checkpoint.parent.glob("*.ckpt")]
-    assert sorted(steps)[-1] == 12
-
-
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")  # two runs, one folder
 def test_only_fit_saves_its_config(config: Path, tmp_path: Path) -> None:
     assert cli.main(["test", "--config", str(config)]) is None
     assert not (tmp_path / "run" / "config.yaml").exists()
@@ -171,10 +163,6 @@ def test_code_in_a_checkpoint_never_runs(
     assert not (tmp_path / "ran").exists()
 
 
-def test_weights_only_cannot_be_switched_off(error_of: Run) -> None:
-    assert "got 'weights_only'" in error_of("--weights_only=false")
-
-
 def test_a_checkpoint_names_no_classes(config: Path, checkpoint: Path, tmp_path: Path) -> None:
     content = torch.load(checkpoint, weights_only=True)
     content["hyper_parameters"] = {"_class_path": "no.such.Module", "width": 9}
@@ -182,7 +170,7 @@ def test_a_checkpoint_names_no_classes(config: Path, checkpoint: Path, tmp_path:
     assert cli.main(["test", "--config", str(config), "--ckpt_path", str(tmp_path / "other.ckpt")]) is None
 
 
-@pytest.mark.parametrize("length", [0, 100, 1000])
+@pytest.mark.parametrize("length", [0, 1000])
 def test_truncated_checkpoint(tmp_path: Path, length: int) -> None:
     torch.save({"state_dict": {"weight": torch.ones(1000)}}, tmp_path / "x.ckpt")
     (tmp_path / "x.ckpt").write_bytes((tmp_path / "x.ckpt").read_bytes()[:length])
@@ -196,25 +184,21 @@ def test_checkpoint_of_another_architecture(error_of: Run, checkpoint: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("state", "message"),
+    ("content", "message"),
     [
-        ({}, r"want the weights of this Linear; got none for weight, bias"),
-        ({"weight": torch.ones(2, 1), "bias": torch.ones(2), "gain": torch.ones(1)}, r"got others too gain"),
-        (None, r"want a checkpoint of a training run; got no state_dict in it"),
+        ({"state_dict": {}}, "want the weights of this Linear; got none for weight, bias"),
+        (
+            {"state_dict": {"weight": torch.ones(2, 1), "bias": torch.ones(2), "gain": torch.ones(1)}},
+            "got others too gain",
+        ),
+        ({"state_dict": None}, "want a checkpoint of a training run; got no state_dict in it"),
+        ([1], "want a dict; got a list"),
     ],
 )
-def test_check_checkpoint(tmp_path: Path, state: dict[str, torch.Tensor] | None, message: str) -> None:
-    torch.save({"state_dict": state}, tmp_path / "x.ckpt")
+def test_check_checkpoint(tmp_path: Path, content: Any, message: str) -> None:
+    torch.save(content, tmp_path / "x.ckpt")
     with pytest.raises(ValueError, match=message):
         check_checkpoint(tmp_path / "x.ckpt", torch.nn.Linear(1, 2))
-
-
-def test_check_checkpoint_of_a_folder_and_of_a_list(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="got a folder"):
-        check_checkpoint(tmp_path)
-    torch.save([1], tmp_path / "list.ckpt")
-    with pytest.raises(ValueError, match="want a dict; got a list"):
-        check_checkpoint(tmp_path / "list.ckpt")
 
 
 def test_a_config_is_dumped_as_by_lightning(config: Path) -> None:
@@ -259,8 +243,9 @@ def trained_dqn(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "checkpoints" / "last.ckpt")
 
 
-def test_the_trained_policy_plays_the_episodes_of_the_test(trained_dqn: str) -> None:
-    made = load_policy(small("packing_dqn.yaml"), trained_dqn, None, num_envs=2)
+def test_the_last_policy_of_a_run_plays_the_episodes_of_the_test(trained_dqn: str) -> None:
+    folder = f"--trainer.default_root_dir={Path(trained_dqn).parents[1]}"
+    made = load_policy([*small("packing_dqn.yaml"), folder], "last", None, num_envs=2)
     assert (made.name, made.version, made.env.num_envs) == ("DQN", 6, 2)
     assert made.env.seed == 1_000_003  # that of the data module, not of the run
     saved = torch.load(trained_dqn, weights_only=True)["state_dict"]
@@ -270,12 +255,6 @@ def test_the_trained_policy_plays_the_episodes_of_the_test(trained_dqn: str) -> 
     while not player.step().any():
         pass
     assert int(made.env.num_packed.max()) > 0  # type: ignore[attr-defined]
-
-
-def test_the_last_checkpoint_of_the_run_plays(trained_dqn: str) -> None:
-    folder = f"--trainer.default_root_dir={Path(trained_dqn).parents[1]}"
-    made = load_policy([*small("packing_dqn.yaml"), folder], "last", None, num_envs=1)
-    assert (made.name, made.version) == ("DQN", 6)
 
 
 def test_another_one_by_name(trained_dqn: str) -> None:

@@ -90,8 +90,7 @@ def test_told_to_end_while_the_policy_is_loaded(serving: Serving) -> None:
     assert "loading the policy" in line
 
 
-@pytest.mark.parametrize("word", ["play", "serve"])
-def test_the_page_is_served_and_mistakes_are_found_before_anything_heavy_is_loaded(word: str, tmp_path: Path) -> None:
+def test_the_page_is_served_and_mistakes_are_found_before_anything_heavy_is_loaded() -> None:
     code = (
         "import sys\n"
         "from torchrl_gpu import cli\n"
@@ -101,16 +100,14 @@ def test_the_page_is_served_and_mistakes_are_found_before_anything_heavy_is_load
         "    print(stream['title'], server._service.hub.state, server.port > 0)\n"
         "    raise ValueError(str([m for m in ('torch', 'lightning', 'jsonargparse') if m in sys.modules]))\n"
         "play._load = load\n"
-        f"sys.exit(cli.main(['{word}', '--config', 'packing_dqn.yaml', '--port', '0'], 'torchrl-gpu'))\n"
+        "sys.exit(cli.main(['play', '--config', 'packing_dqn.yaml', '--port', '0'], 'torchrl-gpu'))\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
     assert (run.returncode, run.stderr) == (2, "error: []\n")
     assert run.stdout.splitlines()[1] == "Environment 0 (loading) {'policy': 'loading'} True"
 
 
-def test_a_policy_that_cannot_be_loaded_ends_the_server(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_that_cannot_be_loaded_ends_the_server(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "bad.ckpt").write_bytes(b"none")
     args = ["--config", "packing_dqn.yaml", "--port", "0", "--ckpt_path", str(tmp_path / "bad.ckpt")]
     assert cli.main(["play", *args], "torchrl-gpu") == 2

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.numpy import load, save
 from tensordict import TensorDict
+from torch import Tensor
 
 from tests.cli.serving import Serving
 from tests.policies import checkpoints
@@ -24,6 +25,8 @@ from tests.serving.test_pallets import client_of_the_document
 from torchrl_gpu.cli import main, serve_policy
 from torchrl_gpu.palletizing.sessions import PackingSessions
 from torchrl_gpu.policies import InferencePolicy
+from torchrl_gpu.policies.export import exporter
+from torchrl_gpu.policies.export.exporter import Run
 from torchrl_gpu.policies.export.manifest import manifest_of
 from torchrl_gpu.system.archives import ENTRY
 
@@ -116,12 +119,6 @@ def test_threads_of_a_pass(words: list[str], wanted: int, tmp_path: Path, monkey
         torch.set_num_threads(before)
 
 
-def test_threads_of_a_pass_are_at_least_one(tmp_path: Path) -> None:
-    path, _ = checkpoints.saved(tmp_path, "SAC washes")
-    with pytest.raises(ValueError, match="threads must be at least 1; got 0"):
-        serve_policy.main([str(path), "--threads", "0"])
-
-
 def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.ckpt").write_text("no checkpoint")
     assert main(["serve-policy", str(tmp_path / "bad.ckpt")], "torchrl-gpu") == 2
@@ -130,7 +127,14 @@ def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.Captur
     assert said.count("\n") == 1
 
 
-def test_export_tells_what_a_packing_wants_computed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_tells_what_a_packing_wants_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(graph: Any, example: list[Tensor], path: Path, names: list[str]) -> Run:
+        path.write_bytes(b"a program, which takes long to be traced")
+        return lambda observations: graph(*observations)
+
+    monkeypatch.setitem(exporter._WRITERS, "pt2", written)
     path, _ = checkpoints.saved(tmp_path, "DQN packs")
     assert main(["export", str(path), "--format", "pt2"], "torchrl-gpu") is None
     assert "It takes z_map, legal_mask, action_mask, too" in capsys.readouterr().out
@@ -163,17 +167,21 @@ data: {class_path: torchrl_gpu.training.PackingEpisodes}
 """
 
 
-def packer_checkpoint(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def packer_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     networks = {"class_path": "torchrl_gpu.policies.packing.PackerNetworks", "init_args": {"channels": list(NARROW)}}
     content = {
         "state_dict": {f"networks.{name}": value for name, value in trained().state_dict().items()},
         ENTRY: {"config": {"model": {"init_args": {"networks": networks, "shortlist": 3, "item_shortlist": 2}}}},
     }
-    torch.save(content, folder / "packer.ckpt")
-    return folder / "packer.ckpt"
+    path = tmp_path_factory.mktemp("trained") / "packer.ckpt"
+    torch.save(content, path)
+    return str(path)
 
 
-def test_the_packer_is_served_with_the_config_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_packer_is_served_with_the_config_of_its_run(
+    packer_checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served = []
 
     def made(policy: InferencePolicy, **_: object) -> None:
@@ -182,7 +190,7 @@ def test_the_packer_is_served_with_the_config_of_its_run(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("torchrl_gpu.serving.server.policy_server", made)
     (tmp_path / "run.yaml").write_text(CONFIG)
-    words = [str(packer_checkpoint(tmp_path)), "--device", "cpu", "--config", str(tmp_path / "run.yaml")]
+    words = [packer_checkpoint, "--device", "cpu", "--config", str(tmp_path / "run.yaml")]
     with pytest.raises(ZeroDivisionError):
         serve_policy.main([*words, "--model.env.visible_items", "3"])
     told = manifest_of(served[0])
@@ -209,11 +217,16 @@ def test_the_packer_is_served_with_the_config_of_its_run(tmp_path: Path, monkeyp
     ],
 )
 def test_what_the_hierarchical_packer_wants_is_one_line(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    said: str,
+    packer_checkpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(CONFIG)
-    assert main([words[0], str(packer_checkpoint(tmp_path)), *words[1:]], "torchrl-gpu") == 2
+    assert main([words[0], packer_checkpoint, *words[1:]], "torchrl-gpu") == 2
     found = capsys.readouterr().err
     assert said in found
     assert found.count("\n") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -50,13 +51,9 @@ def test_a_small_frame_is_the_mean_of_areas(noise: Path) -> None:
     assert resized(whole, (96, 128)) is whole
 
 
-def test_many_frames_come_in_batches(noise: Path) -> None:
-    sizes = [len(batch.seconds) for batch in decode(noise, "noise", (4, 4))]
-    assert sizes == [64, 16]
-
-
-def test_a_header_is_read_without_decoding(noise: Path) -> None:
+def test_many_frames_come_in_batches_behind_a_header(noise: Path) -> None:
     assert read_header(noise, "noise") == (96, 128, drawn.FPS)
+    assert [len(batch.seconds) for batch in decode(noise, "noise", (4, 4))] == [64, 16]
 
 
 def corrupt(data: bytes) -> bytes:
@@ -72,8 +69,6 @@ def changed(data: bytes) -> bytes:
 
 
 def audio(data: bytes) -> bytes:
-    import av
-
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("aac", rate=48000)
@@ -86,7 +81,6 @@ def audio(data: bytes) -> bytes:
 
 BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda data: b"", "want an MP4 file; got one that does not begin like one"),
-    "text": (lambda data: b"hello " * 99, "want an MP4 file; got one that does not begin like one"),
     "a playlist that names another file": (
         lambda data: b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile:///etc/passwd\n",
         "want an MP4 file; got one that does not begin like one",
@@ -141,8 +135,6 @@ def test_frames_have_a_limit(noise: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_folder_or_a_pipe_is_no_file(tmp_path: Path) -> None:
-    import os
-
     (tmp_path / "folder.mp4").mkdir()
     os.mkfifo(tmp_path / "pipe.mp4")
     for name in ("folder.mp4", "pipe.mp4"):
@@ -154,8 +146,6 @@ class DecoderByPyav:
     """A stand-in for torchcodec's `VideoDecoder`."""
 
     def __init__(self, source: object, device: str, num_ffmpeg_threads: int = 1) -> None:
-        import av
-
         source = io.BytesIO(source) if isinstance(source, bytes) else source
         with av.open(source) as container:
             shown = [(frame.to_ndarray(format="rgb24"), frame.time) for frame in container.decode(video=0)]

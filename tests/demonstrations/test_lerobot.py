@@ -225,11 +225,6 @@ ONE = {  # what is wrong with the rows of a video is wrong with that video
         "action: want lists of one length; got 1 to 2",
     ),
     "actions of another length": (changed_data("action", [[1.0, 2.0, 3.0]] * 6), r"action: want shape \(2,\) in each"),
-    "actions in words": (
-        changed_data("action", ["left"] * 6, pa.string()),
-        "action: want numbers or flags; got string",
-    ),
-    "a null among the rewards": (changed_data("next.reward", [None, *[0.0] * 5]), "next.reward: want no nulls"),
     "no actions": (
         lambda root: drawn.write_data(
             root, (0, 1), {name: value for name, value in drawn.data_columns(2).items() if name != "action"}
@@ -237,10 +232,6 @@ ONE = {  # what is wrong with the rows of a video is wrong with that video
         "got no action",
     ),
     "no rows at all": (lambda root: (root / "data/chunk-000/file-001.parquet").unlink(), "want a file; got none"),
-    "a data file that is none": (
-        lambda root: (root / "data/chunk-000/file-001.parquet").write_bytes(b"hello"),
-        "want a parquet file",
-    ),
 }
 
 

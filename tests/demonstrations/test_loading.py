@@ -184,10 +184,6 @@ VIDEO = f"videos/{drawn.CAMERA}/chunk-000/file-001.mp4"
 BAD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (lambda path: path.unlink(), "want a file; got none there"),
     "short": (lambda path: drawn.write_video(path, [drawn.picture(2, i) for i in range(4)]), "want 6 frames.*; got 4"),
-    "of another rate": (
-        lambda path: drawn.write_video(path, [drawn.picture(2, i) for i in range(6)], fps=30),
-        "want 10 frames a second; got 30",
-    ),
     "of frames that are late, at the right rate on average": (
         lambda path: drawn.write_video(path, [drawn.picture(2, 0)] * 300, times=[i + (i > 2) for i in range(300)]),
         r"want frame 3 at 0\.3 s, as 10 a second give; got 0\.4 s",

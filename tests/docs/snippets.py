@@ -28,27 +28,16 @@ _BLOCK = re.compile(
 
 @dataclass
 class Block:
-    """A block of code.
-
-    Attributes:
-        page: Its page.
-        line: Of the page, where its text begins.
-        kind: "python", "bash", "yaml"; "" where the page does not say.
-        text: As the reader sees it.
-        skipped: Why nobody runs it; None where somebody does.
-        file: Name of the file that it is the content of.
-        before: Python that runs before it.
-        replaced: What is written otherwise when it is run.
-    """
+    """A block of code."""
 
     page: Path
-    line: int
-    kind: str
-    text: str
-    skipped: str | None = None
-    file: str | None = None
-    before: str = ""
-    replaced: list[tuple[str, str]] = field(default_factory=list)
+    line: int  # of the page, where its text begins
+    kind: str  # "python", "bash", "yaml"; "" where the page does not say
+    text: str  # as the reader sees it
+    skipped: str | None = None  # why nobody runs it; None where somebody does
+    file: str | None = None  # name of the file that it is the content of
+    before: str = ""  # Python that runs before it
+    replaced: list[tuple[str, str]] = field(default_factory=list)  # what is written otherwise when it is run
 
     @property
     def name(self) -> str:
@@ -56,11 +45,7 @@ class Block:
         return f"{self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page.name}:{self.line}"
 
     def run_as(self) -> str:
-        """The text as a test runs it.
-
-        Raises:
-            ValueError: What was to be replaced is not there.
-        """
+        """The text as a test runs it; ValueError where what was to be replaced is not there."""
         text = self.text
         for old, new in self.replaced:
             if old not in text:
@@ -70,14 +55,9 @@ class Block:
 
 
 def blocks(page: Path, text: str | None = None) -> list[Block]:
-    """The blocks of a page in their order.
+    """The blocks of a page in their order; its text is read from the file by default.
 
-    Args:
-        page: The page.
-        text: Of it; read from the file by default.
-
-    Raises:
-        ValueError: A comment says something else than what stands above, or stands before no block.
+    ValueError where a comment says something else than what stands above, or stands before no block.
     """
     text = page.read_text(encoding="utf-8") if text is None else text
     found, attached = [], 0

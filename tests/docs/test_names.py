@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ def missing(word: str, page: Path) -> str:
     return f"--{option[1]}" if option and not is_option(option[1].rstrip(".")) else ""
 
 
+@functools.cache
 def is_option(name: str) -> bool:
     """True of an option of some program: of a config by its last part, which some constructor must take."""
     head, last = name.partition(".")[0], name.rpartition(".")[2]

@@ -37,7 +37,7 @@ MAKERS: dict[str, Callable[..., Any]] = {"packing": bin_packing, "marine": marin
 PACKING, MARINE = [f"packing/{name}" for name in bins.SETTINGS], [f"marine/{name}" for name in sea.SETTINGS]
 DISHES = ["dishes/state", "dishes/video", "dishes/pixels"]
 SOME = [
-    *("packing/three visible", "packing/cut", "packing/cut anew"),
+    *("packing/three visible", "packing/cut anew"),
     *("packing/irregular, on its corners", "packing/irregular, on its support"),
     *("marine/v2, curriculum", "marine/v3", "marine/v2, one robot"),
     *DISHES,

@@ -27,8 +27,6 @@ CASES: dict[str, dict[str, Any]] = {
     "bpp10": {},
     "bpp10, support, K = 5": {"setting": "support", "visible_items": 5},
     "bpp10, masks only": {"include": ()},
-    "bpp10, by volume": {"order": "volume"},
-    "oblong": {"setting": "oblong"},
     "irregular, K = 5": {**SMALL_SOLIDS, "visible_items": 5},
     "irregular, com": {"setting": "irregular, on its balance"},
     "irregular, judged": {"setting": "irregular, judged"},

@@ -84,7 +84,7 @@ def test_a_policy_acts_greedily_and_stays_in_its_mode() -> None:
     assert not frozen.training
 
 
-DISCRETE, CONTINUOUS = ("DQN", "Rainbow", "IQN"), ("SAC", "DDPG", "ACIQN")
+DISCRETE, CONTINUOUS = ("Rainbow", "IQN"), ("SAC", "ACIQN")  # that draw
 
 
 def test_a_packing_agent_says_what_it_would_do_and_what_that_is_worth() -> None:

@@ -61,17 +61,12 @@ def measure(
     rows: Sequence[TimedRow],
     seconds: float,
     repetitions: int = 5,
-    most_calls: int | None = None,
     on_row: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Times rows in turn and fills their `calls` and `seconds`, after a warm-up that is not counted.
 
-    Args:
-        rows: To time.
-        seconds: For each row over all its repetitions; a call that takes longer is made twice all the same.
-        repetitions: Turns.
-        most_calls: Units of one repetition at most.
-        on_row: Called with the name of each row before its turn.
+    A row takes `seconds` over all its `repetitions`; a call that takes longer is made twice all the same. `on_row` is
+    called with the name of each row before its turn.
     """
     repetitions = min(repetitions, _MOST_REPETITIONS)
     turns = {}
@@ -79,7 +74,7 @@ def measure(
         on_row(each.name)
         _timed(each.run, 1)  # compiles, allocates, faults memory in
         once = _timed(each.run, 1)
-        each.calls = max(1, min(round(seconds / repetitions / once), most_calls or 10**9))
+        each.calls = max(1, round(seconds / repetitions / once))
         turns[id(each)] = max(2, min(repetitions, round(seconds / (once * each.calls))))
     for turn in range(repetitions):
         for each in rows:
@@ -188,23 +183,15 @@ def _settings(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {"bpp10": {}, "irregular": irregular}
 
 
-def difference(
-    changes: dict[str, Any],
-    device: torch.device,
-    steps: int,
-    *,
-    backend: str = "auto",
-    reference: str = "reference",
-    tolerance: float = 1e-6,
-) -> str:
-    """The first difference between the `backend` kernels of a device and `reference` on the CPU, in one line, or "".
+def difference(changes: dict[str, Any], device: torch.device, steps: int) -> str:
+    """The first difference between the kernels of a device and the reference on the CPU, in one line, or "".
 
     Both are driven for so many steps by the same actions, legal ones and now and then any, in a `PackingEnv` of
-    `changes`; `tolerance` is of heights, volumes and rewards.
+    `changes`.
     """
     ours, theirs = (
         PackingEnv(2, **changes | {"device": where, "seed": 0, "backend": kernels})
-        for where, kernels in ((device, backend), ("cpu", reference))
+        for where, kernels in ((device, "auto"), ("cpu", "reference"))
     )
     generator = torch.Generator().manual_seed(0)
     here, there = ours.reset(), theirs.reset()
@@ -216,7 +203,7 @@ def difference(
         (gave, here), (expected, there) = ours.step_and_maybe_reset(here), theirs.step_and_maybe_reset(there)
         for key, wanted in expected["next"].items():
             came = gave["next", key].cpu()
-            wrong = came != wanted if wanted.dtype == torch.bool else ~came.isclose(wanted, rtol=0, atol=tolerance)
+            wrong = came != wanted if wanted.dtype == torch.bool else ~came.isclose(wanted, rtol=0, atol=1e-6)
             if bool(wrong.any()):
                 return f"step {step}: {key} differs in {int(wrong.sum())} of {wrong.numel()} entries"
     return ""

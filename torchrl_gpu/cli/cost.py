@@ -1,17 +1,13 @@
 """`torchrl-gpu cost --config NAME --price 0.44`: hours and money of a run, from a rate that was measured.
 
-The rate, updates a second, is measured in a short trial of the config on this machine, or given by --throughput, or
-read from the TensorBoard logs of a finished run by --run. Options that are not listed go to the config, as in
-`lightning fit`.
+The rate, updates a second, is measured in a short trial of the config on this machine, or given by --throughput.
+Options that are not listed go to the config, as in `lightning fit`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchrl_gpu.cli.parser import OneLineParser, positive
@@ -29,7 +25,8 @@ class Rate(NamedTuple):
 
 def main(argv: list[str]) -> None:
     args, words = _parser().parse_run(argv)
-    _check(args)
+    if args.throughput is not None:
+        arguments.check_effect(WHERE, "a rate that is measured", **{"--seconds": (args.seconds, 20.0)})
     from torchrl_gpu.cli.lightning_cli import build
 
     with tempfile.TemporaryDirectory(prefix="torchrl_gpu-cost-") as folder:
@@ -42,15 +39,13 @@ def main(argv: list[str]) -> None:
             raise ValueError(f"{WHERE}: want a config with trainer.max_steps, or --updates; got {updates}")
         if args.throughput is not None:
             rate = Rate(args.throughput, "given by --throughput")
-        elif args.run is not None:
-            rate = recorded(args.run)
         else:
             rate = measured(cli, args.seconds)
-    result = estimate(updates, rate, args.price, args.currency)
+    result = estimate(updates, rate, args.price)
     print(json.dumps(result, indent=2) if args.json else _in_words(args.config, result))
 
 
-def estimate(updates: int, rate: Rate, price: float | None, currency: str) -> dict[str, Any]:
+def estimate(updates: int, rate: Rate, price: float | None) -> dict[str, Any]:
     """Hours of a run, and their cost where there is a price."""
     hours = updates / rate.updates_per_s / 3600
     return {
@@ -60,7 +55,6 @@ def estimate(updates: int, rate: Rate, price: float | None, currency: str) -> di
         "hours": hours,
         "price_per_hour": price,
         "cost": None if price is None else price * hours,
-        "currency": currency,
     }
 
 
@@ -94,51 +88,21 @@ def measured(cli: Any, seconds: float) -> Rate:
     return Rate(updates / took, f"{source}; validation, saving and pictures come on top")
 
 
-def recorded(run: Path) -> Rate:
-    """The median of the rates that `Throughput` logged for TensorBoard."""
-    from statistics import median
-
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    tag, rates = "throughput/updates_per_s", []
-    folders = {path.parent for path in run.rglob("events.out.tfevents.*")}
-    for folder in sorted(folders):
-        logs = EventAccumulator(str(folder)).Reload()
-        if tag in logs.Tags()["scalars"]:
-            rates += [event.value for event in logs.Scalars(tag) if math.isfinite(event.value) and event.value > 0]
-    if not rates:
-        raise ValueError(f"{WHERE}: --run must be a folder with TensorBoard logs of {tag}; got none in {run}")
-    return Rate(median(rates), f"the median of {len(rates)} readings in {run}")
-
-
 def _in_words(config: str, result: dict[str, Any]) -> str:
     rate, hours = result["updates_per_s"], result["hours"]
     duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     lines = [f"{config}: {result['updates']:,} updates at {rate:.3g} updates/s: {duration}"]
     if result["cost"] is not None:
-        each = f"{result['price_per_hour']:g} {result['currency']} an hour"
-        lines.append(f"at {each}: {result['cost']:.2f} {result['currency']}")
+        lines.append(f"at {result['price_per_hour']:g} USD an hour: {result['cost']:.2f} USD")
     return "\n".join([*lines, f"rate: {result['source']}"])
-
-
-def _check(args: argparse.Namespace) -> None:
-    if args.throughput is not None and args.run is not None:
-        raise ValueError(f"{WHERE}: want --throughput or --run; got both")
-    if args.throughput is not None or args.run is not None:
-        wanted = "a rate that is measured, so neither --throughput nor --run"
-        arguments.check_effect(WHERE, wanted, **{"--seconds": (args.seconds, 20.0)})
-    if args.run is not None and not args.run.is_dir():
-        raise FileNotFoundError(f"{WHERE}: --run must be the folder of a run; got {args.run}")
 
 
 def _parser() -> OneLineParser:
     parser = OneLineParser(prog=WHERE, description=__doc__)
     add = parser.add_argument
     parser.add_config()
-    add("--price", type=positive, help="of the machine, per hour; without it only hours are printed")
-    add("--currency", default="USD", help="that the price is in; it is only printed")
+    add("--price", type=positive, help="of the machine, USD per hour; without it only hours are printed")
     add("--throughput", type=positive, metavar="UPDATES_PER_S", help="updates a second, so that nothing is measured")
-    add("--run", type=Path, help="folder of a run with TensorBoard logs, whose rate is taken")
     add("--updates", type=int, help="of the run; the config's trainer.max_steps by default")
     add("--seconds", type=positive, default=20.0, help="that are measured, after the warm-up")
     add("--json", action="store_true", help="print JSON")

@@ -43,11 +43,8 @@ def main(argv: list[str]) -> int:
     """Prints the report; the exit status is 0 whatever the machine lacks."""
     parser = OneLineParser(prog="torchrl-gpu doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument(
-        "--full",
-        action="store_true",
-        help="try what takes up to a minute, too, and compile the kernels of a wheel for this machine",
-    )
+    full = "try what takes up to a minute, too, and compile the kernels of a wheel for this machine"
+    parser.add_argument("--full", action="store_true", help=full)
     arguments = parser.parse_args(argv)
     findings = examine(full=arguments.full)
     if arguments.json:
@@ -63,8 +60,9 @@ def examine(*, full: bool = False) -> list[Finding]:
     from torchrl_gpu.system.self_tests import forget_results
 
     forget_results()
-    what = "trying what there is; some seconds, a minute where kernels are compiled"
-    print(f"torchrl-gpu doctor: {what}", file=sys.stderr)
+    print(
+        "torchrl-gpu doctor: trying what there is; some seconds, a minute where kernels are compiled", file=sys.stderr
+    )
     if full:
         with contextlib.suppress(native.CompilerError):  # whose reason is in the report
             native.tune()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchrl_gpu.cli.parser import OneLineParser
 
 if TYPE_CHECKING:
-    from torchrl_gpu.demonstrations import ClipStore, Video
+    from torchrl_gpu.demonstrations import ClipStore
 
 WHERE = "torchrl-gpu encode"
 
@@ -60,6 +60,7 @@ def _parser() -> OneLineParser:
 
 
 def _table(store: ClipStore) -> object:
+    from rich.markup import escape
     from rich.table import Table
 
     height, width = store.size
@@ -67,16 +68,11 @@ def _table(store: ClipStore) -> object:
     for name in ("video", "frames", "size", "fps", "seconds", "MB", "skipped because"):
         table.add_column(name, justify="left" if name in ("video", "skipped because") else "right", overflow="fold")
     for video in store.videos:
-        table.add_row(*_cells(video, height * width * 3, store.fps))
+        size = f"{video.height}×{video.width}" if video.height else "–"
+        rate = f"{video.fps:g}" if video.fps else "–"
+        megabytes = f"{video.frames * height * width * 3 / 1e6:.1f}"
+        played = f"{video.frames:,}", size, rate, f"{video.frames / store.fps:.1f}", megabytes
+        table.add_row(
+            escape(video.name), *(("–", size, rate, "–", "–") if video.problem else played), escape(video.problem)
+        )
     return table
-
-
-def _cells(video: Video, frame_bytes: int, fps: float) -> list[str]:
-    from rich.markup import escape
-
-    size = f"{video.height}×{video.width}" if video.height else "–"
-    rate = f"{video.fps:g}" if video.fps else "–"
-    if video.problem:
-        return [escape(video.name), "–", size, rate, "–", "–", escape(video.problem)]
-    megabytes = f"{video.frames * frame_bytes / 1e6:.1f}"
-    return [escape(video.name), f"{video.frames:,}", size, rate, f"{video.frames / fps:.1f}", megabytes, ""]

@@ -51,12 +51,7 @@ def is_for_user(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
-    """An error as a single line, whatever its message looks like.
-
-    Args:
-        error: Any exception; those of jsonargparse are unwrapped to what the user wrote.
-        options: The option names of the command, from which close matches of a misspelt one are taken.
-    """
+    """An error as a single line; a misspelt option names those of `options` that are close to it."""
     root = root_error(error)
     module, function = _raised_by(root)
     if module == "yaml":

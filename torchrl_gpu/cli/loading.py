@@ -37,11 +37,8 @@ class LoadedPolicy:
 def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[PackageCLI, dict[str, Any] | None]:
     """The objects of a config, with the module on the Trainer's device, and the checkpoint that its weights are from.
 
-    Args:
-        word: Names the program in errors.
-        args: `--config NAME.yaml` and other options of `lightning test`.
-        ckpt_path: Weights, read without running any code in them: a file, or "last" or "best" of the config's run; None
-            for those that a run begins with.
+    `word` names the program in errors; `args` are those of `lightning test`. Of `ckpt_path`, a file, "last" or "best",
+    no code is run; without one the weights are those that a run begins with.
     """
     weights = [] if ckpt_path is None else [f"--ckpt_path={ckpt_path}"]
     cli = build("test", resolve_configs([*args, *weights, "--trainer.logger=false"]))
@@ -69,14 +66,10 @@ def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[Package
 def load_policy(
     args: list[str], ckpt_path: str | None, wanted: str | None, num_envs: int, stage: str = "test"
 ) -> LoadedPolicy:
-    """The policy that plays, and its environment.
+    """The policy that plays, and its environment of `num_envs` episodes of a stage, see `Episodes.seed_of`.
 
-    Args:
-        args, ckpt_path: As in `load_run`; without a checkpoint a policy of the package plays, or a baseline.
-        wanted: Name of the policy, where hyphens may stand for spaces; None for the trained one, or without a
-            checkpoint the first of `PREFERRED`.
-        num_envs: Episodes side by side.
-        stage: Whose episodes are played, see `Episodes.seed_of`.
+    It has the name `wanted`, where hyphens may stand for spaces; by default it is the trained one, or without a
+    checkpoint the first of `PREFERRED`.
     """
     cli, saved = load_run("play", args, ckpt_path)
     module: Any = cli.model

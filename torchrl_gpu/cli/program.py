@@ -39,11 +39,7 @@ INTERRUPTED, TERMINATED = 130, 143  # as a shell tells of SIGINT and SIGTERM
 
 
 def main(argv: list[str] | None = None, program: str | None = None) -> int | str | None:
-    """Runs a command line; the value is the exit status, where None and 0 stand for success.
-
-    Args:
-        argv: Arguments behind the program's name; those of this process by default.
-        program: "lightning" or "torchrl-gpu"; by default the name under which this process was started.
+    """Runs a command line, that of this process by default; the value is the exit status, None or 0 for success.
 
     An error that the user can correct is one line on stderr and status 2; others, or all with TORCHRL_GPU_DEBUG=1, keep
     their traceback.

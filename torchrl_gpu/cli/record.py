@@ -116,17 +116,7 @@ def record(
     """Plays episodes greedily, one after another, writes them as a LeRobotDataset and returns their number of frames.
 
     A row is the picture before an action, `observation.state` where the environment shows a vector, the action, and the
-    reward (of several agents their mean) and end that follow it.
-
-    Args:
-        env: One environment that can be drawn.
-        policy: Acts in it.
-        folder: Of the dataset, not there yet.
-        episodes: How many.
-        size: Height and width of the pictures, even.
-        fps: Frames per second of the video.
-        task: What is done, in words.
-        progress: Called after every episode with the number of episodes.
+    reward (of several agents their mean) and end that follow it. `size` is height and width of the pictures, even.
     """
     from torchrl_gpu.demonstrations import LeRobotWriter
     from torchrl_gpu.envs.viewable import viewable
@@ -135,12 +125,12 @@ def record(
 
     if env.num_envs != 1 or len(env.action_keys) != 1:
         raise ValueError(f"{WHERE}: want one environment with one action; got {env.num_envs} of {env.action_keys}")
-    vectors = [  # observations that are vectors
+    vectors = (
         key
         for key, spec in env.observation_spec.items(True, True)
         if key in ("observation", "state") and spec.ndim == 2 and spec.dtype.is_floating_point
-    ]
-    view, state, frames = viewable(env), next(iter(vectors), None), 0
+    )
+    view, state, frames = viewable(env), next(vectors, None), 0
     features = {"action": _form(env.full_action_spec[env.action_key])}
     features |= {"observation.state": _form(env.observation_spec[state])} if state else {}
     features |= {"next.reward": ("float32", (1,)), "next.done": ("bool", (1,))}

@@ -25,14 +25,7 @@ class ViewerSession:
 
     Viewers with control send `pause`, `resume`, `step` (one, then pause), `reset` (to the next episode), `slower`,
     `faster`, and `speed` with steps a second as its value. Each episode that ends is a point of the page's curves.
-
-    Args:
-        player: Policy and environment.
-        server: A started `StreamServer`.
-        streams: Of the player's environment, on that server.
-        speed: Steps a second.
-        meta: Facts that are published with every picture, such as `policy_version`.
-        now: A monotonic clock, seconds.
+    `meta` are facts that are published with every picture, `now` is a monotonic clock.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ class ClipStore:
             return self.frames.index_select(0, at.flatten()).view(shape)
         return self._stage(self.frames.index_select(0, at.flatten().cpu()).view(shape))
 
-    def batch(self, index: Tensor, length: int, clip_key: NestedKey = "clip") -> TensorDict:
+    def batch(self, index: Tensor, length: int) -> TensorDict:
         """Clips that end with the frames `index`, and the rows of these: (B,)."""
         index = index.to(self.device).clamp(0, len(self) - 1)
-        return self.rows[index].set(clip_key, self.clips(index, length))
+        return self.rows[index].set("clip", self.clips(index, length))

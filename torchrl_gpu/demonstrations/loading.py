@@ -219,10 +219,7 @@ def _listed(paths: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 def _checked_size(size: Sequence[int]) -> tuple[int, int]:
-    sides = arguments.listed(WHERE, "size", "height and width", size)
-    if len(sides) != 2:
-        arguments.refuse(WHERE, "size", "height and width", size)
-    height, width = (arguments.whole(WHERE, "size", side, 1, MOST_PIXELS) for side in sides)
+    height, width = arguments.pair(WHERE, "size", "height and width", size, 1, MOST_PIXELS)
     if height * width > MOST_PIXELS:
         arguments.refuse(WHERE, "size", f"at most {MOST_PIXELS:,} pixels", size)
     return height, width

@@ -273,10 +273,7 @@ class EpisodeRecorder:
 
 def check_pictures(size: Sequence[int], fps: float) -> tuple[int, int, float]:
     """Height, width and steps per second, validated."""
-    sides = arguments.listed("EpisodeRecorder", "size", "height and width", size)
-    if len(sides) != 2:
-        arguments.refuse("EpisodeRecorder", "size", "height and width", size)
-    height, width = (arguments.whole("EpisodeRecorder", "size", side, 16, 8192) for side in sides)
+    height, width = arguments.pair("EpisodeRecorder", "size", "height and width", size, 16, 8192)
     return height, width, arguments.number("EpisodeRecorder", "fps", fps, 0.1, 1000.0)
 
 

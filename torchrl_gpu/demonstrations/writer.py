@@ -29,6 +29,7 @@ _TASKS_INDEX = {  # LeRobot reads tasks with pandas, and looks for them in the i
 }
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _WHERE = "LeRobotWriter"
+_CAMERA = f"{IMAGES}main"
 
 Stats = dict[str, dict[str, np.ndarray]]
 """Statistics by feature and by name."""
@@ -46,7 +47,6 @@ class LeRobotWriter:
             `{"action": ("float32", (2,))}`.
         size: Height and width of the pictures, even.
         task: Description of the episodes.
-        camera: Name of the pictures.
         robot: LeRobot's `robot_type`.
         frames_per_file: After so many frames, episodes go to the next files.
     """
@@ -59,7 +59,6 @@ class LeRobotWriter:
         size: Sequence[int],
         *,
         task: str = "",
-        camera: str = f"{IMAGES}main",
         robot: str = "simulated",
         frames_per_file: int = 20_000,
     ) -> None:
@@ -69,7 +68,7 @@ class LeRobotWriter:
             arguments.refuse(_WHERE, "size", "even, as H.264 has it", tuple(size))
         self.frames_per_file = arguments.whole(_WHERE, "frames_per_file", frames_per_file, 1)
         self.features = {name: (dtype, tuple(shape)) for name, (dtype, shape) in features.items()}
-        self.folder, self.task, self.camera, self.robot = Path(folder), task, camera, robot
+        self.folder, self.task, self.robot = Path(folder), task, robot
         if self.folder.exists():
             raise FileExistsError(f"{_WHERE}: {folder}: want a folder that is not there yet; got one that is")
         self._av, self._pa = (load(each, "video", _WHERE) for each in ("av", "pyarrow"))
@@ -114,16 +113,16 @@ class LeRobotWriter:
         columns = (*self.features, *INDICES)
         stats = {name: episode_stats(np.stack([row[name] for row in self._rows[begin:]])) for name in columns}
         pixels = episode_stats(np.stack(self._pixels) / 255.0)
-        stats[self.camera] = {w: value if w == "count" else value.reshape(3, 1, 1) for w, value in pixels.items()}
+        stats[_CAMERA] = {w: value if w == "count" else value.reshape(3, 1, 1) for w, value in pixels.items()}
         self._stats = joined_stats(self._stats, stats)
         place = {"chunk_index": self._file // _CHUNKS_SIZE, "file_index": self._file % _CHUNKS_SIZE}
         self._episodes.append(
             {"episode_index": number, "tasks": [self.task], "length": length}
             | {f"data/{name}": value for name, value in place.items()}
             | {"dataset_from_index": self._total, "dataset_to_index": self._total + length}
-            | {f"videos/{self.camera}/{name}": value for name, value in place.items()}
-            | {f"videos/{self.camera}/from_timestamp": begin / self.fps}
-            | {f"videos/{self.camera}/to_timestamp": (begin + length) / self.fps}
+            | {f"videos/{_CAMERA}/{name}": value for name, value in place.items()}
+            | {f"videos/{_CAMERA}/from_timestamp": begin / self.fps}
+            | {f"videos/{_CAMERA}/to_timestamp": (begin + length) / self.fps}
             | {f"stats/{name}/{word}": value.tolist() for name, each in stats.items() for word, value in each.items()}
             | {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
         )
@@ -194,7 +193,7 @@ class LeRobotWriter:
 
     def _path(self, pattern: str, file: int) -> Path:
         chunk, number = divmod(file, _CHUNKS_SIZE)
-        path = self._part / pattern.format(video_key=self.camera, chunk_index=chunk, file_index=number)
+        path = self._part / pattern.format(video_key=_CAMERA, chunk_index=chunk, file_index=number)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -226,7 +225,7 @@ class LeRobotWriter:
             "splits": {"train": f"0:{len(self._episodes)}"},
             "data_path": DATA_PATH,
             "video_path": VIDEO_PATH,
-            "features": {self.camera: video} | shapes | indices,
+            "features": {_CAMERA: video} | shapes | indices,
         }
 
 

@@ -46,11 +46,8 @@ def clip_specs(length: int, height: int, width: int) -> dict[str, TensorSpec]:
 
 def clip_size(where: str, clip_length: int, frame_size: Sequence[int], least: int) -> tuple[int, tuple[int, int]]:
     """Validated T, and H and W, of at least `least` pixels each."""
-    sides = arguments.listed(where, "frame_size", "two numbers of pixels", frame_size)
-    if len(sides) != 2:
-        arguments.refuse(where, "frame_size", "two numbers of pixels", frame_size)
-    height, width = (arguments.whole(where, "frame_size", side, least, 4096) for side in sides)
-    return arguments.whole(where, "clip_length", clip_length, 1, 1024), (height, width)
+    size = arguments.pair(where, "frame_size", "two numbers of pixels", frame_size, least, 4096)
+    return arguments.whole(where, "clip_length", clip_length, 1, 1024), size
 
 
 def first_clip(frame: Tensor, length: int) -> Tensor:

@@ -30,19 +30,12 @@ Watch = Callable[[BatchedEnv, int, Tensor], None]
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeResults(Results):
-    """Results of E episodes of any environment.
+    """Results of E episodes of any environment, (E,) each."""
 
-    Attributes:
-        returned: (E,) float64, sums of rewards; means over the agents where there are several.
-        length: (E,) int64, steps.
-        outcomes: (E,) float64, or bool, each, by name.
-        actions: Those of each episode, step by step, by key; empty where they were not asked for.
-    """
-
-    returned: Tensor
-    length: Tensor
-    outcomes: dict[str, Tensor]
-    actions: list[dict[str, list[Any]]]
+    returned: Tensor  # float64, sums of rewards; means over the agents where there are several
+    length: Tensor  # int64, steps
+    outcomes: dict[str, Tensor]  # float64 or bool, by name
+    actions: list[dict[str, list[Any]]]  # step by step, by key; empty where they were not asked for
 
     def per_episode(self) -> dict[str, Tensor]:
         return self.outcomes | {"return": self.returned, "length": self.length}
@@ -189,13 +182,9 @@ def play_first(
 ) -> Ends:
     """Plays the first episode of so many rows; a row that is over goes on with episodes that nobody counts.
 
-    Args:
-        env: About to be reset.
-        policy: Is in eval mode meanwhile.
-        num_episodes: E, at most the number of rows.
-        max_steps: Steps after which an episode counts as it is.
-        choose: Gives the policy's decision for observations, and is given which rows are over, (N,) bool.
-        watch: Is given the number of each step, its rewards (N,), and which rows it ended (N,); before the first, too.
+    An episode counts as it is after `max_steps`. `choose` gives the policy's decision for observations, and is given
+    which rows are over, (N,) bool. `watch` is given the number of each step, its rewards (N,), and which rows it ended,
+    (N,); before the first, too.
     """
     over = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= num_episodes
     length, returned = torch.zeros_like(over, dtype=torch.int64), torch.zeros_like(over, dtype=torch.float64)
@@ -261,13 +250,9 @@ def _home(env: BatchedEnv) -> str | None:
 def suite_for(
     env: BatchedEnv, num_episodes: int, *, seed: int = UNSEEN_SEED, pictures: bool = True, batch_size: int | None = None
 ) -> Suite[Any, Any]:
-    """Episodes like those of an environment, but other ones; a family of environments registers its own suite.
+    """Episodes like those of an environment, decided by another seed; a family of environments registers its own suite.
 
-    Args:
-        env: The environment; it is left as it is.
-        num_episodes: How many.
-        seed: Decides them; another one than that of `env`.
-        pictures, batch_size: As in `Suite`.
+    The environment is left as it is; other arguments are as in `Suite`.
     """
     home = _home(env)
     if home is not None:

@@ -26,13 +26,10 @@ class Player:
 
     def __init__(self, env: BatchedEnv, policy: Policy, seed: int = 0) -> None:
         self.env, self.policy = env, policy
-        self._random = {each: torch.Generator(each).manual_seed(seed).get_state() for each in random_state(env.device)}
-        self.restart()
-
-    @property
-    def generators(self) -> dict[str, Tensor]:
+        devices = random_state(env.device)
+        self.generators = {each: torch.Generator(each).manual_seed(seed).get_state() for each in devices}
         """States of torch's generators that the policy's next step draws from."""
-        return self._random
+        self.restart()
 
     def restart(self) -> None:
         """Goes back to the first episodes of the environment's seed."""
@@ -50,9 +47,9 @@ class Player:
         """A step of every environment, after the restart of those that are done; which are done now, (N,) bool."""
         greedy = set_exploration_type(ExplorationType.DETERMINISTIC)
         with generators_kept(self.env.device), eval_mode(self.policy), greedy:
-            set_random_state(self._random, self.env.device)
+            set_random_state(self.generators, self.env.device)
             stepped = self.env.step(self.policy(self.env.maybe_reset(self._current)))
-            self._random = random_state(self.env.device)
+            self.generators = random_state(self.env.device)
         self._current = step_mdp(stepped)
         self.done = stepped["next", "done"].reshape(self.env.num_envs)
         return self.done
@@ -74,11 +71,8 @@ def eval_mode(policy: Policy) -> Iterator[None]:
 class Decisions:
     """Asks a policy, greedily: nothing of it, of torch's generators or of the environment changes.
 
-    Args:
-        make: Gives the policy; called when it is asked for the first time.
-        device: Of the environment.
-        has_values: Whether the policy has a value for each action.
-        generators: States of torch's generators that the policy draws from; None leaves them as they are.
+    `make` gives the policy, which may have a value for each action, when it is asked for the first time. It draws from
+    generators with the states `generators`, or from torch's as they are.
     """
 
     def __init__(

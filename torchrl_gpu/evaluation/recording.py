@@ -44,26 +44,13 @@ def record_episodes(
     """Plays the first episodes of a suite greedily, and writes those that are chosen: `episode-NUMBER.mcap` each.
 
     To choose, all are played once without pictures, and those that are chosen again, in the same batches, to the same
-    bits. See `EpisodeRecorder` for what a file holds. A file has its name once the episode is written.
+    bits. See `EpisodeRecorder` for what a file holds, for `size` and `fps`; `facts` are more for its metadata. A file
+    has its name once the episode is written; returned are all files, in the order of the episodes.
 
-    Args:
-        suite, policy: Whose episodes are played, by a policy made for `suite.env`.
-        folder: Made when the first file is.
-        episodes: How many are played.
-        choose: "all"; "worst" or "best" by a metric; or "failures": those whose metric is below a limit.
-        most: Files at most, but of "all".
-        by: The metric: an outcome of the environment, or "return"; None for its first outcome, else the return.
-        below: The limit of failures; None for 1 where the metric is a flag, such as success.
-        size: Height and width of the pictures.
-        fps: Steps per second.
-        facts: More for the metadata.
-        progress: Called after every batch with the number of episodes done.
-
-    Returns:
-        The files, in the order of the episodes.
-
-    Raises:
-        ValueError: An argument is something else, or the environment cannot be drawn.
+    `choose` is "all"; "worst" or "best" by a metric; or "failures", whose metric is below a limit; of these at most
+    `most`. The metric `by` is an outcome of the environment or "return", by default the first outcome, else the return;
+    `below` is 1 by default where that is a flag. `progress` is called after every batch with the number of episodes
+    done.
     """
 
     def path_of(episode: int) -> Path:
@@ -84,7 +71,7 @@ def record_episodes(
             suite.begin(env, first)
             parts.append(_play(env, policy, min(side_by_side, episodes - first), {})[by])
             progress(min(episodes, first + side_by_side))
-        chosen = choose_episodes(torch.cat(parts), choose, most, by, below)
+        chosen = choose_episodes(torch.cat(parts), choose, most, below)
     about, view = {"env": type(env).__name__, "seed": env.seed, **(facts or {})}, viewable(env)
     for first in batches:
         rows = [each - first for each in chosen if first <= each < first + side_by_side]
@@ -108,17 +95,16 @@ def ranks_by(env: BatchedEnv, choose: str, by: str | None, below: float | None) 
     names = [*env.outcome_names, "return"]
     by = arguments.choice(_WHERE, "by", names[0] if by is None else by, names)
     outcomes = dict(zip(names, env.outcomes, strict=False))
-    specs = [env.full_observation_spec.get(outcomes[by], None)] if by in outcomes else []
-    if choose == "failures" and below is None and all(spec is not None and spec.dtype != torch.bool for spec in specs):
-        raise ValueError(f"{_WHERE}: want below to say which {by} is a failure, since it is no flag; got None")
+    if choose == "failures" and below is None:
+        spec = env.full_observation_spec.get(outcomes[by], None) if by in outcomes else None
+        if spec is None or spec.dtype != torch.bool:
+            raise ValueError(f"{_WHERE}: want below to say which {by} is a failure, since it is no flag; got None")
     return by
 
 
-def choose_episodes(values: Tensor, choose: str, most: int, by: str, below: float | None = None) -> list[int]:
+def choose_episodes(values: Tensor, choose: str, most: int, below: float | None = None) -> list[int]:
     """Numbers of episodes in their order, by what they came to."""
     if choose == "failures":
-        if below is None and values.dtype != torch.bool:
-            raise ValueError(f"{_WHERE}: want below to say which {by} is a failure, since it is no flag; got None")
         failed = values.double() < (1.0 if below is None else below)
         return failed.nonzero().flatten().tolist()[:most]
     ranked = values.double().argsort(descending=choose == "best", stable=True)

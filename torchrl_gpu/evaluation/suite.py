@@ -185,14 +185,8 @@ class Suite(ABC, Generic[E, R]):
     ) -> dict[str, float]:
         """Plays every episode with the policy and with others; prints the table, and writes it and pictures.
 
-        Args:
-            policy, name: The one evaluated.
-            folder: Of `evaluation.json` and the pictures; made if it is not there.
-            others: By name; None for `baselines`.
-            tested: Which weights and options, for the file.
-
-        Returns:
-            The policy's scores by name.
+        `folder`, made if it is not there, gets them, and `others` are `baselines` by default; `tested` says in the file
+        which weights and options were. Returns the policy's scores by name.
         """
         others = self.baselines() if others is None else others
         results = self.play_all({other: each for other, each in others.items() if other != name} | {name: policy})

@@ -20,10 +20,7 @@ def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: boo
 
     Memory is bounded by the archive's plain values, whatever the file declares; by its size where not `mapped`: tensors
     then do not stay on disk until they are used. With `every_byte` the whole file is compared with its checksums.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is truncated, no such archive, or holds code.
+    ValueError where it is truncated, no such archive, or holds code.
     """
     import torch
 
@@ -45,7 +42,8 @@ def _check_archive(path: Path, where: str, every_byte: bool) -> None:
     if not path.exists():
         raise FileNotFoundError(f"{where}: want an existing file; got none there")
     if not path.is_file() or not zipfile.is_zipfile(path):
-        found = f"{path.stat().st_size} bytes that are none" if path.is_file() else _kind(path)
+        kind = "a folder" if path.is_dir() else "no regular file"
+        found = f"{path.stat().st_size} bytes that are none" if path.is_file() else kind
         raise ValueError(f"{where}: want a complete archive as torch.save writes it; got {found}")
     try:
         with zipfile.ZipFile(path) as archive:
@@ -62,10 +60,6 @@ def _check_archive(path: Path, where: str, every_byte: bool) -> None:
     pickled = max((entry.file_size for entry in entries if entry.filename.endswith(".pkl")), default=0)
     if pickled > _MOST_PICKLE_BYTES:
         raise ValueError(f"{where}: want at most {_MOST_PICKLE_BYTES:,} bytes of plain values; got {pickled:,}")
-
-
-def _kind(path: Path) -> str:
-    return "a folder" if path.is_dir() else "no regular file"
 
 
 def refused(error: Exception) -> str:

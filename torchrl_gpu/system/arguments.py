@@ -11,21 +11,15 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Collection, Iterable
-from typing import Any, NoReturn, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 INT64 = -(2**63), 2**63 - 1
-Value = TypeVar("Value", covariant=True)
-
-
-class Check(Protocol[Value]):
-    """Signature of the checks below."""
-
-    def __call__(self, where: str, name: str, value: Any, /, *more: Any, **bounds: Any) -> Value: ...
-
+Value = TypeVar("Value")
+Limits = ParamSpec("Limits")
 
 _LONGEST = 80  # characters of a value in a message
 _INTEGERS = frozenset(
@@ -82,9 +76,16 @@ def number(
     return found
 
 
-def optional(check: Check[Value], where: str, name: str, value: Any, *more: Any, **bounds: Any) -> Value | None:
+def optional(
+    check: Callable[Concatenate[str, str, Any, Limits], Value],
+    where: str,
+    name: str,
+    value: Any,
+    *limits: Limits.args,
+    **more: Limits.kwargs,
+) -> Value | None:
     """Result of a check of this module, or None for None."""
-    return None if value is None else check(where, name, value, *more, **bounds)
+    return None if value is None else check(where, name, value, *limits, **more)
 
 
 def check_effect(where: str, wanted: str, **given: tuple[Any, Any]) -> None:
@@ -128,6 +129,15 @@ def listed(where: str, name: str, wanted: str, value: Any) -> tuple[Any, ...]:
     if len(getattr(value, "shape", ())) == 1 and hasattr(value, "tolist"):
         return tuple(value.tolist())
     refuse(where, name, wanted, value)
+
+
+def pair(where: str, name: str, wanted: str, value: Any, low: int, high: int) -> tuple[int, int]:
+    """Two integers from `low` to `high`, such as height and width."""
+    found = listed(where, name, wanted, value)
+    if len(found) != 2:
+        refuse(where, name, wanted, value)
+    first, second = (whole(where, name, each, low, high) for each in found)
+    return first, second
 
 
 def tensor(

@@ -59,17 +59,11 @@ class BadAction(ValueError):
 
 
 class Answers(NamedTuple):
-    """Validated actions of a batch.
+    """Validated actions of a batch."""
 
-    Attributes:
-        actions: (B, D) float64 within bounds; of a discrete policy (B,) int64.
-        confidence: (B,) float64 from 0 to 1; NaN where the policy gives none.
-        faults: Description of an invalid action, by its row; only the other rows may be used.
-    """
-
-    actions: np.ndarray
-    confidence: np.ndarray
-    faults: dict[int, str]
+    actions: np.ndarray  # (B, D) float64 within bounds; of a discrete policy (B,) int64
+    confidence: np.ndarray  # (B,) float64 from 0 to 1; NaN where the policy gives none
+    faults: dict[int, str]  # description of an invalid action, by its row; only the other rows may be used
 
     def check(self, start: int = 0, stop: int | None = None) -> None:
         """Raises `BadAction` where one of the rows of a request has no usable action, by its number in the request."""

@@ -24,13 +24,10 @@ class Clock:
     """Host time by section, each moment counted for the innermost one; made on the thread that it measures.
 
     A GPU works asynchronously: there a section counts the time to queue its work, and the waits in it.
-
-    Attributes:
-        seconds: Seconds by section, `OUTSIDE` among them; they add up to the time since the clock was made.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}  # with `OUTSIDE` they add up to the time since the clock was made
         self.thread = threading.get_ident()
         self._now, self._inside = now, [OUTSIDE]
         self._since = now()

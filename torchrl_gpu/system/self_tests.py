@@ -38,20 +38,14 @@ class Unavailable(Exception):
 
 
 class SelfTest(NamedTuple):
-    """Self-test of a kernel, codec or other feature on this machine.
+    """Self-test of a kernel, codec or other feature on this machine."""
 
-    Attributes:
-        name: Of what is tested, for log lines.
-        function: "module:function"; it returns why the feature fails, "" where it works. An exception is a failure too,
-            except `Unavailable`.
-        arguments: Of the function; the result does not depend on them by themselves.
-        depends_on: Everything that the result depends on: versions, device, driver, sources.
-    """
-
-    name: str
+    name: str  # of what is tested, for log lines
+    # "module:function", which returns why the feature fails, "" where it works; an exception but `Unavailable` is a
+    # failure, too
     function: str
-    arguments: tuple[str, ...]
-    depends_on: dict[str, str]
+    arguments: tuple[str, ...]  # of the function; the result does not depend on them by themselves
+    depends_on: dict[str, str]  # versions, device, driver, sources: all that the result depends on
 
     def failure(self) -> str:
         """Why the feature fails here, in one line; "" where it works. Runs the test unless its result is known."""

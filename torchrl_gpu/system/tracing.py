@@ -26,11 +26,8 @@ class CompiledFunction:
 
     It is recorded once, on `inputs`: shapes, numbers of Python and whatever else its operators do not read from an
     input stay as they are then. Recording computes it, so that what it writes into its inputs is written.
-
-    Args:
-        name: Of the function, for the log line that says what is waited for.
-        function: From a list of tensors to a list of tensors; it may write into its inputs.
-        inputs: Every tensor that changes from call to call, in contents or identity.
+    `function` takes and gives lists of tensors, and may write into its inputs, which are every tensor that changes from
+    call to call, in contents or identity. The log names it, since it is waited for.
     """
 
     def __init__(

@@ -32,14 +32,14 @@ def adapter_of(kind: str, **changes: Any) -> RslRlVecEnv:
     return RslRlVecEnv(env_of(kind, **changes), seen)
 
 
-@each_kind
+@pytest.mark.parametrize("kind", ["packing", "v3"])
 def test_its_runner_trains(kind: str) -> None:
     runners = pytest.importorskip("rsl_rl.runners")
     adapter = adapter_of(kind)
     with contextlib.redirect_stdout(io.StringIO()):
         runner = runners.OnPolicyRunner(adapter, copy.deepcopy(CONFIG), None, "cpu")
         before = [weight.clone() for weight in runner.alg.actor.parameters()]
-        runner.learn(3, init_at_random_ep_len=True)
+        runner.learn(2, init_at_random_ep_len=True)
     weights = list(runner.alg.actor.parameters())
     assert all(
         weight.isfinite().all() and not torch.equal(weight, b) for weight, b in zip(weights, before, strict=True)
@@ -100,26 +100,6 @@ def test_rows_are_those_of_the_environment(kind: str) -> None:
             assert torch.equal(seen["policy"], now["observation"].reshape(adapter.num_envs, -1))
         ends += int(done.sum())
     assert ends > 3
-
-
-@pytest.mark.parametrize("kind", ["v2", "v3"])
-def test_a_robot_is_done_once_in_an_episode(kind: str) -> None:
-    adapter = adapter_of(kind)
-    env: Any = adapter.env
-    torch.manual_seed(0)
-    done_in_episode = torch.zeros(adapter.num_envs, dtype=torch.int64)
-    finished = 0
-    for _ in range(60):
-        episode = env.state.episode.clone()
-        _, reward, done, _ = adapter.step(torch.randn(adapter.num_envs, adapter.num_actions))
-        assert (reward[done_in_episode > 0] == 0).all()
-        done_in_episode += done
-        assert (done_in_episode <= 1).all()
-        new = (env.state.episode != episode).repeat_interleave(env.num_robots)
-        assert (done_in_episode[new] == 1).all()  # each of them once, whichever way
-        finished += int(new.sum())
-        done_in_episode[new] = 0
-    assert finished > 0
 
 
 def test_assigned_lengths_cut_episodes_off() -> None:

@@ -26,24 +26,26 @@ def rows_of(kind: str, observations: Any = None, **changes: Any) -> Sb3VecEnv:
 
 def test_maskable_ppo_learns_to_pack() -> None:
     env = VecMonitor(rows_of("packing", ["box_heightmap", "item_size"], num_envs=16))
-    model = MaskablePPO("MultiInputPolicy", env, n_steps=16, batch_size=128, n_epochs=4, learning_rate=3e-3, seed=0)
+    model = MaskablePPO("MultiInputPolicy", env, n_steps=16, batch_size=128, n_epochs=2, learning_rate=3e-3, seed=0)
     before = [weight.detach().clone() for weight in model.policy.parameters()]
-    model.learn(512)
+    model.learn(256)
     assert all(weight.isfinite().all() for weight in model.policy.parameters())
     moved = [not w.equal(b) for w, b in zip(model.policy.parameters(), before, strict=True)]
     assert all(moved)
     lengths = [episode["l"] for episode in model.ep_info_buffer or ()]
-    assert len(lengths) > 20
+    assert len(lengths) > 10
     assert np.mean(lengths) > 2  # an action that is not legal would have ended the episode
 
 
-@pytest.mark.parametrize("kind", ["dishes", "v3"])
-def test_its_own_ppo_learns(kind: str) -> None:
-    env = VecMonitor(rows_of(kind, "observation"))
+def test_its_own_ppo_learns_and_its_evaluation_counts_whole_episodes() -> None:
+    env = VecMonitor(rows_of("dishes", "observation"))
     model = PPO("MlpPolicy", env, n_steps=8, batch_size=32, n_epochs=2, seed=0)
-    model.learn(3 * 8 * env.num_envs)
+    model.learn(2 * 8 * env.num_envs)
     assert all(weight.isfinite().all() for weight in model.policy.parameters())
-    assert model.num_timesteps == 24 * env.num_envs
+    assert model.num_timesteps == 16 * env.num_envs
+    rewards, lengths = evaluate_policy(model, env, n_eval_episodes=16, return_episode_rewards=True)
+    assert lengths == [6] * 16
+    assert len(rewards) == 16
 
 
 def test_what_is_legal_is_what_it_chooses_from() -> None:
@@ -91,14 +93,6 @@ def test_what_ends_is_told_as_it_wants_it(kind: str) -> None:
                 if told["final_info"][f"_{name}"][row]:
                     assert info[name] == told["final_info"][name][row]
     assert ends > 2
-
-
-def test_its_evaluation_counts_whole_episodes() -> None:
-    env = VecMonitor(rows_of("dishes", "observation"))
-    model = PPO("MlpPolicy", env, n_steps=8, batch_size=32, seed=0)
-    rewards, lengths = evaluate_policy(model, env, n_eval_episodes=16, return_episode_rewards=True)
-    assert lengths == [6] * 16
-    assert len(rewards) == 16
 
 
 def test_attributes_are_those_of_the_environment() -> None:

@@ -40,7 +40,7 @@ def test_the_shipped_prices_leave_a_choice() -> None:
     assert best.reward > 0.3
 
 
-def expected_reward(prices: Economics, action: tuple[float, float], number: int = 20_000) -> float:
+def expected_reward(prices: Economics, action: tuple[float, float], number: int = 4_000) -> float:
     """Of the slice that `reference` defines, over every number of dishes that can break."""
     draws = (np.arange(number) + 0.5) / number
     numbers = [work(prices, 0.0, 0.0, 0.0, 0.0, action, chance, 0.0, stationary=True) for chance in draws]
@@ -48,7 +48,7 @@ def expected_reward(prices: Economics, action: tuple[float, float], number: int 
     return float(np.mean([each.reward for each in numbers]))
 
 
-@pytest.mark.parametrize("action", [(0.6, 0.3), (1.0, 0.0), (0.2, 1.0), (0.0, 0.5)])
+@pytest.mark.parametrize("action", [(0.6, 0.3), (1.0, 0.0), (0.2, 1.0)])
 def test_the_formula_is_the_mean_of_the_definition(action: tuple[float, float]) -> None:
     prices = Economics()
     formula = slice_reward(prices, np.array(action[0]), np.array(action[1]))
@@ -67,7 +67,7 @@ CAPPED = [
 def test_no_more_dishes_break_than_can(changes: dict[str, float]) -> None:
     prices = replace(Economics(), **changes)
     best = stationary_optimum(prices)
-    assert expected_reward(prices, (best.speed, best.care), 2_000) == pytest.approx(best.reward, rel=1e-3)
+    assert expected_reward(prices, (best.speed, best.care), 1_000) == pytest.approx(best.reward, rel=1e-3)
     speed, care = np.meshgrid(np.linspace(0, 1, 401), np.linspace(0, 1, 401))
     assert slice_reward(prices, speed, care).max() <= best.reward + 1e-9
 

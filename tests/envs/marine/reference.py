@@ -146,15 +146,10 @@ class World:
             robot.velocity = np.array([*(own + robot.through_water[:2] + flow), robot.through_water[2]])
 
     def step(self, actions: list[Any], noise: np.ndarray | None = None) -> dict[str, Any]:
-        """One action of every robot.
+        """One action of every robot; rewards, ends and what each sees, None for one that took no part in this step.
 
-        Args:
-            actions: One for each robot.
-            noise: v3: (R, J, 5) what is added to the position and the velocity of each object as each robot sees it,
-                and the angle drawn for its radius; objects are the obstacles and then the robots.
-
-        Returns:
-            Rewards, ends and what every robot sees; `None` for one that took no part in this step.
+        In v3 `noise` (R, J, 5) is what is added to the position and the velocity of each object as each robot sees it,
+        and the angle drawn for its radius; objects are the obstacles and then the robots.
         """
         taking_part = [robot.active for robot in self.robots]
         rewards = [0.0] * len(self.robots)

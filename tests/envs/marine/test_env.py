@@ -82,7 +82,7 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> N
 def test_masks_leave_only_the_idle_action_to_who_takes_no_part(setting: str) -> None:
     env = marine(setting, num_envs=8)
     idle = CRAFTS[env.version].idle
-    seen = [step["next", "robots"] for step in play(env, 60)[0]]
+    seen = [step["next", "robots"] for step in play(env, 40)[0]]
     for robots in seen:
         active, mask = robots["active"], robots["action_mask"]
         assert (mask.all(-1, keepdim=True) | ~active).all()
@@ -95,7 +95,7 @@ def test_masks_leave_only_the_idle_action_to_who_takes_no_part(setting: str) -> 
 def test_every_quirk_changes_something_and_can_be_had_alone(quirk: str) -> None:
     changes: dict[str, Any] = {
         "touching_cores": {"robots": 2, "cores": 20, "obstacles": 0, "pool": 100},
-        "fewer_objects": {"robots": 2, "cores": 54, "obstacles": 0, "min_distance": 10.0, "pool": 8, "num_envs": 20},
+        "fewer_objects": {"robots": 2, "cores": 54, "obstacles": 0, "min_distance": 10.0, "pool": 8, "num_envs": 8},
     }.get(quirk, {"max_steps": 5})
     runs = []
     for compat in ((), (quirk,)):

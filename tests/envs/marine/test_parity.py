@@ -18,7 +18,8 @@ from torchrl_gpu.envs.marine.types import PLACE
 NEAR = 1e-9  # metres, after sixty actions of ten substeps
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+# The first plays below, and two differ from others in numbers alone.
+@pytest.mark.parametrize("setting", sorted({*SETTINGS} - {"v2", "v2, most", "v3, curriculum"}))
 def test_steps_are_those_of_the_reference(setting: str) -> None:
     env = marine(setting, num_envs=6 if "curriculum" in setting else 3 if "v2" in setting else 2, dtype="float64")
     begin_everywhere(env)
@@ -26,7 +27,7 @@ def test_steps_are_those_of_the_reference(setting: str) -> None:
     assert ends["arrived"] + ends["collided"] >= 1
 
 
-@pytest.mark.parametrize("setting", ["v2", "v2, as released", "v3", "v3, as released"])
+@pytest.mark.parametrize("setting", ["v2", "v3, as released"])
 def test_so_are_the_ends_by_time_and_by_a_collision(setting: str) -> None:
     env = marine(setting, num_envs=3, dtype="float64", max_steps=10, end_on_collision=True)
     ends = play_both(env, 12)

@@ -56,17 +56,11 @@ def test_a_snapshot_is_the_state_of_one_world() -> None:
 
 
 def test_an_obstacle_is_where_it_is() -> None:
-    seen = changed(picture(), picture(obstacle=np.array([[40.0, 10.0, 2.0]])))
-    middle = (seen.min(0) + seen.max(0)) / 2
-    assert middle == pytest.approx([530 - 15 - 100, 15 + 400], abs=1)  # north is up
-    assert (seen.max(0) - seen.min(0)) / 2 == pytest.approx([20, 20], abs=4)  # the filter rings a little
-
-
-def test_north_is_up_in_both_versions() -> None:
     obstacle = {"obstacle": np.array([[40.0, 10.0, 2.0]])}
-    for version, expected in (("v2", (415, 415)), ("v3", (115, 115))):  # v3: x is north, y is east
+    for version, expected in (("v2", (415, 415)), ("v3", (115, 115))):  # north is up: y in v2, x in v3
         seen = changed(picture(version), picture(version, **obstacle))
         assert (seen.min(0) + seen.max(0)) / 2 == pytest.approx(expected, abs=1)
+        assert (seen.max(0) - seen.min(0)) / 2 == pytest.approx([20, 20], abs=4)  # the filter rings a little
 
 
 @pytest.mark.parametrize(("version", "turn"), [("v2", 0.0), ("v2", 1.0), ("v3", 0.0), ("v3", 2.0)])
@@ -200,14 +194,12 @@ def world(setting: str = "v2"):  # type: ignore[no-untyped-def]
     return shown, shown.place[None], np.ones(len(shown.place), bool)
 
 
-def red(picture: np.ndarray) -> int:
-    """Pixels of the colour of what brakes."""
-    return int((np.abs(picture.astype(int) - (208, 52, 44)).max(2) < 12).sum())
+RED, GREEN = (208, 52, 44), (29, 138, 74)  # of what brakes, and of what goes faster
 
 
-def green(picture: np.ndarray) -> int:
-    """Pixels of the colour of what goes faster."""
-    return int((np.abs(picture.astype(int) - (29, 138, 74)).max(2) < 12).sum())
+def count(picture: np.ndarray, color: tuple[int, int, int]) -> int:
+    """Pixels of a colour."""
+    return int((np.abs(picture.astype(int) - color).max(2) < 12).sum())
 
 
 MAP = np.s_[:, :224]  # seven tenths of the width
@@ -229,7 +221,7 @@ def test_arrows_are_coloured_by_acceleration(push: int, shown: tuple[bool, bool]
     there, trail, active = world()
     choice = Choice(np.full(len(active), 3 * push + 1), active, np.ones(len(active)))
     picture = draw_actions(there, trail, choice, *SIZE)[MAP]
-    assert (red(picture) > 20, green(picture) > 20) == shown
+    assert (count(picture, RED) > 20, count(picture, GREEN) > 20) == shown
 
 
 def test_an_arrow_bends_to_the_side_of_the_turn() -> None:
@@ -255,7 +247,7 @@ def test_thrusters_ahead_and_astern() -> None:
     for level, shown in ((-1.0, (True, False)), (0.0, (False, False)), (1.0, (False, True))):
         commands = np.full((len(active), 2), level)
         picture = draw_actions(there, trail, Choice(commands, active, np.zeros(len(active))), *SIZE)[MAP]
-        assert (red(picture) > 20, green(picture) > 20) == shown
+        assert (count(picture, RED) > 20, count(picture, GREEN) > 20) == shown
 
 
 def test_who_takes_no_part_has_nothing_laid_over() -> None:
@@ -275,14 +267,14 @@ def test_the_ring_of_clearance_touches_what_is_nearest() -> None:
     active[1:] = False
     far = draw_range(there, trail, active, np.full(len(active), 15.0), *SIZE)[MAP]
     near = draw_range(there, trail, active, np.full(len(active), 5.0), *SIZE)[MAP]
-    assert red(far) == 0, "nothing is detected"
+    assert count(far, RED) == 0, "nothing is detected"
     rows, columns = np.nonzero((near != far).any(2))
     scale = 224 / (there.side + 3)
     (x, y), size = (there.place[0] - there.side / 2) * (1, -1) * scale + (112, 120), (5.0 + 0.8) * scale
     assert np.abs(np.hypot(columns - x, rows - y) - size).max() < 3
 
 
-@pytest.mark.parametrize("setting", ["v2", "v2, one robot", "v2, most", "v3", "v3, discrete", "v3, one robot"])
+@pytest.mark.parametrize("setting", ["v2", "v2, one robot", "v3", "v3, discrete"])
 def test_every_overlay_of_every_kind(setting: str) -> None:
     env = marine(setting, num_envs=2)
     play(env, 3)
@@ -298,9 +290,9 @@ def test_every_overlay_of_every_kind(setting: str) -> None:
 
 
 def test_trails_of_worlds_that_nobody_asks_for_any_more_are_forgotten() -> None:
-    env = marine("v2, no obstacles", num_envs=80)
+    env = marine("v2, no obstacles", num_envs=66)
     env.reset()
     view = ViewableMarine(env)
-    for i in range(80):
+    for i in range(66):
         view.pictures([i], 16, 16)
-    assert list(view._trails) == list(range(16, 80))
+    assert list(view._trails) == list(range(2, 66))

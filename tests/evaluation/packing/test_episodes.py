@@ -114,7 +114,7 @@ def packers(env: PackingEnv) -> dict[str, Policy]:
     return irregular_baselines(env, packer) | drawing
 
 
-@pytest.mark.parametrize("name", ["random", "pile values", "manager + worker", "random legal", "drawn items"])
+@pytest.mark.parametrize("name", ["manager + worker", "random legal", "drawn items"])
 def test_the_same_packings_whatever_the_batch(name: str) -> None:
     whole = solids_env(8)
     policy = packers(whole)[name]
@@ -162,7 +162,7 @@ def test_verdicts_of_batches_of_other_lengths_are_joined() -> None:
 
 def test_memory_does_not_grow_with_the_batches() -> None:
     env = solids_env(2)
-    policy = packers(env)["manager + worker"]
+    policy = packers(env)["pile values"]
     per_episode, peaks = episode_bytes(env, policy), []
     for number in (2, 4):
         suite = PackingSuite(env, False, number, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, final
 
 from tensordict import TensorDictBase
@@ -17,12 +18,6 @@ class AgentRows:
 
     A robot ends once in an episode; until the next one it then earns 0 and ends no more. ValueError, which begins with
     `where`, for several actions, or one that is neither an index nor bounded.
-
-    Attributes:
-        number: N, environments, or environments · robots.
-        shape: (environments,) or (environments, robots).
-        group: Key of the group of robots; empty where entries are at the root.
-        action_key, action: Key of the action, and its specification, over all environments.
     """
 
     def __init__(self, env: BatchedEnv, where: str) -> None:
@@ -32,9 +27,9 @@ class AgentRows:
         self.action: TensorSpec = env.full_action_spec[key]
         if not isinstance(self.action, Categorical | Bounded):
             raise ValueError(f"{where}: want an action that is an index or bounded; got {type(self.action).__name__}")
-        self.group: tuple[str, ...] = key[:-1] if isinstance(key, tuple) else ()
+        self.group: tuple[str, ...] = key[:-1] if isinstance(key, tuple) else ()  # empty where entries are at the root
         self.shape = (env.num_envs, int(getattr(env, "num_robots", 1))) if self.group else (env.num_envs,)
-        self.number = env.num_envs * self.shape[-1] if self.group else env.num_envs
+        self.number = math.prod(self.shape)
         self._env = env
         self._bounds = {name: self._finite_bounds(spec) for name, spec in self.observations.items()}
 

@@ -22,7 +22,8 @@ class RslRlVecEnv:
 
     Rows are environments, or, where these group their robots, robots: N = environments · robots. A robot is done once
     in an episode, when it ends by itself or is cut off; until the next episode it then earns 0. Environments restart
-    their own rows.
+    their own rows. Rows whose count was assigned to `episode_length_buf`, as `init_at_random_ep_len` does, are cut off
+    after the environment's `max_steps`, where it has some.
 
     rsl_rl has Gaussian policies only. A continuous action is what they give, from [−1, 1] to the bounds and no further.
     Of discrete actions each has a number of its own, and the legal one with the largest is taken.
@@ -34,16 +35,12 @@ class RslRlVecEnv:
         env: The environment.
         observations: Numbers and flags that are joined, in this order, to the observation group "policy"; None for all
             vectors of several real numbers.
-        max_episode_length: Steps after which rows are cut off whose count was assigned to `episode_length_buf`, as
-            `init_at_random_ep_len` does; None for the environment's `max_steps`, where it has some.
 
     Raises:
         ValueError: There is no such observation, several actions, or one that is neither an index nor bounded.
     """
 
-    def __init__(
-        self, env: BatchedEnv, observations: Sequence[str] | None = None, max_episode_length: int | None = None
-    ) -> None:
+    def __init__(self, env: BatchedEnv, observations: Sequence[str] | None = None) -> None:
         self.env = env
         self._rows = AgentRows(env, type(self).__name__)
         self.num_envs = self._rows.number
@@ -52,8 +49,7 @@ class RslRlVecEnv:
         self.num_actions = int(spec.space.n) if isinstance(spec, Categorical) else int(spec.shape[-1])
         if isinstance(spec, Bounded):
             self._low, self._high = spec.space.low, spec.space.high
-        longest: Any = max_episode_length or getattr(env, "max_steps", _ENDLESS)
-        self.max_episode_length = int(longest)
+        self.max_episode_length = int(getattr(env, "max_steps", _ENDLESS))
         self.device = env.device
         self.cfg: dict[str, Any] = {"environment": type(env).__name__, "num_envs": env.num_envs}
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.int64, device=env.device)

@@ -54,13 +54,9 @@ def rewards_and_ends(
 
     The time limit goes before a collision, and a collision before an arrival.
 
-    Args:
-        before, motion, scene, craft: Of the scene only the goals are used.
-        touches: (R, N) bool, robots that meet something.
-        turn: Radians to starboard that a rule asks for, (R, N); None where no rule counts.
-        cut: (N,) bool, the time is up.
-        end_on_collision: Whether a collision ends the episode for all.
-        cut_is_end: Whether the time limit is reported as an end of the task, too.
+    Robots that meet something are in `touches`, (R, N) bool; `turn` is what a rule asks for, radians to starboard
+    (R, N), or None where no rule counts. Where the time is up, `cut` (N,) is true, which `cut_is_end` reports as an end
+    of the task, too; `end_on_collision` ends the episode for all.
     """
     there, counts = before.active, before.active & ~cut
     far = distance(motion, scene)

@@ -34,7 +34,6 @@ HULLS = {"v2": (1.6, 1.0), "v3": (5.0, 2.5)}  # m; that of v2 is drawn larger th
 TRAIL_WIDTH = 0.22  # m
 
 Polygon = list[tuple[float, float]]
-Place = Sequence[float] | np.ndarray
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,8 @@ class WorkerPool:
     environments at once. A worker that dies is started again from the state in which the rollout began, and plays the
     steps since then once more.
 
-    At construction a few steps are played in both ways and compared.
-
-    Args:
-        env: Environment whose steps are played.
-        num_workers: Number of processes that share the environments.
-        transport: "processes" of this machine, or "ray", actors of a cluster; `ray.init` is called where it was not.
-        threads: Threads of torch in each worker.
+    At construction a few steps are played in both ways and compared. `transport` is "processes" of this machine, or
+    "ray", actors of a cluster, where `ray.init` is called if it was not; each worker has so many `threads` of torch.
 
     Raises:
         ValueError: The environment cannot be split exactly, or its arguments cannot be sent to a process.

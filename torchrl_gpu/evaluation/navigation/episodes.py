@@ -21,26 +21,16 @@ BETWEEN_READS = 20  # actions between two looks at which worlds are over
 
 @dataclass(frozen=True)
 class NavigationMetrics:
-    """Metrics of some worlds; None where there is nothing to take a mean of.
-
-    Attributes:
-        worlds: How many.
-        success: Share of the worlds in which all robots arrived.
-        arrived, collided: Shares of the robots.
-        collision_rate: Share of the worlds with a collision.
-        time: Mean of the robots that count (see `NavigationResults.counted`), seconds.
-        energy: Mean of those, units of the environment.
-        returned, discounted: Mean return of a robot, as it is and discounted.
-    """
+    """Metrics of some worlds; None where there is nothing to take a mean of."""
 
     worlds: int
-    success: float
-    arrived: float
+    success: float  # share of the worlds in which all robots arrived
+    arrived: float  # share of the robots, as is `collided`
     collided: float
-    collision_rate: float
-    time: float | None
-    energy: float | None
-    returned: float
+    collision_rate: float  # share of the worlds with a collision
+    time: float | None  # mean of the robots that count (see `NavigationResults.counted`), seconds
+    energy: float | None  # mean of those, units of the environment
+    returned: float  # mean return of a robot, as it is and discounted
     discounted: float
 
 
@@ -53,31 +43,20 @@ SCORES = (
 
 @dataclass(frozen=True, kw_only=True)
 class NavigationResults(Results):
-    """Results of the R robots of E worlds: (E, R) unless said otherwise.
+    """Results of the R robots of E worlds: (E, R) unless said otherwise."""
 
-    Attributes:
-        level: (E,) int64, row of the curriculum.
-        exists, arrived, collided: bool.
-        steps: int64, actions that a robot made before it arrived, collided, or its world was over.
-        energy: Spent in them.
-        returned, discounted: Sums of rewards, as they are and discounted.
-        end_on_collision: Whether the first collision ended a world.
-        start, goal: (E, R, 2), metres.
-        trajectories: Where the robots of the worlds that were recorded have been.
-    """
-
-    level: Tensor
-    exists: Tensor
+    level: Tensor  # (E,) int64, row of the curriculum
+    exists: Tensor  # bool, as are `arrived` and `collided`
     arrived: Tensor
     collided: Tensor
-    steps: Tensor
-    energy: Tensor
-    returned: Tensor
+    steps: Tensor  # int64, actions that a robot made before it arrived, collided, or its world was over
+    energy: Tensor  # spent in them
+    returned: Tensor  # sums of rewards, as they are and discounted
     discounted: Tensor
-    end_on_collision: bool
-    start: Tensor | None = None
+    end_on_collision: bool  # whether the first collision ended a world
+    start: Tensor | None = None  # (E, R, 2), metres, as is `goal`
     goal: Tensor | None = None
-    trajectories: Trajectories | None = None
+    trajectories: Trajectories | None = None  # of the worlds that were recorded
 
     @property
     def success(self) -> Tensor:
@@ -132,13 +111,8 @@ def evaluate(
 ) -> NavigationResults:
     """Plays the first episode of every world of the environment's seed, greedily.
 
-    A world that is over stays as it ended, in `env.state` too, while others go on.
-
-    Args:
-        env: Begins anew; each environment plays a world of the row that it was assigned.
-        policy: Writes the action of every robot, of any number of worlds.
-        num_episodes: Only the worlds of so many environments, the first ones, are played; None stands for all.
-        record: Environments whose `trajectories` are kept.
+    A world that is over stays as it ended, in `env.state` too, while others go on. Only the worlds of the first
+    `num_episodes` environments are played, None for all, and `record` are those whose `trajectories` are kept.
     """
     number, clock = env.num_envs if num_episodes is None else num_episodes, DecisionClock(env.device)
     action_key, reward_key = ("action", "reward") if env.flat else ((GROUP, "action"), (GROUP, "reward"))

@@ -188,13 +188,10 @@ def _share(share: float | None, worlds: int) -> str:
 
 
 class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
-    """Worlds to cross: the first ones of every row of a curriculum.
+    """Worlds to cross: the first ones of every row of the environment's curriculum, as many as its pool holds.
 
-    Args:
-        env: Its rows are played, as many worlds of each as its pool holds; its seed decides them.
-        pictures: Whether `compare` writes a PNG and a GIF of a world of the last row.
-        batch_size: As in `Suite`.
-        num_worlds: Only so many, spread evenly over the rows, the first of which have one more; None for all.
+    Or only `num_worlds`, spread evenly over the rows, the first of which have one more. With `pictures` a PNG and a GIF
+    of a world of the last row are written, too.
     """
 
     headline, unit, pictures_tag, plans_name = "success", "worlds", "crossings", "crossings.json"

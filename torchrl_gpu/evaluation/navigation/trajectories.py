@@ -20,23 +20,14 @@ MOST_FRAMES = 150  # of a film
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Positions of the robots of k worlds over time, on the CPU; moment 0 is the start.
+    """Positions of the robots of k worlds over time, on the CPU; moment 0 is the start."""
 
-    Attributes:
-        index: Numbers of the worlds.
-        worlds: How they ended.
-        length: (k,) int64, moments of each until it was over.
-        place: (T, k, R, 2) metres; a world that is over stays as it is.
-        heading: (T, k, R), radians.
-        arrived, collided: (T, k, R) bool.
-    """
-
-    index: tuple[int, ...]
-    worlds: tuple[Snapshot, ...]
-    length: Tensor
-    place: Tensor
-    heading: Tensor
-    arrived: Tensor
+    index: tuple[int, ...]  # numbers of the worlds
+    worlds: tuple[Snapshot, ...]  # how they ended
+    length: Tensor  # (k,) int64, moments of each until it was over
+    place: Tensor  # (T, k, R, 2) metres; a world that is over stays as it is
+    heading: Tensor  # (T, k, R), radians
+    arrived: Tensor  # (T, k, R) bool, as is `collided`
     collided: Tensor
 
     @classmethod

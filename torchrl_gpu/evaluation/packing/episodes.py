@@ -40,20 +40,15 @@ SCORES = ("utilization", "num_packed", "compactness", "pyramidality", "stability
 
 @dataclass(frozen=True, kw_only=True)
 class PackingResults(Results):
-    """Final bins of E episodes, (E,) each unless said otherwise.
-
-    Attributes:
-        stable: (E, T) int8, each placement in order: 1 stable, 0 not, −1 none was made. None where the environment
-            judges by legality alone.
-        placements, placement_z: As in `PackingEnv`; 0 behind the last.
-    """
+    """Final bins of E episodes, (E,) each unless said otherwise."""
 
     utilization: Tensor
     num_packed: Tensor
     compactness: Tensor
     pyramidality: Tensor
+    # (E, T) int8, each placement in order: 1 stable, 0 not, −1 none was made; None where legality alone is the judge
     stable: Tensor | None = None
-    placements: Tensor | None = None
+    placements: Tensor | None = None  # as in `PackingEnv`, as is `placement_z`; 0 behind the last
     placement_z: Tensor | None = None
 
     @property
