@@ -190,6 +190,11 @@ def test_drawing_keeps_to_its_share_but_for_what_somebody_chooses(
     assert len(server().published) == len(WATCHED) + 1
 
 
+def rows_with(logger: CSVLogger, name: str) -> list[dict[str, str]]:
+    with (Path(logger.log_dir) / "metrics.csv").open(encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row[name]]
+
+
 def test_its_cost_is_logged_and_printed(
     tmp_path: Path, watched_by: Watching, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,8 +202,7 @@ def test_its_cost_is_logged_and_printed(
     logger = CSVLogger(tmp_path)
     stream = small(log_every_n_steps=2)
     fit(module(), tmp_path, 12, stream, enable_checkpointing=False, logger=logger)
-    with (Path(logger.log_dir) / "metrics.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["stream/hook_us"]]
+    rows = rows_with(logger, "stream/hook_us")
     assert [int(row["step"]) for row in rows] == [6, 10]  # updates after the 3rd and the 5th of 6 training steps
     assert all(float(row["stream/hook_us"]) > 0 and 0 < float(row["stream/share"]) < 1 for row in rows)
     assert stream.cost["hook_us"] > 0
@@ -227,22 +231,6 @@ def test_ends_of_episodes_are_marked_and_films_of_some_written(tmp_path: Path, w
         assert shown[0].shape == (36, 48, 3)
         assert len(shown) >= 2 + 6  # the empty bin, at least one box, and 1.5 s of the end
         assert (shown[0] != shown[-1]).any()
-
-
-class Failing(Callback):
-    """Fails in the middle."""
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx == 2:
-            raise RuntimeError("broken")
-
-
-def test_it_stops_on_an_error(tmp_path: Path, watched_by: Watching) -> None:
-    watched_by()
-    with pytest.raises(RuntimeError, match="broken"):
-        fit(module(), tmp_path, 8, small(), Failing(), enable_checkpointing=False)
-    assert not server().running
-    assert server().declared  # it had begun
 
 
 class DrawnTaus(PlacementQuantiles):
@@ -426,38 +414,31 @@ def test_costs_by_hand() -> None:
     timer = HookTimer(now=5.0)
     timer.add(0.001)
     timer.add(0.003)
-    assert timer.metrics(now=7.0) == pytest.approx({"hook_us": 2000.0, "share": 0.002})
-    assert timer.metrics(now=8.0) == pytest.approx({"hook_us": 0.0, "share": 0.0})
-    timer.add(0.008)
-    assert timer.totals(now=11.0) == pytest.approx({"hook_us": 4000.0, "share": 0.002})  # 12 ms of 3 hooks in 6 s
+    assert timer.cost(now=7.0) == pytest.approx({"hook_us": 2000.0, "share": 0.002})
+    assert HookTimer(now=7.0).cost(now=8.0) == {"hook_us": 0.0, "share": 0.0}
 
 
 @pytest.fixture
-def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_stream, "make_server", lambda settings: FakeServer((), settings))
+def unwatched(watched_by: Watching) -> None:
+    watched_by()
 
 
 def curves() -> dict[str, dict[int, float]]:
-    assert FakeServer.last is not None
     found: dict[str, dict[int, float]] = {}
-    for step, scalars in FakeServer.last.logged:
+    for step, scalars in server().logged:
         for name, value in scalars.items():
             found.setdefault(name, {})[step] = value
     return found
 
 
-def rows_of(logger: CSVLogger, name: str) -> list[float]:
-    with (Path(logger.log_dir) / "metrics.csv").open(encoding="utf-8") as file:
-        return [float(row[name]) for row in csv.DictReader(file) if row[name]]
-
-
 @pytest.mark.usefixtures("unwatched")
 def test_curves_are_what_the_loggers_of_the_run_get(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
-    fit(module(), tmp_path, 12, FrameStream(), enable_checkpointing=False, logger=logger, log_every_n_steps=1)
+    fit(module(), tmp_path, 12, FrameStream(), enable_checkpointing=False, logger=logger)
     found = curves()
     assert list(found["train/loss"]) == [2, 4, 6, 8, 10, 12], "by updates, of which a training step makes two"
-    assert list(found["train/loss"].values()) == pytest.approx(rows_of(logger, "train/loss"))
+    losses = [float(row["train/loss"]) for row in rows_with(logger, "train/loss")]
+    assert list(found["train/loss"].values()) == pytest.approx(losses)
     assert "epoch" not in found
 
 
@@ -472,10 +453,7 @@ def test_a_server_has_them_while_the_run_goes_on(tmp_path: Path) -> None:
                 with urllib.request.urlopen(f"{stream.url}curves", timeout=20) as answer:
                     found.update({each["name"]: each["steps"] for each in json.load(answer)["curves"]})
 
-    fit(
-        module(), tmp_path, 8, Fetch(), stream, enable_checkpointing=False, logger=CSVLogger(tmp_path),
-        log_every_n_steps=1,
-    )  # fmt: skip
+    fit(module(), tmp_path, 8, Fetch(), stream, enable_checkpointing=False, logger=CSVLogger(tmp_path))
     assert found["train/loss"] == [2, 4, 6, 8]
 
 
@@ -527,7 +505,7 @@ def test_the_loggers_of_the_run_stay_what_they_were(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unwatched")
-def test_they_stay_after_an_error(tmp_path: Path) -> None:
+def test_after_an_error_the_server_has_stopped_and_loggers_are_what_they_were(tmp_path: Path) -> None:
     class Fail(Callback):
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
             self.trainer = trainer
@@ -537,6 +515,8 @@ def test_they_stay_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         fit(module(), tmp_path, 4, FrameStream(), fail, enable_checkpointing=False, logger=logger)
     assert fail.trainer.loggers == [logger]
+    assert server().declared  # it had begun
+    assert not server().running
 
 
 @pytest.mark.usefixtures("unwatched")
@@ -544,10 +524,7 @@ def test_long_names_are_cut_and_too_many_warned_of(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(frame_stream, "MOST_CURVES", 3)
     extra = Extra(**{"x" * 40 + "/" + "y" * 40: 1.0, "a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0})
     with pytest.warns(UserWarning, match="FrameStream: the page shows 3 curves; '.*' is not among them") as warned:
-        fit(
-            module(), tmp_path, 4, extra, FrameStream(), enable_checkpointing=False, logger=CSVLogger(tmp_path),
-            log_every_n_steps=1,
-        )  # fmt: skip
+        fit(module(), tmp_path, 4, extra, FrameStream(), enable_checkpointing=False, logger=CSVLogger(tmp_path))
     assert len([each for each in warned if "is not among them" in str(each.message)]) == 1
     assert len(curves()) == 3
     assert max(map(len, curves())) <= frame_stream.LONGEST_NAME
