@@ -237,7 +237,6 @@ class CurveLogger(Logger):
 
     @property
     def version(self) -> int | str | None:
-        """Version of the run's first logger."""
         return self._first.version
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
