@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.callbacks.fake_server import FakeServer
 from torchrl_gpu.callbacks import env_streams
-from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, choose
+from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names
 from torchrl_gpu.envs.viewable import Decision, Overlay
 
 NAMES = ("env2", "worst", "best", "grid")
@@ -109,13 +109,6 @@ def test_a_stream_that_somebody_chooses_waits_for_a_picture(
         ([], []),
         (["env2"], ["env2"]),
     ]
-
-
-def test_the_worst_of_those_that_are_far_enough() -> None:
-    metrics = {"step": np.array([9, 4, 6, 1, 5.0]), "return": np.array([0.5, 0.2, 0.3, 0.0, 0.9])}
-    assert choose("worst", metrics) == 2
-    assert choose("best", metrics) == 4
-    assert choose("env3", metrics) == 3
 
 
 def test_a_stream_stays_with_an_environment_until_its_episode_ends(view: Counted, server: FakeServer) -> None:

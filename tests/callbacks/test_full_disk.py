@@ -184,11 +184,6 @@ def test_what_went_well_begins_the_count_of_failures_anew(tmp_path: Path) -> Non
     assert asked == plan  # ten in a row are enough: it was not asked again
 
 
-def test_without_it_a_logger_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No space left"):
-        weights(tmp_path / "run", logger=Failing(tmp_path, range(3, 10_000)), steps=6)
-
-
 def test_what_is_only_looked_at_costs_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*args: Any) -> None:
         raise FULL

@@ -307,7 +307,7 @@ def test_it_is_the_table_of_test(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_packer_stands_beside_its_own_contestants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fit(tiny_navigation.hierarchical(), tmp_path, 6, FinalTable(), **QUIET)  # type: ignore[arg-type]
+    fit(tiny_navigation.hierarchical(), tmp_path, 6, FinalTable(num_episodes=2), **QUIET)  # type: ignore[arg-type]
     shown = capsys.readouterr().out
     assert "* beyond two standard errors" in shown
     report = report_in(tmp_path)
@@ -324,11 +324,6 @@ def test_an_untrained_packer_stands_beside_rules_alone(tmp_path: Path) -> None:
     assert list(rows) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, f"{BOTH} (untrained)"]
 
 
-def test_fewer_episodes(tmp_path: Path) -> None:
-    fit(module(), tmp_path, 2, FinalTable(num_episodes=2), **QUIET)
-    assert {row["num_episodes"] for row in report_in(tmp_path)["policies"]} == {2}
-
-
 def test_the_checkpoint_is_saved_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: LightningModule, suite: Any) -> None:
         raise RuntimeError("no table")
@@ -340,18 +335,9 @@ def test_the_checkpoint_is_saved_first(tmp_path: Path, monkeypatch: pytest.Monke
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 2
 
 
-class Stop(Callback):
-    def on_train_batch_end(self, *args: Any) -> None:
-        raise RuntimeError("stopped")
-
-
-def test_no_table_of_a_run_that_broke_off(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="stopped"):
-        fit(module(), tmp_path, 4, FinalTable(), Stop(), **QUIET)
-    assert not (tmp_path / "evaluation.json").exists()
-
-
-def test_no_table_of_a_trial_run(tmp_path: Path) -> None:
+def test_no_table_of_a_trial_run_and_of_one_that_broke_off(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="broken"):
+        fit(module(), tmp_path, 4, FinalTable(), Breaks(), **QUIET)
     fit(module(), tmp_path, 4, FinalTable(), fast_dev_run=1, **QUIET)
     assert not (tmp_path / "evaluation.json").exists()
 
@@ -362,13 +348,6 @@ def test_navigators_have_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert report["worlds"]["num_worlds"] == 2  # one of each row
     assert [row["policy"] for row in report["policies"]] == ["IQN", "adaptive IQN"]
     assert "2 worlds" in capsys.readouterr().out
-
-
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
-def test_without_a_data_module(tmp_path: Path) -> None:
-    runner = trainer(tmp_path, 2, FinalTable(num_episodes=3), **QUIET)
-    runner.fit(module())
-    assert {row["num_episodes"] for row in report_in(tmp_path)["policies"]} == {3}
 
 
 def test_a_module_that_cannot_be_compared(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ WRONG = [
         ["--trainer.callbacks+=EpisodeMcap", "--trainer.callbacks.choose=none"],
         r"^EpisodeMcap: choose must be one of .*; got 'none'$",
     ),
-    (["--trainer.callbacks+=GpuStats", "--trainer.callbacks.every_s=.nan"], r"^GpuStats: every_s must be .*; got nan$"),
+    (["--trainer.callbacks+=TrainingFilm", "--trainer.callbacks.fps=.nan"], r"^TrainingFilm: fps must be .*; got nan$"),
     (
         ["--trainer.callbacks+=torchrl_gpu.callbacks.FrameStrea"],
         r"callbacks.FrameStrea\): module 'torchrl_gpu.callbacks' has no attribute 'FrameStrea'; .* FrameStream$",

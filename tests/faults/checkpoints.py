@@ -74,8 +74,8 @@ FAULTS: list[Mutant] = [
     mutant("unsaved_best_is_forgotten", "self._best = before\n", "pass\n", _DISK, k="nobodys"),
     mutant(
         "rates_are_lowered_once_for_each_time",
-        "self.rate_factor ** (self.times - self._rates_taken)",
-        "self.rate_factor**self.times",
+        "_LOWER ** (self.times - self._rates_taken)",
+        "_LOWER**self.times",
         _DIVERGED,
         k="a_schedule",
     ),
@@ -87,9 +87,7 @@ FAULTS: list[Mutant] = [
         k="a_schedule",
     ),
     mutant("skipped_in_a_row_is_no_sum", "(in_a_row + 1) * broken", "in_a_row + broken", _DIVERGED, k="now_and_then"),
-    mutant(
-        "back_so_often_and_no_more", "and self.times < self.most:", "and self.times <= self.most:", _DIVERGED, k="often"
-    ),
+    mutant("back_so_often_and_no_more", "and self.times < _MOST:", "and self.times <= _MOST:", _DIVERGED, k="often"),
     mutant(
         "an_update_is_skipped_whole",
         "gradient.copy_(torch.where(broken, 0.0, gradient))",

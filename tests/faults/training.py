@@ -5,7 +5,7 @@ from __future__ import annotations
 from faults.mutant import Mutant, mutant
 
 TRAINING: list[Mutant] = [
-    mutant("rank_folds_seed", "seed + rank * 0x9E3779B97F4A7C15", "seed + 0 * rank", "training/test_ranks.py"),
+    mutant("rank_folds_seed", "self.global_rank * 0x9E3779B97F4A7C15", "0", "training/test_ranks.py"),
     mutant(
         "part_id_is_checked",
         'if content.get("id") != entry["id"] or content.get("rank") != rank:',

@@ -137,7 +137,8 @@ def test_figures_of_the_machine_are_waited_for_by_nobody(tmp_path: Path, monkeyp
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *args: name == "pynvml" or found(name, *args))
     seen = WaitsOfSteps()
-    stats = GpuStats(every_s=1e-6)
+    monkeypatch.setattr("torchrl_gpu.callbacks.gpu_stats._EVERY_S", 1e-6)
+    stats = GpuStats()
     made = fit(tiny.module(), tmp_path, 6, seen, stats, enable_checkpointing=False, log_every_n_steps=1)
     assert float(made.trainer.callback_metrics["machine/gpu_power_w"]) == 250.0
     assert seen.elsewhere(LOG) == []

@@ -17,7 +17,7 @@ from tests.no_host_reads import NoHostReads
 from tests.training import tiny, tiny_navigation
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import dqn, fit
-from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigation, worlds
+from tests.training.tiny_navigation import AGENTS, marine_env, navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.policies import (
     IQN,
@@ -190,7 +190,7 @@ def test_success_and_collisions_are_counted_by_world() -> None:
     assert recent == {"success": pytest.approx(1 / 3), "collided": pytest.approx(2 / 3)}
 
 
-@pytest.mark.parametrize("name", DISCRETE)
+@pytest.mark.parametrize("name", ["DQN", "IQN"])
 def test_test_prints_the_table(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     module = navigation(name)
     runner = tiny.trainer(tmp_path)

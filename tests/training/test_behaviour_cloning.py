@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,27 +81,6 @@ def test_a_run_goes_on_bit_for_bit(bins: Path, tmp_path: Path) -> None:
     ours, theirs = (resuming.without_replay(resuming.last(tmp_path / name)) for name in ("straight", "halves"))
     assert resuming.differences(ours, theirs) == []
     assert ours["agent_space"]["source"] == "PackingEnv"
-
-
-def test_a_resumed_run_reads_every_byte(bins: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def run(steps: int, batch_size: int, **changes: Any) -> None:
-        module = choice()
-        module.run_config = {"model": {"init_args": {"batch_size": batch_size}}}
-        fit(module, data(bins), tmp_path, steps, EpisodeCheckpoint(), **changes)
-
-    run(4, 32)
-    last = resuming.last(tmp_path)
-    with caplog.at_level(logging.INFO):
-        run(6, 33, ckpt_path=str(last))
-    assert any("goes on with other options: model.batch_size 32 → 33" in line for line in caplog.messages)
-    content = bytearray(last.read_bytes())
-    with zipfile.ZipFile(last) as archive:
-        tensors = [each for each in archive.infolist() if "/data/" in each.filename]
-        largest = max(tensors, key=lambda each: each.file_size)
-    content[largest.header_offset + 200 + largest.file_size // 2] ^= 1
-    last.write_bytes(content)
-    with pytest.raises(ValueError, match="want the bytes that were written"):
-        run(8, 33, ckpt_path=str(last))
 
 
 def test_every_row_is_drawn_once_in_a_pass_and_the_seed_decides_when(bins: Path, tmp_path: Path) -> None:

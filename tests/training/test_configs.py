@@ -27,6 +27,7 @@ def shortened(name: str, folder: Path, **more: Any) -> list[str]:
     options: dict[str, Any] = {
         "model.env.num_envs": 4,
         "data.steps_per_epoch": 2,
+        "data.batch_size": 4,
         "trainer.default_root_dir": folder,
         "trainer.logger.init_args.save_dir": folder,
         "trainer.log_every_n_steps": 1,

@@ -29,8 +29,9 @@ from torchrl_gpu.policies import (
     VectorGaussian,
     VectorValue,
 )
+from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.training import Episodes, OffPolicy, OnPolicy, agent_run, on_policy
-from torchrl_gpu.training.collect.graphed import Graph, same_random_numbers
+from torchrl_gpu.training.collect.graphed import Graph
 from torchrl_gpu.training.updates.graphed import GraphedLearning, GraphedUpdate
 
 Adam = partial(torch.optim.Adam, lr=2**-9, fused=True)
@@ -290,7 +291,7 @@ def test_where_all_learning_fits_no_graph_an_update_does(
     tmp_path: Path, graphs: Graphs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(body: Body, device: torch.device) -> Graph:
-        with same_random_numbers(device):
+        with generators_kept(device):
             body()
         raise RuntimeError("CUDA error: out of memory")
 

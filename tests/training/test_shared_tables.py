@@ -123,7 +123,7 @@ def test_a_part_and_its_changes_want_a_compiler(monkeypatch: pytest.MonkeyPatch)
         made.learn(levels, torch.ones(3), torch.ones(3, dtype=torch.bool), 0.5, (0,), Changes.of(made.plan))
 
 
-@pytest.mark.parametrize("processes", [2, 3, 6])
+@pytest.mark.parametrize("processes", [2, 6])
 def test_shared_learning_has_the_bits_of_one_process(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     alone, own = tables(), [tables() for _ in range(processes)]
     room = max(40, processes) * len(alone.plan.lying)

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,21 +101,22 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         self._saved: list[str] = []  # names of checkpoints by a period, oldest first
         self._best: float | None = None
         self._generation = 0
-        self._passed: tuple[int, ...] | None = None  # multiples of each period so far
-        self._waits = False  # for a validation
-        self._trains = False  # whether a training step has begun
-        self._begun = self._saving_s = 0.0
-        self._warned = False
-        self._episodes = DeviceCount()
         self._signals = EndSignals()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._passed: tuple[int, ...] | None = None  # multiples of each period so far
+        self._waits = self._warned = False  # for a validation; of the time that saving takes
+        self._trains = False  # whether a training step has begun
+        self._begun, self._saving_s = time.monotonic(), 0.0
+        self._episodes = DeviceCount()
 
     # -- the run's folder -------------------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if _only_tries(trainer):
             return
-        self._passed, self._waits, self._trains, self._warned = None, False, False, False
-        self._begun, self._saving_s, self._episodes = time.monotonic(), 0.0, DeviceCount()
+        self._begin()
         self._run = trainer.strategy.broadcast(self._run or new_id())
         folder, free = self.folder(trainer), True
         found: Any = None
@@ -229,13 +230,14 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             self._save_numbered(trainer, pl_module)
 
     def _multiples(self, trainer: Trainer, pl_module: Any) -> tuple[int, ...]:
+        episodes = self._episodes(pl_module.episodes) if self.every_n_episodes else 0
         minutes = (time.monotonic() - self._begun) / 60
-        counts: list[tuple[float | None, Callable[[], float]]] = [
-            (self.every_n_episodes, lambda: self._episodes(pl_module.episodes)),
-            (self.every_n_updates, lambda: trainer.global_step),
-            (self.every_n_minutes, lambda: minutes),
+        counts: list[tuple[float | None, float]] = [
+            (self.every_n_episodes, episodes),
+            (self.every_n_updates, trainer.global_step),
+            (self.every_n_minutes, minutes),
         ]
-        return tuple(int(count() // period) if period else 0 for period, count in counts)
+        return tuple(int(count // period) if period else 0 for period, count in counts)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if _only_tries(trainer) or trainer.sanity_checking or trainer.state.fn != "fit":

@@ -46,7 +46,6 @@ class CheckpointMirror(CheckpointListener):
         self._changed = threading.Condition()
         self._busy = self._ended = self._warned = False
         self._thread: threading.Thread | None = None
-        self._folder: Path | None = None
 
     def fetch(self, folder: Path) -> None:
         """Fetches the newest complete checkpoint, and the best one, into a folder that has none.
@@ -129,8 +128,7 @@ class CheckpointMirror(CheckpointListener):
             done = self._changed.wait_for(lambda: not self._pending and not self._busy, self.wait_s)
             self._ended = True
             self._changed.notify_all()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
         if not done:
             self._warn(TimeoutError(f"nothing within {self.wait_s:g} s, so that the last checkpoint is only here"))
 

@@ -23,6 +23,7 @@ from torchrl_gpu.training.run import EnvRun
 
 _BATCHES, _BATCHES_BYTES = 16, 256 * 2**20
 _IN_A_ROW = 100
+_LOWER, _MOST = 0.5, 3  # factor on learning rates of a run that goes back, and how often it does
 
 
 class RecentBatches(deque[Any]):
@@ -49,32 +50,16 @@ class Divergence(Callback):
     Args:
         action: "stop" ends the run. "skip" makes the gradients of an update zero where one of them is not finite, so
             that weights stay; it goes on, unless 100 updates are skipped in a row, and the end says how often. "back"
-            ends it as well, and `lightning fit` then goes on from the newest checkpoint, with learning rates times
-            `rate_factor`, up to `most` times.
-        rate_factor: What "back" multiplies learning rates by, each time anew.
-        most: How often "back" goes back.
-        dump: Whether the last batches are kept and written: 16 of them, or as many as are within 256 MiB.
+            ends it as well, and `lightning fit` then goes on from the newest checkpoint, with half the learning rates,
+            up to three times.
     """
 
-    def __init__(
-        self,
-        action: Literal["stop", "skip", "back"] = "stop",
-        rate_factor: float = 0.5,
-        most: int = 3,
-        dump: bool = True,
-    ) -> None:
-        arguments.choice("Divergence", "action", action, ("stop", "skip", "back"))
-        arguments.number("Divergence", "rate_factor", rate_factor, 0, 1, above=0)
-        arguments.whole("Divergence", "most", most, 1)
-        if action != "back":
-            arguments.check_effect("Divergence", "action back", rate_factor=(rate_factor, 0.5), most=(most, 3))
-        self.action, self.rate_factor, self.most, self.dump = action, rate_factor, most, dump
+    def __init__(self, action: Literal["stop", "skip", "back"] = "stop") -> None:
+        self.action = arguments.choice("Divergence", "action", action, ("stop", "skip", "back"))
         self.times = 0  # that `lightning fit` has gone back
         self._rates_taken = 0  # of these, how many the learning rates have been lowered for
         self._batches: deque[Any] | None = None
         self._skipped: tuple[Tensor, Tensor] | None = None  # updates in all, and in a row
-        self._counts = (DeviceCount(), DeviceCount(), DeviceCount())
-        self._told = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if (found := not_finite(pl_module)) is not None:
@@ -82,10 +67,10 @@ class Divergence(Callback):
         if self.action == "skip" and getattr(pl_module, "graphed_update", None) is not None:
             raise ValueError("Divergence: action skip wants --model.graph_updates false; got true")
         self._skipped, self._told, self._counts = None, False, (DeviceCount(), DeviceCount(), DeviceCount())
-        self._batches = RecentBatches() if self.dump and isinstance(pl_module, EnvRun) else None
+        self._batches = RecentBatches() if isinstance(pl_module, EnvRun) else None
         if self._batches is not None:
             cast("EnvRun", pl_module).watch_batch = self._batches.append
-        lower = self.rate_factor ** (self.times - self._rates_taken)
+        lower = _LOWER ** (self.times - self._rates_taken)
         self._rates_taken = self.times
         if lower != 1:
             for optimizer in trainer.optimizers:
@@ -137,8 +122,8 @@ class Divergence(Callback):
         saved = newest_checkpoint(savers[0].folder(trainer))[0] if savers and trainer.is_global_zero else None
         if saved is None:
             return Diverged(f"{text}; no checkpoint was saved before: want a lower learning rate", complete=True)
-        if self.action == "back" and trainer.world_size == 1 and self.times < self.most:
-            text += f"; goes back to {saved}, learning rate times {self.rate_factor:g}"
+        if self.action == "back" and trainer.world_size == 1 and self.times < _MOST:
+            text += f"; goes back to {saved}, learning rate times {_LOWER:g}"
             return Diverged(text, saved, complete=True, times=self.times + 1)
         return Diverged(f"{text}; {saved} is finite: want a lower learning rate, and --ckpt_path last", complete=True)
 
@@ -167,5 +152,5 @@ class Divergence(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         taken = state_dict.get("rates_taken")
-        self._rates_taken = taken if isinstance(taken, int) and 0 <= taken <= self.most else 0
+        self._rates_taken = taken if isinstance(taken, int) and 0 <= taken <= _MOST else 0
         self.times = max(self.times, self._rates_taken)

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,25 +22,9 @@ GRID_SIDE = 3  # pictures along each side of a grid, at most
 CHOSEN_SPACING = 1.0  # seconds: a stream that a viewer chooses gets a picture, unless the last one is younger
 TITLES = {"worst": "The worst", "best": "The best", "grid": "Several"}
 MAX_DECLARED = 40  # streams with their overlays; of the others, overlays are there on demand
-_NAME = re.compile(r"(?:env(0|[1-9][0-9]{0,8})|worst|best|grid)(?::([a-z][a-z_]{0,15}))?")
+_NAME = re.compile(r"(?:env(0|[1-9][0-9]{0,8})|worst|best)(?::([a-z][a-z_]{0,15}))?|grid")  # number, overlay
 _COUNTS = ("step", "episode", "num_packed")
 _MAX_REMEMBERED = 256  # streams, of those drawn last
-
-
-class EnvStreamName(NamedTuple):
-    """Parsed name of an environment stream."""
-
-    base: str  # "env3", "worst", "best" or "grid"
-    number: int | None  # 3
-    overlay: str | None
-
-    @staticmethod
-    def parse(name: str) -> EnvStreamName | None:
-        """Parsed name of a stream; None for what is no stream of environments."""
-        found = _NAME.fullmatch(name)
-        if found is None or (found[2] is not None and name.startswith("grid")):
-            return None
-        return EnvStreamName(name.partition(":")[0], None if found[1] is None else int(found[1]), found[2])
 
 
 class EnvStreams:
@@ -147,12 +131,10 @@ class EnvStreams:
 
     def _serves(self, name: str) -> bool:
         """True where a stream of the server, which may have others, too, is one of these."""
-        found = EnvStreamName.parse(name)
-        return (
-            found is not None
-            and (found.number is None or found.number < self.view.num_envs)
-            and (found.overlay is None or found.overlay in self.overlays)
-        )
+        found = _NAME.fullmatch(name)
+        if found is None or int(found[1] or 0) >= self.view.num_envs:
+            return False
+        return found[2] is None or found[2] in self.overlays
 
     def _is_new(self, name: str, version: int | None) -> bool:
         if version is None or self._versions.get(name) != version:
@@ -173,7 +155,10 @@ class EnvStreams:
         index = self._index(base, metrics)
         meta = {"env": index} | _row(metrics, index) | extra
         _store(self._shown, name, (index, meta))
-        facts = self._policy_facts(index, decisions)
+        facts = {}
+        if self.policy is not None:
+            action = self._decide(index, decisions).action
+            facts = PolicyView(action=action, inference_ms=self._inference_ms[index], policy=self.policy).facts()
         self.sink.publish(self._picture(index, overlay, decisions), name, with_facts(meta, facts))
 
     def _index(self, base: str, metrics: dict[str, np.ndarray]) -> int:
@@ -203,13 +188,6 @@ class EnvStreams:
             decisions[index] = decision._replace(action=decision.action.cpu())  # waits until it is there
             _store(self._inference_ms, index, 1e3 * (time.perf_counter() - begin))
         return decisions[index]
-
-    def _policy_facts(self, index: int, decisions: dict[int, Decision]) -> dict[str, Any]:
-        """Metrics of the policy's next decision in an environment; empty where they are not asked for."""
-        if self.policy is None:
-            return {}
-        action = self._decide(index, decisions).action
-        return PolicyView(action=action, inference_ms=self._inference_ms[index], policy=self.policy).facts()
 
     def _publish_grid(self, metrics: dict[str, np.ndarray], extra: dict[str, Any]) -> None:
         number = min(self.view.num_envs, GRID_SIDE**2)
@@ -242,9 +220,8 @@ def overlays_of(view: Viewable, *, has_policy: bool, has_values: bool) -> dict[s
 
 def choose(name: str, metrics: dict[str, np.ndarray]) -> int:
     """Number of the environment that a stream shows next, by metrics (N,) each."""
-    found = EnvStreamName.parse(name)
-    if found is not None and found.number is not None:
-        return found.number
+    if name.startswith("env"):
+        return int(name.removeprefix("env"))
     far = metrics["step"] >= metrics["step"].mean()
     worse_is_less = metrics["return"] if name == "worst" else -metrics["return"]
     return int(np.where(far, worse_is_less, np.inf).argmin())
@@ -266,14 +243,14 @@ def check_names(
     if not names or len(set(names)) != len(names):
         raise ValueError(f"streams: want one name or more, each once; got {list(names)}")
     for name in names:
-        found = EnvStreamName.parse(name) if isinstance(name, str) else None
-        if found is None and isinstance(name, str) and ":" in name:
+        found = _NAME.fullmatch(str(name))
+        if found is None and ":" in str(name):
             raise ValueError(f"streams: want overlays of env0, env1, …, worst or best, as env0:mask is; got {name!r}")
         if found is None:
             raise ValueError(f"streams: want env0, env1, …, worst, best or grid; got {name!r}")
-        if found.number is not None and num_envs is not None and found.number >= num_envs:
+        if num_envs is not None and int(found[1] or 0) >= num_envs:
             raise ValueError(f"streams: want environments below {num_envs}; got {name!r}")
-        if found.overlay is not None and overlays is not None and found.overlay not in overlays:
+        if found[2] is not None and overlays is not None and found[2] not in overlays:
             there = ", ".join(overlays) or "(none)"
             raise ValueError(f"streams: want an overlay that environment and policy have, {there}; got {name!r}")
 

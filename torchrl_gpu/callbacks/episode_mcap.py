@@ -47,14 +47,17 @@ class EpisodeMcap(Callback):
         fps: float = 10.0,
     ) -> None:
         self.folder = None if folder is None else Path(folder)
-        self.options: dict[str, Any] = {"choose": arguments.choice(_WHERE, "choose", choose, CHOICES)}
-        self.options |= {"most": arguments.whole(_WHERE, "most", most, 1), "by": by}
-        self.options |= {"below": arguments.optional(arguments.number, _WHERE, "below", below)}
         pixels = arguments.listed(_WHERE, "size", "height and width", size)
         if len(pixels) != 2:
             arguments.refuse(_WHERE, "size", "height and width", size)
-        self.options |= {"size": tuple(arguments.whole(_WHERE, "size", side, 16, 4096) for side in pixels)}
-        self.options |= {"fps": arguments.number(_WHERE, "fps", fps, 0.1, 1000)}
+        self.options: dict[str, Any] = {
+            "choose": arguments.choice(_WHERE, "choose", choose, CHOICES),
+            "most": arguments.whole(_WHERE, "most", most, 1),
+            "by": by,
+            "below": arguments.optional(arguments.number, _WHERE, "below", below),
+            "size": tuple(arguments.whole(_WHERE, "size", side, 16, 4096) for side in pixels),
+            "fps": arguments.number(_WHERE, "fps", fps, 0.1, 1000),
+        }
         if choose != "failures":
             arguments.check_effect(_WHERE, "choose failures", below=(below, None))
         if choose == "all":
@@ -74,13 +77,7 @@ class EpisodeMcap(Callback):
             return
         module: Any = pl_module
         folder = self.folder or Path(trainer.default_root_dir) / "recordings"
-        facts = {"policy": module.policy_name, "step": trainer.global_step}
+        folder = folder / f"step-{trainer.global_step:09d}"
+        facts, policy = {"policy": module.policy_name, "step": trainer.global_step}, module.policy_for(batch.env)
         with outlives("EpisodeMcap"):
-            record_episodes(
-                batch,
-                module.policy_for(batch.env),
-                folder / f"step-{trainer.global_step:09d}",
-                batch.num_episodes,
-                facts=facts,
-                **self.options,
-            )
+            record_episodes(batch, policy, folder, batch.num_episodes, facts=facts, **self.options)

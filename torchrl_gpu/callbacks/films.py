@@ -12,7 +12,7 @@ from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import Viewable, viewable
 from torchrl_gpu.evaluation.player import Player
-from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.system import arguments
 
 HOLD_S = 1.5  # for which the end of the episode stays
 UNSEEN_ENV = 1 << 24  # number of an environment that no run trains in
@@ -27,9 +27,8 @@ class Films:
     """
 
     def __init__(self, folder: str | Path, every: int, fps: float, width: int, height: int) -> None:
-        if every < 1:
-            raise ValueError(f"FrameStream: record_every_n_episodes must be at least 1; got {every}")
-        self.folder, self.every, self.fps, self.width, self.height = Path(folder), every, fps, width, height
+        self.every = arguments.whole("FrameStream", "record_every_n_episodes", every, 1)
+        self.folder, self.fps, self.size = Path(folder), fps, (width, height)
         self._crossed: int | None = None
         self._begun = DeviceCount()
         self._env: BatchedEnv | None = None
@@ -40,33 +39,25 @@ class Films:
         crossed, self._crossed = self._crossed, begun // self.every
         return begun if crossed is not None and self._crossed > crossed else None
 
-    def write(self, module: Any, begun: int) -> Path:
-        """The film of one episode of the module's policy as it is now: `episode-BEGUN.mp4`."""
+    def write(self, module: Any, begun: int) -> None:
+        """The film of one episode of the module's policy as it is now, from reset to end: `episode-BEGUN.mp4`."""
+        from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer  # loads PyAV, which a run without films may not have
+
         if self._env is None:
             self._env = module.env.like(1)
             self._env.renumber(UNSEEN_ENV)
-        path = self.folder / f"episode-{begun:09d}.mp4"
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_film(self._env, module.policy_for(self._env), path, self.fps, self.width, self.height)
-        return path
+        player, view = Player(self._env, module.policy_for(self._env)), viewable(self._env)
+        with Mp4Writer(self.folder / f"episode-{begun:09d}.mp4", self.fps) as film:
+            film.write(self._picture(view))
+            for _ in range(MOST_STEPS):
+                done = bool(player.step()[0])
+                picture = self._picture(view)
+                for _ in range(1 + round(HOLD_S * self.fps) * done):
+                    film.write(picture)
+                if done:
+                    break
 
-
-def write_film(env: BatchedEnv, policy: Policy, path: Path, fps: float, width: int, height: int) -> int:
-    """The first episode of environment 0 as MP4, from its reset to its end; the number of its steps."""
-    from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer  # loads PyAV, which a run without films may not have
-
-    player, view, steps = Player(env, policy), viewable(env), 0
-    with Mp4Writer(path, fps) as film:
-        film.write(_picture(view, width, height))
-        done = False
-        while not done and steps < MOST_STEPS:
-            done, steps = bool(player.step()[0]), steps + 1
-            picture = _picture(view, width, height)
-            for _ in range(1 + round(HOLD_S * fps) * done):
-                film.write(picture)
-    return steps
-
-
-def _picture(view: Viewable, width: int, height: int) -> np.ndarray:
-    picture = view.pictures([0], width, height)[0]
-    return picture.cpu().numpy() if isinstance(picture, torch.Tensor) else picture
+    def _picture(self, view: Viewable) -> np.ndarray:
+        picture = view.pictures([0], *self.size)[0]
+        return picture.cpu().numpy() if isinstance(picture, torch.Tensor) else picture

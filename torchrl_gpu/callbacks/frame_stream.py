@@ -15,7 +15,7 @@ from torchrl_gpu.callbacks.closing import ClosingCallback
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.callbacks.films import Films
 from torchrl_gpu.callbacks.logger_guard import outlives
-from torchrl_gpu.envs.viewable import Viewable, viewable
+from torchrl_gpu.envs.viewable import viewable
 from torchrl_gpu.evaluation.player import decisions_of
 from torchrl_gpu.streaming.web.settings import ServerSettings
 from torchrl_gpu.system import arguments
@@ -107,8 +107,7 @@ class FrameStream(ClosingCallback):
             allowed_origins=allowed_origins,
         )
         self.server: StreamServer | None = None
-        self.cost: dict[str, float] = {}  # of the last run, see `HookTimer.totals`
-        self._view: Viewable | None = None
+        self.cost: dict[str, float] = {}  # of the last run, see `HookTimer.cost`
         self._curves: CurveLogger | None = None
 
     @property
@@ -153,11 +152,12 @@ class FrameStream(ClosingCallback):
         print(f"FrameStream: watch at {self.server.url}", flush=True)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._timer = HookTimer(time.perf_counter())
+        now = time.perf_counter()
+        self._timer, self._whole = HookTimer(now), HookTimer(now)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.server is not None:
-            cost = self.cost = self._timer.totals(time.perf_counter())
+            cost = self.cost = self._whole.cost(time.perf_counter())
             print(f"FrameStream: {cost['hook_us']:.1f} µs a hook, {cost['share']:.2%} of the time", flush=True)
 
     def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -178,21 +178,21 @@ class FrameStream(ClosingCallback):
             return
         begin = time.perf_counter()
         if watched := self._streams.watched():
-            self._show(trainer, begin, watched)
+            names = watched if self._budget.allows(begin) else self._streams.chosen()
+            if names:
+                self._draw(trainer, begin, self._budget, names)
         elif begin >= self._unwatched_at:
             self._unwatched_at = begin + UNWATCHED_S
             if self._unwatched.allows(begin):
                 self._draw(trainer, begin, self._unwatched, self.streams)
-        if self.films is not None:
-            self._record(pl_module)
+        if self.films is not None and (begun := self.films.due(self._view)) is not None:
+            with outlives("FrameStream: film"):
+                self.films.write(pl_module, begun)
         if self._timer.calls >= self.log_every_n_steps:
             self._log(trainer)
-        self._timer.add(time.perf_counter() - begin)
-
-    def _show(self, trainer: Trainer, begin: float, watched: Sequence[str]) -> None:
-        names = watched if self._budget.allows(begin) else self._streams.chosen()
-        if names:
-            self._draw(trainer, begin, self._budget, names)
+        seconds = time.perf_counter() - begin
+        self._timer.add(seconds)
+        self._whole.add(seconds)
 
     def _draw(self, trainer: Trainer, begin: float, budget: TimeBudget, names: Sequence[str]) -> None:
         self._streams.publish(only=names, step=trainer.global_step, policy_version=trainer.global_step)
@@ -200,17 +200,10 @@ class FrameStream(ClosingCallback):
 
     def _log(self, trainer: Trainer) -> None:
         """Logs straight to the loggers: `pl_module.log` takes longer than all the hooks that it would report."""
-        cost = self._timer.metrics(time.perf_counter())
+        now = time.perf_counter()
+        cost, self._timer = self._timer.cost(now), HookTimer(now)
         for logger in trainer.loggers:
             logger.log_metrics({f"stream/{name}": value for name, value in cost.items()}, trainer.global_step)
-
-    def _record(self, pl_module: Any) -> None:
-        assert self.films is not None
-        assert self._view is not None
-        begun = self.films.due(self._view)
-        if begun is not None:
-            with outlives("FrameStream: film"):
-                self.films.write(pl_module, begun)
 
 
 def make_server(settings: ServerSettings) -> StreamServer:
@@ -244,7 +237,6 @@ class CurveLogger(Logger):
 
     @property
     def version(self) -> int | str | None:
-        """Version of the run's first logger."""
         return self._first.version
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -307,28 +299,16 @@ class TimeBudget:
 
 
 class HookTimer:
-    """Timer of the hooks of a callback."""
+    """Timer of the hooks of a callback since `now`, seconds."""
 
     def __init__(self, now: float) -> None:
-        self.calls, self.seconds, self.since = 0, 0.0, now
-        self.all_calls, self.all_seconds, self.begun = 0, 0.0, now
+        self.calls, self.seconds, self.begun = 0, 0.0, now
 
     def add(self, seconds: float) -> None:
         """Counts a hook."""
         self.calls += 1
         self.seconds += seconds
 
-    def metrics(self, now: float) -> dict[str, float]:
-        """`hook_us` (mean of a hook) and `share` (of the time, 0 to 1) since the last call; starts anew."""
-        found = _cost(self.calls, self.seconds, now - self.since)
-        self.all_calls, self.all_seconds = self.all_calls + self.calls, self.all_seconds + self.seconds
-        self.calls, self.seconds, self.since = 0, 0.0, now
-        return found
-
-    def totals(self, now: float) -> dict[str, float]:
-        """`metrics` since the beginning."""
-        return _cost(self.all_calls + self.calls, self.all_seconds + self.seconds, now - self.begun)
-
-
-def _cost(calls: int, seconds: float, wall_s: float) -> dict[str, float]:
-    return {"hook_us": 1e6 * seconds / max(calls, 1), "share": seconds / max(wall_s, 1e-9)}
+    def cost(self, now: float) -> dict[str, float]:
+        """`hook_us` (mean of a hook) and `share` (of the time, 0 to 1)."""
+        return {"hook_us": 1e6 * self.seconds / max(self.calls, 1), "share": self.seconds / max(now - self.begun, 1e-9)}

@@ -13,10 +13,11 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import OUTSIDE, running_clock
 from torchrl_gpu.training.step_log import on_host
 
+_EVERY_S = 1.0  # between two readings, at least
+_IDLE, _IDLE_AFTER_S = 0.2, 60.0  # share of so many seconds below which a GPU idles
 _ADVICE = {
     "environment": "more environments, --model.env.num_envs, or --model.cuda_graphs true",
     "policy": "more environments, --model.env.num_envs, or --model.cuda_graphs true",
@@ -35,22 +36,13 @@ class GpuStats(Callback):
     """Logs utilization, memory, power and temperature of the GPU, or without one the process' CPU and memory.
 
     They are read after training steps, without waiting for the device; means since the last time are logged as
-    `machine/…` where loggers are given values. Where a GPU is busy for less than `idle` of `idle_after_s` seconds, a
-    warning says so once, with what the host did meanwhile and what may help.
+    `machine/…` where loggers are given values. Where a GPU is busy for less than 20% of a minute, a warning says so
+    once, with what the host did meanwhile and what may help.
 
     A GPU is asked through NVML, which the extra `monitor` brings.
-
-    Args:
-        every_s: Seconds between two readings, at least.
-        idle: Share of the time, 0 to 1, below which a GPU idles.
-        idle_after_s: Seconds that this is measured over.
     """
 
-    def __init__(self, every_s: float = 1.0, idle: float = 0.2, idle_after_s: float = 60.0) -> None:
-        arguments.number("GpuStats", "every_s", every_s, above=0)
-        arguments.number("GpuStats", "idle_after_s", idle_after_s, every_s)
-        arguments.number("GpuStats", "idle", idle, 0, 1)
-        self.every_s, self.idle, self.idle_after_s = every_s, idle, idle_after_s
+    def __init__(self) -> None:
         self._read: Read | None = None
         self._readings: list[dict[str, float]] = []
         self._next_at = 0.0
@@ -72,7 +64,7 @@ class GpuStats(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
         if self._read is not None and (now := time.monotonic()) >= self._next_at:
-            self._next_at = now + self.every_s
+            self._next_at = now + _EVERY_S
             try:
                 self._readings.append(self._read(trainer.strategy.root_device))
             except Exception as error:  # whatever a driver raises: training goes on without
@@ -88,14 +80,14 @@ class GpuStats(Callback):
 
     def _look_for_idling(self, busy: list[float]) -> None:
         self._busy += busy
-        if self._warned or len(self._busy) * self.every_s < self.idle_after_s:
+        if self._warned or len(self._busy) * _EVERY_S < _IDLE_AFTER_S:
             return
         share, self._busy = sum(self._busy) / len(self._busy) / 100, []
         clock = running_clock()
         now = {} if clock is None else clock.read()
         spent = {name: seconds - self._before.get(name, 0.0) for name, seconds in now.items()}
         self._before = now
-        if share < self.idle:
+        if share < _IDLE:
             self._warned = True
             rank_zero_warn(idle_message(share, spent))
 

@@ -121,6 +121,7 @@ class FinalTable(Callback):
 
 
 _REFRESH_S = 0.5
+_LINE_EVERY_S = 30.0  # where the output is no terminal
 _WITH_END = "{n:,} of {total:,} updates ({percentage:.0f}%) {bar} {elapsed}, {remaining} left{postfix}"
 _WITHOUT_END = "{n:,} updates, {elapsed}{postfix}"
 _LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")  # which write to the terminal themselves
@@ -131,14 +132,10 @@ class RunProgress(TQDMProgressBar):
 
     Where the output is no terminal, the same as a plain line now and then. The default of the programs `lightning` and
     `torchrl-gpu`. Figures are what is logged with `prog_bar=True`, env-steps/s those of `Throughput`.
-
-    Args:
-        line_every_s: Seconds between two lines where the output is no terminal.
     """
 
-    def __init__(self, line_every_s: float = 30.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.line_every_s = arguments.number("RunProgress", "line_every_s", line_every_s, above=0)
         self._redirected = ExitStack()
         self._activity, self._evaluation = "", Tqdm(disable=True)
         self._last_line = -math.inf
@@ -248,7 +245,7 @@ class RunProgress(TQDMProgressBar):
         return Tqdm(bar_format=style, disable=disable, mininterval=_REFRESH_S, miniters=0, **shown, **options)
 
     def _print(self, bar: Tqdm, *, at_once: bool = False) -> None:
-        is_due = at_once or time.monotonic() - self._last_line >= self.line_every_s
+        is_due = at_once or time.monotonic() - self._last_line >= _LINE_EVERY_S
         if is_due and not bar.disable and not _draws_bars():
             self._last_line = time.monotonic()
             print(bar, flush=True)

@@ -77,6 +77,9 @@ class AfterstateLearning(EnvRun):
         lam: λ of the returns: 0 for the next bin's value alone, 1 for what was gained until the rollout's end.
     """
 
+    learner_name = "afterstate values"
+    has_values = True
+
     policy: PackingPolicy
     _shared: SharedTables | None = None  # of several processes that share the learning out
 
@@ -109,21 +112,12 @@ class AfterstateLearning(EnvRun):
         self.space = AgentSpace.of(env)
         self.tables = self.make_tables(self.space)
 
-    @property
-    def learner_name(self) -> str:
-        return "afterstate values"
-
-    @property
-    def has_values(self) -> bool:
-        return True
-
     def policy_for(self, env: BatchedEnv) -> Policy:
         return PackingPolicy(self.space, self.tables)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the space, so that a policy needs no environment, and packs tables to the weights that have learned."""
+        """Packs tables to the weights that have learned."""
         super().on_save_checkpoint(checkpoint)
-        checkpoint["agent_space"] = self.space.to_dict()
         for name in _STATES & set(checkpoint):
             checkpoint[name] = pack_tables(self, checkpoint[name])
 
@@ -153,9 +147,6 @@ class AfterstateLearning(EnvRun):
         processes = self.trainer.world_size
         most = 2 * self.env.num_envs * processes
         self._shared = None if alone else SharedTables(self.tables, self.global_rank, processes, most)
-
-    def on_train_start(self) -> None:
-        self.resume.restore()
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:

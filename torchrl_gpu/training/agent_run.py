@@ -56,9 +56,14 @@ class AgentRun(EnvRun):
         return self.agent.name
 
     @property
+    def space(self) -> AgentSpace:
+        """What the agent sees and does."""
+        return self.agent.space
+
+    @property
     def group(self) -> tuple[str, ...]:
         """Key of the environment's robots; empty where it has none."""
-        return self.agent.space.group
+        return self.space.group
 
     @property
     def num_trajectories(self) -> int:
@@ -94,7 +99,7 @@ class AgentRun(EnvRun):
     @property
     def has_values(self) -> bool:
         """True where actions are discrete, so that the agent has a value for each."""
-        return self.agent.space.num_actions is not None
+        return self.space.num_actions is not None
 
     def configure_optimizers(self) -> Any:
         """One optimizer with a group for each loss, so that a step of the Trainer is an update; and its schedule."""
@@ -104,10 +109,6 @@ class AgentRun(EnvRun):
             group["lr"] *= self.learning_rates.get(group["name"], 1.0)
         keep_capturable(optimizer)
         return self.scheduled(optimizer, self.make_scheduler)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["agent_space"] = self.agent.space.to_dict()
 
     def check_rates(self) -> None:
         """ValueError unless each of `learning_rates` is above 0 and of a loss that the agent has."""

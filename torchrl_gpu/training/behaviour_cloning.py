@@ -53,6 +53,8 @@ class BehaviourCloning(EnvRun):
         seed: Decides the order of the rows.
     """
 
+    learner_name = "BC"
+
     def __init__(
         self,
         policy: BCPolicy | None = None,
@@ -112,10 +114,6 @@ class BehaviourCloning(EnvRun):
         return None if self.has_env else self._vectors.in_keys
 
     @property
-    def learner_name(self) -> str:
-        return "BC"
-
-    @property
     def trained(self) -> bool:
         return self.trainer.global_step > 0 or self.trainer.ckpt_path is not None
 
@@ -173,16 +171,14 @@ class BehaviourCloning(EnvRun):
                 shown_by = type(self.env).__name__
                 refuse(name, f"an entry {key}, which {shown_by} shows", ", ".join(sorted(found.rows.keys())))
             _check_entry(found, key, entry)
-        first = 0
         for index in torch.arange(len(found), device=found.rows["action"].device, dtype=torch.int64).split(_CHUNK):
             batch = self._batch(index)
             if self.space.masked:
                 legal = batch["action_mask"].gather(1, batch["action"][:, None])
                 if not legal.all():
-                    row = first + int((~legal[:, 0]).byte().argmax())
+                    row = int(index[(~legal[:, 0]).byte().argmax()])
                     came = f"{int(found.rows['action'][row])} in row {row}"
                     refuse(f"{name}: action", f"actions that are legal in this {type(self.env).__name__}", came)
-            first += len(index)
 
     def _batch(self, index: Tensor) -> TensorDictBase:
         batch = self.demonstrations.batch(index)
@@ -202,9 +198,6 @@ class BehaviourCloning(EnvRun):
         adapt_resumed(self.trainer)
         self._clock = None
         self._pass: tuple[int, Tensor] | None = None
-
-    def on_train_start(self) -> None:
-        self.resume.restore()
 
     def _draw(self, update: int) -> Tensor:
         """Numbers of the rows of an update, (B,), a function of the seed and of how many updates were made before."""
@@ -254,23 +247,19 @@ class BehaviourCloning(EnvRun):
         else:
             super().test_step(suite, batch_idx)
 
-    def _score(self, held: HeldOut, stage: str) -> None:
-        means = self.held_out_scores(held)
-        for name, value in means.items():
-            self.log(f"{stage}/{name}", on_host(value), prog_bar=name != "loss", batch_size=1)
-        if self.trainer.state.fn != "fit":
-            listed = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
-            Console().print(f"{self.policy_name} on {len(held.index):,} rows held back: {listed}", soft_wrap=True)
-
     @torch.no_grad()
-    def held_out_scores(self, held: HeldOut) -> dict[str, float]:
-        """Means over rows, by name; the device is waited for once."""
+    def _score(self, held: HeldOut, stage: str) -> None:
         sums: dict[str, list[Tensor]] = {}
         for index in held.index.split(_CHUNK):
             for name, values in self.learner.scores(self._batch(index)).items():
                 sums.setdefault(name, []).append(values.double().sum())
         together = torch.stack([torch.stack(parts).sum() for parts in sums.values()]) / len(held.index)
-        return dict(zip(sums, together.tolist(), strict=True))
+        means = dict(zip(sums, together.tolist(), strict=True))  # the device is waited for once
+        for name, value in means.items():
+            self.log(f"{stage}/{name}", on_host(value), prog_bar=name != "loss", batch_size=1)
+        if self.trainer.state.fn != "fit":
+            listed = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
+            Console().print(f"{self.policy_name} on {len(held.index):,} rows held back: {listed}", soft_wrap=True)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -291,8 +280,6 @@ class BehaviourCloning(EnvRun):
             found: Demonstrations | None = getattr(self, "demonstrations", None)
             if found is not None:
                 checkpoint["bc_policy"]["widths"] = [found.rows[name].shape[1] for name in self.learner.in_keys]
-        if self.has_env:
-            checkpoint["agent_space"] = self.space.to_dict()
 
 
 def _check_entry(found: Demonstrations, key: str, wanted: Entry) -> None:

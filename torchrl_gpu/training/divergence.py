@@ -21,12 +21,6 @@ class Diverged(ArithmeticError):
         self.checkpoint, self.complete, self.times = checkpoint, complete, times
 
 
-def learned(module: nn.Module) -> dict[str, Tensor]:
-    """Floating-point tensors of a module's state dict, by name; the tensors themselves."""
-    state = module.state_dict(keep_vars=True)
-    return {name: value.detach() for name, value in state.items() if value.is_floating_point() and value.numel()}
-
-
 def largest(tensors: list[Tensor]) -> Tensor:
     """The largest absolute value of some tensors, a scalar on their device; not finite where one of theirs is not."""
     return torch.stack([each.float() for each in torch._foreach_norm(tensors, math.inf)]).max()
@@ -34,7 +28,8 @@ def largest(tensors: list[Tensor]) -> Tensor:
 
 def not_finite(module: nn.Module) -> str | None:
     """Lists a module's tensors that hold NaN or infinity, in words; None where there are none. Waits for the device."""
-    tensors = learned(module)
+    state = module.state_dict(keep_vars=True)
+    tensors = {name: value.detach() for name, value in state.items() if value.is_floating_point() and value.numel()}
     # The sum is not finite where a value is not: the quickest look on a CPU.
     on_host = {name: value for name, value in tensors.items() if value.device.type == "cpu"}
     suspects = [name for name, value in on_host.items() if not bool(value.sum().isfinite())]

@@ -39,7 +39,11 @@ class PlacementEvolution(EnvRun):
         candidates: As in `LinearPlacementValues`.
     """
 
+    learner_name = "placement values"
+    has_values = True
+
     policy: PackingPolicy
+    unit: Tensor
 
     def __init__(
         self, env: EnvFactory, *, members: int = 16, step: float = 0.3, begin: str = "orders", candidates: int = 40
@@ -67,23 +71,8 @@ class PlacementEvolution(EnvRun):
         self.population = Population(weight / self.unit, self.step_size, self.members)
         self.values = LinearPlacementValues(self.space, weight.tolist(), self.candidates)
 
-    unit: Tensor
-
-    @property
-    def learner_name(self) -> str:
-        return "placement values"
-
-    @property
-    def has_values(self) -> bool:
-        return True
-
     def policy_for(self, env: BatchedEnv) -> Policy:
         return PackingPolicy(self.space, self.values)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the space, so that a policy needs no environment."""
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["agent_space"] = self.space.to_dict()
 
     def configure_optimizers(self) -> None: ...
 
@@ -95,9 +84,6 @@ class PlacementEvolution(EnvRun):
             raise ValueError(f"{type(self).__name__}: want one process; got {self.trainer.world_size}")
         self.env.renumber(self.env.first_env, copies=self.members)
         self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0)  # keeps the environment's state
-
-    def on_train_start(self) -> None:
-        self.resume.restore()
 
     @in_section("step")
     @torch.no_grad()

@@ -68,6 +68,8 @@ class HierarchicalPacking(ReplayRun):
         max_grad_norm: Gradients are clipped to this norm.
     """
 
+    learner_name = "manager + worker"
+    has_values = True
     leaves_weights_out = True  # those of the manager, in most updates
 
     rule: HierarchicalPacker
@@ -143,23 +145,12 @@ class HierarchicalPacking(ReplayRun):
         self.check_replay(replay, self.batch_size + self.env.num_envs * self.rollout_steps)
         return replay
 
-    @property
-    def learner_name(self) -> str:
-        return "manager + worker"
-
-    def policy_for(self, env: BatchedEnv) -> HierarchicalPacker:
-        return self._packer(env)
-
-    @property
-    def has_values(self) -> bool:
-        return True
-
     def baselines(self, env: BatchedEnv) -> Mapping[str, Policy]:
         """The rows of the paper's table; those of the networks only once they are trained."""
         assert isinstance(env, PackingEnv)
-        return irregular_baselines(env, self._packer(env), learned=self.trained)
+        return irregular_baselines(env, self.policy_for(env), learned=self.trained)
 
-    def _packer(self, env: BatchedEnv) -> HierarchicalPacker:
+    def policy_for(self, env: BatchedEnv) -> HierarchicalPacker:
         """The packer, made once for the environment that was asked for last: the maps of its items take seconds."""
         made = self.__dict__.get("_made")
         if made is None or made[0]() is not env:

@@ -126,7 +126,10 @@ def check_trainer(where: str, trainer: Trainer) -> None:
 
 
 def check_monitors(trainer: Any, known: Collection[str] | None) -> None:
-    """ValueError, before anything runs, where a callback's `monitor` is not logged by the validation."""
+    """ValueError, before anything runs, where a callback's `monitor` is not logged by the validation.
+
+    `known` are patterns of what it may log; None where that is not known before.
+    """
     ours = all(type(each).__module__.startswith(("torchrl_gpu.", "lightning.")) for each in trainer.callbacks)
     if known is None or not ours:  # one of the user's own may log more
         return

@@ -43,12 +43,11 @@ class OnPolicy(AgentRun):
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
         cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
         graph_updates: Whether all that is learnt from a rollout on CUDA is one launch of a graph, from the values of
-            its states to the last update; see `training.updates.graphed_learning`.
-        torch_compile: Whether steps of the environment (on a CPU, where they are not C++ already) and losses go through
-            torch.compile, which takes a minute or two at the start and is checked there; see
-            `training.collect.compiled.CompiledSteps` and `training.updates.compiled.CompiledLosses`. "auto" compiles in
-            runs of 5,000 updates or more.
+            its states to the last update; see `training.updates.graphed`.
+        torch_compile: As in `OffPolicy`.
     """
+
+    has_values = False  # the critic has values of states, and none of actions
 
     agent: PPO
     graphed_learning: GraphedLearning | None
@@ -93,11 +92,6 @@ class OnPolicy(AgentRun):
             )
         self.check_rates()
 
-    @property
-    def has_values(self) -> bool:
-        """False: the critic has a value for states, and none for actions."""
-        return False
-
     def on_fit_start(self) -> None:
         super().on_fit_start()
         keys: list[Any] = [*self.agent.observations, *({"active"} & set(self.agent.space.observations))]
@@ -123,9 +117,6 @@ class OnPolicy(AgentRun):
             schedule=cast("Any", self.lr_schedulers()),
             losses=self._losses,
         )
-
-    def on_train_start(self) -> None:
-        self.resume.restore()
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:

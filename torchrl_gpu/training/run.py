@@ -56,7 +56,7 @@ class EnvRun(LightningModule):
 
     The environment is made in `setup`, when the device is known, each process' with episodes of its own; `build` is
     called then, to make what depends on it. A subclass ends its constructor with `take_made_env`, makes `rollout` in
-    `on_fit_start`, calls `resume.restore` in `on_train_start`, and plays by `collect` or `play`.
+    `on_fit_start`, and plays by `collect` or `play`. Its `space`, if any, is saved: a policy then needs no environment.
 
     Args:
         env: Makes the environment, called with `device`: in a config the environment itself, in Python a function, a
@@ -187,7 +187,8 @@ class EnvRun(LightningModule):
         if fits and self.leaves_weights_out and isinstance(strategy := self.trainer.strategy, DDPStrategy):
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
         if fits and self.global_rank:
-            torch.manual_seed(fold_rank(torch.initial_seed(), self.global_rank))
+            # The golden ratio, so that seeds of processes are far from those that a user tries.
+            torch.manual_seed((torch.initial_seed() + self.global_rank * 0x9E3779B97F4A7C15) % 2**63)
 
     def check_precision(self) -> None:
         """ValueError where weights would not be in float32."""
@@ -200,10 +201,14 @@ class EnvRun(LightningModule):
 
     def on_fit_start(self) -> None:
         self.step_log.begin()
-        check_monitors(self.trainer, self.validated_names())
+        names = score_names(self.env) if type(self).validation_step is EnvRun.validation_step else None
+        check_monitors(self.trainer, None if names is None else {f"val/{name}" for name in names})
         adapt_resumed(self.trainer)
         self._clock = None
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
+
+    def on_train_start(self) -> None:
+        self.resume.restore()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if self._clock is None:
@@ -220,22 +225,19 @@ class EnvRun(LightningModule):
 
     def collect(self, policy: Policy, steps: int) -> TensorDictBase:
         """Plays on and counts; transitions (B,), none while fewer steps than a return needs have been played."""
-        self.rollout.set_frames(self.frames)
-        transitions, played = self.rollout.collect(policy, steps)
-        self._count(played)
-        return transitions
+        return self._counted(self.rollout.collect, policy, steps)
 
     def play(self, policy: Policy, steps: int) -> TensorDictBase:
         """Plays on and counts; the steps (N, T) of every trajectory, in order."""
-        self.rollout.set_frames(self.frames)
-        trajectories, played = self.rollout.play(policy, steps)
-        self._count(played)
-        return trajectories
+        return self._counted(self.rollout.play, policy, steps)
 
-    def _count(self, played: TensorDictBase) -> None:
+    def _counted(self, play: Any, policy: Policy, steps: int) -> TensorDictBase:
+        self.rollout.set_frames(self.frames)
+        learned_from, played = play(policy, steps)
         self.frames += played.numel() * self.trainer.world_size
         after = played["next"]
         self.meter.count({"done": after["done"], **self.env.episode_outcomes(after)})
+        return learned_from
 
     def note_batch(self, batch: TensorDictBase) -> None:
         """Passes a batch that an update learns from to `watch_batch`."""
@@ -334,6 +336,8 @@ class EnvRun(LightningModule):
         checkpoint[ENTRY] = run_record(self.run_config, self)
         if hasattr(self, "rollout"):
             checkpoint |= self.rank_state()
+        if (space := getattr(self, "space", None)) is not None:
+            checkpoint["agent_space"] = space.to_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, 2**62)
@@ -348,11 +352,6 @@ class EnvRun(LightningModule):
         """Restores a subclass's state from this process' part of the checkpoint `path`; None where there is no part."""
 
     # -- evaluation -------------------------------------------------------------------------------------------------
-
-    def validated_names(self) -> set[str] | None:
-        """Patterns of the names that validation may log; None where they are not known before it."""
-        names = score_names(self.env) if type(self).validation_step is EnvRun.validation_step else None
-        return None if names is None else {f"val/{name}" for name in names}
 
     @in_section("validation")
     def validation_step(self, suite: Any, batch_idx: int) -> None:
@@ -443,8 +442,3 @@ def check_counts(where: str, **counts: int) -> None:
     """ValueError unless every count is a whole number, at least 1."""
     for name, count in counts.items():
         whole(where, name, count, 1)
-
-
-def fold_rank(seed: int, rank: int) -> int:
-    """A seed of its own for each process of a run, from the one that all of them were given."""
-    return (seed + rank * 0x9E3779B97F4A7C15) % 2**63  # the golden ratio: far from the seeds that a user tries

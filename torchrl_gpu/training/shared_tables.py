@@ -8,6 +8,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import addressof, c_char, c_int64, c_void_p
 from datetime import timedelta
 from pathlib import Path
@@ -125,19 +126,12 @@ def _opened(name: str, size: int, token: bytes) -> mmap.mmap | None:
 
 
 def _lives(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     try:
-        status = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        return status not in "ZX"
-    except FileNotFoundError:
-        pass
-    except OSError:
-        return True
-    try:
-        os.kill(pid, 0)  # where there is no /proc
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+        os.kill(pid, 0)  # where /proc does not say
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

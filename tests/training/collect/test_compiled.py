@@ -15,7 +15,7 @@ from tests.envs.driving import made
 from tests.native.compilers import need_torch_compile
 from tests.tolerances import assert_near
 from tests.training.resuming import differences, everything, last
-from tests.training.tiny import fit, module, packing_env
+from tests.training.tiny import fit, module, packing_env, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.training.collect.compiled import CompiledSteps
@@ -65,7 +65,7 @@ def kept_of(env: BatchedEnv) -> tuple[list[Any], list[Any]]:
     return list(env.stored_keys), [env.action_keys[0]]
 
 
-def play_both(env: BatchedEnv, twin: BatchedEnv, turns: int, exact: bool = True) -> CompiledSteps:
+def play_both(env: BatchedEnv, twin: BatchedEnv, turns: int, exact: bool = True, between: Any = None) -> None:
     """Compiled steps of one environment beside plain ones of the other, each by a policy of its own."""
     policies = [Drawing(each) for each in (env, twin)]
     keys = kept_of(env)
@@ -89,7 +89,8 @@ def play_both(env: BatchedEnv, twin: BatchedEnv, turns: int, exact: bool = True)
             for each in policies:
                 for weight in each.parameters():
                     weight.mul_(1.1)  # as an update would
-    return steps
+            if between is not None:
+                ours, theirs = between()
 
 
 def _equal(ours: Tensor, theirs: Tensor) -> None:
@@ -118,19 +119,13 @@ def test_steps_are_those_of_the_plain_loop(name: str, recorded: list[Any], caplo
 @pytest.mark.usefixtures("recorded")
 def test_what_others_do_to_the_environment_counts() -> None:
     env, twin = (made("dishes/state", 4) for _ in range(2))
-    steps = play_both(env, twin, 1)
-    for each in (env, twin):
-        each.set_seed(7)
-    keys, policies = kept_of(env), [steps.policy, Drawing(twin)]
-    policies[1].load_state_dict(steps.policy.state_dict())  # type: ignore[attr-defined]
-    found = []
-    for play, each, policy in zip((steps, None), (env, twin), policies, strict=True):
-        torch.manual_seed(0)
-        with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
-            begun = each.reset()
-            found.append(play(begun, 2)[0] if play else play_steps(each, policy, begun, 2, *keys)[0])
-    for key, value in found[1].items(True, True):
-        _equal(found[0][key], value)
+
+    def reseed() -> list[TensorDictBase]:
+        for each in (env, twin):
+            each.set_seed(7)
+        return [env.reset(), twin.reset()]
+
+    play_both(env, twin, 2, between=reseed)
 
 
 class Counting:
@@ -217,7 +212,8 @@ def test_the_compiler_of_this_machine_gives_the_same(name: str, caplog: pytest.L
     assert warned not in caplog.text
 
 
-def test_many_updates_are_worth_a_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(torch, "compile", lambda module, **options: module)
-    for way, most, yes in (("auto", 4, False), (True, 4, True), (False, 4, False)):
-        assert fit(module(torch_compile=way), tmp_path / str(way), most).compiles is yes
+def test_many_updates_are_worth_a_compilation(tmp_path: Path) -> None:
+    for way, most, yes in (("auto", 4, False), ("auto", 5000, True), (True, 4, True), (False, 5000, False)):
+        run = module(torch_compile=way)
+        run.trainer = trainer(tmp_path, most)
+        assert run.compiles is yes

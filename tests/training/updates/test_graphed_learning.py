@@ -34,7 +34,8 @@ from tests.training.updates.test_graphed import (
 )
 from torchrl_gpu.envs import BatchedEnv
 from torchrl_gpu.policies import PPO, AgentSpace, PeriodicTargets, PolicyWrapper, SoftTargets
-from torchrl_gpu.training.collect.graphed import Graph, same_random_numbers
+from torchrl_gpu.policies.generators import generators_kept
+from torchrl_gpu.training.collect.graphed import Graph
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.optimizers import set_capturable
@@ -170,11 +171,6 @@ class Pair:
         assert differences(*ends) == []
 
 
-@pytest.fixture
-def how() -> Any:
-    return capture
-
-
 @pytest.mark.parametrize(("kind", "how"), [*((kind, capture) for kind in KINDS), ("v3", None)])
 def test_learning_is_the_plain_loop(kind: str, how: Any) -> None:
     pair = Pair(kind, how)
@@ -184,15 +180,6 @@ def test_learning_is_the_plain_loop(kind: str, how: Any) -> None:
     assert (pair.graphed._graph is not None) == pair.graphed.has_graphs == (how is not None)
     moved = [not torch.equal(was, now) for was, now in zip(before, pair.agents[0].parameters_to_train, strict=True)]
     assert sum(moved) > len(moved) / 2
-
-
-def test_random_numbers_are_new_in_every_replay() -> None:
-    agent = agent_of("packing")
-    learn = learner(agent, optimizer_of(agent, partial(torch.optim.SGD, lr=0.0, fused=True)))
-    (steps,) = rollouts("packing", 1)
-    found = [tuple(float(each["critic"]) for each in learn(steps)) for _ in range(5)]
-    assert len(set(found)) == 5  # other minibatches
-    assert learn._graph is not None
 
 
 @each_kind
@@ -211,14 +198,14 @@ def test_nothing_is_read_back(kind: str) -> None:
     assert learn._graph is not None
 
 
-def test_targets_follow_every_update_in_the_graph(how: Any) -> None:
-    pair = Pair("v3", how, targets=SoftTargets(0.1))
+def test_targets_follow_every_update_in_the_graph() -> None:
+    pair = Pair("v3", targets=SoftTargets(0.1))
     slow = next(iter(pair.agents[0].slow_critic.parameters()))
     ends = []
     for steps in rollouts("v3", 4):
         pair.learn(steps)
         ends.append(slow.detach().clone())
-    assert (pair.graphed._graph is not None) == (how is not None)
+    assert pair.graphed._graph is not None
     assert not any(torch.equal(one, other) for one, other in pairwise(ends))
 
 
@@ -294,7 +281,7 @@ def test_under_autocast_replays_are_the_plain_loop() -> None:
 
 def fails(body: Body, device: torch.device) -> Graph:
     """A capture that breaks off when all has been learnt."""
-    with same_random_numbers(device):
+    with generators_kept(device):
         body()
     raise RuntimeError("GraphedLearning: want losses; got aten._local_scalar_dense:\nit waits")
 

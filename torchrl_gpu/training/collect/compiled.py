@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchrl.envs.utils import exploration_type
 
 from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.sections import section
 from torchrl_gpu.system.tracing import CompiledFunction
@@ -20,7 +21,6 @@ from torchrl_gpu.training.collect.graphed import (
     copies,
     play_steps,
     rows_that_differ,
-    same_random_numbers,
     say_plain,
     step_once,
     uncached_casts,
@@ -82,9 +82,7 @@ class CompiledSteps:
                     played, after = self._play(self._function, steps, [state[name] for name in self._names], current)
                 self.env._set_env_state(dict(zip(self._names, after, strict=False)))
                 return self._stacked(played), self._showing(after[len(self._names) :])
-            except (
-                Exception
-            ) as error:  # of a compiler, for what has changed around it; else the operators raise it again
+            except Exception as error:  # of a compiler, as something else has changed; else operators raise it again
                 self._give_up(error)
         return play_steps(self.env, self.policy, current, steps, *self._kept)
 
@@ -138,14 +136,14 @@ class CompiledSteps:
         try:
             restore()
             start = [*env._env_state().values(), *(value.clone() for value in self._shown(current))]
-            with same_random_numbers(env.device), uncached_casts(env.device):
+            with generators_kept(env.device), uncached_casts(env.device):
                 function = CompiledFunction("steps", step, [*self._weights, *start])
             restore()
-            with same_random_numbers(env.device):
+            with generators_kept(env.device):
                 plain, _ = play_steps(env, self.policy, current.copy(), _TRIED, *self._kept)
             wanted = [plain[key] for key in self._kept_keys] + list(env._env_state().values())
             restore()
-            with same_random_numbers(env.device):
+            with generators_kept(env.device):
                 played, after = self._play(function, _TRIED, list(env._env_state().values()), current)
             found = [self._stacked(played)[key] for key in self._kept_keys] + after[: len(self._names)]
             self._check(wanted, found)

@@ -18,6 +18,7 @@ from torchrl.envs.utils import exploration_type
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.workers.pool import WorkerPool
+from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.sections import section
 
@@ -55,10 +56,9 @@ def play_steps(
     decisions: Sequence[NestedKey] = ("action",),
     outcomes: Sequence[NestedKey] | None = None,
 ) -> tuple[TensorDictBase, TensorDictBase]:
-    """Plays `steps` steps (T) of a policy in an environment that shows `current` (N,).
+    """Plays `steps` steps (T) of a policy in an environment that shows `current` (N,) and restarts its own rows.
 
     Args:
-        env, policy, current, steps: As above; `env` restarts its own rows.
         keys: Observations to keep.
         decisions: What else to keep of the state acted in: what the policy writes, observations not wanted in `next`.
         outcomes: What to keep of `next`, where it is there; None for reward, ends and the environment's outcomes.
@@ -78,8 +78,8 @@ def step_once(
     policy: Policy,
     current: TensorDictBase,
     keys: Sequence[NestedKey],
-    decisions: Sequence[NestedKey] = ("action",),
-    outcomes: Sequence[NestedKey] | None = None,
+    decisions: Sequence[NestedKey],
+    outcomes: Sequence[NestedKey] | None,
 ) -> tuple[TensorDictBase, TensorDictBase]:
     """One step as in `play_steps`, (N,)."""
     outcomes = [*RESULTS, *env.outcomes] if outcomes is None else outcomes
@@ -122,13 +122,8 @@ class GraphedRollout:
         *,
         capture: Capture | None = None,
     ) -> None:
-        if steps < 1:
-            raise ValueError(f"GraphedRollout: steps must be at least 1; got {steps}")
         if env.reads_host:
-            raise ValueError(
-                "GraphedRollout: want an environment whose steps never make the host wait, so that a CUDA graph can"
-                f" hold them; got one that does: {env.reads_host}"
-            )
+            raise ValueError(f"{_WANTED}; got one that does: {env.reads_host}")
         self.env, self.policy, self.steps = env, policy, steps
         self._kept = list(keys), tuple(decisions), outcomes
         self._capture = capture_cuda if capture is None and env.device.type == "cuda" else capture
@@ -140,13 +135,8 @@ class GraphedRollout:
         self._fixed: tuple[Any, ...] = ()
 
     @torch.no_grad()
-    def __call__(self, current: TensorDictBase, *, copy: bool = True) -> tuple[TensorDictBase, TensorDictBase]:
-        """Plays T steps from what the environment shows now, (N,).
-
-        Returns:
-            As `play_steps`; the steps are a copy unless `copy` is false, what the environment shows then is none: the
-            next call overwrites it.
-        """
+    def __call__(self, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """As `play_steps`, from what the environment shows now, (N,); the next call overwrites what it shows then."""
         state, shown = self.env._env_state(), {key: current.get(key) for key in self._shown_keys}
         if not self._state:
             self._state, self._shown = copies(state), copies(shown)
@@ -157,7 +147,7 @@ class GraphedRollout:
             return self._play(), self._showing()
         with section("rollout graph"):
             graph.replay()
-            return graph.result.clone() if copy else graph.result, self._showing()
+            return graph.result.clone(), self._showing()
 
     def _put(self, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
         _write(state, self._state)
@@ -199,10 +189,10 @@ class GraphedRollout:
         return [value.clone() for value in values if value.ndim and len(value) == self.env.num_envs]
 
     def _check(self, graph: Graph, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
-        with same_random_numbers(self.env.device):
+        with generators_kept(self.env.device):
             played = self._rows(self._play())
         self._put(state, shown)
-        with same_random_numbers(self.env.device):
+        with generators_kept(self.env.device):
             graph.replay()
             replayed = self._rows(graph.result)
         other = torch.stack([rows_that_differ(*pair) for pair in zip(played, replayed, strict=True)]).any(0)
@@ -246,17 +236,6 @@ def uncached_casts(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype, enabled, cache_enabled=False)
 
 
-@contextmanager
-def same_random_numbers(device: torch.device) -> Iterator[None]:
-    """Context manager that restores the generator of a device, so that later draws are the same numbers again."""
-    on_cuda = device.type == "cuda"
-    before = torch.cuda.get_rng_state(device) if on_cuda else torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.cuda.set_rng_state(before, device) if on_cuda else torch.set_rng_state(before)
-
-
 def say_plain(where: str, error: Exception, instead: str = "operators are launched one by one") -> None:
     """Warns, in one line, that there is no graph."""
     reason = textwrap.shorten(str(error), _LONGEST, placeholder=" …") or type(error).__name__
@@ -270,7 +249,7 @@ def capture_cuda(body: Body, device: torch.device, wanted: str = _WANTED) -> Gra
         RuntimeError: `body` does what no graph can hold; the message says what is `wanted` and names the operator.
     """
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
-    with same_random_numbers(device), torch.cuda.device(device):
+    with generators_kept(device), torch.cuda.device(device):
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
         aside.wait_stream(here)
         with torch.cuda.stream(aside):

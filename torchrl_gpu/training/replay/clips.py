@@ -38,7 +38,7 @@ class ClipReplay(DeviceReplay):
     """
 
     leaves_out = True  # those that have lost frames
-    frames: FrameStore | None = None
+    frames: FrameStore
     """Made by `codec_for`."""
 
     def codec_for(self, env: BatchedEnv) -> FrameStore:
@@ -55,34 +55,28 @@ class ClipReplay(DeviceReplay):
         return self.frames
 
     @property
-    def _frames(self) -> FrameStore:
-        if self.frames is None:
-            raise RuntimeError("ClipReplay: want codec_for(env) first, which makes room for its frames")
-        return self.frames
-
-    @property
     def num_bytes(self) -> int:
         """Memory that it takes on the device of samples, frames included."""
-        return super().num_bytes + self._frames.num_bytes * (not self._frames.staged)
+        return super().num_bytes + self.frames.num_bytes * (not self.frames.staged)
 
     def extend(self, transitions: TensorDictBase, **kwargs: Any) -> Tensor:
         """Adds transitions (B,) without their frames, which `codec_for(env).packed` has taken; their indices (B,)."""
         index = super().extend(transitions, **kwargs)
         kept = self.storage[: len(self)]  # of a host storage on the host
         ends = [kept.get(key).to(self._device) for key in ("frame_at", ("next", "frame_at"))]
-        lost = ~self._frames.has(*ends)
+        lost = ~self.frames.has(*ends)
         cast("DevicePrioritySampler", self.sampler).leave_out_first(lost)
         return index
 
     def clips(self, frame_at: Tensor, length: int) -> Tensor:
         """Clips (B, T, C, H, W) uint8 of T frames that end at `frame_at`, (B, 3), see `envs.clips.clip_specs`."""
-        return self._frames.clips(frame_at, length)
+        return self.frames.clips(frame_at, length)
 
     def extra_state(self) -> dict[str, Any]:
-        return {"frames": self._frames.state_dict()}
+        return {"frames": self.frames.state_dict()}
 
     def load_extra_state(self, where: str, state: Mapping[str, Any]) -> None:
-        self._frames.load_state_dict(state.get("frames"), where)
+        self.frames.load_state_dict(state.get("frames"), where)
 
 
 class FrameStore:

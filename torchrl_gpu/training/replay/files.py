@@ -58,7 +58,11 @@ def restore_replay(
         except (RuntimeError, TypeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ValueError(f"{where}: want entries of {size} transitions; got {reason}") from error
-    writer = _checked_writer(where, replay.writer.state_dict(), state["writer"], most)
+    writer, present = state["writer"], sorted(replay.writer.state_dict())
+    if not isinstance(writer, Mapping) or set(writer) != set(present):
+        raise ValueError(f"{where}: want a writer of {present}; got {shown(writer)}")
+    limits = {"_cursor": most}
+    writer = {name: whole(where, f"writer {name}", value, 0, limits.get(name, 2**62)) for name, value in writer.items()}
     if state["sampler"] and isinstance(replay.sampler, DevicePrioritySampler):
         try:
             replay.sampler.check_state_dict(state["sampler"])
@@ -74,10 +78,3 @@ def restore_replay(
     replay.writer.load_state_dict(writer)
     if state["sampler"]:  # else the run that wrote it drew uniformly, and all are equally likely
         replay.sampler.load_state_dict(state["sampler"])
-
-
-def _checked_writer(where: str, present: Mapping[str, Any], given: Any, most: int) -> dict[str, int]:
-    if not isinstance(given, Mapping) or set(given) != set(present):
-        raise ValueError(f"{where}: want a writer of {sorted(present)}; got {shown(given)}")
-    limits = {"_cursor": most}
-    return {name: whole(where, f"writer {name}", value, 0, limits.get(name, 2**62)) for name, value in given.items()}

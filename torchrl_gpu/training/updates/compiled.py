@@ -11,8 +11,9 @@ from torch.autograd.function import once_differentiable
 from torchrl.envs.utils import exploration_type
 
 from torchrl_gpu.policies.agents.base import Agent
+from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.system.tracing import CompiledFunction
-from torchrl_gpu.training.collect.graphed import casts, same_random_numbers, say_plain, uncached_casts
+from torchrl_gpu.training.collect.graphed import casts, say_plain, uncached_casts
 
 _CLOSE = 1e-2  # of losses and errors, relatively: fused operators round less often, in half precision much less
 _FAR = 0.1  # of the length of the gradient: how far apart two may be
@@ -57,13 +58,13 @@ class CompiledLosses:
     def _proven(self, batch: TensorDictBase) -> _Function:
         before = [value.clone() for value in self.agent.buffers()]
         try:
-            with same_random_numbers(self._device), uncached_casts(self._device):
+            with generators_kept(self._device), uncached_casts(self._device):
                 # In another order, so that what is not read from a batch shows.
                 function = _Function(self.agent, torch.cat([batch[-1:], batch[:-1]]))
             found = []
             for losses in (self.agent.losses, function):
                 self._restore(before)
-                with same_random_numbers(self._device):
+                with generators_kept(self._device):
                     found.append(self._computed(losses, batch.clone()))
             _check(*found)
             return function

@@ -16,12 +16,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.policies.agents.base import Agent
+from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.training.collect.graphed import (
     Capture,
     Graph,
     capture_cuda,
     casts,
-    same_random_numbers,
     say_plain,
     uncached_casts,
 )
@@ -176,12 +176,12 @@ class Graphed(ABC):
 
     def _check(self, graph: Graph, plan: Sequence[Settings], written: list[Tensor], before: list[Tensor]) -> None:
         weights = self._weights()
-        with same_random_numbers(self.device):
+        with generators_kept(self.device):
             plain = self._learn(self._data, plan)
         torch.clear_autocast_cache()
         after = [value.clone() for value in weights]
         _write(before, written)
-        with same_random_numbers(self.device):
+        with generators_kept(self.device):
             graph.replay()
         wanted = f"{type(self).__name__}: want a graph that gives what its operators give one by one; got"
         for key, value in plain.items(True, True):
