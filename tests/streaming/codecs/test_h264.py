@@ -132,8 +132,9 @@ def test_a_codec_that_keeps_a_frame_for_later(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nothing_after_the_end() -> None:
-    with x264() as encoder:
-        encoder.encode(scene())
+    encoder = x264()
+    encoder.encode(scene())
+    encoder.close()
     encoder.close()
     for call in (lambda: encoder.encode(scene()), encoder.flush, lambda: encoder.encode(scene(20, 20))):
         with pytest.raises(RuntimeError, match=CLOSED):

@@ -27,7 +27,7 @@ def free_port() -> int:
 def test_one_that_is_not_installed_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rclpy", None)
     with pytest.raises(ModuleNotFoundError, match="want ROS 2's rclpy, for example by") as error:
-        open_transport("rclpy", None, "node")
+        open_transport("rclpy", None)
     assert "\n" not in str(error.value)
 
 
@@ -35,7 +35,7 @@ def test_what_an_extra_brings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, extra in (("zenoh", "zenoh", "zenoh"), ("cyclonedds.core", "cyclonedds", "ros2")):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ModuleNotFoundError, match=rf"torchrl_gpu\[{extra}\]"):
-            open_transport(name, 7, "node")
+            open_transport(name, 7)
 
 
 class Message(str):
@@ -74,7 +74,7 @@ def rclpy(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], MagicMock]:
 
 def test_rclpy_passes_bytes_with_ros_2s_quality(rclpy: Callable[[bool], MagicMock]) -> None:
     fake, came = rclpy(True), []
-    transport = open_transport("rclpy", 5, "node")
+    transport = open_transport("rclpy", 5)
     transport.subscribe("/camera", IMAGE, came.append)
     transport.publish("/action", JOINTS, b"bytes")
     transport.close()
@@ -93,7 +93,7 @@ def test_rclpy_passes_bytes_with_ros_2s_quality(rclpy: Callable[[bool], MagicMoc
 
 def test_rclpy_with_another_type_of_that_name_is_refused_at_first_use(rclpy: Callable[[bool], MagicMock]) -> None:
     rclpy(False)
-    transport = open_transport("rclpy", None, "node")
+    transport = open_transport("rclpy", None)
     with pytest.raises(ValueError, match="want sensor_msgs/msg/Image as of ROS 2 Humble and later"):
         transport.subscribe("/camera", IMAGE, print)
     transport.close()

@@ -244,10 +244,11 @@ class Hub:
     ) -> dict[str, Any]:
         watchers = sum(len(stream.subscriptions) for stream in members)
         about = {"name": name, "title": title, "width": shape[1], "height": shape[0], "watchers": watchers}
+        about |= {"published": published, "base": name}
         base, overlay = split_name(name)
-        if overlay is None or not (self.offers(base) or base in self.families.by_name):
-            return about | {"published": published, "base": name}
-        return about | {"published": published, "base": base, "overlay": overlay}
+        if overlay is not None and (self.offers(base) or base in self.families.by_name):
+            about |= {"base": base, "overlay": overlay}
+        return about
 
     def broadcast(self, message: str) -> None:
         for listener in list(self.listeners):

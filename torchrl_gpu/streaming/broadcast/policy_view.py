@@ -76,9 +76,6 @@ def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:
     Args:
         observation: C×H×W, or N×C×H×W such as the frames of a clip, with one channel or three. What is no uint8 is
             normalised, so that its own least value is shown black and its greatest white; what is not finite is black.
-
-    Raises:
-        ValueError: It has another shape.
     """
     if not isinstance(observation, np.ndarray):
         observation = to_array(observation if observation.element_size() == 1 else observation.float())

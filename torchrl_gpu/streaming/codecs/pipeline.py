@@ -83,11 +83,7 @@ class GpuFramePipeline:
     def encode_jpeg(
         self, rgb: Frame, quality: int = 80, *, bgr: bool = False, depth_range: tuple[float, float] | None = None
     ) -> bytes:
-        """A frame as a JPEG file.
-
-        Raises:
-            ValueError: The frame or the range is something else, or the quality is not 1 to 100.
-        """
+        """A frame as a JPEG file of a quality of 1 to 100."""
         check_quality(quality, "encode_jpeg")
         picture, is_rgb = as_rgb(rgb, "encode_jpeg", depth_range=depth_range)
         self._refuse_if_closed()
@@ -112,9 +108,6 @@ class GpuFramePipeline:
         """Frames N×H×W×C, or a list of frames of any formats, sizes and devices, as JPEG files in their order.
 
         Those on the GPU are encoded in one call. Depth takes its range from each frame, unless it is given.
-
-        Raises:
-            ValueError: The frames are something else, or the quality is not 1 to 100.
         """
         where = "encode_jpeg_batch"
         check_quality(quality, where)
@@ -142,11 +135,8 @@ class GpuFramePipeline:
     ) -> bytes:
         """The next frame of the pipeline's one H.264 stream, Annex B; may be empty before the first packet.
 
-        Another size or bitrate reopens the encoder, so that the frame is a key frame.
-
-        Raises:
-            ValueError: The frame or the range is something else.
-            RuntimeError: No codec that may be used takes the frame.
+        Another size or bitrate reopens the encoder, so that the frame is a key frame. RuntimeError where no codec that
+        may be used takes the frame.
         """
         picture, is_rgb = as_rgb(rgb, "encode_h264", depth_range=depth_range)
         with self._lock:

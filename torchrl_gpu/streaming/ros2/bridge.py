@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.codecs.images import check_quality
-from torchrl_gpu.streaming.ros2.camera import CAMERA, SEEN, CameraOut
+from torchrl_gpu.streaming.ros2.camera import SEEN, CameraOut
 from torchrl_gpu.streaming.ros2.control import Action, Control, Read
 from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, checked_action
 from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Statistics
@@ -158,12 +158,8 @@ class RosBridge:
             self._resources.callback(transport.close)
 
     def start(self) -> RosBridge:
-        """Opens the transport, subscribes and decides; does nothing once started. A start that fails closes the bridge.
-
-        Raises:
-            RuntimeError: It was closed.
-            ModuleNotFoundError: The transport's package is not installed.
-        """
+        """Opens the transport, subscribes and decides; does nothing once started. A start that fails closes the bridge,
+        which then cannot be started again."""
         if self._state == "closed":
             raise RuntimeError("RosBridge: want an open bridge; got one that was closed")
         if self._state == "made":
@@ -179,7 +175,7 @@ class RosBridge:
         """Opens and starts everything, each after what it needs; `close` goes back through it."""
         given = self._given_transport
         if isinstance(given, str):
-            self._transport = open_transport(given, self._domain, "torchrl_gpu")
+            self._transport = open_transport(given, self._domain)
             self._resources.callback(self._transport.close)
         else:
             self._transport = given
@@ -216,11 +212,7 @@ class RosBridge:
             self._control.start()
 
     def close(self) -> None:
-        """Sends the safe action, and ends every thread and subscription. Closing again does nothing.
-
-        Raises:
-            RuntimeError: The policy does not come to an end.
-        """
+        """Sends the safe action, and ends every thread and subscription; RuntimeError if the policy does not end."""
         if self._state != "closed":
             self._state = "closed"
             self._resources.close()
@@ -232,12 +224,8 @@ class RosBridge:
         self.close()
 
     def swap(self, policy: Policy) -> None:
-        """Lets another policy decide from the next input on. Until it has decided on zeros, the one before does.
-
-        Raises:
-            ValueError: It takes other inputs or gives other actions than the one before, or fails on zeros; that one
-                goes on.
-        """
+        """Lets another policy decide from the next input on. Until it has decided on zeros, the one before does, which
+        goes on after the ValueError of one that takes other inputs, gives other actions or fails on zeros."""
         if self._control is None:
             raise ValueError(f"{WHERE}: want a bridge with a policy to swap; got one without")
         before, decider = self._control.decider, Decider(policy)
@@ -258,13 +246,7 @@ class RosBridge:
     def publish_frame(self, frame: Frame, stamp_ns: int | None = None, *, bgr: bool = False) -> bool:
         """Sends a rendered frame as the camera's picture, unless one was sent within `camera_rate`; whether it did.
 
-        Args:
-            frame: As of `StreamServer.publish`; one on the GPU is encoded there.
-            stamp_ns: When it was rendered; now by default.
-            bgr: Whether blue comes first.
-
-        Raises:
-            ValueError: The frame is something else, or there is neither a `camera_topic` nor a server.
+        The frame is one of `StreamServer.publish`, rendered at `stamp_ns`, or now; one on the GPU is encoded there.
         """
         if self._camera is None:
             raise ValueError(f"{WHERE}: want a started bridge with a camera_topic or a server for frames; got another")
@@ -352,6 +334,3 @@ def _action_names(given: Sequence[str] | None, width: int) -> list[str]:
     if len(set(names)) != width + len(BESIDE) or not all(isinstance(name, str) and name for name in names):
         arguments.refuse(WHERE, "action_names", f"{width} names, none twice nor one of {', '.join(BESIDE)}", given)
     return names
-
-
-__all__ = ["CAMERA", "SEEN", "RosBridge"]
