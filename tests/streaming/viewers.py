@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -98,6 +99,23 @@ async def session(token: str | None = None, **arguments: Any) -> AsyncIterator[a
     jar = aiohttp.CookieJar(unsafe=True)  # which is what aiohttp calls one that takes cookies of addresses
     async with aiohttp.ClientSession(headers=headers, cookie_jar=jar, **arguments) as client:
         yield client
+
+
+async def get(
+    server: StreamServer, path: str, token: str | None = None, body: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, header and body of the answer to a GET, or to a POST of a body; redirections are not followed."""
+    given: dict[str, Any] = {"data": body, "headers": headers, "allow_redirects": False}
+    async with (
+        session(token) as client,
+        client.request("GET" if body is None else "POST", address(server, path), **given) as answer,
+    ):
+        return answer.status, dict(answer.headers), await answer.read()
+
+
+async def listed(server: StreamServer) -> dict[str, dict[str, Any]]:
+    """The streams of a server by their names, as it tells them."""
+    return {each["name"]: each for each in json.loads((await get(server, "streams"))[2])}
 
 
 class Viewer:

@@ -88,17 +88,17 @@ async def test_a_wanted_frame_is_copied_once(monkeypatch: pytest.MonkeyPatch) ->
     task.cancel()
 
 
-@pytest.mark.parametrize("meta", [{"a": object()}, {"a": [1]}])
-def test_what_is_wrong_is_said_whether_somebody_watches_or_not(meta: dict[str, Any]) -> None:
-    hub = Hub()
-    with pytest.raises(ValueError, match="as metadata"):
-        hub.publish(scene(), "main", meta, bgr=False)
-    with pytest.raises(ValueError, match="want a frame of uint8"):
-        hub.publish(scene().astype(float), "main", None, bgr=False)
-    with pytest.raises(ValueError, match="characters as a stream"):
-        hub.publish(scene(), "", None, bgr=False)
-    with pytest.raises(ValueError, match="characters as a stream"):
-        hub.publish(scene(), 7, None, bgr=False)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("frame", "stream", "meta", "said"),
+    [
+        (scene(), "main", {"a": object()}, "as metadata"),
+        (scene().astype(float), "main", None, "want a frame of uint8"),
+        *((scene(), name, None, "characters as a stream") for name in ("", 7)),
+    ],
+)
+def test_what_is_wrong_is_said_though_nobody_watches(frame: Any, stream: Any, meta: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Hub().publish(frame, stream, meta, bgr=False)
 
 
 def test_there_are_at_most_so_many_streams() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.streaming.pictures import scene
-from tests.streaming.viewers import Viewer, address, counted, hub_of, session, until, viewer
+from tests.streaming.viewers import Viewer, counted, get, hub_of, until, viewer
 from tests.streaming.web.test_sockets import HANDSHAKE
 from torchrl_gpu.streaming.server import StreamServer
 
@@ -109,6 +109,5 @@ async def test_garbage_is_survived(
         await until(
             lambda: counted(hub_of(stream_server), "clients", transport="websocket") == 1, "seats are given back"
         )
-    async with session() as client, client.get(address(stream_server, "healthz")) as answer:
-        assert answer.status == 200
+    assert (await get(stream_server, "healthz"))[0] == 200
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

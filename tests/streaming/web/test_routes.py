@@ -22,23 +22,13 @@ from aiohttp import WSServerHandshakeError
 
 import torchrl_gpu.streaming.web
 from tests.streaming.pictures import decode_jpeg, psnr, scene
-from tests.streaming.viewers import address, producing, server, session, until, viewer
+from tests.streaming.viewers import address, get, producing, server, session, until, viewer
 from tests.streaming.web.test_sockets import UPGRADE
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import access, routes
 
 PAGE = Path(torchrl_gpu.streaming.web.__file__).parent / "static"
 GUARDED = ("ws", "stream.mjpg", "snapshot.jpg", "metrics", "streams", "curves", "nothing/here")
-
-
-async def get(
-    stream_server: StreamServer, path: str, token: str | None = None, body: bytes | None = None, **headers: str
-) -> tuple[int, dict[str, str], bytes]:
-    """Status, header and body of the answer to a GET, or to a POST of a body; redirections are not followed."""
-    there, method = address(stream_server, path), "GET" if body is None else "POST"
-    given: dict[str, Any] = {"data": body, "headers": headers, "allow_redirects": False}
-    async with session(token) as client, client.request(method, there, **given) as answer:
-        return answer.status, dict(answer.headers), await answer.read()
 
 
 async def post(

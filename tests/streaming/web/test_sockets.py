@@ -18,19 +18,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from tests.streaming.pictures import decode_h264, psnr, scene
-from tests.streaming.viewers import (
-    TIMEOUT,
-    Viewer,
-    address,
-    counted,
-    hub_of,
-    producing,
-    run,
-    server,
-    session,
-    until,
-    viewer,
-)
+from tests.streaming.viewers import TIMEOUT, Viewer, address, counted, hub_of, producing, session, until, viewer
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web.sockets import AckWindow
 
@@ -428,8 +416,10 @@ async def test_a_paused_viewer_whose_stream_is_gone(stream_server: StreamServer)
         assert (await guest.picture())[0]["stream"] == "env3"
 
 
-def test_a_second_stream_comes_in_between() -> None:
-    async def inner(stream_server: StreamServer) -> None:
+async def test_a_second_stream_comes_in_between(stream_server: StreamServer) -> None:
+    for name in ("main", "main:seen"):
+        stream_server.declare(name)
+    with producing(stream_server), producing(stream_server, "main:seen"):
         async with viewer(stream_server) as guest:
             await guest.say("watch", stream="main", codec="h264", beside="main:seen")
             found: dict[str, list[dict[str, Any]]] = {"main": [], "main:seen": []}
@@ -457,12 +447,6 @@ def test_a_second_stream_comes_in_between() -> None:
                 assert stream_server.watchers() == 1
             assert not [text for text in guest.texts if text["type"] == "error"]
         await until(lambda: stream_server.watchers() == 0)
-
-    with server() as stream_server:
-        for name in ("main", "main:seen"):
-            stream_server.declare(name)
-        with producing(stream_server), producing(stream_server, "main:seen"):
-            run(inner(stream_server))
 
 
 FPS = 30
