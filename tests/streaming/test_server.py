@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
-from tests.streaming.viewers import address, get, hub_of, listed, producing, server, session, until, viewer
+from tests.streaming.viewers import address, get, hub_of, listed, producing, server, session, until, viewer, watching
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.broadcast.protocol import Command
 from torchrl_gpu.streaming.codecs.pixels import color_map
@@ -31,8 +31,7 @@ def started() -> Iterator[StreamServer]:
 
 
 async def test_from_publish_to_picture(started: StreamServer) -> None:
-    async with viewer(started) as guest:
-        await guest.watch()
+    async with watching(started) as guest:
         await until(started.wanted)
         begin = time.time()
         started.publish(scene(), meta={"step": 7, "return": 0.5, "bad": float("nan")})
@@ -48,8 +47,7 @@ async def test_from_publish_to_picture(started: StreamServer) -> None:
 async def test_who_comes_sees_what_was_published_for_nobody(started: StreamServer, transport: str) -> None:
     started.publish(scene(), meta={"step": 7})
     if transport in ("jpeg", "h264"):
-        async with viewer(started) as guest:
-            await guest.watch(codec=transport)
+        async with watching(started, transport) as guest:
             header, payload = await guest.picture()
             assert header["meta"] == {"step": 7}
             decoded = decode_jpeg(payload) if transport == "jpeg" else decode_h264([payload])[0]
@@ -107,8 +105,7 @@ async def test_any_of_many_can_be_watched(started: StreamServer) -> None:
 
 async def test_depth_says_what_its_colours_stand_for(started: StreamServer) -> None:
     depth = np.linspace(1, 3, 60 * 80, dtype=np.float32).reshape(60, 80)
-    async with viewer(started) as guest:
-        await guest.watch()
+    async with watching(started) as guest:
         for depth_range, told in ((None, (1.0, 3.0)), ((0, 4), (0.0, 4.0))):
             await until(started.wanted)
             started.publish(depth, meta={"step": 1}, bgr=True, depth_range=depth_range)
@@ -125,9 +122,7 @@ async def test_depth_says_what_its_colours_stand_for(started: StreamServer) -> N
 
 async def test_commands_and_state(started: StreamServer) -> None:
     started.state(paused=False, commands=["pause", "reset"])
-    started.declare("main")
-    async with viewer(started) as guest:
-        await guest.watch()
+    async with watching(started) as guest:
         await guest.say("command", name="pause")
         await guest.say("command", name="speed", value=2.5)
         commands: list[Command] = []
@@ -142,8 +137,7 @@ async def test_commands_and_state(started: StreamServer) -> None:
 
 
 async def test_replay_of_what_came_before_the_end_of_the_episode(started: StreamServer) -> None:
-    async with viewer(started) as guest:
-        await guest.watch()
+    async with watching(started) as guest:
         for step in range(6):
             await until(started.wanted)
             started.publish(scene(), meta={"step": step})
@@ -168,8 +162,7 @@ async def test_replay_of_what_came_before_the_end_of_the_episode(started: Stream
 
 async def test_stop_ends_viewers_and_may_come_again(started: StreamServer) -> None:
     port = started.port
-    async with viewer(started) as guest:
-        await guest.watch()
+    async with watching(started) as guest:
         await until(started.watchers)
         code, _ = await asyncio.gather(guest.end(), asyncio.to_thread(started.stop))
         assert code == 1001
@@ -278,8 +271,7 @@ print(server.port, *(name for name in ("torch", "lightning", "multiprocessing") 
 
 
 async def test_publishing_threads_do_not_disturb_each_other(started: StreamServer) -> None:
-    async with viewer(started) as guest:
-        await guest.watch()
+    async with watching(started) as guest:
         dark, bright = (np.full((60, 80, 3), shade, np.uint8) for shade in (40, 200))
         with producing(started, frame=dark), producing(started, frame=bright):
             shades = [decode_jpeg((await guest.picture())[1]) for _ in range(30)]
@@ -287,8 +279,7 @@ async def test_publishing_threads_do_not_disturb_each_other(started: StreamServe
 
 
 async def test_a_program_may_publish_while_it_stops(started: StreamServer) -> None:
-    async with viewer(started) as guest:
-        await guest.watch()
+    async with watching(started) as guest:
         with producing(started), producing(started):
             await guest.picture()
             await asyncio.gather(guest.end(), asyncio.to_thread(started.stop))

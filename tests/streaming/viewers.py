@@ -187,6 +187,15 @@ async def viewer(server: StreamServer, token: str | None = None, **arguments: An
         yield guest
 
 
+@contextlib.asynccontextmanager
+async def watching(server: StreamServer, codec: Codec = "jpeg") -> AsyncIterator[Viewer]:
+    """A viewer of the stream main, which is there from now on."""
+    server.declare("main")
+    async with viewer(server) as guest:
+        await guest.watch(codec=codec)
+        yield guest
+
+
 def only_loopback() -> bool:
     """True where this machine has no address but its own, by which ICE finds no way: 127.0.0.1 is never a candidate."""
     import aioice.ice

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.streaming.pictures import scene
-from tests.streaming.viewers import Viewer, counted, get, hub_of, until, viewer
+from tests.streaming.viewers import Viewer, counted, get, hub_of, until, watching
 from tests.streaming.web.test_sockets import HANDSHAKE
 from torchrl_gpu.streaming.server import StreamServer
 
@@ -100,9 +100,7 @@ async def test_garbage_is_survived(
     stream_server: StreamServer, garbage: Callable[[], tuple[bytes, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """In place of requests, or of messages behind a handshake, cut in two somewhere."""
-    stream_server.declare("main")
-    async with viewer(stream_server) as guest:
-        await guest.watch()
+    async with watching(stream_server) as guest:
         for step in range(14):
             await asyncio.gather(*(throw(stream_server, *garbage()) for _ in range(9)))
             await goes_on(stream_server, guest, step)

@@ -22,7 +22,7 @@ from aiohttp import WSServerHandshakeError
 
 import torchrl_gpu.streaming.web
 from tests.streaming.pictures import decode_jpeg, psnr, scene
-from tests.streaming.viewers import address, get, producing, server, session, until, viewer
+from tests.streaming.viewers import address, get, producing, server, session, until, viewer, watching
 from tests.streaming.web.test_sockets import UPGRADE
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import access, routes
@@ -386,9 +386,7 @@ async def test_a_snapshot(stream_server: StreamServer) -> None:
 
 
 async def test_metrics_count_what_happens(stream_server: StreamServer) -> None:
-    stream_server.declare("main")
-    async with viewer(stream_server) as guest:
-        await guest.watch()
+    async with watching(stream_server) as guest:
         with producing(stream_server):
             for _ in range(4):
                 await guest.picture()
