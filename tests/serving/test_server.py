@@ -223,7 +223,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Waits, StreamServer]
 
 async def test_a_pass_that_outlasts_the_limit_of_idle_connections_is_answered(slow: tuple[Waits, StreamServer]) -> None:
     module, running = slow
-    module.seconds = 0.5
+    module.seconds = 0.2
     body = save({"x": np.ones((1, 1), np.float32)})
     status, answer = ask(running, body)
     assert (status, load(answer)["action"].tolist()) == (200, [[1.0]])

@@ -99,7 +99,7 @@ def test_rclpy_with_another_type_of_that_name_is_refused_at_first_use(rclpy: Cal
     transport.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def routed() -> Iterator[str]:
     """The configuration of a zenoh session that a router of this process answers."""
     zenoh = pytest.importorskip("zenoh", reason="eclipse-zenoh is not installed")

@@ -367,6 +367,7 @@ async def test_a_name_that_was_turned_to_this_machine_is_refused(stream_server: 
         assert (await get(stream_server, path, Host="localhost:9999"))[0] == 200, "as through a tunnel"
 
 
+@pytest.mark.patch(routes, "_SNAPSHOT_TIMEOUT", 0.3)
 async def test_a_snapshot(stream_server: StreamServer) -> None:
     assert (await get(stream_server, "snapshot.jpg"))[0] == 404
     stream_server.declare("main")

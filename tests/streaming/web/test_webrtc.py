@@ -148,7 +148,7 @@ async def test_a_stream_that_is_none_is_refused(stream: Any, wanted: str) -> Non
 
 
 async def test_a_viewer_that_never_connects_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webrtc, "_CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr(webrtc, "_CONNECT_TIMEOUT", 0.1)
     viewer, seat, server = receiver(), Seat(), state()
     offer = await offer_of(viewer, "video/H264")
     await viewer.close()
