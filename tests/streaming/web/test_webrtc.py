@@ -256,37 +256,32 @@ async def test_a_second_data_channel_ends_the_connection(server: StreamServer, m
     await pictures
 
 
-async def test_a_stream_that_does_not_exist_is_no_mistake_of_a_viewer() -> None:
-    """A page asks for the one of its address, which may yet come, as on a WebSocket."""
-    peer = webrtc.Peer(state(), "main", Seat())
-    said: list[str] = []
-    peer._channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
-    for _ in range(4):
-        peer._on_message(json.dumps({"type": "watch", "stream": "unknown"}))
-    assert ["want one of the streams main" in text for text in said] == [True] * 4
-    for _ in range(2):
-        peer._on_message("{}")
-    assert peer._closing is None
-    peer._on_message("{}")
-    assert peer._closing is not None
-    await peer._closing
-
-
-async def test_watching_another_does_not_end_a_pause_nor_is_a_stream_that_comes_later_missed() -> None:
-    """The rules of viewers on a WebSocket."""
+async def test_messages_of_a_data_channel_have_the_rules_of_a_websocket() -> None:
+    """The stream of a page's address may yet come; watching another does not end a pause; the third mistake ends it."""
     server = state()
     peer = webrtc.Peer(server, "main", Seat())
-    server.hub.declare("other")
-    for message in ({"type": "pause", "on": True}, {"type": "watch", "stream": "other"}):
+    said: list[str] = []
+    peer._channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
+
+    def hear(**message: Any) -> int:
         peer._on_message(json.dumps(message))
-        assert server.hub.watchers(None) == 0
-    peer._on_message(json.dumps({"type": "pause", "on": False}))
-    assert server.hub.watchers("other") == 1
-    peer._on_message(json.dumps({"type": "watch", "stream": "late"}))
+        return server.hub.watchers(None)
+
+    for _ in range(4):
+        hear(type="watch", stream="late")
+    assert ["want one of the streams main" in text for text in said] == [True] * 4
     server.hub.declare("late")
     server.hub.tick()
-    assert (server.hub.watchers("other"), server.hub.watchers("late")) == (0, 1)
-    await peer.close()
+    assert (server.hub.watchers("main"), server.hub.watchers("late")) == (0, 1)
+    assert (hear(type="pause", on=True), hear(type="watch", stream="main")) == (0, 0)
+    hear(type="pause", on=False)
+    assert server.hub.watchers("main") == 1
+    for _ in range(2):
+        hear()
+    assert peer._closing is None
+    hear()
+    assert peer._closing is not None
+    await peer._closing
 
 
 async def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
