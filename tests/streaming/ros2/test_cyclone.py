@@ -34,9 +34,14 @@ BYTES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROS_LOCALHOST_ONLY", "1")
+
+
 @pytest.fixture
 def dds() -> Iterator[CycloneDds]:
-    made = CycloneDds(DOMAIN, loopback=True)
+    made = CycloneDds(DOMAIN)
     yield made
     made.close()
     assert not [thread for thread in threading.enumerate() if "ros receiver" in thread.name]
@@ -47,7 +52,7 @@ class Elsewhere:
 
     def __init__(self, log: Path) -> None:
         self.messages, theirs = forks.CONTEXT.Pipe()
-        self.process = forks.start(other_end.main, DOMAIN, theirs, log=log)
+        self.process = forks.start(other_end.main, DOMAIN, theirs, log=log, environment={"ROS_LOCALHOST_ONLY": "1"})
 
     def ask(self, function: str, *arguments: object) -> None:
         self.messages.send([function, *arguments])
@@ -154,11 +159,7 @@ def test_a_network_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ValueError, match="want a network that Cyclone DDS can use"):
         CycloneDds(DOMAIN)
     monkeypatch.delenv("CYCLONEDDS_URI")
-    CycloneDds(DOMAIN, loopback=True).close()
-
-
-def test_a_closed_one_says_so() -> None:
-    made = CycloneDds(DOMAIN, loopback=True)
+    made = CycloneDds(DOMAIN)
     made.close()
     made.close()
     with pytest.raises(RuntimeError, match="closed"):
@@ -167,7 +168,6 @@ def test_a_closed_one_says_so() -> None:
 
 def test_the_environment_names_the_domain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", str(DOMAIN))
-    monkeypatch.setenv("ROS_LOCALHOST_ONLY", "1")
     made = CycloneDds()
     assert made.domain == DOMAIN
     made.close()

@@ -174,12 +174,9 @@ class Hub:
 
     def call_in_loop(self, function: Callable[..., object], *arguments: Any) -> None:
         """Calls a function in the event loop's thread; does nothing once the loop has ended."""
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            try:
+        if (loop := self._loop) is not None:
+            with contextlib.suppress(RuntimeError):  # it has been closed
                 loop.call_soon_threadsafe(function, *arguments)
-            except RuntimeError:  # it was closed in between
-                self._loop = None
 
     # What the event loop calls.
 

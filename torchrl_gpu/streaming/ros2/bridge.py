@@ -72,7 +72,6 @@ class RosBridge:
             a `Transport`, which the bridge closes.
         domain: Of ROS 2; None for ROS_DOMAIN_ID, or 0.
         server: Shows the camera as the stream "camera", what the policy saw and did (`PolicyView`), and the metrics.
-        pipeline: Encodes for `camera_topic`; None for one of its own.
         jpeg_quality: 1 to 100.
 
     Raises:
@@ -101,13 +100,12 @@ class RosBridge:
         transport: str | Transport = "auto",
         domain: int | None = None,
         server: StreamServer | None = None,
-        pipeline: GpuFramePipeline | None = None,
         jpeg_quality: int = 80,
     ) -> None:
-        self.max_age = arguments.number(WHERE, "max_age", max_age, above=0, high=3600)
-        self.rate = arguments.number(WHERE, "rate", rate, above=0, high=10_000)
-        camera_rate = arguments.number(WHERE, "camera_rate", camera_rate, above=0, high=1000)
-        self.same_clock = arguments.flag(WHERE, "same_clock", same_clock)
+        max_age = arguments.number(WHERE, "max_age", max_age, above=0, high=3600)
+        rate = arguments.number(WHERE, "rate", rate, above=0, high=10_000)
+        self._camera_rate = arguments.number(WHERE, "camera_rate", camera_rate, above=0, high=1000)
+        same_clock = arguments.flag(WHERE, "same_clock", same_clock)
         check_quality(jpeg_quality, WHERE)
         self._image_type = IMAGES[arguments.choice(WHERE, "image_type", image_type, IMAGES)]
         self._image_topic = None if image_topic is None else _topic("image_topic", image_topic)
@@ -116,8 +114,8 @@ class RosBridge:
         self._camera_topic = None if camera_topic is None else _topic("camera_topic", camera_topic)
         self._pallet_topic = _topic("pallet_topic", pallet_topic)
         self._given_topics, self._given_transport, self._domain = observation_topic, transport, domain
-        self._server, self._pipeline = server, pipeline
-        self._camera_rate, self._jpeg_quality = camera_rate, jpeg_quality
+        self._server, self._jpeg_quality = server, jpeg_quality
+        self._pipeline: GpuFramePipeline | None = None
         self._statistics = Statistics()
         self._messages = Messages()
         self._read_image = partial(self._messages.image, type_name=self._image_type)
@@ -142,9 +140,9 @@ class RosBridge:
                 readers=readers,
                 send=self._send_action,
                 safe_action=safe,
-                max_age=self.max_age,
-                rate=self.rate,
-                same_clock=self.same_clock,
+                max_age=max_age,
+                rate=rate,
+                same_clock=same_clock,
                 statistics=self._statistics,
             )
         elif self._image_topic is None and self._camera_topic is None and pallets is None:
@@ -180,7 +178,7 @@ class RosBridge:
         else:
             self._transport = given
         decider = None if self._control is None else self._control.decider
-        if self._camera_topic is not None and self._pipeline is None:
+        if self._camera_topic is not None:
             from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
             self._pipeline = self._resources.enter_context(GpuFramePipeline(decider.device if decider else "auto"))
@@ -230,11 +228,10 @@ class RosBridge:
             raise ValueError(f"{WHERE}: want a bridge with a policy to swap; got one without")
         before, decider = self._control.decider, Decider(policy)
         self._topics(decider)
-        if (decider.image is None) is not (before.image is None) or decider.vectors != before.vectors:
+        images = [each.image and each.image.name for each in (before, decider)]
+        if images[0] != images[1] or decider.vectors != before.vectors:
             wanted = f"one that takes {', '.join(self._inputs.received)} as before"
             raise ValueError(f"{WHERE}: policy must be {wanted}; got one of {', '.join(policy.in_keys)}")
-        if decider.image is not None and decider.image.name != getattr(before.image, "name", None):
-            raise ValueError(f"{WHERE}: policy must take {before.image}; got {decider.image}")
         if decider.width != before.width or decider.space.num_actions != before.space.num_actions:
             raise ValueError(f"{WHERE}: policy must give {before.width} numbers as before; got {decider.width}")
         last = self._control.safe_action
