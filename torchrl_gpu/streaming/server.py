@@ -6,18 +6,18 @@ import atexit
 import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from torchrl_gpu.streaming.broadcast.frames import Scalar, with_facts
+from torchrl_gpu.streaming.broadcast.frames import Meta, Scalar, with_facts
 from torchrl_gpu.streaming.broadcast.policy_view import SEEN, PolicyView
 from torchrl_gpu.streaming.broadcast.protocol import Command
 from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.codecs.images import Frame, Range
 from torchrl_gpu.streaming.web.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
     from torchrl_gpu.streaming.web.service import AddRoutes, Service
 
@@ -132,10 +132,10 @@ class StreamServer:
         self,
         frame: Frame,
         stream: str = "main",
-        meta: Mapping[str, Any] | None = None,
+        meta: Meta = None,
         *,
         bgr: bool = False,
-        depth_range: tuple[float, float] | None = None,
+        depth_range: Range = None,
     ) -> None:
         """Shows a frame to the viewers, and to those who come before the next one; never waits for them.
 
@@ -153,9 +153,7 @@ class StreamServer:
         if self._service is not None:
             self._service.hub.publish(frame, stream, meta, bgr=bgr, depth_range=depth_range)
 
-    def show_policy(
-        self, view: PolicyView, stream: str = "main", meta: Mapping[str, Any] | None = None, *, bgr: bool = False
-    ) -> None:
+    def show_policy(self, view: PolicyView, stream: str = "main", meta: Meta = None, *, bgr: bool = False) -> None:
         """Shows a policy's input and action beside each other; call it for every decision.
 
             server.show_policy(PolicyView(frame, seen, action, inference_ms=4.2, message_age_s=0.03, stale=False))
@@ -213,7 +211,7 @@ class StreamServer:
         if self._service is not None:
             self._service.hub.declare_family(name, count, title)
 
-    def end_episode(self, stream: str = "main", meta: Mapping[str, Any] | None = None) -> None:
+    def end_episode(self, stream: str = "main", meta: Meta = None) -> None:
         """Marks the end of an episode, which instant replay shows; `meta` joins that of its last picture."""
         if self._service is not None:
             self._service.hub.end_episode(stream, meta)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -19,6 +19,7 @@ from torchrl_gpu.streaming.broadcast.curves import Curves
 from torchrl_gpu.streaming.broadcast.frames import (
     CapturedFrame,
     EncodedPicture,
+    Meta,
     Scalar,
     check_state,
     check_title,
@@ -40,10 +41,8 @@ from torchrl_gpu.streaming.broadcast.streams import (
     split_name,
 )
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec
+from torchrl_gpu.streaming.codecs.images import Frame, Range
 from torchrl_gpu.streaming.codecs.pixels import picture_of
-
-if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
 
 MAX_COMMANDS = 256
 MEMBER_LINGER_S = 10.0  # seconds for which a member of a family stays without viewers
@@ -120,15 +119,7 @@ class Hub:
     def watchers(self, name: str | None) -> int:
         return sum(len(each.subscriptions) for each in list(self.streams.values()) if name in (None, each.name))
 
-    def publish(
-        self,
-        frame: Frame,
-        name: str,
-        meta: Mapping[str, Any] | None,
-        *,
-        bgr: bool,
-        depth_range: tuple[float, float] | None = None,
-    ) -> None:
+    def publish(self, frame: Frame, name: str, meta: Meta, *, bgr: bool, depth_range: Range = None) -> None:
         """Counts a frame, and copies it if one is due, in place of one that the encoder has not come to."""
         stream = self.find(name)
         if stream is None:
@@ -150,7 +141,7 @@ class Hub:
             self.metrics.frames_overwritten.labels(stream.label).inc()
         self.pending.add(stream)
 
-    def end_episode(self, name: str, meta: Mapping[str, Any] | None) -> None:
+    def end_episode(self, name: str, meta: Meta) -> None:
         stream, clean = self.find(name), clean_meta(meta)
         if stream is not None and stream.subscriptions:
             self.call_in_loop(stream.replay.mark, stream_time(), clean)

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torchrl_gpu.streaming.broadcast.frames import Scalar
-from torchrl_gpu.streaming.codecs.images import to_array
+from torchrl_gpu.streaming.codecs.images import Frame, to_array
 
 if TYPE_CHECKING:
     import torch
-
-    from torchrl_gpu.streaming.codecs.images import Frame
 
 MAX_ACTIONS = 32  # values of an action that are shown
 SEEN = "seen"  # the overlay of a stream that shows what the policy saw

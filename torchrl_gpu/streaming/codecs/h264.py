@@ -10,14 +10,12 @@ import numpy as np
 
 from torchrl_gpu.streaming.codecs import libavcodec, probes
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.images import MAX_SIDE, Packet, to_array
+from torchrl_gpu.streaming.codecs.images import MAX_SIDE, Frame, Packet, to_array
 from torchrl_gpu.streaming.codecs.libavcodec import even, to_i420
 
 if TYPE_CHECKING:
     import av
     from av.video.codeccontext import VideoCodecContext
-
-    from torchrl_gpu.streaming.codecs.images import Frame
 
 _LOG = logging.getLogger(__name__)
 _WARNED: set[str] = set()  # the codecs whose turn has been logged in this process

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.images import check_frame, to_array
+from torchrl_gpu.streaming.codecs.images import Frame, check_frame, to_array
 from torchrl_gpu.streaming.codecs.libavcodec import error_text, even, file_stream, to_i420, video_frame
-
-if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
 
 _KEY_FRAME_PERIOD_S = 2.0  # how far a player that seeks has to decode
 _OPTIONS = {"preset": "veryfast", "crf": "20"}

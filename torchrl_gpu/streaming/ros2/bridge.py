@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
-from torchrl_gpu.streaming.codecs.images import check_quality
+from torchrl_gpu.streaming.codecs.images import Frame, check_quality
+from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 from torchrl_gpu.streaming.ros2.camera import SEEN, CameraOut
 from torchrl_gpu.streaming.ros2.control import Action, Control, Read
 from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, checked_action
@@ -18,13 +19,9 @@ from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Statistics
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGES, JOINTS, TEXT, VECTORS, Messages
 from torchrl_gpu.streaming.ros2.questions import Answering, Questions
 from torchrl_gpu.streaming.ros2.transport import TRANSPORTS, Transport, open_transport
+from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.policy_messages import Policy
-
-if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
-    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
-    from torchrl_gpu.streaming.server import StreamServer
 
 BESIDE = ("confidence", "safe", "age_s")
 """Names behind those of the action in its message."""
@@ -179,8 +176,6 @@ class RosBridge:
             self._transport = given
         decider = None if self._control is None else self._control.decider
         if self._camera_topic is not None:
-            from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
-
             self._pipeline = self._resources.enter_context(GpuFramePipeline(decider.device if decider else "auto"))
         if self._camera_topic is not None or self._server is not None:
             self._camera = CameraOut(
