@@ -104,7 +104,7 @@ class StreamServer:
         atexit.unregister(self._stop_quietly)
         error = service.stop()
         if error is not None:
-            raise RuntimeError(f"StreamServer: it failed while it ran: {error}") from error
+            raise RuntimeError(f"StreamServer: it failed while it ran: {type(error).__name__}: {error}") from error
 
     def __enter__(self) -> StreamServer:
         return self.start()
