@@ -129,13 +129,7 @@ class StreamServer:
         return f"{'https' if self.settings.tls else 'http'}://{host}:{self.port}/{query}"
 
     def publish(
-        self,
-        frame: Frame,
-        stream: str = "main",
-        meta: Meta = None,
-        *,
-        bgr: bool = False,
-        depth_range: Range = None,
+        self, frame: Frame, stream: str = "main", meta: Meta = None, *, bgr: bool = False, depth_range: Range = None
     ) -> None:
         """Shows a frame to the viewers, and to those who come before the next one; never waits for them.
 
