@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -157,8 +158,10 @@ async def test_a_webrtc_client_written_from_the_page_sees(stream_server: StreamS
         assert psnr(frame.to_ndarray(format="rgb24"), scene()) > 25
         await until_told(client, lambda: client.pongs and client.headers and client.headers[-1]["origin"])
         assert client.pongs[0]["t"] == 1.5
+        assert abs(client.pongs[0]["now"] - time.time()) < 60
         header = client.headers[-1]
-        assert header["stream"] == "main"
+        assert (header["stream"], header["width"], header["height"]) == ("main", 160, 120)
+        assert header["meta"]["step"] >= 0
         assert {"sent", "type"}.isdisjoint(header)
         ticks = round(header["origin"] + 90_000 * header["captured"])
         near = {(ticks + each) % 2**32 for each in range(-20, 21)}  # captured is rounded to 0.1 ms

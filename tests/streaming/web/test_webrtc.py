@@ -9,7 +9,6 @@ import logging
 import re
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from fractions import Fraction
@@ -196,27 +195,18 @@ async def test_viewers_share_one_encoding_and_a_late_one_sees_a_picture(server: 
 
 
 @networked
-async def test_headers_come_on_a_data_channel_whose_silence_ends_the_connection(
-    server: StreamServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("silence_s", "opens_another"), [(0.5, False), (3600.0, True)])
+async def test_silence_on_the_data_channel_and_a_second_one_end_the_connection(
+    server: StreamServer, monkeypatch: pytest.MonkeyPatch, silence_s: float, opens_another: bool
 ) -> None:
-    monkeypatch.setattr(webrtc, "_MIN_SILENCE", 0.5)
-    viewer = receiver()
-    channel = viewer.createDataChannel("meta")
-    heard: asyncio.Queue[Any] = asyncio.Queue()
-    channel.on("message", lambda message: heard.put_nowait(json.loads(message)))
-    channel.on("open", lambda: channel.send(json.dumps({"type": "ping", "t": 5})))
-    track = await connect(server, viewer)
-    pictures = asyncio.ensure_future(drain(track))
-    pong = await heard.get()
-    while pong.get("type") != "pong":
-        pong = await heard.get()
-    assert pong["t"] == 5
-    assert abs(pong["now"] - time.time()) < 60
-    header = await heard.get()
-    while header.get("origin") is None:
-        header = await heard.get()
-    assert header["meta"]["step"] > 0
-    assert (header["width"], header["height"], header["stream"]) == (160, 120, "main")
+    monkeypatch.setattr(webrtc, "_MIN_SILENCE", silence_s)
+    viewer, opened = receiver(), asyncio.Event()
+    viewer.createDataChannel("meta").on("open", opened.set)
+    pictures = asyncio.ensure_future(drain(await connect(server, viewer)))
+    await opened.wait()
+    assert server.watchers("main") == 1
+    if opens_another:
+        viewer.createDataChannel("another")
     await until(lambda: server.watchers("main") == 0)
     await viewer.close()
     await pictures
@@ -240,20 +230,6 @@ async def test_a_strangers_packet_is_no_failure_of_the_server(
     lines = [record for record in caplog.records if "over what a peer sent" in record.getMessage()]
     assert [record.exc_info for record in lines if record.levelno >= logging.WARNING] == [None]
     server.stop()
-
-
-@networked
-async def test_a_second_data_channel_ends_the_connection(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webrtc, "_MIN_SILENCE", 3600.0)
-    viewer = receiver()
-    viewer.createDataChannel("meta")
-    track = await connect(server, viewer)
-    pictures = asyncio.ensure_future(drain(track))
-    await until(lambda: server.watchers("main") == 1)
-    viewer.createDataChannel("another")
-    await until(lambda: server.watchers("main") == 0)
-    await viewer.close()
-    await pictures
 
 
 async def test_messages_of_a_data_channel_have_the_rules_of_a_websocket() -> None:
