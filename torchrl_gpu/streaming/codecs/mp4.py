@@ -56,7 +56,7 @@ class Mp4Writer:
         self.num_frames += 1
 
     def close(self) -> None:
-        """Finishes the file and gives it its name; nothing is left of one for which that is an OSError."""
+        """Finishes the file and gives it its name, once. Where that is an OSError, nothing is left of the file."""
         file, self._file, self._closed = self._file, None, True
         if file is None:
             return
