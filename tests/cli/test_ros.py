@@ -21,8 +21,9 @@ from torchrl_gpu.streaming.ros2.messages import FLOATS, JOINTS
 DOMAIN = 1 + os.getpid() % 200
 
 
-def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path) -> None:
+def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cyclonedds", reason="cyclonedds has no wheel for this Python on this processor")
+    monkeypatch.setenv("ROS_LOCALHOST_ONLY", "1")
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     config = tmp_path / "robot.yaml"
     config.write_text(
@@ -32,7 +33,7 @@ def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path) -> None:
     words = ["ros", "--config", str(config), "--rate", "20"]
     with Serving(words, tmp_path / "log", ROS_LOCALHOST_ONLY="1") as run:
         run.says(r"ros: SAC on cpu, actions to /policy/action, watch at http://127.0.0.1:\d+/")
-        robot, came = CycloneDds(DOMAIN, loopback=True), threading.Event()
+        robot, came = CycloneDds(DOMAIN), threading.Event()
         actions: list[dict[str, float]] = []
 
         def take(data: bytes) -> None:

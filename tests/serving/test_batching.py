@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
 from typing import Any
 
 import numpy as np
@@ -52,10 +51,6 @@ async def begun(policy: Doubles, passes: Batching) -> asyncio.Task[np.ndarray]:
     while passes.passes == 0:
         await asyncio.sleep(0)
     return first
-
-
-def ran(work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(work, 20))
 
 
 async def test_what_waits_is_decided_together_and_given_back_to_each() -> None:
@@ -148,19 +143,15 @@ async def test_who_leaves_is_not_decided_and_too_many_are_sent_away() -> None:
     assert policy.sizes == [1, 2]
 
 
-def test_on_the_host_no_gradient_is_kept() -> None:
+async def test_on_the_host_no_gradient_is_kept() -> None:
     policy, passes = batching()
     weight = torch.nn.Parameter(torch.ones(1))
     policy.forward = lambda tensordict: tensordict.set("action", weight * tensordict["x"])  # type: ignore[method-assign]
-
-    async def work() -> np.ndarray:
-        async with passes.running():
-            return await passes.act(rows(3))
-
-    assert ran(work()).tolist() == [[3]]
+    async with passes.running():
+        assert (await passes.act(rows(3))).tolist() == [[3]]
 
 
-def test_short_passes_are_made_on_the_loop_and_long_ones_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_short_passes_are_made_on_the_loop_and_long_ones_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Notes(Doubles):
         """Notes the threads that it decides in."""
 
@@ -178,8 +169,8 @@ def test_short_passes_are_made_on_the_loop_and_long_ones_beside_it(monkeypatch: 
         return [each is threading.current_thread() for each in threads]
 
     threads: list[threading.Thread] = []
-    assert ran(decided(60.0)) == [False, True, True], "the first is not known to be short"
-    assert ran(decided(0.0)) == [False, False, False]
+    assert await decided(60.0) == [False, True, True], "the first is not known to be short"
+    assert await decided(0.0) == [False, False, False]
 
 
 async def test_what_lies_in_a_socket_is_in_the_pass() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import http.client
 import io
 from typing import Any
 
@@ -13,6 +12,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from tests.policies import checkpoints
+from tests.serving.clients import ask
 from torchrl_gpu.policies import AgentSpace, InferencePolicy, PolicyWrapper
 from torchrl_gpu.serving import page
 from torchrl_gpu.serving.page import STREAM, PolicyPage
@@ -157,30 +157,19 @@ def test_nobody_watches_and_nothing_is_made_of_the_observation(monkeypatch: pyte
     PolicyPage(Notes(is_wanted=False), policy(clip=CLIP)).show(clip(), np.zeros((1, 2)), 1.0, 0.0)
 
 
-def ask(server: StreamServer, body: bytes) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    connection.request("POST", "/act", body, {"Content-Type": "application/octet-stream"})
-    assert connection.getresponse().status == 200
-    connection.close()
-
-
 def snapshot(server: StreamServer, stream: str) -> np.ndarray:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     for _ in range(40):  # each waits a quarter of a second for the first picture
-        connection.request("GET", f"/snapshot.jpg?stream={stream}")
-        answer = connection.getresponse()
-        body = answer.read()
-        if answer.status != 503:
+        status, body = ask(server, path=f"/snapshot.jpg?stream={stream}")
+        if status != 503:
             break
-    connection.close()
-    assert answer.status == 200
+    assert status == 200
     return np.asarray(Image.open(io.BytesIO(body)))
 
 
 def test_requests_are_on_the_page() -> None:
     body = save({"clip": np.ascontiguousarray(clip()["clip"]) + np.uint8(100)})
     with policy_server(policy(clip=CLIP), page=True, port=0) as server:
-        ask(server, body)
+        assert ask(server, body)[0] == 200
         newest = snapshot(server, STREAM)
         assert newest.shape == (16, 24, 3)
         assert abs(int(newest.mean()) - 130) <= 2
@@ -188,5 +177,5 @@ def test_requests_are_on_the_page() -> None:
         assert abs(int(all_four.max()) - 130) <= 3
         assert all_four.size > newest.size
     with policy_server(policy(clip=CLIP), port=0) as server:
-        ask(server, body)
+        assert ask(server, body)[0] == 200
         assert not server._service.hub.streams  # type: ignore[union-attr]

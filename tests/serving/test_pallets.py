@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +12,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.serving import clients
+from tests.serving.clients import TOKEN, documented
 from torchrl_gpu.palletizing.sessions import PackingSessions
 from torchrl_gpu.serving import pallets
 from torchrl_gpu.serving.server import policy_server
 from torchrl_gpu.streaming import StreamServer
 
-TOKEN = "a-long-enough-token"
-DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
 SMALL = {"pallet": [600, 400, 500], "grid": 20}
 Ask = Callable[..., dict[str, Any]]
 
@@ -38,23 +36,11 @@ def server(sessions: PackingSessions) -> Iterator[StreamServer]:
 
 
 def client_of_the_document() -> Any:
-    """The class `PackingCell`, as the document shows it."""
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
-    code = next(block for block in blocks if "class PackingCell" in block)
-    assert len(code.splitlines()) <= 40
-    found: dict[str, Any] = {}
-    exec(compile(code[: code.index('cell = PackingCell("cell-3")')], str(DOCUMENT), "exec"), found)
-    return found["PackingCell"]
+    return documented("PackingCell", 40, until='cell = PackingCell("cell-3")')
 
 
 def ask(server: StreamServer, body: bytes, **changes: Any) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    headers = {"Content-Type": changes.get("kind", "application/json")}
-    headers["Authorization"] = f"Bearer {changes.get('token', TOKEN)}"
-    connection.request("POST", "/pallet", body, headers)
-    answer = connection.getresponse()
-    status, text = answer.status, answer.read()
-    connection.close()
+    status, text = clients.ask(server, body, "/pallet", **{"kind": "application/json"} | changes)
     return status, json.loads(text) if text.startswith(b"{") else {"message": text.decode()}
 
 
@@ -68,7 +54,10 @@ def packed(ask: Ask, number: int) -> list[Any]:
     return found
 
 
-def test_many_cells_at_once_get_what_each_gets_alone(server: StreamServer, tmp_path: Path) -> None:
+def test_many_cells_at_once_get_what_each_gets_alone(
+    server: StreamServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)  # it takes most of the time, and no machine fails here
     make = client_of_the_document()
     with ThreadPoolExecutor(8) as threads:
         cells = [make(f"cell-{number}", port=server.port, token=TOKEN) for number in range(8)]
@@ -79,9 +68,8 @@ def test_many_cells_at_once_get_what_each_gets_alone(server: StreamServer, tmp_p
         def asked(do: str, number: int = number, **given: Any) -> dict[str, Any]:
             return alone.answer(json.dumps({"do": do, "session": f"cell-{number}", **given}))[1]
 
-        assert [answer | {"request": 0} for answer in answers] == [
-            each | {"request": 0} for each in packed(asked, number)
-        ]
+        wanted = packed(asked, number)
+        assert [answer | {"request": 0} for answer in answers] == [each | {"request": 0} for each in wanted]
     with pytest.raises(ValueError, match="want at most 8 open at once; got another"):
         make("cell-8", port=server.port, token=TOKEN).ask("open")
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import http.client
 import json
-import re
 import signal
 import threading
 import time
@@ -10,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -22,6 +19,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from tests.policies import checkpoints
+from tests.serving.clients import TOKEN, ask, documented
 from torchrl_gpu.policies import AgentSpace, InferencePolicy, load_policy
 from torchrl_gpu.serving import ending as module
 from torchrl_gpu.serving.ending import Flag, hangups, until_told_to_end
@@ -29,8 +27,7 @@ from torchrl_gpu.serving.server import _LARGE, policy_server
 from torchrl_gpu.streaming import StreamServer
 from torchrl_gpu.streaming.web import access
 
-TOKEN = "a-long-enough-token"
-DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
+JSON = "application/json"
 
 
 @pytest.fixture(scope="module")
@@ -64,19 +61,12 @@ def wanted(policy: InferencePolicy, rows: int, seed: int = 3) -> list[int]:
     return policy(TensorDict(seen(rows, seed), [rows]))["action"].tolist()
 
 
-def ask(server: StreamServer, body: bytes | None, kind: str = "application/octet-stream", **changes: Any) -> Any:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    headers = {"Content-Type": kind, "Authorization": f"Bearer {changes.get('token', TOKEN)}"}
-    connection.request("GET" if body is None else "POST", changes.get("path", "/act"), body, headers)
-    answer = connection.getresponse()
-    found = answer.status, answer.read()
-    connection.close()
-    return found
+def as_json(observations: dict[str, np.ndarray]) -> str:
+    return json.dumps({name: value.tolist() for name, value in observations.items()})
 
 
 def test_json_is_answered_with_json(server: StreamServer, policy: InferencePolicy) -> None:
-    body = json.dumps({name: value.tolist() for name, value in given(policy, 3).items()}).encode()
-    status, answer = ask(server, body, "application/json")
+    status, answer = ask(server, as_json(given(policy, 3)).encode(), kind=JSON)
     assert (status, json.loads(answer)) == (200, {"action": wanted(policy, 3)})
 
 
@@ -92,33 +82,29 @@ def test_many_at_once_each_get_their_own(server: StreamServer, policy: Inference
 @pytest.mark.parametrize(
     ("body", "kind", "status", "said"),
     [
-        (b"", "application/json", 400, "want JSON"),
-        (b"{}", "application/json", 400, "want the entries observation, object_mask, action_mask"),
+        (b"", JSON, 400, "want JSON"),
+        (b"{}", JSON, 400, "want the entries observation, object_mask, action_mask"),
         (b"\x80\x04\x95", "application/octet-stream", 400, "want safetensors"),
         (b"\x80\x04\x95", "application/python-pickle", 400, "want safetensors"),
         (bytes(300_000), "application/octet-stream", 413, ""),
     ],
 )
 def test_another_body_is_refused(server: StreamServer, body: bytes, kind: str, status: int, said: str) -> None:
-    found, answer = ask(server, body, kind)
+    found, answer = ask(server, body, kind=kind)
     assert found == status
     assert said in answer.decode()
 
 
-def test_only_the_token_lets_act(server: StreamServer, policy: InferencePolicy) -> None:
+def test_only_the_token_lets_act_and_any_asks_what_it_takes(server: StreamServer, policy: InferencePolicy) -> None:
     body = save(given(policy, 1))
     assert ask(server, body, token="another-long-token")[0] == 401
     assert ask(server, body, token="only-to-watch")[0] == 403
-    assert ask(server, None, token="only-to-watch", path="/info")[0] == 200
-    assert ask(server, None, token="", path="/healthz") == (200, b"ok\n")
-
-
-def test_it_says_what_it_takes(server: StreamServer, policy: InferencePolicy) -> None:
-    status, body = ask(server, None, path="/info")
+    assert ask(server, token="", path="/healthz") == (200, b"ok\n")
+    assert ask(server, token="", path="/info")[0] == 401
+    status, body = ask(server, token="only-to-watch", path="/info")
     told = json.loads(body)
-    assert status == 200
+    assert (status, told["max_rows"]) == (200, 16)
     assert [each["name"] for each in told["inputs"]] == policy.in_keys
-    assert told["max_rows"] == 16
 
 
 async def test_a_socket_takes_one_message_after_the_other(server: StreamServer, policy: InferencePolicy) -> None:
@@ -128,17 +114,12 @@ async def test_a_socket_takes_one_message_after_the_other(server: StreamServer, 
             assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 16, seed)
         await socket.send_bytes(b"\x80\x04")
         assert "want safetensors" in (await socket.receive_json())["message"]
-        await socket.send_json({name: value.tolist() for name, value in given(policy, 2).items()})
+        await socket.send_str(as_json(given(policy, 2)))
         assert (await socket.receive_json()) == {"action": wanted(policy, 2)}
 
 
 def test_the_client_in_the_document_works(server: StreamServer, policy: InferencePolicy) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
-    code = next(block for block in blocks if "class PolicyClient" in block)
-    assert len(code.splitlines()) <= 20
-    found: dict[str, Any] = {}
-    exec(compile(code, str(DOCUMENT), "exec"), found)
-    client = found["PolicyClient"]("127.0.0.1", server.port, TOKEN)
+    client = documented("PolicyClient", 20)("127.0.0.1", server.port, TOKEN)
     assert client.act(**given(policy, 4)).tolist() == wanted(policy, 4)
     with pytest.raises(RuntimeError, match="want the entries"):
         client.act(observation=np.zeros((1, 32), np.float32))
@@ -160,10 +141,10 @@ async def test_numbers_that_are_not_finite_are_refused_in_every_form(
     poison = given(policy, 2)
     poison["observation"] = poison["observation"].copy()
     poison["observation"][1, 0] = bad
-    text = json.dumps({name: value.tolist() for name, value in poison.items()})
+    text = as_json(poison)
     said = f"want observation without NaN or infinity; got {bad}"
-    for body, kind in ((save(poison), "application/octet-stream"), (text.encode(), "application/json")):
-        status, answer = ask(server, body, kind)
+    for body, kind in ((save(poison), "application/octet-stream"), (text.encode(), JSON)):
+        status, answer = ask(server, body, kind=kind)
         assert (status, json.loads(answer)) == (400, {"message": said})
     async with talking(server) as socket:
         await socket.send_str(text)
@@ -175,12 +156,11 @@ async def test_numbers_that_are_not_finite_are_refused_in_every_form(
 
 
 def test_large_json_is_read_beside_the_loop(server: StreamServer, policy: InferencePolicy) -> None:
-    text = json.dumps({name: value.tolist() for name, value in given(policy, 16).items()}).replace(", ", ",    ")
+    text = as_json(given(policy, 16)).replace(", ", ",    ")
     assert len(text) > _LARGE
-    status, answer = ask(server, text.encode(), "application/json")
+    status, answer = ask(server, text.encode(), kind=JSON)
     assert (status, json.loads(answer)) == (200, {"action": wanted(policy, 16)})
-    status, answer = ask(server, text.replace("false", "maybe").encode(), "application/json")
-    assert status == 400
+    assert ask(server, text.replace("false", "maybe").encode(), kind=JSON)[0] == 400
 
 
 @asynccontextmanager
@@ -243,7 +223,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Waits, StreamServer]
 
 async def test_a_pass_that_outlasts_the_limit_of_idle_connections_is_answered(slow: tuple[Waits, StreamServer]) -> None:
     module, running = slow
-    module.seconds = 0.5
+    module.seconds = 0.2
     body = save({"x": np.ones((1, 1), np.float32)})
     status, answer = ask(running, body)
     assert (status, load(answer)["action"].tolist()) == (200, [[1.0]])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.streaming.viewers import run, server
+from torchrl_gpu.streaming.broadcast import hub as hub_module
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.server import StreamServer
 
@@ -32,6 +33,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     run(attached())
     return True
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers tell of what is new ten times as often, for which tests would wait."""
+    monkeypatch.setattr(hub_module, "STILL", hub_module.STILL / 10)
 
 
 @pytest.fixture

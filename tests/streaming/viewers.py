@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -100,6 +101,23 @@ async def session(token: str | None = None, **arguments: Any) -> AsyncIterator[a
         yield client
 
 
+async def get(
+    server: StreamServer, path: str, token: str | None = None, body: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, header and body of the answer to a GET, or to a POST of a body; redirections are not followed."""
+    given: dict[str, Any] = {"data": body, "headers": headers, "allow_redirects": False}
+    async with (
+        session(token) as client,
+        client.request("GET" if body is None else "POST", address(server, path), **given) as answer,
+    ):
+        return answer.status, dict(answer.headers), await answer.read()
+
+
+async def listed(server: StreamServer) -> dict[str, dict[str, Any]]:
+    """The streams of a server by their names, as it tells them."""
+    return {each["name"]: each for each in json.loads((await get(server, "streams"))[2])}
+
+
 class Viewer:
     """A viewer on a WebSocket that does only what it is told to."""
 
@@ -166,6 +184,15 @@ async def viewer(server: StreamServer, token: str | None = None, **arguments: An
     async with session(token) as client, client.ws_connect(address(server, "ws"), **arguments) as socket:
         guest = Viewer(socket)
         await guest._next(lambda message: isinstance(message, dict) and message["type"] == "hello")
+        yield guest
+
+
+@contextlib.asynccontextmanager
+async def watching(server: StreamServer, codec: Codec = "jpeg") -> AsyncIterator[Viewer]:
+    """A viewer of the stream main, which is there from now on."""
+    server.declare("main")
+    async with viewer(server) as guest:
+        await guest.watch(codec=codec)
         yield guest
 
 

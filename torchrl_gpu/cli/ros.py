@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WHERE = "torchrl-gpu ros"
 _POLL_S = 0.1  # between looks at whether the policy is to be loaded again
-_MADE_HERE = {"policy", "transport", "server", "pipeline", "pallets"}
+_MADE_HERE = {"policy", "transport", "server", "pallets"}
 _OF_PROGRAMS = {"pipeline", "add_routes", "max_body_bytes"}
 
 

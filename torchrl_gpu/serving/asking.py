@@ -62,7 +62,9 @@ class Asking:
         return socket
 
     async def _talk(self, request: web.Request, socket: web.WebSocketResponse) -> None:
-        connection, patience = let_last(request), _Patience()
+        connection = let_last(request)
+        # Limits of what a peer sends that brings no action, and that nothing else slows down.
+        messages, mistakes = message_limit(), TokenBucket(1 / _MISTAKE_S, _MISTAKES)
         async for message in socket:
             is_mistake = False
             if message.type is WSMsgType.PING:
@@ -72,8 +74,11 @@ class Asking:
                 if status == 200:
                     continue
                 is_mistake = status != 503
-            if (why := patience.end(is_mistake)) is not None:
+            now = time.monotonic()
+            ends_over_mistakes = is_mistake and not mistakes.take(now)
+            if ends_over_mistakes or not messages.take(now):
                 connection.stop_reading()
+                why = b"too many mistakes" if ends_over_mistakes else b"too many messages"
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=why)
             await asyncio.sleep(0)  # messages may lie one behind the other: others have their turn
 
@@ -96,20 +101,6 @@ class Asking:
             return 503, "too much waits"
         _LOG.error("%s failed", self._what, exc_info=error)
         return 500, f"{self._what} failed: {type(error).__name__}"
-
-
-class _Patience:
-    """Limits of what a peer sends that brings no action, and that nothing else slows down."""
-
-    def __init__(self) -> None:
-        self._messages, self._mistakes = message_limit(), TokenBucket(1 / _MISTAKE_S, _MISTAKES)
-
-    def end(self, is_mistake: bool) -> bytes | None:
-        """Counts a message; why the peer is sent away, if it is."""
-        now = time.monotonic()
-        if is_mistake and not self._mistakes.take(now):
-            return b"too many mistakes"
-        return None if self._messages.take(now) else b"too many messages"
 
 
 def _check_role(request: web.Request) -> None:

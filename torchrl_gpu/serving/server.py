@@ -37,14 +37,10 @@ def policy_server(
 ) -> StreamServer:
     """A server, not yet started, that answers observations with actions.
 
-    `POST /act` takes one message and gives one; `GET /act/ws` is a WebSocket that takes them one after the other;
-    `GET /info` says what they mean, see `manifest_of`. A message is safetensors or, where the request says
-    `application/json` and on the WebSocket where it is text, JSON: the entries of `policy.in_keys`, (rows, …) each. The
-    answer is of the same kind: `action`. Errors are JSON, `{"message": …}`: 400 for a message that is none, or for
-    which the policy has no finite action, 401 without the token, 403 where that only lets watch, 413 for one that is
-    too large, 500 where the policy fails, 503 where too much waits. A WebSocket is closed at the third mistake in ten
-    seconds, and after more pings than a viewer may send. All else is as in `StreamServer`: its page, `/healthz` and
-    `/metrics`. `POST /pallet` and `GET /pallet/ws` are the same for messages of packing sessions, JSON alone.
+    `POST /act` and the WebSocket `/act/ws` take the entries of `policy.in_keys`, (rows, …) each, as safetensors or
+    JSON, and give `action` in the same form; `GET /info` says what they mean, see `manifest_of`. A WebSocket is closed
+    at the third mistake in ten seconds, and after more pings than a viewer may send. `/pallet` and `/pallet/ws` are the
+    same for packing sessions, JSON alone. docs/deploy.md lists the errors; all else is as in `StreamServer`.
 
     Args:
         policy: Decides, on its device; None for packing sessions alone.

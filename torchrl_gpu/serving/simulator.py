@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,10 +14,8 @@ from torchrl_gpu.policies import InferencePolicy, load_policy
 from torchrl_gpu.policies.registry import import_classes
 from torchrl_gpu.serving.ending import Flag, until_told_to_end
 from torchrl_gpu.streaming import GpuFramePipeline, PolicyView, StreamServer
+from torchrl_gpu.streaming.codecs.images import Frame
 from torchrl_gpu.system import arguments
-
-if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
 
 STREAM = "camera"
 

@@ -6,18 +6,18 @@ import atexit
 import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from torchrl_gpu.streaming.broadcast.frames import Scalar, with_facts
+from torchrl_gpu.streaming.broadcast.frames import Meta, Scalar, with_facts
 from torchrl_gpu.streaming.broadcast.policy_view import SEEN, PolicyView
 from torchrl_gpu.streaming.broadcast.protocol import Command
 from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.codecs.images import Frame, Range
 from torchrl_gpu.streaming.web.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
     from torchrl_gpu.streaming.web.service import AddRoutes, Service
 
@@ -86,8 +86,7 @@ class StreamServer:
     def start(self) -> StreamServer:
         """Listens and serves; does nothing where it does already.
 
-        Raises:
-            ValueError: No port that may be tried is free, or the host or the certificate cannot be used.
+        ValueError where no port that may be tried is free, or the host or the certificate cannot be used.
         """
         if self._service is None:
             self._owner = os.getpid()
@@ -98,18 +97,14 @@ class StreamServer:
         return self
 
     def stop(self) -> None:
-        """Closes every connection and gives the port back; does nothing where it is stopped.
-
-        Raises:
-            RuntimeError: The server, or its encoder, failed while it ran.
-        """
+        """Closes every connection and gives the port back; RuntimeError if server or encoder failed while it ran."""
         service, self._service = self._service, None
         if service is None or os.getpid() != self._owner:
             return
         atexit.unregister(self._stop_quietly)
         error = service.stop()
         if error is not None:
-            raise RuntimeError(f"StreamServer: it failed while it ran: {error}") from error
+            raise RuntimeError(f"StreamServer: it failed while it ran: {type(error).__name__}: {error}") from error
 
     def __enter__(self) -> StreamServer:
         return self.start()
@@ -134,13 +129,7 @@ class StreamServer:
         return f"{'https' if self.settings.tls else 'http'}://{host}:{self.port}/{query}"
 
     def publish(
-        self,
-        frame: Frame,
-        stream: str = "main",
-        meta: Mapping[str, Any] | None = None,
-        *,
-        bgr: bool = False,
-        depth_range: tuple[float, float] | None = None,
+        self, frame: Frame, stream: str = "main", meta: Meta = None, *, bgr: bool = False, depth_range: Range = None
     ) -> None:
         """Shows a frame to the viewers, and to those who come before the next one; never waits for them.
 
@@ -154,16 +143,11 @@ class StreamServer:
                 A frame of depth adds `depth_near_m` and `depth_far_m`, what the first and the last colour stand for.
             bgr: Whether the channels are blue, green, red (and alpha).
             depth_range: Those two, metres; None takes the least and the greatest of the frame.
-
-        Raises:
-            ValueError: The frame, the name, the metadata or the range is something else.
         """
         if self._service is not None:
             self._service.hub.publish(frame, stream, meta, bgr=bgr, depth_range=depth_range)
 
-    def show_policy(
-        self, view: PolicyView, stream: str = "main", meta: Mapping[str, Any] | None = None, *, bgr: bool = False
-    ) -> None:
+    def show_policy(self, view: PolicyView, stream: str = "main", meta: Meta = None, *, bgr: bool = False) -> None:
         """Shows a policy's input and action beside each other; call it for every decision.
 
             server.show_policy(PolicyView(frame, seen, action, inference_ms=4.2, message_age_s=0.03, stale=False))
@@ -178,9 +162,6 @@ class StreamServer:
             stream: Of the camera; a name without a colon.
             meta: More scalars that are shown beside the picture.
             bgr: Whether the channels of both frames are blue, green, red.
-
-        Raises:
-            ValueError: A frame, the name or the metadata is something else.
         """
         if view.frame is None and view.seen is None:
             self.state(**view.facts())
@@ -206,11 +187,7 @@ class StreamServer:
         return 0 if self._service is None else self._service.hub.watchers(stream)
 
     def declare(self, stream: str, title: str | None = None) -> None:
-        """Names a stream before its first frame, so that viewers can choose it.
-
-        Raises:
-            ValueError: The name is not 1 to 64 characters, the title is no text, or there are 64 streams already.
-        """
+        """Names one of at most 64 streams, by 1 to 64 characters, before its first frame: so viewers can choose it."""
         if self._service is not None:
             self._service.hub.declare(stream, title)
 
@@ -218,20 +195,17 @@ class StreamServer:
         """Lets viewers choose any of many streams: `declare_family("env", 1024)` offers env0 to env1023.
 
         A member exists while it has viewers, and a little longer; `wanted_streams` then names it. There are at most 64
-        streams at a time. Frames published to a member that no viewer has asked for are passed over.
+        streams at a time, and 64 families. Frames published to a member that no viewer has asked for are passed over.
 
         Args:
             name: Letters and underscores; or NAME:OVERLAY, whose members are NAME0:OVERLAY, NAME1:OVERLAY, …
             count: How many members there are, at most 10⁹.
             title: What viewers read; a member's has its number behind it, before a colon if there is one.
-
-        Raises:
-            ValueError: An argument is something else, or there are 64 families already.
         """
         if self._service is not None:
             self._service.hub.declare_family(name, count, title)
 
-    def end_episode(self, stream: str = "main", meta: Mapping[str, Any] | None = None) -> None:
+    def end_episode(self, stream: str = "main", meta: Meta = None) -> None:
         """Marks the end of an episode, which instant replay shows; `meta` joins that of its last picture."""
         if self._service is not None:
             self._service.hub.end_episode(stream, meta)
@@ -246,7 +220,7 @@ class StreamServer:
             self._service.hub.set_state(values)
 
     def log(self, step: int, /, **scalars: float) -> None:
-        """Adds a point to each of some curves, which every viewer sees from their beginning, however late it comes.
+        """Adds a point to each of some curves, at most 200, which every viewer sees from their beginning.
 
         A curve keeps at most 1,000 points: of a longer one only every second value, then every fourth, and so on, and
         always the newest. What is not finite is left out. A step that is not beyond the last one of a curve takes back
@@ -256,9 +230,6 @@ class StreamServer:
             step: Of the run, an integer from 0 to 2⁵³.
             scalars: Numbers by the names of their curves, of 1 to 64 characters: `log(9, **{"train/loss": 0.5})`.
                 Those that share what stands before a slash are shown together.
-
-        Raises:
-            ValueError: The step, a name or a value is something else, or there would be more than 200 curves.
         """
         if self._service is not None:
             self._service.hub.curves.log(step, scalars)

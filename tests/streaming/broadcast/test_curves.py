@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.streaming.viewers import address, hub_of, run, server, session, viewer
+from tests.streaming.viewers import address, session, viewer
 from torchrl_gpu.streaming.broadcast import curves as curves_module
 from torchrl_gpu.streaming.broadcast.curves import MAX_CURVES, MAX_POINTS, MAX_STEP, Curves
 from torchrl_gpu.streaming.server import StreamServer
@@ -62,28 +62,13 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
     assert (gaps == 16).all(), "evenly: the first power of two at which they fit"
 
 
+@pytest.mark.parametrize("most", [4, MAX_POINTS])
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=60))
-def test_who_reads_now_and_then_has_what_a_late_joiner_gets(logged: list[tuple[int, bool]]) -> None:
-    """Below the thinning, and whatever goes back in time."""
-    curves, reader = Curves(), Reader()
-    for i, (step, reads) in enumerate(logged):
-        curves.log(step, {"a": float(i)})
-        if reads:
-            reader.update(curves)
-    reader.update(curves)
-    assert reader.points == all_of(curves)
-    if logged:
-        last = {step: float(i) for i, (step, _) in enumerate(logged)}
-        assert all(last[step] == value for step, value in reader.points["a"].items())
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=80))
-def test_the_same_while_it_is_thinned(logged: list[tuple[int, bool]]) -> None:
-    """Who has read along has all that a late joiner gets, and perhaps more."""
+@given(logged=st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=80))
+def test_who_reads_now_and_then_has_what_a_late_joiner_gets(most: int, logged: list[tuple[int, bool]]) -> None:
+    """Whatever goes back in time; and while a curve is thinned perhaps more."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves_module, "MAX_POINTS", 4)
+        patch.setattr(curves_module, "MAX_POINTS", most)
         curves, reader = Curves(), Reader()
         for i, (step, reads) in enumerate(logged):
             curves.log(step, {"a": float(i)})
@@ -91,11 +76,14 @@ def test_the_same_while_it_is_thinned(logged: list[tuple[int, bool]]) -> None:
                 reader.update(curves)
         reader.update(curves)
         late = all_of(curves)
-    assert late.keys() == reader.points.keys()
     if logged:
-        assert len(late["a"]) <= 4
-        assert late["a"].items() <= reader.points["a"].items()
+        last = {step: float(i) for i, (step, _) in enumerate(logged)}
+        assert all(last[step] == value for step, value in late["a"].items())
         assert late["a"][logged[-1][0]] == len(logged) - 1
+        assert len(late["a"]) <= most
+        assert late["a"].items() <= reader.points["a"].items()
+    if not logged or most == MAX_POINTS:
+        assert reader.points == late
 
 
 def test_nothing_new_is_nothing_to_send_and_a_viewer_of_an_earlier_server_gets_everything() -> None:
@@ -136,16 +124,11 @@ def test_what_is_not_finite_is_left_out() -> None:
         (1, {str(i): 0.0 for i in range(MAX_CURVES + 1)}, "want at most 200 curves; got 201 names"),
     ],
 )
-def test_nothing_else_is_taken(shared_server: StreamServer, step: Any, scalars: Any, message: str) -> None:
+def test_nothing_else_is_taken(step: Any, scalars: Any, message: str) -> None:
+    curves = Curves()
     with pytest.raises(ValueError, match=f"StreamServer.log: {message}"):
-        hub_of(shared_server).curves.log(step, scalars)
-
-
-@pytest.fixture(scope="module")
-def shared_server() -> Any:
-    with server() as stream_server:
-        yield stream_server
-        assert run(fetched(stream_server))["curves"] == [], "a call that is refused leaves nothing"
+        curves.log(step, scalars)
+    assert all_of(curves) == {}, "not even of what stands before it"
 
 
 async def fetched(stream_server: StreamServer, query: str = "") -> Any:

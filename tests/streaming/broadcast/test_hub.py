@@ -88,27 +88,17 @@ async def test_a_wanted_frame_is_copied_once(monkeypatch: pytest.MonkeyPatch) ->
     task.cancel()
 
 
-@pytest.mark.parametrize("meta", [{"a": object()}, {"a": [1]}])
-def test_what_is_wrong_is_said_whether_somebody_watches_or_not(meta: dict[str, Any]) -> None:
-    hub = Hub()
-    with pytest.raises(ValueError, match="as metadata"):
-        hub.publish(scene(), "main", meta, bgr=False)
-    with pytest.raises(ValueError, match="want a frame of uint8"):
-        hub.publish(scene().astype(float), "main", None, bgr=False)
-    with pytest.raises(ValueError, match="characters as a stream"):
-        hub.publish(scene(), "", None, bgr=False)
-    with pytest.raises(ValueError, match="characters as a stream"):
-        hub.publish(scene(), 7, None, bgr=False)  # type: ignore[arg-type]
-
-
-def test_there_are_at_most_so_many_streams() -> None:
-    hub = Hub()
-    for i in range(MAX_STREAMS):
-        hub.declare(f"stream {i}")
-    hub.declare("stream 3", "Another title")
-    with pytest.raises(ValueError, match="at most 64 streams"):
-        hub.declare("one more")
-    assert hub.describe_streams()[3]["title"] == "Another title"
+@pytest.mark.parametrize(
+    ("frame", "stream", "meta", "said"),
+    [
+        (scene(), "main", {"a": object()}, "as metadata"),
+        (scene().astype(float), "main", None, "want a frame of uint8"),
+        *((scene(), name, None, "characters as a stream") for name in ("", 7)),
+    ],
+)
+def test_what_is_wrong_is_said_though_nobody_watches(frame: Any, stream: Any, meta: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Hub().publish(frame, stream, meta, bgr=False)
 
 
 def test_commands_are_drained_and_the_newest_kept() -> None:
@@ -259,6 +249,7 @@ async def test_whatever_is_asked_for_there_are_at_most_so_many_streams(hub: Hub)
         hub.declare(f"stream {i}")
     with pytest.raises(ValueError, match="at most 64 streams"):
         hub.declare("one more")
+    assert hub.declare("main", "Another title").title == "Another title", "which makes none"
     await until(lambda: not any(stream.is_on_demand for stream in hub.streams.values()))
 
 

@@ -110,17 +110,6 @@ async def test_who_does_not_take_keeps_the_newest(hub: Hub, stream: Stream) -> N
     assert slow.dropped == 4
 
 
-async def test_viewers_get_their_codec_and_the_encoder_knows_which(hub: Hub, stream: Stream) -> None:
-    still, video = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
-    assert stream.codecs_due(time.monotonic()) == set()
-    first, second = await waiting(still), await waiting(video)
-    assert stream.codecs_due(time.monotonic()) == {"jpeg", "h264"}
-    hub.deliver(stream, encoded(1))
-    hub.deliver(stream, encoded(1, codec="h264"))
-    assert (await first).codec == "jpeg"
-    assert (await second).codec == "h264"
-
-
 async def test_who_joins_asks_for_a_key_frame_and_gets_nothing_before_it(hub: Hub, stream: Stream) -> None:
     subscription = hub.subscribe("main", "h264")
     assert stream.key_asked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -21,25 +20,20 @@ from torchrl_gpu.streaming.codecs.images import (
     to_array,
 )
 
-WRONG = {
-    "channels first": np.zeros((3, 4, 5), np.uint8),
-    "grey": np.zeros((4, 5), np.uint8),
-    "alpha": np.zeros((4, 5, 4), np.uint8),
-    "float": torch.zeros(4, 5, 3),
-    "signed": np.zeros((4, 5, 3), np.int8),
-    "a batch": torch.zeros(2, 4, 5, 3, dtype=torch.uint8),
-    "no rows": np.zeros((0, 5, 3), np.uint8),
-    "too wide": np.broadcast_to(np.uint8(0), (1, 65501, 3)),
-    "a list": [[[0, 0, 0]]],
-    "nothing": None,
-    "a scalar": np.uint8(3)[None].reshape(()),
-}
 
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_frame_is_refused_in_one_line(name: str) -> None:
-    with pytest.raises(ValueError, match=r"^camera: want .*; got .+$"):
-        check_frame(WRONG[name], "camera")
+@pytest.mark.parametrize(
+    "frame",
+    [
+        np.zeros((4, 5), np.uint8),
+        np.zeros((4, 5, 4), np.uint8),
+        torch.zeros(2, 4, 5, 3, dtype=torch.uint8),
+        np.zeros((4, 5, 3), np.int8),
+        None,
+    ],
+)
+def test_a_frame_of_another_format_is_refused_in_one_line(frame: object) -> None:
+    with pytest.raises(ValueError, match=r"^camera: want a frame H×W×3 of uint8, NumPy or torch; got .+$"):
+        check_frame(frame, "camera")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("frame", [np.zeros((1, 1, 3), np.uint8), torch.zeros(7, 5, 4, dtype=torch.uint8)[..., :3]])
@@ -95,6 +89,8 @@ class Pretender:
 
 
 NO_FORMAT = {
+    "channels first": np.zeros((3, 4, 5), np.uint8),
+    "signed": np.zeros((4, 5, 3), np.int8),
     "a batch of gray without an axis of channels": np.zeros((7, 4, 5), np.uint8),
     "two channels": np.zeros((4, 5, 2), np.uint8),
     "three channels of metres": torch.zeros(4, 5, 3),
@@ -138,18 +134,6 @@ def test_memory_on_the_cpu_is_shared(strided: bool) -> None:
     assert array[0, 0, 0] == 77
     assert to_array(array) is array
     assert np.array_equal(array, np.array(tensor.tolist()))
-
-
-def test_encoding_needs_no_torch() -> None:
-    code = """
-import sys, numpy
-from torchrl_gpu.streaming.codecs import h264, images, mp4
-frame = numpy.zeros((16, 16, 3), numpy.uint8)
-assert images.encode_jpeg(frame) and h264.H264Encoder(16, 16, codec="x264").encode(frame).key
-print("torch" in sys.modules)
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
-    assert run.stdout.strip() == "False"
 
 
 FORMS: dict[str, Callable[[np.ndarray], Any]] = {

@@ -23,13 +23,13 @@ def play(path: Path) -> list[np.ndarray]:
         return [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
 
 
-@pytest.mark.parametrize("fps", [30, 29.97, 12.5])
+@pytest.mark.parametrize("fps", [29.97, 12.5])
 def test_what_is_written_is_played(tmp_path: Path, fps: float) -> None:
-    frames = [scene(shift=shift) for shift in range(50)]
+    frames = [scene(shift=shift) for shift in range(30)]
     with Mp4Writer(tmp_path / "deep" / "down" / "run.mp4", fps) as writer:
         for frame in frames:
             writer.write(torch.from_numpy(frame))
-    assert writer.num_frames == 50
+    assert writer.num_frames == 30
     played = play(writer.path)
     assert all(psnr(picture, frame) > 28 for picture, frame in zip(played, frames, strict=True))
     content = writer.path.read_bytes()

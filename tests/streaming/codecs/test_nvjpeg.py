@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import sys
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, call
 
 import cv2
 import numpy as np
@@ -126,69 +124,46 @@ def test_the_frames_live_until_the_files_are_out() -> None:
         return frames
 
     made.encode(passed_on(), 80)
-    gc.collect()
     assert alive[-1]
-    assert watched() is None, "and no longer"
+    deadline = time.monotonic() + 20
+    while watched() is not None:
+        assert time.monotonic() < deadline, "longer"
 
 
-class Told:
-    """Stands in for the streams and events of a GPU, and writes down who waits for what."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        told = self.lines = []
-
-        class Event:
-            def __init__(self, *, blocking: bool) -> None:
-                assert blocking, "the others wait for a core while it spins"
-
-            def record(self, stream: str) -> None:
-                told.append(f"event on {stream}")
-
-            def synchronize(self) -> None:
-                told.append("event waited for")
-
-        class Side:
-            def synchronize(self) -> None:
-                told.append("side waited for")
-
-        @contextlib.contextmanager
-        def on_stream(stream: Side) -> Iterator[None]:
-            told.append("onto side")
-            yield
-            told.append("off side")
-
-        self.side = Side()
-        monkeypatch.setattr(torch.cuda, "Event", Event)
-        monkeypatch.setattr(torch.cuda, "stream", on_stream)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "the caller's")
-        monkeypatch.setattr(torch.cuda, "default_stream", lambda _: "the default")
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """Stands in for the streams and events of a GPU, and keeps what is called in its order."""
+    calls = MagicMock()
+    for name in ("Event", "stream", "current_stream", "default_stream"):
+        monkeypatch.setattr(torch.cuda, name, getattr(calls, name))
+    return calls
 
 
-def test_nothing_is_read_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    def backend(planes: list[Tensor], quality: int) -> list[Tensor]:
-        told.lines.append("encoded")
-        return by_opencv(planes, quality)
-
-    def planes_of(*args: Any, **rest: Any) -> list[Tensor]:
-        told.lines.append("planes made")
-        return planar(*args, **rest)
-
-    told = Told(monkeypatch)
-    made = encoder(backend)
-    monkeypatch.setattr(nvjpeg, "planar", planes_of)
-    made._stream, told.lines[:] = told.side, []
+def test_nothing_is_read_before_it_is_drawn(called: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = encoder()
+    called.planes, called.encode = MagicMock(wraps=planar), MagicMock(wraps=by_opencv)
+    monkeypatch.setattr(nvjpeg, "planar", called.planes)
+    made._stream, made._encode = called.side, called.encode
     made.encode(torch.from_numpy(scene())[None], 80)
-    assert told.lines == [
-        *("event on the caller's", "onto side", "event waited for", "planes made", "side waited for"),
-        *("encoded", "off side"),
+    assert [name for name, _, _ in called.mock_calls] == [
+        *("Event", "current_stream", "Event().record", "stream", "stream().__enter__", "Event().synchronize"),
+        *("planes", "side.synchronize", "encode", "stream().__exit__"),
     ]
+    called.Event.assert_called_with(blocking=True)  # the others wait for a core while it spins
+    called.Event().record.assert_called_with(called.current_stream())
+    called.stream.assert_called_with(called.side)
 
 
-def test_what_torchvision_copies_on_the_default_stream_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, file = Told(monkeypatch), SimpleNamespace(device=torch.device("cuda", 1))
+def test_what_torchvision_copies_on_the_default_stream_is_waited_for(
+    called: MagicMock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SimpleNamespace(device=torch.device("cuda", 1))
     monkeypatch.setattr("torchvision.io.encode_jpeg", lambda planes, quality: [file, file])
     assert nvjpeg.torchvision([], 80) == [file, file]
-    assert told.lines == ["event on the default", "event waited for"]
+    assert called.mock_calls == [
+        *(call.Event(blocking=True), call.default_stream(file.device)),
+        *(call.Event().record(called.default_stream.return_value), call.Event().synchronize()),
+    ]
 
 
 def refuses(planes: list[Tensor], quality: int) -> list[Tensor]:

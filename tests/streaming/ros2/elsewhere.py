@@ -80,7 +80,7 @@ def stock_reader(dds: CycloneDds, topic: str) -> dict[str, Any]:
 
 
 def main(domain: int, messages: Connection) -> None:
-    dds = CycloneDds(domain, loopback=True)
+    dds = CycloneDds(domain)
     while True:
         name, *arguments = messages.recv()
         if (said := globals()[name](dds, *arguments)) is not None:

@@ -34,9 +34,14 @@ BYTES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROS_LOCALHOST_ONLY", "1")
+
+
 @pytest.fixture
 def dds() -> Iterator[CycloneDds]:
-    made = CycloneDds(DOMAIN, loopback=True)
+    made = CycloneDds(DOMAIN)
     yield made
     made.close()
     assert not [thread for thread in threading.enumerate() if "ros receiver" in thread.name]
@@ -47,7 +52,7 @@ class Elsewhere:
 
     def __init__(self, log: Path) -> None:
         self.messages, theirs = forks.CONTEXT.Pipe()
-        self.process = forks.start(other_end.main, DOMAIN, theirs, log=log)
+        self.process = forks.start(other_end.main, DOMAIN, theirs, log=log, environment={"ROS_LOCALHOST_ONLY": "1"})
 
     def ask(self, function: str, *arguments: object) -> None:
         self.messages.send([function, *arguments])
@@ -99,32 +104,22 @@ def test_pictures_and_the_last_safe_action_reach_another_process(dds: CycloneDds
     topics = {"observation_topic": "/v", "camera_topic": "/view/compressed", "action_topic": "/view/action"}
     options: dict[str, Any] = {"safe_action": (0.25, -0.25), "rate": 5.0, "camera_rate": 100.0, "max_age": 60.0}
     elsewhere.ask("view", topics["camera_topic"], topics["action_topic"])
-    came = threading.Event()
-    sizes: list[Any] = []
-    reader = threading.Thread(target=lambda: (sizes.append(elsewhere.says()), came.set()))
     with RosBridge(Told(), **topics, **options, transport=dds) as bridge:
         until(lambda: dds.is_matched("/view/compressed", COMPRESSED) and dds.is_matched("/view/action", JOINTS))
-        reader.start()
-        until(lambda: came.wait(0.02) or (bridge.publish_frame(PIXELS) and False))
+        until(lambda: elsewhere.messages.poll(0.02) or (bridge.publish_frame(PIXELS) and False))
         bridge._inputs.put("observation", MESSAGES.floats([0, 0, 0]))
         until(lambda: bridge.metrics()["actions"] == 1)
-    reader.join()
+    assert elsewhere.says() == (480, 640, 3)
     elsewhere.ask("last_action", 2)
     assert elsewhere.says() == [0.25, -0.25, 0.0, 1.0]
-    assert sizes == [(480, 640, 3)]
 
 
 def test_what_cyclonedds_itself_decodes_is_what_was_sent(dds: CycloneDds, elsewhere: Elsewhere) -> None:
     """The other end reads with cyclonedds' own codec, from the type that DDS is told of."""
     elsewhere.ask("stock_reader", "/joints")
-    came = threading.Event()
-    said: list[Any] = []
-    reader = threading.Thread(target=lambda: (said.append(elsewhere.says()), came.set()))
-    reader.start()
-    until(lambda: came.wait(0.02) or dds.publish("/joints", JOINTS, BYTES[JOINTS]) is not None)
-    reader.join()
+    until(lambda: elsewhere.messages.poll(0.02) or dds.publish("/joints", JOINTS, BYTES[JOINTS]) is not None)
     wanted = {"stamp": [0, 5], "name": ["a", "b"], "position": [1.5, -2.0], "velocity": [], "effort": []}
-    assert said == [wanted]
+    assert elsewhere.says() == wanted
 
 
 def test_a_writer_that_leaves_is_no_message(dds: CycloneDds, elsewhere: Elsewhere) -> None:
@@ -154,11 +149,7 @@ def test_a_network_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ValueError, match="want a network that Cyclone DDS can use"):
         CycloneDds(DOMAIN)
     monkeypatch.delenv("CYCLONEDDS_URI")
-    CycloneDds(DOMAIN, loopback=True).close()
-
-
-def test_a_closed_one_says_so() -> None:
-    made = CycloneDds(DOMAIN, loopback=True)
+    made = CycloneDds(DOMAIN)
     made.close()
     made.close()
     with pytest.raises(RuntimeError, match="closed"):
@@ -167,7 +158,6 @@ def test_a_closed_one_says_so() -> None:
 
 def test_the_environment_names_the_domain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", str(DOMAIN))
-    monkeypatch.setenv("ROS_LOCALHOST_ONLY", "1")
     made = CycloneDds()
     assert made.domain == DOMAIN
     made.close()

@@ -82,7 +82,7 @@ def test_sums_beyond_32_bits_wrap_and_come_back() -> None:
     assert (area_means(pixels, 8, 8) == 255).all()
 
 
-@pytest.mark.parametrize("shape", [(3000, 2999, 1), (8192, 4095, 1)])
+@pytest.mark.parametrize("shape", [(3000, 2999, 1), (4200, 4099, 1)])
 def test_an_area_whose_sum_is_beyond_32_bits_has_its_mean(shape: tuple[int, int, int]) -> None:
     pixels = np.full(shape, 255, np.uint8)
     pixels[: shape[0] // 2] = 251

@@ -27,7 +27,7 @@ def free_port() -> int:
 def test_one_that_is_not_installed_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rclpy", None)
     with pytest.raises(ModuleNotFoundError, match="want ROS 2's rclpy, for example by") as error:
-        open_transport("rclpy", None, "node")
+        open_transport("rclpy", None)
     assert "\n" not in str(error.value)
 
 
@@ -35,7 +35,7 @@ def test_what_an_extra_brings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, extra in (("zenoh", "zenoh", "zenoh"), ("cyclonedds.core", "cyclonedds", "ros2")):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ModuleNotFoundError, match=rf"torchrl_gpu\[{extra}\]"):
-            open_transport(name, 7, "node")
+            open_transport(name, 7)
 
 
 class Message(str):
@@ -74,7 +74,7 @@ def rclpy(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], MagicMock]:
 
 def test_rclpy_passes_bytes_with_ros_2s_quality(rclpy: Callable[[bool], MagicMock]) -> None:
     fake, came = rclpy(True), []
-    transport = open_transport("rclpy", 5, "node")
+    transport = open_transport("rclpy", 5)
     transport.subscribe("/camera", IMAGE, came.append)
     transport.publish("/action", JOINTS, b"bytes")
     transport.close()
@@ -93,27 +93,30 @@ def test_rclpy_passes_bytes_with_ros_2s_quality(rclpy: Callable[[bool], MagicMoc
 
 def test_rclpy_with_another_type_of_that_name_is_refused_at_first_use(rclpy: Callable[[bool], MagicMock]) -> None:
     rclpy(False)
-    transport = open_transport("rclpy", None, "node")
+    transport = open_transport("rclpy", None)
     with pytest.raises(ValueError, match="want sensor_msgs/msg/Image as of ROS 2 Humble and later"):
         transport.subscribe("/camera", IMAGE, print)
     transport.close()
 
 
-@pytest.fixture
-def routed() -> Iterator[str]:
-    """The configuration of a zenoh session that a router of this process answers."""
+@pytest.fixture(scope="module")
+def routed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The file of the configuration of a zenoh session that a router of this process answers."""
     zenoh = pytest.importorskip("zenoh", reason="eclipse-zenoh is not installed")
     at = f"tcp/127.0.0.1:{free_port()}"
     quiet = '"scouting": {"multicast": {"enabled": false}}'
+    file = tmp_path_factory.mktemp("zenoh") / "peer.json5"
+    file.write_text(f'{{"mode": "peer", "connect": {{"endpoints": ["{at}"]}}, {quiet}}}')
     config = f'{{"mode": "router", "listen": {{"endpoints": ["{at}"]}}, {quiet}}}'
-    with zenoh.open(zenoh.Config.from_json5(config)):
-        yield f'{{"mode": "peer", "connect": {{"endpoints": ["{at}"]}}, {quiet}}}'
+    with zenoh.open(zenoh.Config.from_json5(config)), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZENOH_SESSION_CONFIG_URI", str(file))
+        yield str(file)
 
 
 def test_zenoh_carries_bytes_between_sessions(routed: str) -> None:
     from torchrl_gpu.streaming.ros2.zenoh import Zenoh
 
-    camera, bridge, came = Zenoh(3, config=routed), Zenoh(3, config=routed), []
+    camera, bridge, came = Zenoh(3), open_transport("zenoh", 3), []
     try:
         bridge.subscribe("/camera", COMPRESSED, came.append)
         data = MESSAGES.jpeg(bytes(200_000), 5)
@@ -132,7 +135,7 @@ def test_zenoh_answers_in_the_dialect_that_it_hears(routed: str) -> None:
     from torchrl_gpu.streaming.ros2.zenoh import Zenoh, attachment, key
 
     heard: list[Any] = []
-    robot, bridge = zenoh.open(zenoh.Config.from_json5(routed)), Zenoh(0, config=routed)
+    robot, bridge = zenoh.open(zenoh.Config.from_file(routed)), Zenoh(0)
     try:
         robot.declare_subscriber("0/action/**", heard.append)
         until(lambda: bridge.publish("/action", JOINTS, b"1") or bool(heard))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.streaming.pictures import scene
-from tests.streaming.viewers import Viewer, address, counted, hub_of, session, until, viewer
+from tests.streaming.viewers import Viewer, counted, get, hub_of, until, watching
 from tests.streaming.web.test_sockets import HANDSHAKE
 from torchrl_gpu.streaming.server import StreamServer
 
@@ -100,15 +100,12 @@ async def test_garbage_is_survived(
     stream_server: StreamServer, garbage: Callable[[], tuple[bytes, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """In place of requests, or of messages behind a handshake, cut in two somewhere."""
-    stream_server.declare("main")
-    async with viewer(stream_server) as guest:
-        await guest.watch()
+    async with watching(stream_server) as guest:
         for step in range(14):
             await asyncio.gather(*(throw(stream_server, *garbage()) for _ in range(9)))
             await goes_on(stream_server, guest, step)
         await until(
             lambda: counted(hub_of(stream_server), "clients", transport="websocket") == 1, "seats are given back"
         )
-    async with session() as client, client.get(address(stream_server, "healthz")) as answer:
-        assert answer.status == 200
+    assert (await get(stream_server, "healthz"))[0] == 200
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

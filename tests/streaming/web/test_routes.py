@@ -22,23 +22,13 @@ from aiohttp import WSServerHandshakeError
 
 import torchrl_gpu.streaming.web
 from tests.streaming.pictures import decode_jpeg, psnr, scene
-from tests.streaming.viewers import address, producing, server, session, until, viewer
+from tests.streaming.viewers import address, get, producing, server, session, until, viewer, watching
 from tests.streaming.web.test_sockets import UPGRADE
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import access, routes
 
 PAGE = Path(torchrl_gpu.streaming.web.__file__).parent / "static"
 GUARDED = ("ws", "stream.mjpg", "snapshot.jpg", "metrics", "streams", "curves", "nothing/here")
-
-
-async def get(
-    stream_server: StreamServer, path: str, token: str | None = None, body: bytes | None = None, **headers: str
-) -> tuple[int, dict[str, str], bytes]:
-    """Status, header and body of the answer to a GET, or to a POST of a body; redirections are not followed."""
-    there, method = address(stream_server, path), "GET" if body is None else "POST"
-    given: dict[str, Any] = {"data": body, "headers": headers, "allow_redirects": False}
-    async with session(token) as client, client.request(method, there, **given) as answer:
-        return answer.status, dict(answer.headers), await answer.read()
 
 
 async def post(
@@ -377,6 +367,7 @@ async def test_a_name_that_was_turned_to_this_machine_is_refused(stream_server: 
         assert (await get(stream_server, path, Host="localhost:9999"))[0] == 200, "as through a tunnel"
 
 
+@pytest.mark.patch(routes, "_SNAPSHOT_TIMEOUT", 0.3)
 async def test_a_snapshot(stream_server: StreamServer) -> None:
     assert (await get(stream_server, "snapshot.jpg"))[0] == 404
     stream_server.declare("main")
@@ -396,9 +387,7 @@ async def test_a_snapshot(stream_server: StreamServer) -> None:
 
 
 async def test_metrics_count_what_happens(stream_server: StreamServer) -> None:
-    stream_server.declare("main")
-    async with viewer(stream_server) as guest:
-        await guest.watch()
+    async with watching(stream_server) as guest:
         with producing(stream_server):
             for _ in range(4):
                 await guest.picture()

@@ -137,12 +137,6 @@ def test_the_same_wrong_token_again_is_no_other_guess() -> None:
     assert "of the server before" not in repr(vars(limit))
 
 
-@pytest.mark.parametrize("origin", ["https://lab.example; script-src *", "lab.example", "*", "", 7, "https://"])
-def test_what_is_no_origin(origin: Any) -> None:
-    with pytest.raises(ValueError, match="want allowed_origins such as '"):
-        AccessRules(allowed_origins=[origin])
-
-
 def test_a_page_may_be_named_by_an_address_within() -> None:
     gate = AccessRules(allowed_origins=["https://lab.example"])
     assert gate.lists_origin("https://LAB.example/wiki/robots?page=2")
@@ -176,8 +170,12 @@ def test_the_policy_lets_the_pages_own_files_run_and_nothing_else() -> None:
         ({"token": " sesame"}, "without spaces around"),
         ({"token": "\ud800"}, "printable characters"),
         ({"token": "a" * 1025}, "at most 1024"),
-        ({"allowed_origins": "https://lab.example"}, "allowed_origins such as"),
-        ({"allowed_origins": ["https://lab.example; script-src *"]}, "allowed_origins such as"),
+        *(
+            ({"allowed_origins": given}, "allowed_origins such as")
+            for given in ("https://lab.example", ["https://lab.example; script-src *"], ["lab.example"], ["*"], [""])
+        ),
+        ({"allowed_origins": ["https://lab.example", 7]}, "allowed_origins such as"),
+        ({"allowed_origins": ["https://"]}, "allowed_origins such as"),
         ({"port": "8080"}, "a port of 0"),
         ({"port": True}, "a port of 0"),
         ({"max_clients": 1.5}, "max_clients of at least 1"),
@@ -209,7 +207,8 @@ def test_loopback_needs_no_token(host: str) -> None:
 
 def test_a_long_token_listens_anywhere_and_a_short_one_on_this_machine() -> None:
     StreamServer(host="0.0.0.0", token="sixteen letters!")
-    StreamServer(token="1234", view_token="4321")
+    server = StreamServer(token="1234", view_token="4321", allowed_origins=["https://LAB.example/"])
+    assert server.settings.allowed_origins == ("https://lab.example",)
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,10 @@ from tests.streaming.viewers import (
     counted,
     hub_of,
     producing,
-    run,
-    server,
     session,
     until,
     viewer,
+    watching,
 )
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web.sockets import AckWindow
@@ -65,9 +64,7 @@ async def test_the_greeting(stream_server: StreamServer) -> None:
 
 
 async def test_two_pictures_are_under_way_and_no_more(stream_server: StreamServer) -> None:
-    async with viewer(stream_server) as guest:
-        stream_server.declare("main")
-        await guest.watch()
+    async with watching(stream_server) as guest:
         first = await shown(stream_server, guest, 0, ack=False)
         second = await shown(stream_server, guest, 1, ack=False)
         assert [first["meta"]["step"], second["meta"]["step"]] == [0, 1]
@@ -86,10 +83,7 @@ async def test_two_pictures_are_under_way_and_no_more(stream_server: StreamServe
 
 
 async def test_a_slow_viewer_gets_the_newest_and_slows_nobody(stream_server: StreamServer) -> None:
-    stream_server.declare("main")
-    async with viewer(stream_server) as slow, viewer(stream_server) as quick:
-        await slow.watch()
-        await quick.watch()
+    async with watching(stream_server) as slow, watching(stream_server) as quick:
         await until(lambda: stream_server.watchers() == 2)
         with producing(stream_server) as steps:
             behind = [(await slow.picture(ack=False))[0] for _ in range(2)]
@@ -105,10 +99,7 @@ async def test_a_slow_viewer_gets_the_newest_and_slows_nobody(stream_server: Str
 
 
 async def test_h264_goes_on_with_a_key_frame_after_a_gap(stream_server: StreamServer) -> None:
-    stream_server.declare("main")
-    async with viewer(stream_server) as slow, viewer(stream_server) as quick:
-        await slow.watch(codec="h264")
-        await quick.watch(codec="h264")
+    async with watching(stream_server, "h264") as slow, watching(stream_server, "h264") as quick:
         await until(lambda: stream_server.watchers() == 2)
         with producing(stream_server):
             before = [await slow.picture(ack=False) for _ in range(2)]
@@ -142,9 +133,7 @@ def assert_no_gap(headers: list[dict[str, Any]]) -> None:
 
 
 async def test_a_paused_viewer_counts_as_none(stream_server: StreamServer) -> None:
-    stream_server.declare("main")
-    async with viewer(stream_server) as guest:
-        await guest.watch()
+    async with watching(stream_server) as guest:
         await shown(stream_server, guest, 0)
         await guest.say("pause", on=True)
         await until(lambda: stream_server.watchers() == 0)
@@ -168,9 +157,7 @@ async def test_a_clock_that_is_set_back_takes_nothing_from_the_replay(
     stream_server: StreamServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = time.time
-    stream_server.declare("main")
-    async with viewer(stream_server) as guest:
-        await guest.watch()
+    async with watching(stream_server) as guest:
         live = [await shown(stream_server, guest, step) for step in range(2)]
         monkeypatch.setattr(time, "time", lambda: right() - 60)
         live += [await shown(stream_server, guest, step) for step in range(2, 4)]
@@ -319,9 +306,7 @@ async def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(stream_server:
         await asyncio.gather(heard, return_exceptions=True)
         writer.close()
 
-    stream_server.declare("main")
-    async with viewer(stream_server) as guest:
-        await guest.watch()
+    async with watching(stream_server) as guest:
         with producing(stream_server):
             floods = [asyncio.create_task(pour(stream_server)) for _ in range(2)]
             seen = 0
@@ -428,8 +413,10 @@ async def test_a_paused_viewer_whose_stream_is_gone(stream_server: StreamServer)
         assert (await guest.picture())[0]["stream"] == "env3"
 
 
-def test_a_second_stream_comes_in_between() -> None:
-    async def inner(stream_server: StreamServer) -> None:
+async def test_a_second_stream_comes_in_between(stream_server: StreamServer) -> None:
+    for name in ("main", "main:seen"):
+        stream_server.declare(name)
+    with producing(stream_server), producing(stream_server, "main:seen"):
         async with viewer(stream_server) as guest:
             await guest.say("watch", stream="main", codec="h264", beside="main:seen")
             found: dict[str, list[dict[str, Any]]] = {"main": [], "main:seen": []}
@@ -457,12 +444,6 @@ def test_a_second_stream_comes_in_between() -> None:
                 assert stream_server.watchers() == 1
             assert not [text for text in guest.texts if text["type"] == "error"]
         await until(lambda: stream_server.watchers() == 0)
-
-    with server() as stream_server:
-        for name in ("main", "main:seen"):
-            stream_server.declare(name)
-        with producing(stream_server), producing(stream_server, "main:seen"):
-            run(inner(stream_server))
 
 
 FPS = 30

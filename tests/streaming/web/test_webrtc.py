@@ -9,7 +9,6 @@ import logging
 import re
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from fractions import Fraction
@@ -148,7 +147,7 @@ async def test_a_stream_that_is_none_is_refused(stream: Any, wanted: str) -> Non
 
 
 async def test_a_viewer_that_never_connects_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webrtc, "_CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr(webrtc, "_CONNECT_TIMEOUT", 0.1)
     viewer, seat, server = receiver(), Seat(), state()
     offer = await offer_of(viewer, "video/H264")
     await viewer.close()
@@ -196,27 +195,18 @@ async def test_viewers_share_one_encoding_and_a_late_one_sees_a_picture(server: 
 
 
 @networked
-async def test_headers_come_on_a_data_channel_whose_silence_ends_the_connection(
-    server: StreamServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("silence_s", "opens_another"), [(0.5, False), (3600.0, True)])
+async def test_silence_on_the_data_channel_and_a_second_one_end_the_connection(
+    server: StreamServer, monkeypatch: pytest.MonkeyPatch, silence_s: float, opens_another: bool
 ) -> None:
-    monkeypatch.setattr(webrtc, "_MIN_SILENCE", 0.5)
-    viewer = receiver()
-    channel = viewer.createDataChannel("meta")
-    heard: asyncio.Queue[Any] = asyncio.Queue()
-    channel.on("message", lambda message: heard.put_nowait(json.loads(message)))
-    channel.on("open", lambda: channel.send(json.dumps({"type": "ping", "t": 5})))
-    track = await connect(server, viewer)
-    pictures = asyncio.ensure_future(drain(track))
-    pong = await heard.get()
-    while pong.get("type") != "pong":
-        pong = await heard.get()
-    assert pong["t"] == 5
-    assert abs(pong["now"] - time.time()) < 60
-    header = await heard.get()
-    while header.get("origin") is None:
-        header = await heard.get()
-    assert header["meta"]["step"] > 0
-    assert (header["width"], header["height"], header["stream"]) == (160, 120, "main")
+    monkeypatch.setattr(webrtc, "_MIN_SILENCE", silence_s)
+    viewer, opened = receiver(), asyncio.Event()
+    viewer.createDataChannel("meta").on("open", opened.set)
+    pictures = asyncio.ensure_future(drain(await connect(server, viewer)))
+    await opened.wait()
+    assert server.watchers("main") == 1
+    if opens_another:
+        viewer.createDataChannel("another")
     await until(lambda: server.watchers("main") == 0)
     await viewer.close()
     await pictures
@@ -242,51 +232,32 @@ async def test_a_strangers_packet_is_no_failure_of_the_server(
     server.stop()
 
 
-@networked
-async def test_a_second_data_channel_ends_the_connection(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webrtc, "_MIN_SILENCE", 3600.0)
-    viewer = receiver()
-    viewer.createDataChannel("meta")
-    track = await connect(server, viewer)
-    pictures = asyncio.ensure_future(drain(track))
-    await until(lambda: server.watchers("main") == 1)
-    viewer.createDataChannel("another")
-    await until(lambda: server.watchers("main") == 0)
-    await viewer.close()
-    await pictures
-
-
-async def test_a_stream_that_does_not_exist_is_no_mistake_of_a_viewer() -> None:
-    """A page asks for the one of its address, which may yet come, as on a WebSocket."""
-    peer = webrtc.Peer(state(), "main", Seat())
-    said: list[str] = []
-    peer._channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
-    for _ in range(4):
-        peer._on_message(json.dumps({"type": "watch", "stream": "unknown"}))
-    assert ["want one of the streams main" in text for text in said] == [True] * 4
-    for _ in range(2):
-        peer._on_message("{}")
-    assert peer._closing is None
-    peer._on_message("{}")
-    assert peer._closing is not None
-    await peer._closing
-
-
-async def test_watching_another_does_not_end_a_pause_nor_is_a_stream_that_comes_later_missed() -> None:
-    """The rules of viewers on a WebSocket."""
+async def test_messages_of_a_data_channel_have_the_rules_of_a_websocket() -> None:
+    """The stream of a page's address may yet come; watching another does not end a pause; the third mistake ends it."""
     server = state()
     peer = webrtc.Peer(server, "main", Seat())
-    server.hub.declare("other")
-    for message in ({"type": "pause", "on": True}, {"type": "watch", "stream": "other"}):
+    said: list[str] = []
+    peer._channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
+
+    def hear(**message: Any) -> int:
         peer._on_message(json.dumps(message))
-        assert server.hub.watchers(None) == 0
-    peer._on_message(json.dumps({"type": "pause", "on": False}))
-    assert server.hub.watchers("other") == 1
-    peer._on_message(json.dumps({"type": "watch", "stream": "late"}))
+        return server.hub.watchers(None)
+
+    for _ in range(4):
+        hear(type="watch", stream="late")
+    assert ["want one of the streams main" in text for text in said] == [True] * 4
     server.hub.declare("late")
     server.hub.tick()
-    assert (server.hub.watchers("other"), server.hub.watchers("late")) == (0, 1)
-    await peer.close()
+    assert (server.hub.watchers("main"), server.hub.watchers("late")) == (0, 1)
+    assert (hear(type="pause", on=True), hear(type="watch", stream="main")) == (0, 0)
+    hear(type="pause", on=False)
+    assert server.hub.watchers("main") == 1
+    for _ in range(2):
+        hear()
+    assert peer._closing is None
+    hear()
+    assert peer._closing is not None
+    await peer._closing
 
 
 async def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:

@@ -19,7 +19,7 @@ MAX_STEP = 2**53  # what a page's numbers hold exactly
 POINTS_PER_MESSAGE = 5_000
 
 
-def check_scalars(step: object, scalars: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, float]:
+def _finite(step: object, scalars: Mapping[str, Any], known: Collection[str]) -> dict[str, float]:
     """The finite ones of logged scalars, numbers of Python or NumPy, as floats.
 
     ValueError for a step that is no integer from 0 to 2⁵³, a bad name or value, or too many beside the known ones.
@@ -53,14 +53,10 @@ class Curves:
         self._curves: dict[str, _Curve] = {}
         self._lock = threading.Lock()
 
-    @property
-    def names(self) -> list[str]:
-        return list(self._curves)
-
     def log(self, step: int, scalars: Mapping[str, Any]) -> None:
-        """Adds a point to each of some curves, or, where `check_scalars` raises, to none."""
+        """Adds a point to each of some curves, or to none where one of the arguments is a ValueError."""
         with self._lock:
-            for name, value in check_scalars(step, scalars, self._curves).items():
+            for name, value in _finite(step, scalars, self._curves).items():
                 self.serial += 1
                 self._curves.setdefault(name, _Curve()).add(self.serial, int(step), value)
 

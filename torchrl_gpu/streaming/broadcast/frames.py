@@ -10,20 +10,19 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.encoder import Codec
-from torchrl_gpu.streaming.codecs.images import FrameFormat, format_of, plain_frame
+from torchrl_gpu.streaming.codecs.images import Depth, Frame, FrameFormat, format_of, plain_frame
 from torchrl_gpu.streaming.codecs.pixels import canvas_shape, check_depth_range, check_size
 
 if TYPE_CHECKING:
     import torch
 
-    from torchrl_gpu.streaming.codecs.images import Depth, Frame
-
 Scalar = str | int | float | bool | None
+Meta: TypeAlias = Mapping[str, Any] | None
 MAX_FRAME_SIDE = 16_384
 MAX_META = 64
 MAX_TEXT = 1_024
@@ -116,7 +115,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return stream
 
 
-def clean_meta(meta: Mapping[str, Any] | None) -> dict[str, Scalar]:
+def clean_meta(meta: Meta) -> dict[str, Scalar]:
     """Metadata as JSON can hold it: NumPy scalars become Python's, what is not finite None; ValueError for all else."""
     if not meta:
         return {}
@@ -125,7 +124,7 @@ def clean_meta(meta: Mapping[str, Any] | None) -> dict[str, Scalar]:
     return {name: _scalar(name, value) for name, value in meta.items()}
 
 
-def with_facts(meta: Mapping[str, Any] | None, facts: Mapping[str, Scalar]) -> dict[str, Any]:
+def with_facts(meta: Meta, facts: Mapping[str, Scalar]) -> dict[str, Any]:
     """Metadata, and as many facts besides as there is room for."""
     return dict(itertools.islice({**(meta or {}), **facts}.items(), max(len(meta or {}), MAX_META)))
 

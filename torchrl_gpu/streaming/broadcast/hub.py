@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -19,6 +19,7 @@ from torchrl_gpu.streaming.broadcast.curves import Curves
 from torchrl_gpu.streaming.broadcast.frames import (
     CapturedFrame,
     EncodedPicture,
+    Meta,
     Scalar,
     check_state,
     check_title,
@@ -40,10 +41,8 @@ from torchrl_gpu.streaming.broadcast.streams import (
     split_name,
 )
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec
+from torchrl_gpu.streaming.codecs.images import Frame, Range
 from torchrl_gpu.streaming.codecs.pixels import picture_of
-
-if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
 
 MAX_COMMANDS = 256
 MEMBER_LINGER_S = 10.0  # seconds for which a member of a family stays without viewers
@@ -120,15 +119,7 @@ class Hub:
     def watchers(self, name: str | None) -> int:
         return sum(len(each.subscriptions) for each in list(self.streams.values()) if name in (None, each.name))
 
-    def publish(
-        self,
-        frame: Frame,
-        name: str,
-        meta: Mapping[str, Any] | None,
-        *,
-        bgr: bool,
-        depth_range: tuple[float, float] | None = None,
-    ) -> None:
+    def publish(self, frame: Frame, name: str, meta: Meta, *, bgr: bool, depth_range: Range = None) -> None:
         """Counts a frame, and copies it if one is due, in place of one that the encoder has not come to."""
         stream = self.find(name)
         if stream is None:
@@ -150,7 +141,7 @@ class Hub:
             self.metrics.frames_overwritten.labels(stream.label).inc()
         self.pending.add(stream)
 
-    def end_episode(self, name: str, meta: Mapping[str, Any] | None) -> None:
+    def end_episode(self, name: str, meta: Meta) -> None:
         stream, clean = self.find(name), clean_meta(meta)
         if stream is not None and stream.subscriptions:
             self.call_in_loop(stream.replay.mark, stream_time(), clean)
@@ -174,12 +165,9 @@ class Hub:
 
     def call_in_loop(self, function: Callable[..., object], *arguments: Any) -> None:
         """Calls a function in the event loop's thread; does nothing once the loop has ended."""
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            try:
+        if (loop := self._loop) is not None:
+            with contextlib.suppress(RuntimeError):  # it has been closed
                 loop.call_soon_threadsafe(function, *arguments)
-            except RuntimeError:  # it was closed in between
-                self._loop = None
 
     # What the event loop calls.
 
@@ -244,10 +232,11 @@ class Hub:
     ) -> dict[str, Any]:
         watchers = sum(len(stream.subscriptions) for stream in members)
         about = {"name": name, "title": title, "width": shape[1], "height": shape[0], "watchers": watchers}
+        about |= {"published": published, "base": name}
         base, overlay = split_name(name)
-        if overlay is None or not (self.offers(base) or base in self.families.by_name):
-            return about | {"published": published, "base": name}
-        return about | {"published": published, "base": base, "overlay": overlay}
+        if overlay is not None and (self.offers(base) or base in self.families.by_name):
+            about |= {"base": base, "overlay": overlay}
+        return about
 
     def broadcast(self, message: str) -> None:
         for listener in list(self.listeners):

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torchrl_gpu.streaming.broadcast.frames import Scalar
-from torchrl_gpu.streaming.codecs.images import to_array
+from torchrl_gpu.streaming.codecs.images import Frame, to_array
 
 if TYPE_CHECKING:
     import torch
-
-    from torchrl_gpu.streaming.codecs.images import Frame
 
 MAX_ACTIONS = 32  # values of an action that are shown
 SEEN = "seen"  # the overlay of a stream that shows what the policy saw
@@ -76,9 +74,6 @@ def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:
     Args:
         observation: C×H×W, or N×C×H×W such as the frames of a clip, with one channel or three. What is no uint8 is
             normalised, so that its own least value is shown black and its greatest white; what is not finite is black.
-
-    Raises:
-        ValueError: It has another shape.
     """
     if not isinstance(observation, np.ndarray):
         observation = to_array(observation if observation.element_size() == 1 else observation.float())

@@ -114,11 +114,7 @@ def picture_header(encoded: EncodedPicture, sent: float, dropped: int = 0) -> st
 
 
 def read_picture(message: bytes) -> tuple[dict[str, Any], bytes]:
-    """Header and payload of a binary message of the server, for clients in Python.
-
-    Raises:
-        ValueError: It is cut off, or none of this protocol's.
-    """
+    """Header and payload of a binary message of the server, for clients in Python; ValueError for other bytes."""
     if not isinstance(message, bytes | bytearray | memoryview):
         raise ValueError(f"read_picture: want the bytes of a message; got {type(message).__name__}")
     data = bytes(message)

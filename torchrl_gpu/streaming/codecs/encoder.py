@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from torchrl_gpu.streaming.codecs.images import Packet, encode_jpeg
+from torchrl_gpu.streaming.codecs.images import Frame, Packet, encode_jpeg
 
 if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
 Codec: TypeAlias = str  # a name of `CODECS`

@@ -10,14 +10,12 @@ import numpy as np
 
 from torchrl_gpu.streaming.codecs import libavcodec, probes
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.images import MAX_SIDE, Packet, to_array
+from torchrl_gpu.streaming.codecs.images import MAX_SIDE, Frame, Packet, to_array
 from torchrl_gpu.streaming.codecs.libavcodec import even, to_i420
 
 if TYPE_CHECKING:
     import av
     from av.video.codeccontext import VideoCodecContext
-
-    from torchrl_gpu.streaming.codecs.images import Frame
 
 _LOG = logging.getLogger(__name__)
 _WARNED: set[str] = set()  # the codecs whose turn has been logged in this process
@@ -35,10 +33,7 @@ class H264Encoder:
         fps: Frames per second that the rate control counts on.
         bitrate: Bits per second, at most.
         codec: "nvenc"; "x264"; or "auto": NVENC where it works, x264 once NVENC refuses this stream. The attribute is
-            what encodes now.
-
-    Raises:
-        RuntimeError: No codec that may be used opens here; the message says why.
+            what encodes now. RuntimeError, which says why, where none that may be used opens.
     """
 
     def __init__(self, width: int, height: int, fps: float = 30, bitrate: int = 8_000_000, codec: str = "auto") -> None:
@@ -76,12 +71,6 @@ class H264Encoder:
         """Frees the codec, after the frame that another thread may be encoding. Closing again does nothing."""
         with self._lock:
             self._closed, self._context = True, None
-
-    def __enter__(self) -> H264Encoder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _encode(self, planes: np.ndarray, key_frame: bool) -> list[av.Packet]:
         """Packets of a picture, by the next codec where this one fails."""

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import TypeIs
 
-    Frame: TypeAlias = np.ndarray | Tensor
-    Depth: TypeAlias = tuple[float, float] | Tensor | None  # metres of the first and the last colour, (2,)
+Frame: TypeAlias = "np.ndarray | Tensor"
+Depth: TypeAlias = "tuple[float, float] | Tensor | None"  # metres of the first and the last colour, (2,)
+Range: TypeAlias = "tuple[float, float] | None"  # those of a caller; None takes them from the frame
 
 MAX_SIDE = 65500  # of a JPEG, pixels
 FORMATS = (

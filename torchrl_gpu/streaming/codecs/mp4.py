@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.images import check_frame, to_array
+from torchrl_gpu.streaming.codecs.images import Frame, check_frame, to_array
 from torchrl_gpu.streaming.codecs.libavcodec import error_text, even, file_stream, to_i420, video_frame
-
-if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
 
 _KEY_FRAME_PERIOD_S = 2.0  # how far a player that seeks has to decode
 _OPTIONS = {"preset": "veryfast", "crf": "20"}
@@ -30,14 +27,10 @@ class Mp4Writer:
 
     Args:
         path: Where to; parent folders are made, and a file of that name is replaced.
-        fps: Frames per second.
+        fps: Frames per second, 0.1 to 1000.
 
     Attributes:
         num_frames: Frames written.
-
-    Raises:
-        ValueError: `fps` is not 0.1 to 1000.
-        ModuleNotFoundError: PyAV or OpenCV is not installed.
     """
 
     def __init__(self, path: str | os.PathLike[str], fps: float) -> None:
@@ -51,12 +44,7 @@ class Mp4Writer:
         self._closed = False
 
     def write(self, frame: Frame, *, bgr: bool = False) -> None:
-        """Appends a frame H×W×3 uint8, on any device.
-
-        Raises:
-            ValueError: The frame is something else.
-            RuntimeError: The writer is closed, or x264 refuses the size.
-        """
+        """Appends a frame H×W×3 uint8, on any device; RuntimeError where x264 refuses the size of the first."""
         check_frame(frame, "Mp4Writer")
         if self._closed:
             raise RuntimeError("Mp4Writer: want an open writer; got one that was closed")
@@ -68,11 +56,7 @@ class Mp4Writer:
         self.num_frames += 1
 
     def close(self) -> None:
-        """Finishes the file and gives it its name. Closing again does nothing.
-
-        Raises:
-            OSError: The file cannot be written; nothing is left of it.
-        """
+        """Finishes the file and gives it its name, once. Where that is an OSError, nothing is left of the file."""
         file, self._file, self._closed = self._file, None, True
         if file is None:
             return

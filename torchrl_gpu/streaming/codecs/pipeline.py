@@ -14,6 +14,8 @@ from torchrl_gpu.device import get_device
 from torchrl_gpu.streaming.codecs import probes
 from torchrl_gpu.streaming.codecs.h264 import H264Encoder, check_codec
 from torchrl_gpu.streaming.codecs.images import (
+    Frame,
+    Range,
     check_quality,
     encode_jpeg,
     format_of,
@@ -27,8 +29,6 @@ from torchrl_gpu.streaming.codecs.pixels import as_rgb
 
 if TYPE_CHECKING:
     import torch
-
-    from torchrl_gpu.streaming.codecs.images import Frame
 
 _LOG = logging.getLogger(__name__)
 _WARNED: set[str] = set()  # the backends whose failure has been logged in this process
@@ -80,21 +80,15 @@ class GpuFramePipeline:
         self._encoder: H264Encoder | None = None
         self._closed = False
 
-    def encode_jpeg(
-        self, rgb: Frame, quality: int = 80, *, bgr: bool = False, depth_range: tuple[float, float] | None = None
-    ) -> bytes:
-        """A frame as a JPEG file.
-
-        Raises:
-            ValueError: The frame or the range is something else, or the quality is not 1 to 100.
-        """
+    def encode_jpeg(self, rgb: Frame, quality: int = 80, *, bgr: bool = False, depth_range: Range = None) -> bytes:
+        """A frame as a JPEG file of a quality of 1 to 100."""
         check_quality(quality, "encode_jpeg")
         picture, is_rgb = as_rgb(rgb, "encode_jpeg", depth_range=depth_range)
         self._refuse_if_closed()
         return self._jpegs([picture], quality, bgr and not is_rgb)[0]
 
     def encode_jpeg_numpy(
-        self, rgb: np.ndarray, quality: int = 80, *, bgr: bool = False, depth_range: tuple[float, float] | None = None
+        self, rgb: np.ndarray, quality: int = 80, *, bgr: bool = False, depth_range: Range = None
     ) -> bytes:
         """A frame that is an array, as a JPEG file, by OpenCV; otherwise as `encode_jpeg`."""
         if not isinstance(rgb, np.ndarray):
@@ -102,19 +96,11 @@ class GpuFramePipeline:
         return self.encode_jpeg(rgb, quality, bgr=bgr, depth_range=depth_range)
 
     def encode_jpeg_batch(
-        self,
-        frames: Frame | Sequence[Frame],
-        quality: int = 80,
-        *,
-        bgr: bool = False,
-        depth_range: tuple[float, float] | None = None,
+        self, frames: Frame | Sequence[Frame], quality: int = 80, *, bgr: bool = False, depth_range: Range = None
     ) -> list[bytes]:
         """Frames N×H×W×C, or a list of frames of any formats, sizes and devices, as JPEG files in their order.
 
         Those on the GPU are encoded in one call. Depth takes its range from each frame, unless it is given.
-
-        Raises:
-            ValueError: The frames are something else, or the quality is not 1 to 100.
         """
         where = "encode_jpeg_batch"
         check_quality(quality, where)
@@ -138,15 +124,12 @@ class GpuFramePipeline:
         *,
         key_frame: bool = False,
         bgr: bool = False,
-        depth_range: tuple[float, float] | None = None,
+        depth_range: Range = None,
     ) -> bytes:
         """The next frame of the pipeline's one H.264 stream, Annex B; may be empty before the first packet.
 
-        Another size or bitrate reopens the encoder, so that the frame is a key frame.
-
-        Raises:
-            ValueError: The frame or the range is something else.
-            RuntimeError: No codec that may be used takes the frame.
+        Another size or bitrate reopens the encoder, so that the frame is a key frame. RuntimeError where no codec that
+        may be used takes the frame.
         """
         picture, is_rgb = as_rgb(rgb, "encode_h264", depth_range=depth_range)
         with self._lock:

@@ -6,15 +6,22 @@ import math
 import numbers
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.images import FORMATS, MAX_SIDE, FrameFormat, format_of, plain_frame, to_array
-
-if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Depth, Frame
+from torchrl_gpu.streaming.codecs.images import (
+    FORMATS,
+    MAX_SIDE,
+    Depth,
+    Frame,
+    FrameFormat,
+    Range,
+    format_of,
+    plain_frame,
+    to_array,
+)
 
 WHITE = 255  # of the background behind what is transparent
 UNMEASURED = 128  # red, green and blue where depth is NaN or infinite; no colour of the map is gray
@@ -44,7 +51,7 @@ def check_depth_range(depth_range: object, found: FrameFormat, where: str) -> No
         raise ValueError(f"{where}: want depth_range with a frame of depth, of float32 or float16; got {found.kind}")
 
 
-def measured_range(frame: Frame, depth_range: tuple[float, float] | None = None) -> Depth:
+def measured_range(frame: Frame, depth_range: Range = None) -> Depth:
     """Nearest and farthest metres of a frame of depth, given or measured; (inf, −inf) where nothing was measured.
 
     Two floats; of a tensor on a GPU whose range is not given a tensor (2,) float64 beside it, made without waiting.
@@ -79,7 +86,7 @@ def paint(canvas: Frame, frame: Frame, found: FrameFormat, depth: Depth = None) 
 
 
 def picture_of(
-    frame: Frame, found: FrameFormat, depth_range: tuple[float, float] | None = None, into: np.ndarray | None = None
+    frame: Frame, found: FrameFormat, depth_range: Range = None, into: np.ndarray | None = None
 ) -> tuple[Frame, Depth]:
     """The picture of a frame that `plain_frame` gave, (H, W, 3) uint8 in memory of its own, and the range of its depth.
 
@@ -99,7 +106,7 @@ def picture_of(
     return canvas, depth
 
 
-def as_rgb(frame: Frame, where: str, *, depth_range: tuple[float, float] | None = None) -> tuple[Frame, bool]:
+def as_rgb(frame: Frame, where: str, *, depth_range: Range = None) -> tuple[Frame, bool]:
     """A frame of any of `images.FORMATS` as H×W×3 uint8 where it lies: itself where it is that, a picture otherwise.
 
     With it, whether its channels are red, green, blue whatever the caller's `bgr`, as those of depth are. ValueError

@@ -7,24 +7,21 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
-from torchrl_gpu.streaming.codecs.images import check_quality
-from torchrl_gpu.streaming.ros2.camera import CAMERA, SEEN, CameraOut
+from torchrl_gpu.streaming.codecs.images import Frame, check_quality
+from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+from torchrl_gpu.streaming.ros2.camera import SEEN, CameraOut
 from torchrl_gpu.streaming.ros2.control import Action, Control, Read
 from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, checked_action
 from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Statistics
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGES, JOINTS, TEXT, VECTORS, Messages
 from torchrl_gpu.streaming.ros2.questions import Answering, Questions
 from torchrl_gpu.streaming.ros2.transport import TRANSPORTS, Transport, open_transport
+from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.policy_messages import Policy
-
-if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
-    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
-    from torchrl_gpu.streaming.server import StreamServer
 
 BESIDE = ("confidence", "safe", "age_s")
 """Names behind those of the action in its message."""
@@ -72,7 +69,6 @@ class RosBridge:
             a `Transport`, which the bridge closes.
         domain: Of ROS 2; None for ROS_DOMAIN_ID, or 0.
         server: Shows the camera as the stream "camera", what the policy saw and did (`PolicyView`), and the metrics.
-        pipeline: Encodes for `camera_topic`; None for one of its own.
         jpeg_quality: 1 to 100.
 
     Raises:
@@ -101,13 +97,12 @@ class RosBridge:
         transport: str | Transport = "auto",
         domain: int | None = None,
         server: StreamServer | None = None,
-        pipeline: GpuFramePipeline | None = None,
         jpeg_quality: int = 80,
     ) -> None:
-        self.max_age = arguments.number(WHERE, "max_age", max_age, above=0, high=3600)
-        self.rate = arguments.number(WHERE, "rate", rate, above=0, high=10_000)
-        camera_rate = arguments.number(WHERE, "camera_rate", camera_rate, above=0, high=1000)
-        self.same_clock = arguments.flag(WHERE, "same_clock", same_clock)
+        max_age = arguments.number(WHERE, "max_age", max_age, above=0, high=3600)
+        rate = arguments.number(WHERE, "rate", rate, above=0, high=10_000)
+        self._camera_rate = arguments.number(WHERE, "camera_rate", camera_rate, above=0, high=1000)
+        same_clock = arguments.flag(WHERE, "same_clock", same_clock)
         check_quality(jpeg_quality, WHERE)
         self._image_type = IMAGES[arguments.choice(WHERE, "image_type", image_type, IMAGES)]
         self._image_topic = None if image_topic is None else _topic("image_topic", image_topic)
@@ -116,8 +111,8 @@ class RosBridge:
         self._camera_topic = None if camera_topic is None else _topic("camera_topic", camera_topic)
         self._pallet_topic = _topic("pallet_topic", pallet_topic)
         self._given_topics, self._given_transport, self._domain = observation_topic, transport, domain
-        self._server, self._pipeline = server, pipeline
-        self._camera_rate, self._jpeg_quality = camera_rate, jpeg_quality
+        self._server, self._jpeg_quality = server, jpeg_quality
+        self._pipeline: GpuFramePipeline | None = None
         self._statistics = Statistics()
         self._messages = Messages()
         self._read_image = partial(self._messages.image, type_name=self._image_type)
@@ -142,9 +137,9 @@ class RosBridge:
                 readers=readers,
                 send=self._send_action,
                 safe_action=safe,
-                max_age=self.max_age,
-                rate=self.rate,
-                same_clock=self.same_clock,
+                max_age=max_age,
+                rate=rate,
+                same_clock=same_clock,
                 statistics=self._statistics,
             )
         elif self._image_topic is None and self._camera_topic is None and pallets is None:
@@ -158,12 +153,8 @@ class RosBridge:
             self._resources.callback(transport.close)
 
     def start(self) -> RosBridge:
-        """Opens the transport, subscribes and decides; does nothing once started. A start that fails closes the bridge.
-
-        Raises:
-            RuntimeError: It was closed.
-            ModuleNotFoundError: The transport's package is not installed.
-        """
+        """Opens the transport, subscribes and decides; does nothing once started. A start that fails closes the bridge,
+        which then cannot be started again."""
         if self._state == "closed":
             raise RuntimeError("RosBridge: want an open bridge; got one that was closed")
         if self._state == "made":
@@ -179,14 +170,12 @@ class RosBridge:
         """Opens and starts everything, each after what it needs; `close` goes back through it."""
         given = self._given_transport
         if isinstance(given, str):
-            self._transport = open_transport(given, self._domain, "torchrl_gpu")
+            self._transport = open_transport(given, self._domain)
             self._resources.callback(self._transport.close)
         else:
             self._transport = given
         decider = None if self._control is None else self._control.decider
-        if self._camera_topic is not None and self._pipeline is None:
-            from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
-
+        if self._camera_topic is not None:
             self._pipeline = self._resources.enter_context(GpuFramePipeline(decider.device if decider else "auto"))
         if self._camera_topic is not None or self._server is not None:
             self._camera = CameraOut(
@@ -216,11 +205,7 @@ class RosBridge:
             self._control.start()
 
     def close(self) -> None:
-        """Sends the safe action, and ends every thread and subscription. Closing again does nothing.
-
-        Raises:
-            RuntimeError: The policy does not come to an end.
-        """
+        """Sends the safe action, and ends every thread and subscription; RuntimeError if the policy does not end."""
         if self._state != "closed":
             self._state = "closed"
             self._resources.close()
@@ -232,21 +217,16 @@ class RosBridge:
         self.close()
 
     def swap(self, policy: Policy) -> None:
-        """Lets another policy decide from the next input on. Until it has decided on zeros, the one before does.
-
-        Raises:
-            ValueError: It takes other inputs or gives other actions than the one before, or fails on zeros; that one
-                goes on.
-        """
+        """Lets another policy decide from the next input on. Until it has decided on zeros, the one before does, which
+        goes on after the ValueError of one that takes other inputs, gives other actions or fails on zeros."""
         if self._control is None:
             raise ValueError(f"{WHERE}: want a bridge with a policy to swap; got one without")
         before, decider = self._control.decider, Decider(policy)
         self._topics(decider)
-        if (decider.image is None) is not (before.image is None) or decider.vectors != before.vectors:
+        images = [each.image and each.image.name for each in (before, decider)]
+        if images[0] != images[1] or decider.vectors != before.vectors:
             wanted = f"one that takes {', '.join(self._inputs.received)} as before"
             raise ValueError(f"{WHERE}: policy must be {wanted}; got one of {', '.join(policy.in_keys)}")
-        if decider.image is not None and decider.image.name != getattr(before.image, "name", None):
-            raise ValueError(f"{WHERE}: policy must take {before.image}; got {decider.image}")
         if decider.width != before.width or decider.space.num_actions != before.space.num_actions:
             raise ValueError(f"{WHERE}: policy must give {before.width} numbers as before; got {decider.width}")
         last = self._control.safe_action
@@ -258,13 +238,7 @@ class RosBridge:
     def publish_frame(self, frame: Frame, stamp_ns: int | None = None, *, bgr: bool = False) -> bool:
         """Sends a rendered frame as the camera's picture, unless one was sent within `camera_rate`; whether it did.
 
-        Args:
-            frame: As of `StreamServer.publish`; one on the GPU is encoded there.
-            stamp_ns: When it was rendered; now by default.
-            bgr: Whether blue comes first.
-
-        Raises:
-            ValueError: The frame is something else, or there is neither a `camera_topic` nor a server.
+        The frame is one of `StreamServer.publish`, rendered at `stamp_ns`, or now; one on the GPU is encoded there.
         """
         if self._camera is None:
             raise ValueError(f"{WHERE}: want a started bridge with a camera_topic or a server for frames; got another")
@@ -352,6 +326,3 @@ def _action_names(given: Sequence[str] | None, width: int) -> list[str]:
     if len(set(names)) != width + len(BESIDE) or not all(isinstance(name, str) and name for name in names):
         arguments.refuse(WHERE, "action_names", f"{width} names, none twice nor one of {', '.join(BESIDE)}", given)
     return names
-
-
-__all__ = ["CAMERA", "SEEN", "RosBridge"]

@@ -5,17 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchrl_gpu.streaming.broadcast import policy_view
 from torchrl_gpu.streaming.broadcast.frames import MAX_META
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
+from torchrl_gpu.streaming.codecs.images import Frame
 from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Statistics, pace_of
-
-if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
-    from torchrl_gpu.streaming.server import StreamServer
+from torchrl_gpu.streaming.server import StreamServer
 
 CAMERA = "camera"
 SEEN = f"{CAMERA}:{policy_view.SEEN}"

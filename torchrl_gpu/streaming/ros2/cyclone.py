@@ -39,17 +39,16 @@ class CycloneDds:
     reliable, so that every kind of reader gets it, and received best effort, which every kind of writer allows. Texts
     are requests and answers: reliable, as ROS 2's own publishers are, and none of the last 64 is left out.
 
-    `loopback` stays on this machine, without multicast; ROS_LOCALHOST_ONLY=1 says so by default. The variable
-    CYCLONEDDS_URI replaces the settings of the network. ValueError where the domain is in use, or the network cannot be
-    used.
+    With ROS_LOCALHOST_ONLY=1 it stays on this machine, without multicast. The variable CYCLONEDDS_URI replaces the
+    settings of the network. ValueError where the domain is in use, or the network cannot be used.
     """
 
-    def __init__(self, domain: int | None = None, *, loopback: bool | None = None) -> None:
+    def __init__(self, domain: int | None = None) -> None:
         self.domain = ros_domain(domain)
         names = ("core", "domain", "topic", "sub", "pub", "qos", "idl", "idl.types")
         self._dds = {name: load(f"cyclonedds.{name}", "ros2", _WHERE) for name in names}
-        loopback = os.environ.get("ROS_LOCALHOST_ONLY") == "1" if loopback is None else loopback
-        config = CONFIG.format(**(LOOPBACK if loopback else {"network": "", "discovery": ""}))
+        stays_here = os.environ.get("ROS_LOCALHOST_ONLY") == "1"
+        config = CONFIG.format(**(LOOPBACK if stays_here else {"network": "", "discovery": ""}))
         core, domains = self._dds["core"], self._dds["domain"]
         try:
             self._domain = domains.Domain(self.domain, os.environ.get("CYCLONEDDS_URI") or config)

@@ -19,7 +19,7 @@ _WHERE = "RosBridge"
 class Rclpy:
     """A node of a context of its own; see `Transport`. Quality of service is that of `CycloneDds`."""
 
-    def __init__(self, domain: int | None = None, node: str = "torchrl_gpu") -> None:
+    def __init__(self, domain: int | None) -> None:
         try:
             rclpy = importlib.import_module("rclpy")
             names = ("context", "executors", "qos", "serialization")
@@ -30,7 +30,7 @@ class Rclpy:
             raise ModuleNotFoundError(f"{_WHERE}: {message}", name=error.name) from error
         self._context = self._parts["context"].Context()
         rclpy.init(context=self._context, **({} if domain is None else {"domain_id": domain}))
-        self._rclpy, self._node = rclpy, rclpy.create_node(node, context=self._context)
+        self._rclpy, self._node = rclpy, rclpy.create_node("torchrl_gpu", context=self._context)
         self._executor = self._parts["executors"].SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
         self._tested: dict[str, Any] = {}

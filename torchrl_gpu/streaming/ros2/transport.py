@@ -30,20 +30,16 @@ class Transport(Protocol):
         """Ends every subscription; when it returns nothing is called back any more. Closing again does nothing."""
 
 
-def open_transport(name: str, domain: int | None, node: str) -> Transport:
+def open_transport(name: str, domain: int | None) -> Transport:
     """The transport of a name of `TRANSPORTS`, checked before, in a domain of ROS 2; None for that of the environment.
 
-    "auto" is rclpy where that can be imported, and cyclonedds elsewhere. `node` names this program.
+    "auto" is rclpy where that can be imported, and cyclonedds elsewhere.
     """
     if name == "auto":
         name = "rclpy" if importlib.util.find_spec("rclpy") else "cyclonedds"
-    homes: dict[str, tuple[str, str, dict[str, Any]]] = {
-        "cyclonedds": ("cyclone", "CycloneDds", {"domain": domain}),
-        "rclpy": ("rclpy", "Rclpy", {"domain": domain, "node": node}),
-        "zenoh": ("zenoh", "Zenoh", {"domain": domain}),
-    }
-    module, made, given = homes[name]
-    transport: Transport = getattr(importlib.import_module(f"torchrl_gpu.streaming.ros2.{module}"), made)(**given)
+    homes = {"cyclonedds": ("cyclone", "CycloneDds"), "rclpy": ("rclpy", "Rclpy"), "zenoh": ("zenoh", "Zenoh")}
+    module, made = homes[name]
+    transport: Transport = getattr(importlib.import_module(f"torchrl_gpu.streaming.ros2.{module}"), made)(domain)
     return transport
 
 

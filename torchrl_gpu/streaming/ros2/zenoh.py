@@ -28,20 +28,17 @@ _NO_HASH = "TypeHashNotSupported"
 class Zenoh:
     """A session of a zenoh network; see `Transport`. ValueError where no router and no peer answers.
 
-    Without a `config`, JSON5 of zenoh, that of the file ZENOH_SESSION_CONFIG_URI, or the router of this machine.
+    The file ZENOH_SESSION_CONFIG_URI says which network; without one it is that of this machine's router.
     """
 
-    def __init__(self, domain: int | None = None, *, config: str | None = None) -> None:
+    def __init__(self, domain: int | None) -> None:
         self.domain = ros_domain(domain)
         zenoh = load("zenoh", "zenoh", _WHERE)
         settings = {"mode": "peer", "connect": {"endpoints": [_ROUTER]}, "scouting": {"multicast": {"enabled": False}}}
         file = os.environ.get("ZENOH_SESSION_CONFIG_URI")
         try:
-            if config is None and file:
-                given = zenoh.Config.from_file(file)
-            else:
-                given = zenoh.Config.from_json5(config or json.dumps(settings))
-            self._session = zenoh.open(given)
+            config = zenoh.Config.from_file(file) if file else zenoh.Config.from_json5(json.dumps(settings))
+            self._session = zenoh.open(config)
         except Exception as error:  # zenoh's own
             raise ValueError(f"{_WHERE}: want a zenoh network; got {' '.join(str(error).split())[:200]}") from None
         if not self._is_connected():

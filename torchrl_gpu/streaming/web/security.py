@@ -63,7 +63,7 @@ class Sessions:
 
 
 class AccessRules:
-    """Roles of tokens, and the hosts and origins that requests may name; the arguments are those of `StreamServer`."""
+    """Roles of tokens, and the hosts and origins that requests may name; arguments are those of `ServerSettings`."""
 
     def __init__(
         self, token: str | None = None, view_token: str | None = None, allowed_origins: Iterable[str] = ()
@@ -72,7 +72,7 @@ class AccessRules:
         self._tokens = {role: secret.encode() for role, secret in given.items() if secret is not None}
         self._out_of_reach = {role for role, secret in given.items() if secret and len(secret) >= MIN_REMOTE_TOKEN}
         self.sessions = Sessions()
-        self.allowed_origins = tuple(check_origin(origin, "Gate") for origin in allowed_origins)
+        self.allowed_origins = tuple(allowed_origins)
         self._allowed_hosts = {urlsplit(origin).netloc for origin in self.allowed_origins}
 
     @property
@@ -144,12 +144,12 @@ class FailureLimit:
         return {guess: moment for guess, moment in self._failures.get(place, {}).items() if moment > since}
 
 
-def check_origin(origin: object, where: str) -> str:
+def check_origin(origin: object) -> str:
     """An origin, such as "https://lab.example", in lower case; ValueError for anything else."""
     text = origin.rstrip("/").lower() if isinstance(origin, str) else ""
     scheme, _, host = text.partition("://")
     if scheme not in ("http", "https") or not _HOST.fullmatch(host):
-        raise ValueError(f"{where}: want allowed_origins such as 'https://lab.example'; got {origin!r}")
+        raise ValueError(f"StreamServer: want allowed_origins such as 'https://lab.example'; got {origin!r}")
     return text
 
 

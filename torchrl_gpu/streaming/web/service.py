@@ -62,18 +62,13 @@ class Service:
         if self._error is not None:
             raise RuntimeError(f"StreamServer: it does not start: {self._error}") from self._error
 
-    def stop(self) -> RuntimeError | None:
+    def stop(self) -> BaseException | None:
         """Ends the thread; the first error in it or its encoder, besides those of single requests."""
         self.hub.call_in_loop(self._stopping.set)
         self._thread.join(_TIMEOUT)
         if self._thread.is_alive():
-            return RuntimeError(f"its thread does not end within {_TIMEOUT:g} s")
-        error = self._error or self._encoder.error
-        if error is None:
-            return None
-        failure = RuntimeError(f"{type(error).__name__}: {error}")
-        failure.__cause__ = error
-        return failure
+            return TimeoutError(f"its thread does not end within {_TIMEOUT:g} s")
+        return self._error or self._encoder.error
 
     def _run(self) -> None:
         try:

@@ -39,9 +39,7 @@ class ServerSettings:
         self._check_tokens()
         if self.tls is not None and (isinstance(self.tls, str) or len(tuple(self.tls)) != 2):
             raise ValueError(f"{_WHERE}: want tls to be the files (certificate, key); got {self.tls!r}")
-        object.__setattr__(self, "allowed_origins", tuple(self.allowed_origins))
-        for origin in self.allowed_origins:
-            check_origin(origin, _WHERE)
+        object.__setattr__(self, "allowed_origins", tuple(map(check_origin, self.allowed_origins)))
         check_quality(self.jpeg_quality, _WHERE)
         for name in ("max_clients", "port_tries"):
             value = getattr(self, name)

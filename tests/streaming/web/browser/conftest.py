@@ -78,7 +78,7 @@ class Studio:
 
     Args:
         server: Not started.
-        more: Other streams, which are blue too.
+        more: Other streams, which are blue too, as members of families are.
 
     Attributes:
         unwanted: How many times in a row nobody has wanted a frame of a stream, asked twenty times a second.
@@ -108,10 +108,11 @@ class Studio:
         step = 0
         while not self._done.wait(1 / 20):
             step += 1
-            for stream, color in self.colors.items():
-                self.unwanted[stream] += 1
+            for stream in dict.fromkeys((*self.colors, *self.server.wanted_streams())):
+                self.unwanted[stream] = self.unwanted.get(stream, 0) + 1
                 if self.server.wanted(stream):
                     self.unwanted[stream] = 0
+                    color = self.colors.get(stream, COLORS["other"])
                     self.server.publish(picture(step, color), stream, meta(step))
 
 

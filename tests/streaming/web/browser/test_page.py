@@ -12,7 +12,8 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from tests.streaming.viewers import only_loopback
+from tests.streaming.pictures import scene
+from tests.streaming.viewers import only_loopback, server
 from tests.streaming.web.browser.page import Page
 from tests.streaming.web.browser.test_panels import both_themes
 
@@ -58,11 +59,7 @@ def test_the_picture_moves_beside_its_age_and_figures(page: Page, studio: Studio
     assert page.complaints() == []
 
 
-@pytest.mark.parametrize(
-    ("lacking", "name"),
-    [(NO_DECODER, "Auto (JPEG)"), (NO_DECODER + NO_SOCKET, "Auto (MJPEG)"), (NO_SOCKET, "Auto (MJPEG)")],
-    ids=["no decoder", "no decoder, no socket", "no socket"],
-)
+@pytest.mark.parametrize(("lacking", "name"), [(NO_DECODER, "Auto (JPEG)"), (NO_SOCKET, "Auto (MJPEG)")])
 def test_what_the_browser_or_the_way_lacks_is_done_without(
     page: Page, studio: Studios, lacking: str, name: str
 ) -> None:
@@ -220,9 +217,6 @@ TICKS = "const done = arguments[0]; setTimeout(() => done(document.getElementByI
 
 def test_a_source_that_is_slow_is_live_all_the_time(page: Page) -> None:
     """A picture every four seconds: a reader of the screen must not hear twice a picture that it waits, and lives."""
-    from tests.streaming.pictures import scene
-    from tests.streaming.viewers import server
-
     page.before_scripts(LATER)
     with server() as stream_server:
         stream_server.declare("main")
@@ -236,9 +230,6 @@ def test_a_source_that_is_slow_is_live_all_the_time(page: Page) -> None:
 
 
 def test_pictures_without_a_step_count_no_steps(page: Page) -> None:
-    from tests.streaming.pictures import scene
-    from tests.streaming.viewers import server
-
     page.before_scripts(LATER)
     with server() as stream_server:
         stream_server.declare("main")
