@@ -191,7 +191,7 @@ class StoredMaps(NamedTuple):
     z_map: Tensor  # (N, K, O, Gx, Gy) float32, as `drop_map` gave it
     legal: Tensor  # (N, K, O, Gx, Gy) bool, likewise
     slot: Tensor  # (N, K) int64, the slot k of `z_map` that holds the item now in slot k; −1 where none does
-    # (N, 4) int64, cells [x0, x1) × [y0, y1) outside which the heightmap is the earlier one, and within which no cell is
+    # (N, 4) int64, cells [x0, x1) × [y0, y1) outside which the heightmap is the earlier one, and within which none is
     # lower than it was: x0, y0, x1, y1
     changed: Tensor
 
