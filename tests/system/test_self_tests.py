@@ -27,9 +27,9 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def self_test(how: str, tmp_path: Path, **depends_on: str) -> SelfTest:
-    arguments = (how, str(tmp_path / "calls"))
-    return SelfTest(f"what {how}", "tests.functions_of_self_tests:run", arguments, {"how": how, **ON, **depends_on})
+def self_test(how: str, tmp_path: Path, forks: bool = False, **depends_on: str) -> SelfTest:
+    arguments, depends = (how, str(tmp_path / "calls")), {"how": how, **ON, **depends_on}
+    return SelfTest(f"what {how}", "tests.functions_of_self_tests:run", arguments, depends, forks)
 
 
 def calls(tmp_path: Path) -> list[int]:
@@ -37,6 +37,7 @@ def calls(tmp_path: Path) -> list[int]:
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
+@pytest.mark.parametrize("forks", [False, True])
 @pytest.mark.parametrize(
     ("how", "found"),
     [
@@ -47,18 +48,27 @@ def calls(tmp_path: Path) -> list[int]:
         ("ends", "the subprocess of its self-test ended with status 3: the driver is too old"),
     ],
 )
-def test_a_self_test_ends_nothing_but_itself_and_runs_once(how: str, found: str, tmp_path: Path) -> None:
-    assert self_test(how, tmp_path).failure() == found
-    assert self_test(how, tmp_path).failure() == found
+def test_a_self_test_ends_nothing_but_itself_and_runs_once(how: str, found: str, forks: bool, tmp_path: Path) -> None:
+    assert self_test(how, tmp_path, forks).failure() == found
+    assert self_test(how, tmp_path, forks).failure() == found
     self_tests._FAILURES.clear()  # as another process begins
-    assert self_test(how, tmp_path).failure() == found
-    (process,) = calls(tmp_path)
-    assert process != os.getpid()
+    assert self_test(how, tmp_path, forks).failure() == found
+    processes = calls(tmp_path)
+    assert len(processes) == (2 if forks and sys.platform == "linux" and found else 1)  # a subprocess tells failures
+    assert os.getpid() not in processes
 
 
-def test_one_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux alone")
+def test_a_fork_needs_no_subprocess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_tests, "_run_in_subprocess", None)
+    assert self_test("works", tmp_path, forks=True).failure() == ""
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_one_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: bool) -> None:
     monkeypatch.setattr(self_tests, "LIMIT_S", 1.0)
-    assert self_test("hangs", tmp_path).failure() == "no answer within 1 seconds"
+    monkeypatch.setattr(self_tests, "_FORK_S", 1.0)
+    assert self_test("hangs", tmp_path, forks).failure() == "no answer within 1 seconds"
     for process in calls(tmp_path):
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)

@@ -85,7 +85,7 @@ def _tried() -> tuple[Path | None, str]:
     except CompilerError as error:
         return None, str(error)
     function = "torchrl_gpu.native.self_test:wrong_operator"
-    return path, SelfTest("the compiled operators", function, (), {"library": path.name}).failure()
+    return path, SelfTest("the compiled operators", function, (), {"library": path.name}, forks=True).failure()
 
 
 def prebuilt() -> Path | None:

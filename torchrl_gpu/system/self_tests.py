@@ -1,7 +1,8 @@
 """Self-tests of compiled kernels and codecs, run once per machine in a subprocess and cached.
 
 A chip, its driver and a compiler can make our code fail, hang, crash or compute wrong numbers. A subprocess with a time
-limit finds that out without ending the run; the result is cached on disk, keyed by everything that it depends on.
+limit finds that out without ending the run, or a fork, where it passes and no GPU is needed; the result is cached on
+disk, keyed by everything that it depends on.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import importlib
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from torchrl_gpu.system.cache import private_folder
 
@@ -31,6 +34,7 @@ _MARK = "torchrl_gpu.system.self_tests "  # begins the line with a subprocess's 
 _MOST_CHARACTERS = 400  # of a failure
 LIMIT_S = 300.0  # of a self-test, the import of torch and all compilation included
 _NOTICE_S = 10.0  # a self-test that takes longer is announced
+_FORK_S, _PASSED = 20.0, b"1"
 
 
 class Unavailable(Exception):
@@ -46,12 +50,16 @@ class SelfTest(NamedTuple):
     function: str
     arguments: tuple[str, ...]  # of the function; the result does not depend on them by themselves
     depends_on: dict[str, str]  # versions, device, driver, sources: all that the result depends on
+    forks: bool = False  # a fork of this process is tried first, which has everything imported: for what needs no GPU
 
     def failure(self) -> str:
         """Why the feature fails here, in one line; "" where it works. Runs the test unless its result is known."""
         if (known := self.known_failure()) is not None:
             return known
         _LOG.info("self-test of %s, once on this machine", self.name)
+        if self.forks and _passes_in_fork(self):
+            self.keep("")
+            return ""
         try:
             found = _run_in_subprocess(self)
         except Unavailable as reason:
@@ -142,6 +150,40 @@ def usable(device: str) -> torch.device:
     if not right:
         raise Unavailable(f"{device} adds one and one to something else")
     return found
+
+
+def _passes_in_fork(test: SelfTest) -> bool:
+    """True where a fork of this process passes; else a subprocess has to tell, as a fork lacks our threads."""
+    if sys.platform != "linux":
+        return False
+    reading, writing = os.pipe()
+    with open(reading, "rb") as answer:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of forks of processes with threads
+                child = os.fork()
+        except OSError:
+            os.close(writing)
+            return False
+        if child == 0:
+            _answer(test, writing)
+        os.close(writing)
+        passed = bool(select.select([answer], [], [], _FORK_S)[0]) and answer.read(1) == _PASSED
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return passed
+
+
+def _answer(test: SelfTest, to: int) -> NoReturn:
+    """Writes `_PASSED` if a test passes, and ends this fork. One thread, since those of OpenMP are not forked."""
+    try:
+        import torch
+
+        torch.set_num_threads(1)
+        if not _function(test.function)(*test.arguments):
+            os.write(to, _PASSED)
+    finally:
+        os._exit(0)
 
 
 def _run_in_subprocess(test: SelfTest) -> str:

@@ -60,7 +60,9 @@ def device_failure(backend: str, device: torch.device, module: str) -> str:
     if backend in _NEEDS_NO_TEST:
         return ""
     name = f"the packing kernels {backend!r} on {device}"
-    return SelfTest(name, f"{__name__}:run_every_kind", (module, str(device)), versions(module, device)).failure()
+    arguments, depends_on = (module, str(device)), versions(module, device)
+    forks = backend == "compiled"
+    return SelfTest(name, f"{__name__}:run_every_kind", arguments, depends_on, forks).failure()
 
 
 def setting_failure(backend: str, setting: Setting, module: str) -> str:
