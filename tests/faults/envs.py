@@ -174,7 +174,7 @@ ADAPTERS: list[Mutant] = [
     ),
     mutant("masks_of_the_rows_asked", "[masks[row] for row in", "[masks[0] for row in", _SB3, k=_QUICK),
     mutant("time_outs_of_runners", '"time_outs": done & ~terminated', '"time_outs": done', _RSL, k=_QUICK),
-    mutant("bounds_of_runners", "(actions.clamp(-1, 1) + 1)", "(actions + 1)", _RSL, k=_QUICK),
+    mutant("bounds_of_runners", "return scaled.clamp(self._low, self._high)", "return scaled", _RSL, k=_QUICK),
     mutant(
         "last_step_of_runners",
         "self.episode_length_buf >= self.max",

@@ -102,8 +102,8 @@ class RslRlVecEnv:
         if self._discrete:
             mask: Tensor | None = shown.get("action_mask", None)
             return (actions if mask is None else torch.where(mask, actions, -torch.inf)).argmax(-1)
-        scaled = self._low + (actions.clamp(-1, 1) + 1) * (self._high - self._low) / 2
-        return scaled.clamp(self._low, self._high)  # rounded, it may lie beyond them
+        scaled = self._low + (actions + 1) * (self._high - self._low) / 2
+        return scaled.clamp(self._low, self._high)
 
     def _log(self, after: TensorDictBase, over: Tensor) -> None:
         number = over.sum()
