@@ -155,6 +155,7 @@ class ExpectedPlacement(TensorDictModuleBase):
                 row = torch.arange(len(keep), device=keep.device, dtype=torch.int64)
                 heightmap = heightmap[row[:, None], keep]
             futures = self._futures(draws, item, known)
+            futures = torch.where(legal.any(1)[:, None, None], futures, -1)  # bins that are done cost nothing more
             total = total + self._returns(heightmap, futures).sum(2)
         total = torch.where(there, total / sum(map(len, self.draws)), NEVER)
         return torch.full_like(legal, NEVER, dtype=torch.float32).scatter(1, place, total)
