@@ -164,3 +164,16 @@ def test_a_trial_here(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkey
     assert found["updates_per_s"] > 0
     assert found["cost"] == pytest.approx(0.44 * 50 / found["updates_per_s"] / 3600)
     assert list(tmp_path.iterdir()) == []  # a trial leaves nothing
+
+
+def test_a_recorded_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(tmp_path / "run" / "tensorboard" / "version_0"))
+    for step, rate in enumerate([1.0, 5.0, 2.0, float("nan")]):
+        writer.add_scalar("throughput/updates_per_s", rate, step)
+    writer.close()
+    assert cli.main(["cost", "--config", "packing.yaml", "--run", str(tmp_path / "run")], "torchrl-gpu") is None
+    said = capsys.readouterr().out
+    assert "500 updates at 2 updates/s: 4.2 minutes" in said
+    assert "rate: the median of 3 readings" in said

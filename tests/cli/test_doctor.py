@@ -68,6 +68,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
         return "no answer within 300 seconds" if "torch_compile" in test.function else ""
 
     monkeypatch.setattr(self_tests, "_run_in_subprocess", apart)
+    monkeypatch.setattr(self_tests, "_passes_in_fork", lambda test: False)
     monkeypatch.setattr(SelfTest, "keep", lambda test, failure: None)
     monkeypatch.setattr(self_tests, "_reads_disk", True)  # and again when this test is over
     monkeypatch.setattr(self_tests, "_FAILURES", {})
@@ -103,6 +104,7 @@ def test_doctor_as_json(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]
 def test_a_backend_that_fails_says_why(anew: list[SelfTest], monkeypatch: pytest.MonkeyPatch) -> None:
     need_compiler()
     monkeypatch.setattr(self_tests, "_run_in_subprocess", lambda test: "drop_map of boxes: illegal instruction")
+    monkeypatch.setattr(self_tests, "_passes_in_fork", lambda test: False)
     self_tests.forget_results()
     found = {finding.name: finding for finding in doctor._backends_on(torch.device("cpu"))}
     kernels._fastest.cache_clear()

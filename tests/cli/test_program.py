@@ -248,7 +248,10 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
     ],
     "cost --config packing.yaml": [
         ("--price -1", "--price must be a finite number above 0; got -1"),
-        ("--throughput 1 --seconds 3", "--seconds does nothing without a rate that is measured; got 3.0"),
+        ("--throughput 1 --seconds 3", "--seconds does nothing without a rate that is measured"),
+        ("--throughput 1 --run .", "want --throughput or --run; got both"),
+        ("--run nowhere", "--run must be the folder of a run; got nowhere"),
+        ("--run .", "--run must be a folder with TensorBoard logs"),
         ("--pric 1", "want a known option, such as price"),
         ("--throughput 1 --trainer.max_steps -1", "want a config with trainer.max_steps, or --updates; got -1"),
     ],

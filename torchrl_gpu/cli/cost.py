@@ -1,13 +1,17 @@
 """`torchrl-gpu cost --config NAME --price 0.44`: hours and money of a run, from a rate that was measured.
 
-The rate, updates a second, is measured in a short trial of the config on this machine, or given by --throughput.
-Options that are not listed go to the config, as in `lightning fit`.
+The rate, updates a second, is measured in a short trial of the config on this machine, or given by --throughput, or
+read from the TensorBoard logs of a finished run by --run. Options that are not listed go to the config, as in
+`lightning fit`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import tempfile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchrl_gpu.cli.parser import OneLineParser, positive
@@ -25,8 +29,7 @@ class Rate(NamedTuple):
 
 def main(argv: list[str]) -> None:
     args, words = _parser().parse_run(argv)
-    if args.throughput is not None:
-        arguments.check_effect(WHERE, "a rate that is measured", **{"--seconds": (args.seconds, 20.0)})
+    _check(args)
     from torchrl_gpu.cli.lightning_cli import build
 
     with tempfile.TemporaryDirectory(prefix="torchrl_gpu-cost-") as folder:
@@ -39,6 +42,8 @@ def main(argv: list[str]) -> None:
             raise ValueError(f"{WHERE}: want a config with trainer.max_steps, or --updates; got {updates}")
         if args.throughput is not None:
             rate = Rate(args.throughput, "given by --throughput")
+        elif args.run is not None:
+            rate = recorded(args.run)
         else:
             rate = measured(cli, args.seconds)
     result = estimate(updates, rate, args.price)
@@ -88,6 +93,23 @@ def measured(cli: Any, seconds: float) -> Rate:
     return Rate(updates / took, f"{source}; validation, saving and pictures come on top")
 
 
+def recorded(run: Path) -> Rate:
+    """The median of the rates that `Throughput` logged for TensorBoard."""
+    from statistics import median
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tag, rates = "throughput/updates_per_s", []
+    folders = {path.parent for path in run.rglob("events.out.tfevents.*")}
+    for folder in sorted(folders):
+        logs = EventAccumulator(str(folder)).Reload()
+        if tag in logs.Tags()["scalars"]:
+            rates += [event.value for event in logs.Scalars(tag) if math.isfinite(event.value) and event.value > 0]
+    if not rates:
+        raise ValueError(f"{WHERE}: --run must be a folder with TensorBoard logs of {tag}; got none in {run}")
+    return Rate(median(rates), f"the median of {len(rates)} readings in {run}")
+
+
 def _in_words(config: str, result: dict[str, Any]) -> str:
     rate, hours = result["updates_per_s"], result["hours"]
     duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
@@ -97,12 +119,23 @@ def _in_words(config: str, result: dict[str, Any]) -> str:
     return "\n".join([*lines, f"rate: {result['source']}"])
 
 
+def _check(args: argparse.Namespace) -> None:
+    if args.throughput is not None and args.run is not None:
+        raise ValueError(f"{WHERE}: want --throughput or --run; got both")
+    if args.throughput is not None or args.run is not None:
+        wanted = "a rate that is measured, so neither --throughput nor --run"
+        arguments.check_effect(WHERE, wanted, **{"--seconds": (args.seconds, 20.0)})
+    if args.run is not None and not args.run.is_dir():
+        raise FileNotFoundError(f"{WHERE}: --run must be the folder of a run; got {args.run}")
+
+
 def _parser() -> OneLineParser:
     parser = OneLineParser(prog=WHERE, description=__doc__)
     add = parser.add_argument
     parser.add_config()
     add("--price", type=positive, help="of the machine, USD per hour; without it only hours are printed")
     add("--throughput", type=positive, metavar="UPDATES_PER_S", help="updates a second, so that nothing is measured")
+    add("--run", type=Path, help="folder of a run with TensorBoard logs, whose rate is taken")
     add("--updates", type=int, help="of the run; the config's trainer.max_steps by default")
     add("--seconds", type=positive, default=20.0, help="that are measured, after the warm-up")
     add("--json", action="store_true", help="print JSON")

@@ -193,7 +193,8 @@ def _pallet_parser() -> OneLineParser:
     add("--physics", type=whole(0), nargs="?", const=ALL, default=0, metavar="CASES", help=physics)
     friction = "Coulomb's coefficient in that simulation; PackingEnv's by default"
     add("--friction", type=positive, metavar="NUMBER", help=friction)
-    parser.set_defaults(sequences=None, unit=None, misfits=None, knows=[], candidates=None, depth=None, beam=None)
+    parser.set_defaults(sequences=None, unit=None, misfits=None, knows=[])
+    parser.set_defaults(candidates=None, futures=None, depth=None, beam=None)
     return parser
 
 

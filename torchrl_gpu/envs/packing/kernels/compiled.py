@@ -233,8 +233,10 @@ def upheld(
     heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
     described = _described(bearing_heights(heightmap, bears), item_id, catalogue, bin_)
-    margin = torch.tensor(margins(bin_), dtype=torch.int64, device="cpu")
-    return _run("upheld", described, margin, z_map, legal, out=native.output(*legal.shape, dtype=torch.bool))
+    z_map, legal, margin = z_map.contiguous(), legal.contiguous(), (c_int64 * 2)(*margins(bin_))
+    out = native.output(*legal.shape, dtype=torch.bool)
+    native.library().upheld(byref(described), margin, *(c_void_p(each.data_ptr()) for each in (z_map, legal, out)))
+    return out
 
 
 @_traced_as(eager.bear)
