@@ -363,7 +363,7 @@ def test_one_byte_that_is_another_is_seen(tmp_path: Path, which: str, where: flo
 
 
 class Killed(BaseException):
-    """What nobody handles."""
+    """An error that nobody handles."""
 
 
 def test_killed_between_two_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_rows_take_turns_after_their_warm_up(monkeypatch: pytest.MonkeyPatch) ->
 def test_calls_fill_the_time_and_rates_count_results(
     each: float, seconds: float, calls: int, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What takes longer than its time is done twice."""
+    """Calls that take longer than their time are made twice."""
     row = Clock(monkeypatch).worker("a", each, per_call=64)
     measure([row], seconds=seconds, repetitions=5)
     assert row.calls == calls

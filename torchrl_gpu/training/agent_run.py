@@ -57,7 +57,7 @@ class AgentRun(EnvRun):
 
     @property
     def space(self) -> AgentSpace:
-        """What the agent sees and does."""
+        """Observations and actions of the agent."""
         return self.agent.space
 
     @property

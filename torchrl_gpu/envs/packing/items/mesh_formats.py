@@ -150,7 +150,7 @@ def _elements(lines: list[list[str]]) -> list[_Element]:
 
 
 class _Source:
-    """What is left of a body: words or bytes."""
+    """Rest of a body: words or bytes."""
 
     def __init__(self, values: Any, told: str) -> None:
         self.values, self.told, self.at = values, told, 0

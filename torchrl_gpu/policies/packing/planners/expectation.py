@@ -178,7 +178,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         return torch.stack(drawn, 1).view(rows, futures, -1)
 
     def _with(self, known: Tensor | None, item: Tensor) -> Tensor | None:
-        """What is known after one more item (N,) came."""
+        """Knowledge, as in `_shares_after`, with one more item (N,)."""
         if known is None:
             return None
         if self.next_items is None:
