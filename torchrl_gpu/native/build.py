@@ -26,7 +26,8 @@ from torchrl_gpu.system.self_tests import SelfTest
 _LOG = logging.getLogger(__name__)
 _HERE = Path(__file__).parent
 _SOURCE = "packing.cpp"
-_COMMON = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
+# No trap is set on comparisons of floats: so they may stand in vectors.
+_COMMON = ("-O3", "-fno-trapping-math", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
 # In this order; the first that compiles is taken. Apple's compiler has no OpenMP, some compilers no -march=native.
 _VARIANTS = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
 _BASELINE = "x86-64-v3"

@@ -12,22 +12,23 @@ template <class T>
 class Phases {
    public:
     void shape(int64_t lines, int64_t length, int64_t step, int64_t beyond) {
-        lines_ = lines, step_ = step;
+        lines_ = lines;
         pitch = (length + step - 1) / step;
+        from_.resize(length);
+        for (int64_t cell = 0; cell < length; cell++) from_[cell] = cell % step * lines * pitch + cell / step;
         data_.at_least(step * lines * pitch + beyond);  // a vector may read past the end of a line, and of them all
     }
     INLINE void set(int64_t line, int64_t cell, T w) {
-        data_.data()[((cell % step_) * lines_ + line) * pitch + cell / step_] = w;
+        data_.data()[from_[cell] + line * pitch] = w;
     }
     // The cells that lie `offset` behind the placements, from the first line and the first placement on.
-    INLINE const T* from(int64_t offset) const {
-        return data_.data() + (offset % step_) * lines_ * pitch + offset / step_;
-    }
+    INLINE const T* from(int64_t offset) const { return data_.data() + from_[offset]; }
     T* line(int64_t phase, int64_t line) { return data_.data() + (phase * lines_ + line) * pitch; }
     int64_t pitch = 0;
 
    private:
-    int64_t lines_ = 0, step_ = 1;
+    int64_t lines_ = 0;
+    std::vector<int64_t> from_;  // division is slow
     Scratch<T> data_;
 };
 
@@ -51,7 +52,7 @@ class SolidBin {
         tabled_ = L::integer && lanes_ * p.cells_x * p.columns * int64_t(sizeof(T)) <= TABLE_BYTES;
         if (tabled_) table_.at_least(lanes_ * p.cells_x * p.columns);
         ready_.assign(p.columns, false);
-        along_x_ready_ = false;
+        along_x_ready_ = flat_ready_ = false;
         turned_.at_least(p.area());
         whole_ = turn_about(p, p.heightmap + env * p.area());
         if (whole_) split_along_y(p);
@@ -63,8 +64,10 @@ class SolidBin {
     void rest(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region,
               const Region* risen, T* out, int64_t pitch) {
         const int64_t on_x = std::min(region.x1, v.x.on_grid), on_y = std::min(region.y1, v.y.on_grid);
-        if (tabled_) prepare_columns(p, v.y.extent);
-        for (int64_t first = region.y0 / L::count * L::count; first < on_y;) {
+        const bool flat = !risen && fewer_when_flat(region, on_x, on_y);
+        if (flat) flat_rest(p, v, cells, material, region, on_x, on_y, out, pitch);
+        if (tabled_ && (!flat || p.rule == Rule::com)) prepare_columns(p, v.y.extent);
+        for (int64_t first = region.y0 / L::count * L::count; !flat && first < on_y;) {
             const int64_t left = (on_y - first + L::count - 1) / L::count;
             const int64_t vectors = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
             const Job job{p, v, cells, material, first, risen, out + first, pitch};
@@ -102,21 +105,22 @@ class SolidBin {
     };
 
     // Also counts the lines of the bin, up to each, that are not empty.
-    bool turn_about(const Problem& p, const float* heights) {
+    bool turn_about(const Problem& p, const float* __restrict heights) {
         filled_.assign(p.cells_x + 1, 0);
         for (int64_t x = 0; x < p.cells_x; x++) {
             int32_t some = 0;
             for (int64_t y = 0; y < p.cells_y; y++) some |= heights[x * p.cells_y + y] != 0;
             filled_[x + 1] = filled_[x] + some;
         }
-        T* w = turned_.data();
+        T* __restrict w = turned_.data();
+        const int64_t area = p.area();
         if constexpr (!L::integer) {
-            for (int64_t i = 0; i < p.area(); i++) w[i] = 0.0f - heights[i];
+            for (int64_t i = 0; i < area; i++) w[i] = 0.0f - heights[i];
             return true;
         }
         const float per_unit = 1.0f / p.unit, most = float(L::top) - 1;
         int odd = 0;
-        for (int64_t i = 0; i < p.area(); i++) {
+        for (int64_t i = 0; i < area; i++) {
             const float counts = heights[i] * per_unit;
             const float held = counts > 0 ? counts : 0;  // also for NaN, which converts to no integer
             const int32_t whole = int32_t((held < most ? held : most) + 0.5f);
@@ -210,38 +214,128 @@ class SolidBin {
             for (int c = 0; c < C; c++) L::store(job.out + (g + r) * job.pitch + c * L::count, nearest[r][c]);
     }
 
+    // Whether rows of placements one behind the other fill fewer vectors than each by itself.
+    bool fewer_when_flat(Region region, int64_t on_x, int64_t on_y) const {
+        if (!L::integer || region.x0 >= on_x || region.y0 >= on_y) return false;
+        const int64_t in_a_row = (on_y - region.y0 / L::count * L::count + L::count - 1) / L::count;
+        return (on_x - region.x0 - 1) * along_y_.pitch + on_y - region.y0 < (on_x - region.x0 - 1) * in_a_row * L::count;
+    }
+
+    // Heights by the phases of the grid step along both axes: neighbouring rows of placements lie one behind the other.
+    void split_flat(const Problem& p) {
+        if (flat_ready_) return;
+        flat_ready_ = true;
+        const int64_t lines = (p.cells_x + p.step - 1) / p.step, plane = lines * along_y_.pitch;
+        T* to = flat_.at_least(p.step * p.step * plane + 2 * ACCUMULATORS * L::count + plane);
+        for (int64_t phase = 0; phase < p.step; phase++)
+            for (int64_t x = 0; x < p.cells_x; x++)
+                std::copy_n(along_y_.line(phase, x), along_y_.pitch,
+                            to + (phase * p.step + x % p.step) * plane + x / p.step * along_y_.pitch);
+        line_.resize(p.cells_x);
+        for (int64_t x = 0; x < p.cells_x; x++) line_[x] = x % p.step * plane + x / p.step * along_y_.pitch;
+    }
+
+    void flat_rest(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region,
+                   int64_t on_x, int64_t on_y, T* out, int64_t pitch) {
+        split_flat(p);
+        const int64_t rows = on_x - region.x0, wide = along_y_.pitch, length = (rows - 1) * wide + on_y - region.y0;
+        T* found = found_.at_least(length + ACCUMULATORS * L::count);
+        const auto pass = [&](int64_t x, int64_t first, int64_t size) {
+            const Flat job{p, v, cells, material, x};
+            for (int64_t at = 0, taken; at < size; at += taken * L::count) {
+                const int64_t left = (size - at + L::count - 1) / L::count;
+                taken = std::min<int64_t>(left == 1 ? 1 : (left + 1) / 2 * 2, ACCUMULATORS);
+                flat_block(taken, job, first + at, found + at);
+            }
+        };
+        pass(0, region.x0 * wide + region.y0, length);
+        for (int64_t g = 0; g < rows; g++)
+            std::copy_n(found + g * wide, on_y - region.y0, out + (region.x0 + g) * pitch + region.y0);
+        if (region.x1 <= v.x.on_grid) return;
+        pass(v.x.last, region.y0, on_y - region.y0);
+        std::copy_n(found, on_y - region.y0, out + v.x.on_grid * pitch + region.y0);
+    }
+
+    struct Flat {
+        const Problem& p;
+        const Variant& v;
+        const T* cells;
+        const int16_t* material;
+        int64_t x;
+    };
+
+    // An even number of vectors, or one.
+    void flat_block(int64_t vectors, const Flat& job, int64_t first, T* out) const {
+        switch (vectors) {
+            case 1: return flat_block<1>(job, first, out);
+            case 2: return flat_block<2>(job, first, out);
+            case 4: return flat_block<4>(job, first, out);
+            case 6: return flat_block<6>(job, first, out);
+            case 8: return flat_block<8>(job, first, out);
+            case 10: return flat_block<10>(job, first, out);
+            case 12: return flat_block<12>(job, first, out);
+            case 14: return flat_block<14>(job, first, out);
+            default: flat_block<16>(job, first, out);
+        }
+    }
+
+    // R vectors of placements, from the one of number `first` on, that begin `job.x` lines further on.
+    template <int R>
+    __attribute__((noinline)) void flat_block(const Flat& job, int64_t first, T* out) const {
+        const Problem& p = job.p;
+        const int64_t plane = (p.cells_x + p.step - 1) / p.step * along_y_.pitch;
+        Vector<T> nearest[R];
+        for (int r = 0; r < R; r++) nearest[r] = L::all(L::top);
+        const int64_t x = job.x + first / along_y_.pitch * p.step;
+        const int64_t last = job.x + (first + R * L::count - 1) / along_y_.pitch * p.step + job.v.x.extent;
+        const int64_t columns = bare(x, std::min(last, p.cells_x)) ? 0 : job.v.y.extent;  // else it rests on the floor
+        for (int64_t j = 0; j < columns; j++) {
+            const T* cell = job.cells + j * p.rows;
+            const T* from = flat_.data() + j % p.step * p.step * plane + j / p.step + first;
+            for (int64_t i = job.material[2 * j]; i < job.material[2 * j + 1]; i++) {
+                const Vector<T> b = L::all(cell[i]);
+                const T* window = from + line_[job.x + i];
+#pragma GCC unroll 16
+                for (int r = 0; r < R; r++) nearest[r] = nearer<T>(nearest[r], L::load(window + r * L::count), b);
+            }
+        }
+        for (int r = 0; r < R; r++) L::store(out + r * L::count, nearest[r]);
+    }
+
     // Placements flush with the wall along y: vectors run along x, and the corner is one lane of its own.
     void flush_column(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region,
                       T* out, int64_t pitch) {
         split_along_x(p);
-        T found[L::count];
+        T found[2][L::count];
         T* to = out + v.y.on_grid;
         const int64_t on_x = std::min(region.x1, v.x.on_grid);
-        for (int64_t g = region.x0; g < on_x; g += L::count) {
-            L::store(found, flush_lanes(p, v, cells, material, g, 0));
-            for (int64_t lane = 0; lane < L::count && g + lane < on_x; lane++) to[(g + lane) * pitch] = found[lane];
-        }
-        if (region.x1 > v.x.on_grid) {
-            L::store(found, flush_lanes(p, v, cells, material, v.x.last / p.step, v.x.last % p.step));
-            to[v.x.on_grid * pitch] = found[0];
-        }
+        int64_t g = region.x0;
+        do {
+            flush_lanes(p, v, cells, material, std::min(g, v.x.on_grid), found);
+            for (int64_t lane = 0; lane < L::count && g + lane < on_x; lane++) to[(g + lane) * pitch] = found[0][lane];
+        } while ((g += L::count) < on_x);
+        if (region.x1 > v.x.on_grid) to[v.x.on_grid * pitch] = found[1][0];
     }
 
-    Vector<T> flush_lanes(const Problem& p, const Variant& v, const T* cells, const int16_t* material, int64_t lane,
-                          int64_t offset) const {
+    // Placements from row `lane` on, and those from the last one on, which is flush with the wall along x.
+    void flush_lanes(const Problem& p, const Variant& v, const T* cells, const int16_t* material, int64_t lane,
+                     T (&found)[2][L::count]) const {
         Vector<T> nearest[2] = {L::all(L::top), L::all(L::top)};
         for (int64_t j = 0; j < v.y.extent; j++)
-            for (int64_t i = material[2 * j]; i < material[2 * j + 1]; i++)
-                nearest[i & 1] = nearer<T>(nearest[i & 1], L::load(row(i, offset, v.y.last + j) + lane),
-                                           L::all(cells[j * p.rows + i]));
-        return nearest[1] < nearest[0] ? nearest[1] : nearest[0];
+            for (int64_t i = material[2 * j]; i < material[2 * j + 1]; i++) {
+                const Vector<T> b = L::all(cells[j * p.rows + i]);
+                nearest[0] = nearer<T>(nearest[0], L::load(row(i, 0, v.y.last + j) + lane), b);
+                nearest[1] = nearer<T>(nearest[1], L::load(row(i, v.x.last, v.y.last + j)), b);
+            }
+        for (int each = 0; each < 2; each++) L::store(found[each], nearest[each]);
     }
 
     int64_t env_ = -1, lanes_ = 0;
     uint64_t call_ = 0;
-    bool whole_ = false, tabled_ = false, along_x_ready_ = false;
+    bool whole_ = false, tabled_ = false, along_x_ready_ = false, flat_ready_ = false;
     std::vector<char> ready_;
     std::vector<int32_t> filled_;
-    Scratch<T> turned_, table_;
+    std::vector<int64_t> line_;
+    Scratch<T> turned_, table_, flat_, found_;
     Phases<T> along_y_, along_x_;
 };
