@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
+from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.policies.packing.planners import next_items
 from torchrl_gpu.policies.packing.planners.next_items import (
@@ -36,7 +37,7 @@ def network(env: PackingEnv, ages: int = 4, width: int = 16) -> NextItems:
 
 
 def test_scores_are_those_of_a_plain_loop() -> None:
-    env = environment()
+    env = environment("stack")
     made = network(env)
     rows = sequences_cut(env, 1, 0, 6)
     before = torch.arange(rows.shape[1]) < torch.tensor([0, 1, 2, 5, 6, 7])[:, None]
@@ -55,6 +56,40 @@ def test_scores_are_those_of_a_plain_loop() -> None:
                 sums += torch.tensor([1 / 16, p * q * h / 125, p * q / 50, h / 40]).half().float()
         wanted = made.layers(hidden + made.sums.weight @ sums)
         torch.testing.assert_close(scores[row], wanted, rtol=1e-4, atol=1e-4)
+
+
+class Seen(nn.Module):
+    """Stands in for an embedding, and keeps what it was asked for."""
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        self.numbers = numbers
+        return torch.zeros(len(numbers), 16)
+
+
+def test_bases_and_the_open_level_are_those_of_the_boxes_as_they_were_cut() -> None:
+    env = environment()
+    cut, made = env.item_sequences, network(env)
+    assert isinstance(cut, CutSequences)
+    made.boxes, made.level, made.open_area = boxes, level, area = Seen(), Seen(), Seen()
+    key = cut.begin(7, torch.arange(20), torch.zeros(20, dtype=torch.int64))
+    pieces, rows = cut.cut(key), cut.rows(key)
+    for bottom, size, row in zip(pieces.corner[..., 2], pieces.size, rows, strict=True):
+        for number in range(1, int((row >= 0).sum())):
+            made(torch.where(torch.arange(len(row)) < number - 1, row, -1)[None], row[number - 1 : number])
+            follows = bottom[number]
+            assert level.numbers.item() == follows
+            to_come = (torch.arange(len(row)) >= number) & (bottom == follows)
+            assert area.numbers.item() == (size[:, :2].prod(1) * to_come).sum()
+            above = bottom[:number] + size[:number, 2] - follows
+            kind = 1 + (row[:number] * 6 + above) * 2 + (bottom[:number] == follows)
+            assert torch.equal(boxes.numbers[0, :number], torch.where(above >= 0, kind, 0))
+            assert not boxes.numbers[0, number:].any()
+
+
+def test_boxes_that_fit_no_layers_are_scored_too() -> None:
+    made = network(environment())
+    packed = torch.randint(-1, 27, (64, 40), generator=torch.Generator().manual_seed(0))
+    assert bool(made(packed, packed[:, 0]).isfinite().all())
 
 
 def test_the_loss_is_of_the_item_behind_the_one_that_is_drawn() -> None:
@@ -129,7 +164,7 @@ def test_a_saved_network_scores_as_it_did(tmp_path: Path) -> None:
     assert torch.equal(again.item_sums, made.item_sums)
 
 
-SIZES = {"num_items": 27, "ages": 4, "width": 16}
+SIZES: dict[str, Any] = {"num_items": 27, "ages": 4, "width": 16, "layer_cells": [25, 5]}
 
 
 def rewrite(path: Path, weights: dict[str, Tensor | None], **changes: str) -> None:
@@ -148,7 +183,9 @@ def rewrite(path: Path, weights: dict[str, Tensor | None], **changes: str) -> No
         (lambda path: rewrite(path, {}, settings='{"num_items": 27, "ages": 4}'), "width"),
         (lambda path: rewrite(path, {}, settings='{"num_items": 1e9, "ages": 4, "width": 16}'), "num_items"),
         (lambda path: rewrite(path, {}, settings='{"num_items": 1000000, "ages": 256, "width": 4096}'), "bytes"),
-        (lambda path: rewrite(path, {}, settings='{"num_items": 26, "ages": 4, "width": 16}'), "shape"),
+        (lambda path: rewrite(path, {}, settings=json.dumps(SIZES | {"layer_cells": [2**20, 2**20]})), "bytes"),
+        (lambda path: rewrite(path, {}, settings=json.dumps(SIZES | {"layer_cells": 5})), "layer_cells"),
+        (lambda path: rewrite(path, {}, settings=json.dumps(SIZES | {"num_items": 26})), "shape"),
         (lambda path: rewrite(path, {"more": torch.zeros(1)}), "want weights"),
         (lambda path: rewrite(path, {"item_sums": None}), "want weights"),
         (lambda path: rewrite(path, {"item_sums": torch.zeros(28, 4)}), "float16"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
@@ -22,7 +23,8 @@ FORMAT = "torchrl_gpu next items, 1"
 FOLDER = Path(__file__).parent.parent / "weights" / "next_items"
 _MOST_BYTES = 2**26  # of a file, and of the weights that it asks for
 _SUMS = 4
-_MOST_ITEMS, _MOST_AGES, _MOST_WIDTH = 2**20, 256, 4096
+_MOST_SIDE = 45  # cells, up to which half precision tells base areas apart
+_MOST_ITEMS, _MOST_AGES, _MOST_WIDTH, _MOST_CELLS = 2**20, 256, 4096, 2**20
 
 
 @final
@@ -32,22 +34,37 @@ class NextItems(nn.Module):
     It sees which items came, the last ones by their order, and four sums over all of them: their number, volume, base
     area and height. It is learned from sequences alone, see `learn_next_items`, and needs no packing.
 
+    Of boxes that come by the height of their base it also sees how the bin that they were cut from is filled so far,
+    see `_layer`.
+
     Args:
         num_items: I, of the catalogue.
         ages: So many of the last items are known by their order.
         width: Units of each of the three hidden layers.
+        layer_cells: Cells of the bin's floor and along its height, where boxes come by the height of their base.
     """
 
-    def __init__(self, num_items: int, ages: int = 20, width: int = 256) -> None:
+    def __init__(
+        self, num_items: int, ages: int = 20, width: int = 256, layer_cells: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         where = type(self).__name__
         self.num_items = arguments.whole(where, "num_items", num_items, 1, _MOST_ITEMS)
         self.ages = arguments.whole(where, "ages", ages, 1, _MOST_AGES)
         self.width = arguments.whole(where, "width", width, 1, _MOST_WIDTH)
+        self.floor = self.height = 0
+        if layer_cells is not None:
+            wanted = f"cells of a floor and of a height, from 1 to {_MOST_CELLS}"
+            self.floor, self.height = arguments.pair(where, "layer_cells", wanted, layer_cells, 1, _MOST_CELLS)
         self.item_sums: Tensor
         self.register_buffer("item_sums", float32_zeros(self.num_items + 1, _SUMS))  # the first row is no item
         self.recent = nn.EmbeddingBag(self.ages * (self.num_items + 1), self.width, mode="sum")
         self.sums = nn.Linear(_SUMS, self.width, bias=False)
+        if self.floor:
+            kinds = 1 + 2 * self.num_items * (self.height + 1)  # the first is of boxes that others lie on
+            self.boxes = nn.EmbeddingBag(kinds, self.width, mode="sum", padding_idx=0)
+            self.level = nn.Embedding(self.height + 1, self.width)
+            self.open_area = nn.Embedding(self.floor + 1, self.width)
         self.layers = nn.Sequential(
             nn.ReLU(),
             nn.Linear(self.width, self.width),
@@ -60,10 +77,13 @@ class NextItems(nn.Module):
     @classmethod
     def of(cls, env: PackingEnv, ages: int = 20, width: int = 256) -> NextItems:
         """An untrained network for the items of an environment, `CutBoxes` without a pool."""
-        if cut_as(env) is None:
+        cut = cut_as(env)
+        if cut is None:
             came = type(env.items).__name__
             raise ValueError(f"NextItems: want an environment of CutBoxes without a pool; got one of {came}")
-        made = cls(env.catalogue.num_items, ages, width)
+        x, y, height = cut.whole
+        is_small = 8 * width * env.catalogue.num_items * (height + 1) <= _MOST_BYTES and max(x, y) <= _MOST_SIDE
+        made = cls(env.catalogue.num_items, ages, width, (x * y, height) if cut.by_layers and is_small else None)
         made.item_sums[1:] = _sums_of(env).half().float()  # as a file holds them
         return made.to(env.device)
 
@@ -83,14 +103,44 @@ class NextItems(nn.Module):
         ages = torch.arange(self.ages, device=came.device, dtype=torch.int64)
         recent = torch.cat([here, last], 1) + ages * (self.num_items + 1)
         sums = self.item_sums[came].sum(1) + self.item_sums[here[:, 0]]  # (B, 4)
-        scores: Tensor = self.layers(self.recent(recent) + self.sums(sums))
+        seen = self.recent(recent) + self.sums(sums)
+        scores: Tensor = self.layers(seen + self._layer(came, here, number) if self.floor else seen)
         return scores
+
+    def _layer(self, came: Tensor, here: Tensor, number: Tensor) -> Tensor:
+        """Embedding (B, W) of how the bin is filled by items (B, T) and (B, 1), each one more than its row, 0 for none.
+
+        Bases never fall, and each level is filled before the next begins: on the floor, then wherever boxes end. So
+        base and top of each box follow from the boxes before it, and the level that the next one stands on. Seen are
+        this level and its area that is still open, and each box whose top is at the level or above: which it is, how
+        far above, and whether it stands on the level.
+        """
+        items = torch.cat([came, torch.zeros_like(here)], 1).scatter(1, number, here)
+        area = (self.item_sums[:, 2] * (2 * self.floor)).round().int()[items]
+        tall = (self.item_sums[:, 3] * (8 * self.height)).round().int()[items]
+        until = area.cumsum(1, dtype=torch.int32)
+        total = until[:, -1:]
+        base, top = torch.full_like(until, -1), torch.full_like(until, -1)
+        filled, level, left = torch.zeros_like(total), torch.full_like(total, self.height), torch.zeros_like(total)
+        for z in range(self.height):
+            room = self.floor if z == 0 else (area * (top == z)).sum(1, keepdim=True, dtype=torch.int32)
+            stands = (until > filled) & (until <= filled + room) & (items > 0)
+            base, top = torch.where(stands, z, base), torch.where(stands, z + tall, top)
+            is_open = (filled <= total) & (total < filled + room)
+            level, left = torch.where(is_open, z, level), torch.where(is_open, filled + room - total, left)
+            filled = filled + room
+        above = top - level
+        kind = 1 + ((items - 1) * (self.height + 1) + above) * 2 + (base == level)
+        kind = torch.where((items > 0) & (above >= 0) & (top <= self.height), kind, 0)
+        seen: Tensor = self.boxes(kind) + self.level(level[:, 0]) + self.open_area(left[:, 0].clamp_max(self.floor))
+        return seen
 
     def save(self, path: str | Path, about: dict[str, object]) -> None:
         """Writes the weights in half precision, as a safetensors file, with their origin as plain data."""
         from safetensors.torch import save_file
 
-        settings = {"num_items": self.num_items, "ages": self.ages, "width": self.width}
+        settings: dict[str, object] = {"num_items": self.num_items, "ages": self.ages, "width": self.width}
+        settings |= {"layer_cells": [self.floor, self.height]} if self.floor else {}
         plain = {"format": FORMAT, "settings": json.dumps(settings), "about": json.dumps(about)}
         save_file({name: each.detach().half().cpu() for name, each in self.state_dict().items()}, str(path), plain)
 
@@ -104,7 +154,8 @@ class NextItems(nn.Module):
         if plain.get("format") != FORMAT or not isinstance(settings, dict):
             raise ValueError(f"{where}: want a file that NextItems.save wrote; got one with {sorted(held)}")
         sizes = [arguments.whole(where, name, settings.get(name), 1) for name in ("num_items", "ages", "width")]
-        wanted = without_memory(lambda: cls(*sizes), where, 2 * _MOST_BYTES).state_dict()
+        cells = settings.get("layer_cells")
+        wanted = without_memory(lambda: cls(*sizes, cells), where, 2 * _MOST_BYTES).state_dict()
         if set(wanted) != set(held):
             raise ValueError(f"{where}: want weights {sorted(wanted)}; got {sorted(held)}")
         for name, each in held.items():
@@ -112,7 +163,7 @@ class NextItems(nn.Module):
             if not bool(each.isfinite().all()):
                 raise ValueError(f"{where}: want finite weights; got others in {name}")
         with torch.device("cpu"):
-            made = cls(*sizes).float()  # whatever torch's defaults are
+            made = cls(*sizes, cells).float()  # whatever torch's defaults are
         made.load_state_dict({name: each.float() for name, each in held.items()})
         return made.eval()
 
