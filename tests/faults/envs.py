@@ -134,7 +134,7 @@ KERNELS: list[Mutant] = [
         "lines_that_end_are_worth_what_they_fill",
         "stops = torch.where(legal.any(2), NEVER, lines.gain)",
         "stops = torch.where(legal.any(2), lines.gain, NEVER)",
-        "policies/packing/planners/test_stream_search.py",
+        "policies/packing/planners/test_beam_search.py",
     ),
     mutant(
         "both_axes_are_wedged",

@@ -175,8 +175,10 @@ def _protocol_parser() -> OneLineParser:
     add("--knows", nargs="+", default=[], choices=("distribution", "boxes", "stream"), help=knows)
     futures = "instead of the expectation over the next item, the mean over so many futures that are drawn"
     add("--futures", type=whole(1), metavar="F", help=futures)
-    add("--depth", type=whole(1), metavar="D", help=f"boxes of a future or of a line of the stream; {DEPTH} by default")
-    add("--beam", type=whole(1), metavar="W", help=f"lines that go on where the stream is known; {BEAM} by default")
+    depth = f"boxes of a future or of a line of the stream, {DEPTH} by default; of a line of visible ones, up to 4"
+    add("--depth", type=whole(1), metavar="D", help=depth)
+    beam = f"lines that go on where the stream is known, {BEAM} by default; with --visible=K policies of afterstate"
+    add("--beam", type=whole(1), metavar="W", help=f"{beam} values play once more and search over the visible boxes")
     return parser
 
 
@@ -238,7 +240,7 @@ def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict
     if "distribution" in knows and suite.foreign:
         wanted = f"a file whose boxes are those of {args.protocol}"
         raise ValueError(f"{WHERE}: --candidates and --knows distribution want {wanted}; got one of {suite.foreign}")
-    if knows:
+    if knows or (args.visible > 1 and args.beam):
         loaded |= _planners(suite.env, loaded, knows, args)
 
     def tables() -> Iterator[dict[str, Any]]:
@@ -293,20 +295,24 @@ def _in_its_bin(policy: Any, env: PackingEnv) -> Any:
 def _knowledge(args: argparse.Namespace) -> list[str]:
     """Kinds of knowledge that planners have, in order; ValueError where an option has no effect."""
     knows = list(dict.fromkeys(args.knows or (["distribution"] if args.candidates or args.futures else [])))
+    if args.visible > 1:
+        if knows:
+            raise ValueError(f"{WHERE}: --candidates and --knows want --visible=1; got {args.visible}")
+        if args.depth and not args.beam:
+            raise ValueError(f"{WHERE}: with --visible={args.visible} --depth wants --beam; got {args.depth} alone")
+        return []
     wanted = {"candidates": ("distribution", "boxes"), "futures": ("distribution",), "beam": ("stream",)}
     for name, words in (wanted | ({} if args.futures else {"depth": ("stream",)})).items():
         if getattr(args, name) is not None and not set(words) & set(knows):
             raise ValueError(f"{WHERE}: --{name} wants --knows {' or '.join(words)}; got {' '.join(knows) or 'none'}")
-    if knows and args.visible > 1:
-        raise ValueError(f"{WHERE}: --candidates and --knows want --visible=1; got {args.visible}")
     return knows
 
 
 def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: argparse.Namespace) -> dict[str, Any]:
     from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
+    from torchrl_gpu.policies.packing.planners.beam_search import StreamSearch, VisibleSearch
     from torchrl_gpu.policies.packing.planners.expectation import ExpectedPlacement
     from torchrl_gpu.policies.packing.planners.next_items import pretrained_next_items
-    from torchrl_gpu.policies.packing.planners.stream_search import StreamSearch
 
     candidates, depth, beam = args.candidates or CANDIDATES, args.depth or DEPTH, args.beam or BEAM
     by_tables: dict[str, PatchTables] = {}
@@ -314,10 +320,13 @@ def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: a
         tables = [each for each in policy.modules() if isinstance(each, PatchTables)]
         by_tables |= {name: tables[0]} if tables else {}
     if not by_tables:
-        raise ValueError(f"{WHERE}: --candidates and --knows want a policy of afterstate values; got none")
+        raise ValueError(f"{WHERE}: --candidates, --knows and --beam want a policy of afterstate values; got none")
     found: dict[str, Any] = {}
     foretold = pretrained_next_items(env) if "distribution" in knows else None
     for name, table in by_tables.items():
+        if args.visible > 1:
+            search = VisibleSearch(env, table, args.depth, beam)
+            found[f"{name}, searching ({search.depth}, {beam})"] = search
         for word in knows:
             if word == "distribution":
                 ahead = f"{candidates}, {args.futures} futures of {depth}" if args.futures else f"{candidates}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes, RandomBoxes
 from torchrl_gpu.evaluation.packing import evaluate
 from torchrl_gpu.policies import PatchTables
+from torchrl_gpu.policies.packing.planners.beam_search import Lines, StreamSearch, VisibleSearch
 from torchrl_gpu.policies.packing.planners.expectation import ExpectedPlacement, shares_among
-from torchrl_gpu.policies.packing.planners.stream_search import StreamSearch
 from torchrl_gpu.policies.policy import known
 
 SHOWN = ("z_map", "future_items")
@@ -113,6 +114,40 @@ def test_a_beam_over_all_lines_packs_what_can_be_packed(orientations: str) -> No
     assert int((narrow.round().int() < torch.tensor(wanted)).sum()) > 0  # that it takes the search
 
 
+def test_a_beam_over_all_orders_of_the_visible_boxes_packs_what_can_be_packed() -> None:
+    changes = {"bin_size": (3.0, 2.0, 3.0), "resolution": (3, 2), "num_items": 5, "visible_items": 5}
+    env = environment(items=RandomBoxes(1, 2), orientations="fixed", **changes).like(10)
+    sides = env.item_sizes[:, 0, :3].round().int()
+    wanted = []
+    for row in env.reset()["item_id"]:
+        sizes = [tuple(sides[item].tolist()) for item in row.tolist()]
+        orders = set(itertools.permutations(sizes))
+        wanted.append(max(best_packing(list(order), False, np.zeros((3, 2), int), 3) for order in orders))
+    found = evaluate(env, VisibleSearch(env, worthless(env), depth=5, beam=4096)).utilization * 18
+    assert found.round().int().tolist() == wanted
+    narrow = evaluate(env, VisibleSearch(env, worthless(env), depth=1, beam=1)).utilization * 18
+    assert int((narrow.round().int() < torch.tensor(wanted)).sum()) > 0
+
+
+def test_one_visible_box_deep_it_is_the_policy_alone() -> None:
+    env = environment(visible_items=3, stability="support").like(32)
+    tables, shown = tables_of(env), env.reset()
+    for _ in range(4):
+        chosen = VisibleSearch(env, tables, depth=1, beam=7)(shown.clone())["action"]
+        values = values_in(tables, shown)
+        torch.testing.assert_close(values.gather(1, chosen[:, None])[:, 0], values.amax(1), rtol=0, atol=1e-5)
+        shown = env.step_and_maybe_reset(shown.set("action", chosen))[1]
+
+
+def test_lines_that_differ_in_what_is_left_both_go_on() -> None:
+    env = environment(visible_items=2)
+    policy = VisibleSearch(env, tables_of(env), depth=2)
+    same = torch.zeros(1, 3, *env.bin.cells)
+    left = torch.tensor([[[2, -1], [-1, 2], [3, -1]]])
+    lines = Lines(same, torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.bool), torch.zeros(1, 3).long(), left)
+    assert policy._different(lines).tolist() == [[True, False, True]]
+
+
 def line_values(env: PackingEnv, tables: PatchTables, shown: Any, depth: int) -> Tensor:
     """Value of the best line of so many items that begins with each action, (N, A), step by step in `env`."""
     state, rows = env.state_dict(), env.num_envs
@@ -185,18 +220,21 @@ def test_mirror_images_count_once(changes: dict[str, Any]) -> None:
     assert number == {"yaw": 1, "fixed": 2}.get(changes.get("orientations", ""), 6)
 
 
-@pytest.mark.parametrize("planner", ["stream", "boxes"])
+@pytest.mark.parametrize("planner", ["stream", "boxes", "visible"])
 def test_batches_and_repetitions_decide_nothing(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = environment(items=CutBoxes(1, 3, pool=None), orientations="fixed", include=SHOWN).like(9)
+    visible = 3 if planner == "visible" else 1
+    items = CutBoxes(1, 3, pool=None)
+    env = environment(items=items, orientations="fixed", include=SHOWN, visible_items=visible).like(9)
     tables = tables_of(env)
     made = {
         "stream": lambda: StreamSearch(env, tables, 3, 5),
         "boxes": lambda: ExpectedPlacement(env, tables, knows=BOXES),
+        "visible": lambda: VisibleSearch(env, tables, 3, 5),
     }
     shown, policy = env.reset(), made[planner]()
     whole = policy(shown.clone())["action"]
     assert torch.equal(made[planner]()(shown.clone())["action"], whole)
-    monkeypatch.setattr("torchrl_gpu.policies.packing.planners.stream_search._MOST_VALUES", 1000)
+    monkeypatch.setattr("torchrl_gpu.policies.packing.planners.beam_search._MOST_VALUES", 1000)
     monkeypatch.setattr("torchrl_gpu.policies.packing.planners.expectation._MOST_VALUES", 9000)
     assert torch.equal(policy(shown.clone())["action"], whole)
     assert torch.equal(policy(shown.clone()[3:7].view(2, 2))["action"], whole[3:7].view(2, 2))
@@ -224,6 +262,7 @@ def test_planners_say_what_they_know() -> None:
     env = environment(include=SHOWN)
     tables = tables_of(env)
     assert known(StreamSearch(env, tables)) == "the true stream"
+    assert known(VisibleSearch(environment(visible_items=2), tables)) == "nothing"
     assert known(ExpectedPlacement(env, tables, knows=BOXES)) == BOXES
     assert known(ExpectedPlacement(env, tables)) == "the distribution"
     left = torch.tensor([[2, 0, 2, 2, -1], [-1, -1, -1, -1, -1]])
@@ -249,5 +288,9 @@ def test_numbers_and_words_that_cannot_be() -> None:
     for name in ("depth", "beam"):
         with pytest.raises(ValueError, match=f"StreamSearch: {name} must be at least 1; got 0"):
             StreamSearch(env, tables, **{name: 0})
+    with pytest.raises(ValueError, match="VisibleSearch: want an environment of several visible items; got one"):
+        VisibleSearch(env, tables)
+    with pytest.raises(ValueError, match="VisibleSearch: depth must be at most 3; got 4"):
+        VisibleSearch(environment(visible_items=3), tables, depth=4)
     with pytest.raises(ValueError, match="ExpectedPlacement: knows must be one of the distribution, the boxes"):
         ExpectedPlacement(env, tables, knows="the true stream")
