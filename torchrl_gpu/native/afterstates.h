@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "lanes.h"
+
 constexpr int most_cells = 9, most_images = 8, lanes = 8;
 
 // One shape of patches, lying one way. Mirrored in policies/packing/ntuple/values.py.
@@ -35,6 +37,32 @@ struct Patches {
     int64_t framed() const { return (cells_x + 2) * wide() + lanes; }  // and what is read behind it
     int64_t area() const { return cells_x * cells_y; }
 };
+
+typedef int32_t Ints __attribute__((vector_size(lanes * sizeof(int32_t))));
+typedef float Floats8 __attribute__((vector_size(lanes * sizeof(float))));
+
+// Heights of neighbouring cells.
+INLINE Ints digits(const uint8_t* heights) {
+#if defined(__AVX2__)
+    return (Ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(heights)));
+#else
+    Ints found;
+    for (int l = 0; l < lanes; l++) found[l] = heights[l];
+    return found;
+#endif
+}
+
+// Weights at `found` where `counts` is −1, and 0 where it is 0, where nothing is read.
+INLINE Floats8 weights_at(const float* table, Ints found, Ints counts) {
+#if defined(__AVX2__)
+    return (Floats8)_mm256_mask_i32gather_ps(_mm256_setzero_ps(), table, (__m256i)found, (__m256)counts, 4);
+#else
+    Floats8 weights = {};
+    for (int l = 0; l < lanes; l++)
+        if (counts[l]) weights[l] = table[found[l]];
+    return weights;
+#endif
+}
 
 struct Lying;
 
@@ -87,40 +115,42 @@ struct Lying {
 };
 
 template <int cells, bool clipped>
-inline void entries(const Lying& lying, const uint8_t* heights, int32_t* out) {
+INLINE Ints found_by(const Lying& lying, const uint8_t* heights) {
     const Patch& patch = *lying.patch;
-    const int32_t clip = int32_t(patch.clip);
-    int32_t first[lanes], found[lanes];
-    for (int l = 0; l < lanes; l++) first[l] = heights[lying.away[0] + l];
-    for (int l = 0; l < lanes; l++) found[l] = first[l] * int32_t(patch.weight[0][0]);
+    const Ints clip = Ints{} + int32_t(patch.clip), first = digits(heights + lying.away[0]);
+    Ints found = first * int32_t(patch.weight[0][0]);
 #pragma GCC unroll 9
     for (int i = 1; i < cells; i++) {
-        const uint8_t* cell = heights + lying.away[i];
-        const int32_t weight = int32_t(patch.weight[i][0]);
-        for (int l = 0; l < lanes; l++) {
-            int32_t digit = cell[l];
-            if (clipped) digit = std::min(std::max(digit - first[l], -clip), clip) + clip;
-            found[l] += digit * weight;
+        Ints digit = digits(heights + lying.away[i]);
+        if (clipped) {
+            digit -= first;
+            digit = digit < -clip ? -clip : digit;
+            digit = (digit > clip ? clip : digit) + clip;
         }
+        found += digit * int32_t(patch.weight[i][0]);
     }
-    std::copy_n(found, lanes, out);
+    return found;
+}
+
+template <int cells, bool clipped>
+inline void entries(const Lying& lying, const uint8_t* heights, int32_t* out) {
+    const Ints found = found_by<cells, clipped>(lying, heights);
+    std::memcpy(out, &found, sizeof found);
 }
 
 template <int cells, bool clipped>
 float sum_of(const Patches& p, const Lying& lying, const uint8_t* heights, int64_t x0, int64_t x1, int64_t y0,
              int64_t y1) {
     const float* table = p.weight + lying.patch->offset;
-    float sum[lanes] = {};
+    Floats8 sum = {};
     for (int64_t y = y0; y <= y1; y += lanes) {
-        const int64_t count = std::min<int64_t>(lanes, y1 - y + 1);
-        for (int64_t x = x0; x <= x1; x++) {
-            int32_t found[lanes];
-            entries<cells, clipped>(lying, heights + x * p.wide() + y, found);
-            for (int64_t l = 0; l < count; l++) sum[l] += table[found[l]];
-        }
+        const int32_t count = int32_t(std::min<int64_t>(lanes, y1 - y + 1));
+        const Ints counts = Ints{0, 1, 2, 3, 4, 5, 6, 7} < count;
+        for (int64_t x = x0; x <= x1; x++)
+            sum += weights_at(table, found_by<cells, clipped>(lying, heights + x * p.wide() + y), counts);
     }
     float all = 0;
-    for (float each : sum) all += each;
+    for (int l = 0; l < lanes; l++) all += sum[l];
     return all;
 }
 
