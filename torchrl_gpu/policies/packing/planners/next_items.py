@@ -153,9 +153,10 @@ class NextItems(nn.Module):
         (settings,) = read_json(where, plain, "settings")
         if plain.get("format") != FORMAT or not isinstance(settings, dict):
             raise ValueError(f"{where}: want a file that NextItems.save wrote; got one with {sorted(held)}")
-        sizes = [arguments.whole(where, name, settings.get(name), 1) for name in ("num_items", "ages", "width")]
+        names = ("num_items", "ages", "width")
+        number, ages, width = (arguments.whole(where, name, settings.get(name), 1) for name in names)
         cells = settings.get("layer_cells")
-        wanted = without_memory(lambda: cls(*sizes, cells), where, 2 * _MOST_BYTES).state_dict()
+        wanted = without_memory(lambda: cls(number, ages, width, cells), where, 2 * _MOST_BYTES).state_dict()
         if set(wanted) != set(held):
             raise ValueError(f"{where}: want weights {sorted(wanted)}; got {sorted(held)}")
         for name, each in held.items():
@@ -163,7 +164,7 @@ class NextItems(nn.Module):
             if not bool(each.isfinite().all()):
                 raise ValueError(f"{where}: want finite weights; got others in {name}")
         with torch.device("cpu"):
-            made = cls(*sizes, cells).float()  # whatever torch's defaults are
+            made = cls(number, ages, width, cells).float()  # whatever torch's defaults are
         made.load_state_dict({name: each.float() for name, each in held.items()})
         return made.eval()
 
