@@ -129,6 +129,14 @@ KERNELS: list[Mutant] = [
         _NEXT,
         k="drawn",
     ),
+    mutant("levels_are_filled", "(until <= filled + room)", "(until < filled + room)", _NEXT, k="bases"),
+    mutant(
+        "lines_differ_in_what_is_left",
+        "self.item_numbers[lines.left + 1].sum(2)",
+        "self.item_numbers[lines.left.clamp_max(-1) + 1].sum(2)",
+        "policies/packing/planners/test_beam_search.py",
+        k="what_is_left",
+    ),
     mutant("what_was_packed_alone", "< s.num_packed[:, None]", "<= s.num_packed[:, None]", _NEXT, k="packed"),
     mutant(
         "lines_that_end_are_worth_what_they_fill",
