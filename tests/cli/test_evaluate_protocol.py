@@ -49,6 +49,14 @@ def test_a_user_s_file_and_named_policies(tmp_path: Path, capsys: pytest.Capture
     assert "random legal" not in shown
 
 
+def test_visible_boxes_are_searched_beside_the_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--policy", "rs", "--visible=3", "--beam=4", "--cases=4", "--timed=1"]
+    assert cli.main(["evaluate", "bpp10", "--device=cpu", "--protocol=rs", *words], "torchrl-gpu") is None
+    shown = capsys.readouterr().out
+    assert "pretrained rs, searching (3, 4)" in shown
+    assert shown.count("3 visible") == 3  # the policy, the search, and the published one
+
+
 @pytest.mark.parametrize("protocol", ["cut2", "rs"])
 def test_a_file_of_the_protocol_s_boxes_is_played_one_item_ahead_as_the_suite_is(tmp_path: Path, protocol: str) -> None:
     suite = make_protocol(protocol, 1, device="cpu", seed=SUITE_SEED)
