@@ -340,6 +340,8 @@ def test_what_cannot_be_expected() -> None:
     env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map", "packed_items"))
     with pytest.raises(ValueError, match="ExpectedPlacement: want next_items of 27 items; got one of 26"):
         ExpectedPlacement(env, tables_of(env), next_items=NextItems(26))
+    with pytest.raises(ValueError, match=r"next_items of the layers of this bin, .* cells; got one of \(9, 1048576\)"):
+        ExpectedPlacement(env, tables_of(env), next_items=NextItems(27, 1, 1, layer_cells=(9, 2**20)))
     env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map",))
     with pytest.raises(ValueError, match="next_items wants the distribution known and packed_items included"):
         ExpectedPlacement(env, tables_of(env), next_items=NextItems(27))

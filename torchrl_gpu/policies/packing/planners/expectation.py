@@ -13,7 +13,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER, PatchTables
 from torchrl_gpu.policies.packing.planners.afterstates import Afterstates
-from torchrl_gpu.policies.packing.planners.next_items import NextItems, cut_as, sequences_cut
+from torchrl_gpu.policies.packing.planners.next_items import NextItems, cut_as, layer_cells_of, sequences_cut
 from torchrl_gpu.system import arguments
 
 _MOST_VALUES = 2**24  # of placements at a time
@@ -245,6 +245,9 @@ def _check_known(where: str, env: PackingEnv, knows: str, next_items: NextItems 
     if next_items.num_items != env.catalogue.num_items:
         wanted = f"next_items of {env.catalogue.num_items} items"
         raise ValueError(f"{where}: want {wanted}; got one of {next_items.num_items}")
+    cells, known = layer_cells_of(cut_as(env)), (next_items.floor, next_items.height)
+    if next_items.floor and known != cells:
+        raise ValueError(f"{where}: want next_items of the layers of this bin, {cells} cells; got one of {known}")
 
 
 def shares_among(items: Tensor, number: int) -> Tensor:

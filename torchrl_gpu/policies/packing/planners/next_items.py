@@ -81,9 +81,10 @@ class NextItems(nn.Module):
         if cut is None:
             came = type(env.items).__name__
             raise ValueError(f"NextItems: want an environment of CutBoxes without a pool; got one of {came}")
-        x, y, height = cut.whole
-        is_small = 8 * width * env.catalogue.num_items * (height + 1) <= _MOST_BYTES and max(x, y) <= _MOST_SIDE
-        made = cls(env.catalogue.num_items, ages, width, (x * y, height) if cut.by_layers and is_small else None)
+        cells, number = layer_cells_of(cut), env.catalogue.num_items
+        if cells and (max(cut.whole[:2]) > _MOST_SIDE or 8 * width * number * (cells[1] + 1) > _MOST_BYTES):
+            cells = None
+        made = cls(number, ages, width, cells)
         made.item_sums[1:] = _sums_of(env).half().float()  # as a file holds them
         return made.to(env.device)
 
@@ -189,6 +190,14 @@ def cut_as(env: PackingEnv) -> CutSequences | None:
     if isinstance(made, CutSequences):
         return made
     return source.fresh(env.bin, env.num_items) if isinstance(source, CutBoxes) and source.pool is None else None
+
+
+def layer_cells_of(cut: CutSequences | None) -> tuple[int, int] | None:
+    """Cells of the floor and along the height of a bin that is cut in layers; None for other sequences."""
+    if cut is None or not cut.by_layers:
+        return None
+    x, y, height = cut.whole
+    return x * y, height
 
 
 def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor:
