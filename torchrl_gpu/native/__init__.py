@@ -2,17 +2,20 @@
 
 from torchrl_gpu.native.build import CompilerError, compiler, library, problem, tune
 from torchrl_gpu.native.operators import (
+    Arguments,
     any_true,
     cut_boxes,
     cut_items,
     draw_bits,
     first_best,
+    of_type,
     output,
     pick_true,
     runs_on,
 )
 
 __all__ = [
+    "Arguments",
     "CompilerError",
     "any_true",
     "compiler",
@@ -21,6 +24,7 @@ __all__ = [
     "draw_bits",
     "first_best",
     "library",
+    "of_type",
     "output",
     "pick_true",
     "problem",

@@ -26,8 +26,9 @@ from torchrl_gpu.system.self_tests import SelfTest
 _LOG = logging.getLogger(__name__)
 _HERE = Path(__file__).parent
 _SOURCE = "packing.cpp"
-# No trap is set on comparisons of floats: so they may stand in vectors.
-_COMMON = ("-O3", "-fno-trapping-math", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
+# No trap is set on comparisons of floats, and no error number on roots: so they may stand in vectors.
+_FLOATS = ("-fno-trapping-math", "-fno-math-errno")
+_COMMON = ("-O3", *_FLOATS, "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
 # In this order; the first that compiles is taken. Apple's compiler has no OpenMP, some compilers no -march=native.
 _VARIANTS = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
 _BASELINE = "x86-64-v3"
@@ -180,7 +181,7 @@ def _processor() -> str:
 
 
 def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[str]] = _VARIANTS) -> None:
-    _LOG.warning("torchrl_gpu compiles its packing kernels with %s, once on this machine: 10 to 20 s", command[0])
+    _LOG.warning("torchrl_gpu compiles its kernels with %s, once on this machine: 10 to 20 s", command[0])
     extra, said = shlex.split(os.environ.get("CXXFLAGS", "")), ""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from ctypes import c_int64, c_void_p
+from collections.abc import Mapping, Sequence
+from ctypes import Structure, c_int64, c_void_p
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,6 +25,23 @@ def runs_on(tensor: Tensor) -> bool:
 def output(*shape: int, dtype: torch.dtype) -> Tensor:
     """Uninitialised output tensor for C++: contiguous, on the CPU and of this dtype, regardless of torch's defaults."""
     return torch.empty(shape, dtype=dtype, device=_CPU)
+
+
+def of_type(kind: Any, names: str) -> list[tuple[str, Any]]:
+    """Fields of a struct that have one type, by their names in order."""
+    return [(name, kind) for name in names.split()]
+
+
+class Arguments(Structure):
+    """A ctypes mirror of a struct of the C++ headers, filled by the names of its fields, which must keep its order."""
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor | None], **numbers: float | tuple[int, ...]) -> Self:
+        """Numbers, and pointers to tensors, which live as long as the arguments; null for None."""
+        held = {name: None if each is None else each.contiguous() for name, each in tensors.items()}
+        made = cls(**numbers, **{name: each.data_ptr() for name, each in held.items() if each is not None})
+        made.tensors = held
+        return made
 
 
 def draw_bits(key: Tensor, counter: Tensor) -> Tensor:

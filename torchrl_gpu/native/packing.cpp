@@ -1,4 +1,4 @@
-// Packing kernels for CPUs, defined by reference.py; the exported functions are called from compiled.py.
+// Kernels for CPUs, of packing as reference.py defines them, and of marine navigation; called from both compiled.py.
 #include <atomic>
 #include <limits>
 #include <thread>
@@ -12,6 +12,7 @@
 #include "cuts.h"
 #include "growth.h"
 #include "problem.h"
+#include "sailing.h"
 #include "shared_sums.h"
 #include "solids.h"
 #include "stability.h"
@@ -291,6 +292,16 @@ int64_t best_of(const double* const* scores, int64_t count, const uint8_t* legal
     return best;
 }
 
+template <class T>
+void sail_all(const Sea& sea) {
+    const int64_t lanes = Lanes<T>::count, vectors = (sea.envs + lanes - 1) / lanes;
+    const int64_t threads = vectors < 8 ? 1 : sea.threads, parts = std::min(vectors, 4 * threads);
+    spread(parts, threads, [&](int64_t part) {
+        Sailing<T> sailing(sea);
+        for (int64_t v = part * vectors / parts; v < (part + 1) * vectors / parts; v++) sailing.all(v * lanes);
+    });
+}
+
 }  // namespace
 
 #pragma GCC visibility push(default)
@@ -500,6 +511,9 @@ void cut_items(const int64_t* cuts, const int64_t* key, const int64_t* position,
             out[n * places + k] = sequence[std::clamp<int64_t>(position[n * places + k], 0, c.most - 1)];
     }
 }
+
+// An action of marine navigation v2, see sailing.h, of numbers of so many bytes.
+void sail(const Sea* sea, int64_t bytes) { bytes == 4 ? sail_all<float>(*sea) : sail_all<double>(*sea); }
 
 // Add-max steps per second of all threads together, on counts of `bytes` bytes, or on floats for 4.
 double add_max_rate(int64_t bytes, int64_t threads, double seconds) {

@@ -11,8 +11,10 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 
+from torchrl_gpu import native
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, Conflict
 from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, episode_key, seed_bits
+from torchrl_gpu.envs.marine.compiled import sail
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.generator import Pool, generate
 from torchrl_gpu.envs.marine.levels import Sizes, chosen_levels
@@ -25,6 +27,7 @@ from torchrl_gpu.envs.marine.types import (
     FAR,
     MOTION_SIZE,
     QUIRKS,
+    After,
     MarineState,
     Scene,
     contiguous_copy,
@@ -203,7 +206,7 @@ class MarineNavEnv(BatchedEnv):
         self._radius_factors = radius_factors(self.dtype, self.device)
         self._robot_index = torch.arange(self.num_robots, device=self.device, dtype=torch.int64)[:, None, None]
         actions = torch.arange(self.num_actions, device=self.device, dtype=torch.int64)
-        self._idle = (actions == self.craft.idle).to(self.dtype)
+        self._idle = (actions == self.craft.idle).to(torch.uint8)
         self._make_pool()
         shape = (self.num_envs,) if self.flat else (self.num_envs, self.num_robots)
         specs = make_specs(self.craft, shape, discrete=bool(self.num_actions), dtype=self.dtype, device=self.device)
@@ -254,24 +257,33 @@ class MarineNavEnv(BatchedEnv):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         s, scene = self.state, self.scene
         there = s.active.to(self.dtype)
-        moved, energy = self.model.move(s.motion, self._actions(tensordict), scene)
-        motion = torch.lerp(s.motion, moved, there)  # inactive robots stay where they were
-        sight = self._look(motion, scene, there, s.key, s.step_count + 1)
-        outcome = self._outcome(motion, scene, sight)
+        after = self._after(self._actions(tensordict), scene, there)
+        outcome = self._outcome(after, scene)
         self._state = replace(
             s,
-            motion=motion,
+            motion=after.motion,
             active=outcome.active,
             arrived=outcome.arrived,
             collided=outcome.collided,
-            energy=s.energy + energy * there,
+            energy=s.energy + after.energy * there,
             score=s.score + outcome.reward,
-            observation=observation(sight),
-            object_mask=object_mask(sight),
-            clearance=torch.lerp(s.clearance, sight.clearance, there),
+            observation=after.observation,
+            object_mask=after.object_mask,
+            clearance=torch.lerp(s.clearance, after.clearance, there),
             step_count=s.step_count + 1,
         )
         return self._result(outcome)
+
+    def _after(self, action: Tensor, scene: Scene, there: Tensor) -> After:
+        s = self.state
+        if isinstance(self.model, Unicycle) and native.runs_on(s.motion):
+            return sail(self.model, s.motion, action, s.scene, s.active, self.sizes, self.craft)
+        moved, energy = self.model.move(s.motion, action, scene)
+        motion = torch.lerp(s.motion, moved, there)  # inactive robots stay where they were
+        sight, turn = self._look(motion, scene, there, s.key, s.step_count + 1), None
+        if self.version == "v3":
+            turn = starboard_turn(sight.own[:, 2:4], sight.objects[0], self.craft.radius)
+        return After(motion, energy, observation(sight), object_mask(sight), sight.clearance, sight.touches, turn)
 
     def _actions(self, tensordict: TensorDictBase) -> Tensor:
         """Actions (R, N) int64, or (2, R, N) where they are continuous."""
@@ -295,18 +307,15 @@ class MarineNavEnv(BatchedEnv):
         streams = draw_bits(draw_bits(key, torch.full_like(key, _NOISE_STREAM)), self._robot_index)  # (R, 1, N)
         return draw_noise(streams, step, self.sizes.obstacles + self.sizes.robots, self._radius_factors)
 
-    def _outcome(self, motion: Tensor, scene: Scene, sight: Sight) -> Outcome:
-        turn = None
-        if self.version == "v3":
-            turn = starboard_turn(sight.own[:, 2:4], sight.objects[0], self.craft.radius)
+    def _outcome(self, after: After, scene: Scene) -> Outcome:
         counted = self.state.step_count + (0 if "late_limit" in self.quirks else 1)
         return rewards_and_ends(
             self.state,
-            motion,
+            after.motion,
             scene,
             self.craft,
-            touches=sight.touches,
-            turn=turn,
+            touches=after.touches,
+            turn=after.turn,
             cut=counted >= self.max_steps,
             end_on_collision=self.end_on_collision,
             cut_is_end="terminal_limit" in self.quirks,
@@ -339,7 +348,7 @@ class MarineNavEnv(BatchedEnv):
         for name in ("active", "arrived", "collided", "clearance", "energy"):
             robots[name] = _by_env(getattr(s, name))
         if self.num_actions:
-            robots["action_mask"] = to_bool(torch.maximum(robots["active"].to(self.dtype), self._idle))
+            robots["action_mask"] = (robots["active"].view(torch.uint8) | self._idle).view(torch.bool)
         success = (s.arrived | ~s.exists).all(0)
         return robots, {"episode_step": s.step_count, "level": s.level, "success": success}
 
@@ -360,38 +369,52 @@ class MarineNavEnv(BatchedEnv):
         return out
 
     def _observe_reset(self, mask: Tensor) -> dict[str, Any]:
-        s = self.state
-        key = episode_key(self.seed, self._env_index, s.episode)
-        begun = self._pool.begin(self._world(key) * mask)  # rows that go on all look up the same world: it costs less
-        share, kept, exists = mask.to(self.dtype), ~mask, begun.exists & mask
-        by_env = share.view(-1, 1, 1)
+        s, row = self.state, None
+        if native.runs_on(mask):  # reading back costs nothing here, and few worlds begin at a time
+            row = mask.nonzero()[:, 0]
+            if not len(row):
+                return self._nested(*self._observed())
+        env, episode, level = (
+            each if row is None else each[row] for each in (self._env_index, s.episode, s.next_level)
+        )
+        key = episode_key(self.seed, env, episode)
+        world = self._world(key, env, episode, level)
+        begun = self._pool.begin(world if row is not None else world * mask)  # the same for all that go on: costs less
+
+        def put(old: Tensor, new: Tensor, axis: int = -1) -> Tensor:
+            if row is not None:
+                return old.index_copy(axis, row, new)
+            if old.is_floating_point():
+                return torch.lerp(old, new, mask.to(self.dtype).view(-1, *[1] * (old.ndim - 1 if axis == 0 else 0)))
+            return torch.where(mask, new, old)
+
         self._state = MarineState(
-            scene=torch.lerp(s.scene, begun.scene, share),
-            motion=torch.lerp(s.motion, begun.motion, share),
-            exists=s.exists & kept | exists,
-            active=s.active & kept | exists,
-            arrived=s.arrived & kept,
-            collided=s.collided & kept,
-            energy=s.energy * (1 - share),
-            score=s.score * (1 - share),
-            observation=torch.lerp(s.observation, begun.observation, by_env),
-            object_mask=torch.lerp(s.object_mask, begun.object_mask, by_env),
-            clearance=torch.lerp(s.clearance, begun.clearance, share),
-            step_count=s.step_count * kept,
+            scene=put(s.scene, begun.scene),
+            motion=put(s.motion, begun.motion),
+            exists=put(s.exists, begun.exists),
+            active=put(s.active, begun.exists),
+            arrived=s.arrived & ~mask,
+            collided=s.collided & ~mask,
+            energy=s.energy * (~mask).to(self.dtype),
+            score=s.score * (~mask).to(self.dtype),
+            observation=put(s.observation, begun.observation, 0),
+            object_mask=put(s.object_mask, begun.object_mask, 0),
+            clearance=put(s.clearance, begun.clearance),
+            step_count=s.step_count * ~mask,
             episode=s.episode + mask,
-            level=torch.where(mask, s.next_level, s.level),
+            level=put(s.level, level),
             next_level=s.next_level,
-            key=torch.where(mask, key, s.key),
+            key=put(s.key, key),
         )
         return self._nested(*self._observed())
 
-    def _world(self, key: Tensor) -> Tensor:
-        """Indices (N,) in the world pool for the episodes `key` that begin."""
+    def _world(self, key: Tensor, env: Tensor, episode: Tensor, level: Tensor) -> Tensor:
+        """Indices (N,) in the world pool for episodes of environments, by their `key` and level."""
         if self.in_order:
-            picked = (self._env_index + self.num_envs * self.state.episode) % self.pool
+            picked = (env + self.num_envs * episode) % self.pool
         else:
             picked = draw_integers(key, torch.zeros_like(key), self.pool)
-        return self.state.next_level * self.pool + picked
+        return level * self.pool + picked
 
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
         if self.seed != self._pool_seed:

@@ -31,7 +31,7 @@ ERROR = 0.05  # standard deviation along each axis, of a place in metres and of 
 KAPPA = 1.0  # concentration of the error of a radius
 TRUE_SHARE = 0.8  # of the radius; the rest is multiplied by the error
 _KNOTS = 256
-_ABOVE_ZERO = 8.0  # m: no gap between surfaces is so far below 0
+ABOVE_ZERO = 8.0  # m: no gap between surfaces is so far below 0
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
@@ -68,7 +68,7 @@ def see_v2(motion: Tensor, scene: Scene, active: Tensor, craft: Craft) -> Sight:
     velocity = motion[VELOCITY].expand(len(active), -1, -1, -1)
     gap = _length(to_obstacle) - scene.obstacle_radius - craft.radius  # (R, M, N)
     robot_gap = _length(to_robot) - 2 * craft.radius + _absent(active)  # (R, R, N)
-    reach, robot_reach = craft.sight - craft.radius, craft.sight + craft.detection_radius - 2 * craft.radius
+    reach, robot_reach = reaches(craft)
     nearest, nearest_robots = Nearest.of(gap, reach, active), Nearest.of(robot_gap, robot_reach, active)
     static = nearest.listed([*frame.turn(nearest.pick(to_obstacle)), *nearest.pick(radius).unbind(1)])
     moving = [*frame.turn(nearest_robots.pick(to_robot)), *frame.turn(nearest_robots.pick(velocity))]
@@ -84,6 +84,11 @@ def see_v2(motion: Tensor, scene: Scene, active: Tensor, craft: Craft) -> Sight:
         clearance=clearance,
         touches=torch.minimum(least, least_robot) <= 0,
     )
+
+
+def reaches(craft: Craft) -> tuple[float, float]:
+    """Largest gaps, metres, at which a robot detects an obstacle and another robot."""
+    return craft.sight - craft.radius, craft.sight + craft.detection_radius - 2 * craft.radius
 
 
 def see_v3(motion: Tensor, scene: Scene, active: Tensor, craft: Craft, noise: Tensor | None) -> Sight:
@@ -141,7 +146,7 @@ class Nearest(NamedTuple):
         """Nearest objects by gaps between surfaces (R, J, N), metres; robots that are not active detect nothing."""
         key = _nearest_keys(gap)
         number = (key.view(_INTEGERS[key.dtype]) & _places(gap.shape[1])).long().unsqueeze(1)
-        mask = (key <= reach + _ABOVE_ZERO).to(gap.dtype) * active.unsqueeze(1)
+        mask = (key <= reach + ABOVE_ZERO).to(gap.dtype) * active.unsqueeze(1)
         return Nearest(number, functional.pad(mask, (0, 0, 0, NEAREST - key.shape[1])))
 
     def pick(self, values: Tensor) -> Tensor:
@@ -198,7 +203,7 @@ def _nearest_keys(gap: Tensor) -> Tensor:
     objects, bits = gap.shape[1], _places(gap.shape[1])
     index = torch.arange(objects, dtype=_INTEGERS[gap.dtype], device=gap.device).unsqueeze(-1)
     # Positive floats are ordered as their bits are: an index in the lowest decides only where the others are equal.
-    keys = list((((gap + _ABOVE_ZERO).view(index.dtype) & ~bits) | index).view(gap.dtype).unbind(1))
+    keys = list((((gap + ABOVE_ZERO).view(index.dtype) & ~bits) | index).view(gap.dtype).unbind(1))
     # Bubble sort, cut short: each pass brings the least of the remaining keys to position `first`.
     for first in range(min(NEAREST, objects)):
         for j in range(objects - 1, first, -1):

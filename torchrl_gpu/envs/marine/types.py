@@ -142,6 +142,18 @@ class MarineState:
     key: Tensor  # (N,) int64, names the noise of this episode
 
 
+class After(NamedTuple):
+    """Robots and their sensor readings after an action; shapes as in `MarineState`."""
+
+    motion: Tensor
+    energy: Tensor  # of the action, also where a robot is not active
+    observation: Tensor
+    object_mask: Tensor
+    clearance: Tensor
+    touches: Tensor  # (R, N) bool, true where the hull meets something
+    turn: Tensor | None  # v3: what a rule asks for, radians to starboard (R, N)
+
+
 def contiguous_copy(tensor: Tensor) -> Tensor:
     """Contiguous tensor of the same numbers and shape (…), which torch.compile fuses into nothing else.
 

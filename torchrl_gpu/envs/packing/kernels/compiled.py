@@ -7,11 +7,11 @@ of two. The code is in `torchrl_gpu/native`; see `docs/decisions/008-compiled-ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from ctypes import Structure, byref, c_char_p, c_double, c_float, c_int64, c_void_p
+from collections.abc import Callable
+from ctypes import byref, c_char_p, c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass, replace
 from functools import cache, wraps
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -50,64 +50,49 @@ _MOVED = ("heightmap", "item_id", "position", "num_packed", "step_count", "volum
 _BEGUN = ("heightmap", "item_id", "z_map", "legal", "position", "key", "episode", *_MOVED[3:])
 
 
-def _of_type(kind: Any, names: str) -> list[tuple[str, Any]]:
-    return [(name, kind) for name in names.split()]
-
-
-class _Arguments(Structure):
-    """A ctypes mirror of a struct of the C++ headers, filled by the names of its fields, which must keep its order."""
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor | None], **numbers: float | tuple[int, ...]) -> Self:
-        """Numbers, and pointers to tensors, which live as long as the arguments; null for None."""
-        held = {name: None if each is None else each.contiguous() for name, each in tensors.items()}
-        made = cls(**numbers, **{name: each.data_ptr() for name, each in held.items() if each is not None})
-        made.tensors = held
-        return made
-
-
-class _Problem(_Arguments):
+class _Problem(native.Arguments):
     """`struct Problem` of problem.h."""
 
     _fields_ = (
-        *_of_type(c_int64, "envs slots orientations items"),
+        *native.of_type(c_int64, "envs slots orientations items"),
         ("cells", c_int64 * 2),
         ("step", c_int64),
         ("grid", c_int64 * 2),
         ("footprint", c_int64 * 2),  # rows and columns
-        *_of_type(c_void_p, "item heightmap extent height top bottom centre_16ths stable_on_floor counted material"),
+        *native.of_type(c_void_p, "item heightmap extent height top bottom"),
+        *native.of_type(c_void_p, "centre_16ths stable_on_floor counted material"),
         ("count_bytes", c_int64),
         ("unit", c_float),
         ("counted_gap", c_int64),
-        *_of_type(c_float, "ceiling tolerance gap drop_x drop_y"),
-        *_of_type(c_int64, "rule threads"),
+        *native.of_type(c_float, "ceiling tolerance gap drop_x drop_y"),
+        *native.of_type(c_int64, "rule threads"),
     )
 
 
-class _Maps(_Arguments):
+class _Maps(native.Arguments):
     """`struct Maps` of packing.cpp."""
 
-    _fields_ = _of_type(c_void_p, "z legal kept_z kept_legal kept_slot changed")
+    _fields_ = native.of_type(c_void_p, "z legal kept_z kept_legal kept_slot changed")
 
 
-class _Step(_Arguments):
+class _Step(native.Arguments):
     """`struct Step` of transition.h."""
 
     _fields_ = (
-        *_of_type(c_void_p, "action z_map legal position num_packed step_count volume stable following item_volume"),
-        *_of_type(c_void_p, "placements placement_z"),
+        *native.of_type(c_void_p, "action z_map legal position num_packed step_count volume stable"),
+        *native.of_type(c_void_p, "following item_volume placements placement_z"),
         ("longest", c_int64),
         *((f"next_{name}", c_void_p) for name in _MOVED),
-        *_of_type(c_void_p, "was_legal slot changed"),
+        *native.of_type(c_void_p, "was_legal slot changed"),
     )
 
 
-class _Restart(_Arguments):
+class _Restart(native.Arguments):
     """`struct Restart` of transition.h."""
 
     _fields_ = (
-        *_of_type(c_void_p, "mask fresh_item fresh_key z_map legal position key episode num_packed step_count"),
-        *_of_type(c_void_p, "volume stable"),
+        *native.of_type(c_void_p, "mask fresh_item fresh_key z_map legal position key episode num_packed step_count"),
+        *native.of_type(c_void_p, "volume stable"),
         *((f"next_{name}", c_void_p) for name in _BEGUN),
     )
 
