@@ -203,6 +203,7 @@ class MarineNavEnv(BatchedEnv):
         like = torch.empty(0, dtype=self.dtype, device=self.device)
         lagged = "lagged_velocity" in self.quirks
         self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged)
+        self.is_native = self.version == "v2" and native.runs_on(like)
         self._radius_factors = radius_factors(self.dtype, self.device)
         self._robot_index = torch.arange(self.num_robots, device=self.device, dtype=torch.int64)[:, None, None]
         actions = torch.arange(self.num_actions, device=self.device, dtype=torch.int64)
