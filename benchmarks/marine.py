@@ -192,7 +192,8 @@ def main(argv: list[str]) -> int:
         args.peers = False
         measurement.result["missing"].append("VMAS: not installed; `pip install 'torchrl_gpu[peers]'` brings it")
     for name, changes in chosen.items():
-        torch._dynamo.reset()  # else the settings together exceed the graphs that one function may have
+        torch._dynamo.reset()
+        torch._dynamo.config.recompile_limit = 64  # of one function: two graphs of each batch
         rows = list(timed_rows(name, changes, args, str(device)))
         measurement.take_turns(name, rows)
         rates = {row.name: row.rate for row in rows}
