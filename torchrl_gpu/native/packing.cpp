@@ -99,27 +99,6 @@ struct Columns {
     }
 };
 
-// Turns rest heights of the placements of `region` about, whole vectors of them; false where one is no whole count.
-template <class T>
-bool turn_about(const Problem& p, Region region, const float* z, T* out, int64_t pitch) {
-    const float per_unit = 1.0f / p.unit, most = float(Lanes<T>::top) - 1;
-    int odd = 0;
-    for (int64_t gx = region.x0; gx < region.x1; gx++)
-        for (int64_t gy = region.y0 / Lanes<T>::count * Lanes<T>::count; gy < p.grid_y; gy++) {
-            const float height = z[gx * p.grid_y + gy];
-            if constexpr (Lanes<T>::integer) {
-                const float counts = height * per_unit, held = counts > 0 ? counts : 0;  // also for NaN
-                const int32_t whole = int32_t((held < most ? held : most) + 0.5f);
-                const bool counted = gy >= region.y0 && gy < region.y1;
-                odd |= counted & !(float(whole) * p.unit == height);
-                out[gx * pitch + gy] = T(int32_t(Lanes<T>::top) - whole);
-            } else {
-                out[gx * pitch + gy] = 0.0f - height;
-            }
-        }
-    return !odd;
-}
-
 // Rest heights, legality and stability; those before the cells `risen` rose are in `z`, if it is not null.
 template <class T>
 void drop_solid(const Problem& p, int64_t env, const Variant& v, SolidBin<T>& bin, Region region,
@@ -129,16 +108,16 @@ void drop_solid(const Problem& p, int64_t env, const Variant& v, SolidBin<T>& bi
     columns.take(p, v);
     const int64_t pitch = p.grid_y + 5 * Lanes<T>::count;
     T* out = turned.at_least(p.grid_x * pitch);
-    if (risen && !turn_about(p, region, z, out, pitch)) risen = nullptr;
-    bin.rest(p, v, columns.cells, columns.material, region, risen, out, pitch);
-    for (int64_t gx = region.x0; gx < region.x1; gx++)
-        for (int64_t gy = region.y0; gy < region.y1; gy++) {
-            const T w = out[gx * pitch + gy];
-            if constexpr (Lanes<T>::integer)
-                z[gx * p.grid_y + gy] = float(int32_t(Lanes<T>::top) - int32_t(w)) * p.unit;
-            else
-                z[gx * p.grid_y + gy] = 0.0f - w;
-        }
+    if (risen && bin.raise(p, v, columns.cells, columns.material, region, *risen, z)) {
+        for (int64_t gx = region.x0; p.rule == Rule::com && gx < region.x1; gx++)
+            for (int64_t gy = region.y0; gy < region.y1; gy++)
+                out[gx * pitch + gy] = SolidBin<T>::turned(p, z[gx * p.grid_y + gy]);
+    } else {
+        bin.rest(p, v, columns.cells, columns.material, region, out, pitch);
+        for (int64_t gx = region.x0; gx < region.x1; gx++)
+            for (int64_t gy = region.y0; gy < region.y1; gy++)
+                z[gx * p.grid_y + gy] = SolidBin<T>::metres(p, out[gx * pitch + gy]);
+    }
     judge(p, env, v, region, z, legal);
     if (p.rule != Rule::com) return;
     if (std::max(v.x.extent, v.y.extent) <= MOST_CELLS_IN_FLOATS)

@@ -52,6 +52,7 @@ class SolidBin {
         tabled_ = L::integer && lanes_ * p.cells_x * p.columns * int64_t(sizeof(T)) <= TABLE_BYTES;
         if (tabled_) table_.at_least(lanes_ * p.cells_x * p.columns);
         ready_.assign(p.columns, false);
+        tiled_ = 0;
         along_x_ready_ = flat_ready_ = false;
         turned_.at_least(p.area());
         whole_ = turn_about(p, p.heightmap + env * p.area());
@@ -59,18 +60,17 @@ class SolidBin {
         return whole_;
     }
 
-    // Rest heights, turned about, of the placements of `region`; rows of `out` are `pitch` apart. Where only the cells
-    // `risen` have risen since, `out` holds the earlier ones: cells of a window elsewhere have had their say.
-    void rest(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region,
-              const Region* risen, T* out, int64_t pitch) {
+    // Rest heights, turned about, of the placements of `region`; rows of `out` are `pitch` apart.
+    void rest(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region, T* out,
+              int64_t pitch) {
         const int64_t on_x = std::min(region.x1, v.x.on_grid), on_y = std::min(region.y1, v.y.on_grid);
-        const bool flat = !risen && fewer_when_flat(region, on_x, on_y);
+        const bool flat = fewer_when_flat(region, on_x, on_y);
         if (flat) flat_rest(p, v, cells, material, region, on_x, on_y, out, pitch);
         if (tabled_ && (!flat || p.rule == Rule::com)) prepare_columns(p, v.y.extent);
         for (int64_t first = region.y0 / L::count * L::count; !flat && first < on_y;) {
             const int64_t left = (on_y - first + L::count - 1) / L::count;
             const int64_t vectors = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
-            const Job job{p, v, cells, material, first, risen, out + first, pitch};
+            const Job job{p, v, cells, material, first, out + first, pitch};
             switch (vectors) {
                 case 1: strip<1>(job, region.x0, on_x, region.x1); break;
                 case 2: strip<2>(job, region.x0, on_x, region.x1); break;
@@ -79,7 +79,39 @@ class SolidBin {
             }
             first += vectors * L::count;
         }
-        if (region.y1 > v.y.on_grid) flush_column(p, v, cells, material, region, out, pitch);
+        if (region.y1 > v.y.on_grid) flush_column(p, v, cells, material, region, out + v.y.on_grid, pitch);
+    }
+
+    // Rest heights of the placements of `region` in place, metres, where only the cells `risen` have risen since: cells
+    // of a window elsewhere have had their say. False where they are no whole counts, or too many cells have.
+    bool raise(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region, Region risen,
+               float* z) {
+        if (!prepare_tiles(p, v, risen)) return false;
+        if (tabled_ && p.rule == Rule::com) prepare_columns(p, v.y.extent);
+        const int64_t on_x = std::min(region.x1, v.x.on_grid), on_y = std::min(region.y1, v.y.on_grid);
+        for (int64_t lane = region.y0 / TILE * TILE; lane < on_y; lane += TILE) {
+            const Tile tile{p, v, cells, material, risen, lane, std::max(region.y0 - lane, int64_t(0)),
+                            std::min(on_y - lane, TILE)};
+            for (int64_t g = region.x0; g < on_x; g += ROWS)
+                if (!raise(tile, g * p.step, std::min(ROWS, on_x - g), z + g * p.grid_y + lane)) return false;
+            if (region.x1 > v.x.on_grid && !raise(tile, v.x.last, 1, z + v.x.on_grid * p.grid_y + lane)) return false;
+        }
+        if (region.y1 > v.y.on_grid) {
+            T* found = found_.at_least(p.grid_x + L::count);
+            flush_column(p, v, cells, material, region, found, 1);
+            for (int64_t g = region.x0; g < region.x1; g++) z[g * p.grid_y + v.y.on_grid] = metres(p, found[g]);
+        }
+        return true;
+    }
+
+    // Rest heights in metres from those turned about, and back.
+    static INLINE T turned(const Problem& p, float height) {
+        if constexpr (!L::integer) return 0.0f - height;
+        const float counts = height * (1.0f / p.unit), most = float(L::top) - 1, held = counts > 0 ? counts : 0;  // NaN: 0
+        return T(int32_t(L::top) - int32_t((held < most ? held : most) + 0.5f));
+    }
+    static INLINE float metres(const Problem& p, T w) {
+        return L::integer ? float(int32_t(L::top) - int32_t(w)) * p.unit : 0.0f - float(w);
     }
 
     // Input of `rest`, for the stability test of its results: turned-about heights under column j of the footprint,
@@ -99,9 +131,18 @@ class SolidBin {
         const T* cells;
         const int16_t* material;
         int64_t lane;
-        const Region* risen;
         T* out;
         int64_t pitch;
+    };
+    // A vector of few placements of several rows: windows of what has risen are narrow.
+    static constexpr int64_t TILE = L::count < 16 ? L::count : 16, ROWS = L::count / TILE;
+    struct Tile {
+        const Problem& p;
+        const Variant& v;
+        const T* cells;
+        const int16_t* material;
+        Region risen;
+        int64_t lane, first, end;  // placements of the region in a row: [lane + first, lane + end)
     };
 
     // Also counts the lines of the bin, up to each, that are not empty.
@@ -139,15 +180,16 @@ class SolidBin {
             }
     }
 
+    // Of the lines under placements flush with the wall along y.
     void split_along_x(const Problem& p) {
         if (along_x_ready_) return;
         along_x_ready_ = true;
-        const T* w = turned_.data();
-        for (int64_t phase = 0; phase < p.step; phase++)
-            for (int64_t y = 0; y < p.cells_y; y++) {
-                T* line = along_x_.line(phase, y);
-                for (int64_t x = phase, lane = 0; x < p.cells_x; x += p.step, lane++) line[lane] = w[x * p.cells_y + y];
-            }
+        const int64_t first = std::max<int64_t>(0, p.cells_y - p.columns);
+        for (int64_t x = 0; x < p.cells_x; x++) {
+            const T* w = turned_.data() + x * p.cells_y;
+            T* to = along_x_.line(x % p.step, first) + x / p.step;
+            for (int64_t y = first; y < p.cells_y; y++, to += along_x_.pitch) *to = w[y];
+        }
     }
 
     // Lines of the windows under each column of a footprint, on vector boundaries: made once, read by every item.
@@ -167,11 +209,9 @@ class SolidBin {
     void strip(const Job& job, int64_t x0, int64_t on_grid, int64_t x1) {
         constexpr int most = ACCUMULATORS / C;
         int64_t g = x0;
-        if (!job.risen) {  // few lines of cells have risen: a low block has fewer others between its rows
-            while (on_grid - g >= most) block<most, C>(job, g, g * job.p.step), g += most;
-            if constexpr (most >= 16)
-                if (on_grid - g >= 8) block<8, C>(job, g, g * job.p.step), g += 8;
-        }
+        while (on_grid - g >= most) block<most, C>(job, g, g * job.p.step), g += most;
+        if constexpr (most >= 16)
+            if (on_grid - g >= 8) block<8, C>(job, g, g * job.p.step), g += 8;
         if constexpr (most >= 8)
             while (on_grid - g >= 4) block<4, C>(job, g, g * job.p.step), g += 4;
         if constexpr (most >= 4)
@@ -184,22 +224,13 @@ class SolidBin {
     template <int R, int C>
     __attribute__((noinline)) void block(const Job& job, int64_t g, int64_t x) const {
         const int64_t pitch = this->pitch(), next = job.p.step * pitch;
-        const int64_t last_x = x + (R - 1) * job.p.step, y = job.lane * job.p.step;
         Vector<T> nearest[R][C];
         for (int r = 0; r < R; r++)
-            for (int c = 0; c < C; c++)
-                nearest[r][c] = job.risen ? L::load(job.out + (g + r) * job.pitch + c * L::count) : L::all(L::top);
-        Region read{0, job.v.x.extent, 0, job.v.y.extent};  // of the footprint
-        if (const Region* cells = job.risen) {
-            read.x0 = std::max(read.x0, cells->x0 - last_x), read.x1 = std::min(read.x1, cells->x1 - x);
-            read.y0 = std::max(read.y0, cells->y0 - (y + (C * L::count - 1) * job.p.step));
-            read.y1 = std::min(read.y1, cells->y1 - y);
-        }
-        const bool empty = bare(x, last_x + job.v.x.extent);  // then it rests on the floor
-        for (int64_t j = read.y0; j < (empty ? 0 : read.y1); j++) {
+            for (int c = 0; c < C; c++) nearest[r][c] = L::all(L::top);
+        const bool empty = bare(x, x + (R - 1) * job.p.step + job.v.x.extent);  // then it rests on the floor
+        for (int64_t j = 0; j < (empty ? 0 : job.v.y.extent); j++) {
             const T* cell = job.cells + j * job.p.rows;
-            const int64_t first = std::max<int64_t>(job.material[2 * j], read.x0);
-            const int64_t end = std::min<int64_t>(job.material[2 * j + 1], read.x1);
+            const int64_t first = job.material[2 * j], end = job.material[2 * j + 1];
             const T* window = column(j, job.p) + (x + first) * pitch + job.lane;
             for (int64_t i = first; i < end; i++, window += pitch) {
                 const Vector<T> b = L::all(cell[i]);
@@ -212,6 +243,74 @@ class SolidBin {
         }
         for (int r = 0; r < R; r++)
             for (int c = 0; c < C; c++) L::store(job.out + (g + r) * job.pitch + c * L::count, nearest[r][c]);
+    }
+
+    // Windows of tiles under each column of a footprint, of the lines that have risen: made once, read by every item.
+    bool prepare_tiles(const Problem& p, const Variant& v, Region risen) {
+        const int64_t from = risen.x0 - (ROWS - 1) * p.step, lines = risen.x1 - from;
+        const int64_t tiles = (p.grid_y + TILE - 1) / TILE;
+        if (tiled_ == 0) {
+            const int64_t bytes = tiles * p.columns * lines * VECTOR_BYTES;
+            if (bytes > TABLE_BYTES) return false;
+            tiles_.at_least(bytes / sizeof(T));
+            first_line_ = from, lines_ = lines;
+            highest_x_.assign(p.cells_x, L::top), highest_y_.assign(p.cells_y, L::top);
+            for (int64_t x = risen.x0; x < risen.x1; x++)
+                for (int64_t y = risen.y0; y < risen.y1; y++) {
+                    const T w = turned_.data()[x * p.cells_y + y];
+                    highest_x_[x] = std::min(highest_x_[x], w), highest_y_[y] = std::min(highest_y_[y], w);
+                }
+        }
+        for (; tiled_ < v.y.extent; tiled_++)
+            for (int64_t tile = 0; tile < tiles; tile++)
+                for (int64_t line = 0; line < lines; line++) {
+                    T* to = tiles_.data() + ((tile * p.columns + tiled_) * lines + line) * L::count;
+                    for (int64_t r = 0; r < ROWS; r++) {
+                        const int64_t x = std::min(std::max<int64_t>(from + line + r * p.step, 0), p.cells_x - 1);
+                        std::memcpy(to + r * TILE, along_y_.from(tiled_) + x * along_y_.pitch + tile * TILE, TILE * sizeof(T));
+                    }
+                }
+        return true;
+    }
+
+    // The placements of `rows` rows from line x on; `z` are those of the tile's first lane.
+    bool raise(const Tile& tile, int64_t x, int64_t rows, float* z) const {
+        const Problem& p = tile.p;
+        alignas(VECTOR_BYTES) T held[L::count] = {};
+        int odd = 0;
+        T lowest = std::numeric_limits<T>::lowest();  // of the placements; nothing lower than this lifts any
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t lane = tile.first; lane < tile.end; lane++) {
+                const float height = z[r * p.grid_y + lane];
+                const T w = held[r * TILE + lane] = turned(p, height);
+                odd |= metres(p, w) != height;
+                lowest = std::max(lowest, w);
+            }
+        if (odd) return false;
+        Region risen = tile.risen;
+        while (risen.x0 < risen.x1 && highest_x_[risen.x0] >= lowest) risen.x0++;
+        while (risen.x0 < risen.x1 && highest_x_[risen.x1 - 1] >= lowest) risen.x1--;
+        while (risen.y0 < risen.y1 && highest_y_[risen.y0] >= lowest) risen.y0++;
+        while (risen.y0 < risen.y1 && highest_y_[risen.y1 - 1] >= lowest) risen.y1--;
+        if (risen.empty()) return true;
+        const int64_t x0 = risen.x0 - x - (rows - 1) * p.step, x1 = risen.x1 - x;  // of the footprint
+        const int64_t y0 = risen.y0 - (tile.lane + tile.end - 1) * p.step, y1 = risen.y1 - (tile.lane + tile.first) * p.step;
+        Vector<T> nearest = L::load(held);
+        for (int64_t j = std::max<int64_t>(y0, 0); j < std::min(y1, tile.v.y.extent); j++) {
+            const T* cell = tile.cells + j * p.rows;
+            const int64_t first = std::max<int64_t>(tile.material[2 * j], x0);
+            const int64_t end = std::min<int64_t>(tile.material[2 * j + 1], x1);
+            const int64_t line = (tile.lane / TILE * p.columns + j) * lines_ + x + first - first_line_;
+            const T* window = tiles_.data() + line * L::count;
+#pragma GCC unroll 4
+            for (int64_t i = first; i < end; i++, window += L::count)
+                nearest = nearer<T>(nearest, L::load(window), L::all(cell[i]));
+        }
+        L::store(held, nearest);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t lane = tile.first; lane < tile.end; lane++)
+                z[r * p.grid_y + lane] = metres(p, held[r * TILE + lane]);
+        return true;
     }
 
     // Whether rows of placements one behind the other fill fewer vectors than each by itself.
@@ -303,11 +402,10 @@ class SolidBin {
     }
 
     // Placements flush with the wall along y: vectors run along x, and the corner is one lane of its own.
-    void flush_column(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region,
-                      T* out, int64_t pitch) {
+    void flush_column(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region, T* to,
+                      int64_t pitch) {
         split_along_x(p);
         T found[2][L::count];
-        T* to = out + v.y.on_grid;
         const int64_t on_x = std::min(region.x1, v.x.on_grid);
         int64_t g = region.x0;
         do {
@@ -330,12 +428,13 @@ class SolidBin {
         for (int each = 0; each < 2; each++) L::store(found[each], nearest[each]);
     }
 
-    int64_t env_ = -1, lanes_ = 0;
+    int64_t env_ = -1, lanes_ = 0, tiled_ = 0, first_line_ = 0, lines_ = 0;
     uint64_t call_ = 0;
     bool whole_ = false, tabled_ = false, along_x_ready_ = false, flat_ready_ = false;
     std::vector<char> ready_;
     std::vector<int32_t> filled_;
     std::vector<int64_t> line_;
-    Scratch<T> turned_, table_, flat_, found_;
+    std::vector<T> highest_x_, highest_y_;  // of the risen cells of each line, turned about
+    Scratch<T> turned_, table_, tiles_, flat_, found_;
     Phases<T> along_y_, along_x_;
 };
