@@ -92,7 +92,11 @@ def _peak(make: Callable[[int], BatchedEnv], num_envs: int, act: Callable[[Tenso
             for _ in range(_STEPS):
                 current["action"] = act(current)
                 counter.restart_peak()
-                step, current = env.step_and_maybe_reset(current)
+                step = env.step(current)
+                shown = env._step_mdp(step)
+                current = env.maybe_reset(
+                    shown.set("done", torch.ones_like(shown["done"]))
+                )  # costs most where all begin
                 peak = max(peak, counter.peak)
         del step  # held until here, as a caller that keeps the last step holds it
         return peak

@@ -260,8 +260,6 @@ def restart(
     state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> PackingState:
     described = _described(state.heightmap, state.item_id, catalogue, bin_, standing_height(catalogue, bin_))
-    if not mask.any():  # maps of irregular items take long to copy
-        return state
     given = {name: getattr(state, name) for name in _BEGUN[2:]}
     given |= {"mask": mask, "fresh_item": item_id, "fresh_key": key}
     fresh = _like(state, _BEGUN)
