@@ -50,7 +50,9 @@ def peak_of(make: Callable[[int], PackingEnv], num_envs: int) -> int:
         for _ in range(4):
             current.set("action", current["action_mask"].int().argmax(1))
             memory.restart_peak()
-            step, current = env.step_and_maybe_reset(current)
+            step = env.step(current)
+            shown = env._step_mdp(step)
+            current = env.maybe_reset(shown.set("done", torch.ones_like(shown["done"])))
             peak = max(peak, memory.peak)
     gc.unfreeze()
     assert step is not None

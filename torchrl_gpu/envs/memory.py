@@ -94,9 +94,8 @@ def _peak(make: Callable[[int], BatchedEnv], num_envs: int, act: Callable[[Tenso
                 counter.restart_peak()
                 step = env.step(current)
                 shown = env._step_mdp(step)
-                current = env.maybe_reset(
-                    shown.set("done", torch.ones_like(shown["done"]))
-                )  # costs most where all begin
+                # A reset takes the most.
+                current = env.maybe_reset(shown.set("done", torch.ones_like(shown["done"])))
                 peak = max(peak, counter.peak)
         del step  # held until here, as a caller that keeps the last step holds it
         return peak
