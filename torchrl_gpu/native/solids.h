@@ -79,7 +79,9 @@ class SolidBin {
             }
             first += vectors * L::count;
         }
-        if (region.y1 > v.y.on_grid) flush_column(p, v, cells, material, region, out + v.y.on_grid, pitch);
+        if (region.y1 <= v.y.on_grid) return;
+        for (int64_t g = region.x0; g < region.x1; g++) out[g * pitch + v.y.on_grid] = L::top;
+        flush_column(p, v, cells, material, region, 0, v.y.extent, out + v.y.on_grid, pitch);
     }
 
     // Rest heights of the placements of `region` in place, metres, where only the cells `risen` have risen since: cells
@@ -98,7 +100,8 @@ class SolidBin {
         }
         if (region.y1 > v.y.on_grid) {
             T* found = found_.at_least(p.grid_x + L::count);
-            flush_column(p, v, cells, material, region, found, 1);
+            for (int64_t g = region.x0; g < region.x1; g++) found[g] = turned(p, z[g * p.grid_y + v.y.on_grid]);
+            flush_column(p, v, cells, material, region, risen.y0 - v.y.last, risen.y1 - v.y.last, found, 1);
             for (int64_t g = region.x0; g < region.x1; g++) z[g * p.grid_y + v.y.on_grid] = metres(p, found[g]);
         }
         return true;
@@ -401,25 +404,31 @@ class SolidBin {
         for (int r = 0; r < R; r++) L::store(out + r * L::count, nearest[r]);
     }
 
-    // Placements flush with the wall along y: vectors run along x, and the corner is one lane of its own.
-    void flush_column(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region, T* to,
-                      int64_t pitch) {
+    // Raises placements flush with the wall along y to what columns [first, end) of the footprint rest on: vectors run
+    // along x, and the corner is one lane of its own.
+    void flush_column(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region,
+                      int64_t first, int64_t end, T* to, int64_t pitch) {
         split_along_x(p);
+        first = std::max<int64_t>(first, 0), end = std::min(end, v.y.extent);
         T found[2][L::count];
         const int64_t on_x = std::min(region.x1, v.x.on_grid);
         int64_t g = region.x0;
         do {
-            flush_lanes(p, v, cells, material, std::min(g, v.x.on_grid), found);
-            for (int64_t lane = 0; lane < L::count && g + lane < on_x; lane++) to[(g + lane) * pitch] = found[0][lane];
+            flush_lanes(p, v, cells, material, first, end, std::min(g, v.x.on_grid), found);
+            for (int64_t lane = 0; lane < L::count && g + lane < on_x; lane++) {
+                T& nearest = to[(g + lane) * pitch];
+                nearest = std::min(nearest, found[0][lane]);
+            }
         } while ((g += L::count) < on_x);
-        if (region.x1 > v.x.on_grid) to[v.x.on_grid * pitch] = found[1][0];
+        T& corner = to[v.x.on_grid * pitch];
+        if (region.x1 > v.x.on_grid) corner = std::min(corner, found[1][0]);
     }
 
     // Placements from row `lane` on, and those from the last one on, which is flush with the wall along x.
-    void flush_lanes(const Problem& p, const Variant& v, const T* cells, const int16_t* material, int64_t lane,
-                     T (&found)[2][L::count]) const {
+    void flush_lanes(const Problem& p, const Variant& v, const T* cells, const int16_t* material, int64_t first,
+                     int64_t end, int64_t lane, T (&found)[2][L::count]) const {
         Vector<T> nearest[2] = {L::all(L::top), L::all(L::top)};
-        for (int64_t j = 0; j < v.y.extent; j++)
+        for (int64_t j = first; j < end; j++)
             for (int64_t i = material[2 * j]; i < material[2 * j + 1]; i++) {
                 const Vector<T> b = L::all(cells[j * p.rows + i]);
                 nearest[0] = nearer<T>(nearest[0], L::load(row(i, 0, v.y.last + j) + lane), b);
