@@ -129,6 +129,14 @@ def test_maps_kept_over_several_placements_are_those_made_anew(
         parity.assert_kept_maps_follow(compiled, s, seed, steps=4)
 
 
+@pytest.mark.parametrize("unit", list(TYPES))
+@pytest.mark.parametrize("cells", [(17, 50), (60, 130)])  # windows of the larger may be too many for a table
+def test_kept_maps_of_wide_bins_are_those_made_anew(cells: tuple[int, int], unit: float | None) -> None:
+    for seed, step in enumerate((1, 4, 5)):
+        scene_ = wide_scene(cells, step, "solids", seed).counted(unit)
+        parity.assert_kept_maps_follow(compiled, scene_, seed, steps=4)
+
+
 @pytest.mark.parametrize("unit", [None, CELL])
 @pytest.mark.parametrize("step", [1, 2])
 def test_only_what_changed_is_made_anew(step: int, unit: float | None) -> None:
