@@ -36,7 +36,7 @@ class Arguments(Structure):
     """A ctypes mirror of a struct of the C++ headers, filled by the names of its fields, which must keep its order."""
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor | None], **numbers: float | tuple[int, ...]) -> Self:
+    def of(cls, tensors: Mapping[str, Tensor | None], **numbers: float | tuple[float, ...]) -> Self:
         """Numbers, and pointers to tensors, which live as long as the arguments; null for None."""
         held = {name: None if each is None else each.contiguous() for name, each in tensors.items()}
         made = cls(**numbers, **{name: each.data_ptr() for name, each in held.items() if each is not None})

@@ -58,4 +58,5 @@ def sail(
     rates = {"dt": DT, "max_speed": MAX_SPEED, "turn": TURN, "core_square": CORE_RADIUS**2, "above_zero": ABOVE_ZERO}
     sea = _Sea.of(given | out, threads=torch.get_num_threads(), **counts, **lengths, **rates, **_SERIES)
     native.library().sail(byref(sea), c_int64(dtype.itemsize))
-    return After(*out.values(), None)
+    seen = out["observation"], out["mask"], out["clearance"], out["touches"]
+    return After(out["moved"], out["energy"], *seen, None)
