@@ -3,7 +3,10 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <type_traits>
+#include <utility>
 
 #include "lanes.h"
 
