@@ -9,12 +9,19 @@ from tensordict import TensorDictBase
 from tests.envs.marine import settings as marine
 from tests.envs.packing import settings as packing
 from tests.pretend_cuda import waits
+from torchrl_gpu import native
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.evaluation.random_actions import RandomActions
 
 STEPS = 8
+
+
+@pytest.fixture(autouse=True)
+def torch_on_the_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators on the CPU, where C++ rounds otherwise."""
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
 
 
 COARSER: dict[str, dict[str, object]] = {
