@@ -18,7 +18,7 @@ from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.serving.messages import Observations
 from torchrl_gpu.system.policy_messages import BadAction, answers
 
-_TURNS = 3  # of the loop, until what lies in a socket is a request that waits
+_TURNS = 6  # of the loop, until what lies in a socket, by HTTP too, is a request that waits
 # A pass as short as this delays all else less than a thread does, with which it shares the interpreter.
 _SHORT_S = 0.002
 
