@@ -79,7 +79,7 @@ class Pile:
         return new
 
     def allows(self, corner: tuple[int, int, int], size: tuple[int, int, int]) -> bool:
-        """Whether the loads can be handed down with one more box; what is on the way counts as on the new way alone."""
+        """True where the loads can be handed down with one more box, those on its way by the new way alone."""
         handed: dict[Box, dict[Box, Load]] = defaultdict(dict)
         path: set[Box] = set()
 
@@ -185,7 +185,7 @@ def half_hull(points: list[tuple[float, float]]) -> Iterator[tuple[float, float]
 
 
 def inside(load: Load, hull: list[tuple[float, float]]) -> bool:
-    """Whether a load's centre lies inside; not on the line of any side."""
+    """True where a load's centre lies inside, and on the line of no side."""
     x, y, odd = load[0], load[1], False
     for (a, b), (c, d) in zip(hull, [hull[-1], *hull[:-1]], strict=True):
         if (a - x) * (y - d) - (b - y) * (x - c) == 0:

@@ -88,6 +88,18 @@ def test_a_heading_of_many_turns_comes_back_into_one(monkeypatch: pytest.MonkeyP
     assert (compiled.motion[2] < 2 * math.pi).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"), [("motion", (8, 5, 9)), ("motion", (8, 4, 5)), ("scene", (46, 4)), ("active", (5, 1))]
+)
+def test_a_state_of_another_shape_reaches_no_memory(name: str, shape: tuple[int, ...]) -> None:
+    env = marine("v2", 5)
+    seen = env.reset()
+    value = getattr(env.state, name)
+    setattr(env.state, name, torch.zeros(shape, dtype=value.dtype))
+    with pytest.raises(ValueError, match=r"^MarineNavEnv: (motion|scene|active|action) must "):
+        env.step(acted(env, seen, torch.zeros(5, 5, dtype=torch.int64)))
+
+
 def test_numbers_that_are_none_stay_inside_memory() -> None:
     env = marine("v2, most", 33)
     env.reset()

@@ -13,6 +13,7 @@ from torchrl_gpu.envs.marine.dynamics import DRAG, MAX_SPEED, TURN, Unicycle
 from torchrl_gpu.envs.marine.levels import Sizes
 from torchrl_gpu.envs.marine.sensors import ABOVE_ZERO, reaches
 from torchrl_gpu.envs.marine.types import CORE_RADIUS, DT, FAR, HEADING, SUBSTEPS, After, Craft
+from torchrl_gpu.system import arguments
 
 
 class _Sea(native.Arguments):
@@ -27,6 +28,7 @@ class _Sea(native.Arguments):
     )
 
 
+_CPU = torch.device("cpu")
 _SERIES = {
     "kept": tuple((1 - DRAG * DT) ** k for k in range(SUBSTEPS + 1)),
     "less_cos": tuple(1 - math.cos(TURN * DT * k) for k in range(SUBSTEPS + 1)),
@@ -40,9 +42,18 @@ def sail(
     """State after an action, as `Unicycle.move` and `see_v2` give it but for what is rounded.
 
     Motion is (8, R, N), action (R, N) int64, scene (2R + 3C + 3M, N), and `active` (R, N) bool.
+
+    Raises:
+        ValueError: One of them is something else.
     """
-    (robots, cores, obstacles), envs, dtype = sizes, motion.shape[2], motion.dtype
-    given = {"motion": motion, "action": action, "active": active, "scene": scene}
+    (robots, cores, obstacles), envs, dtype = sizes, motion.shape[-1], model.kept.dtype
+    forms = {
+        "motion": (motion, dtype, (8, robots, envs)),
+        "action": (action, torch.int64, (robots, envs)),
+        "active": (active, torch.bool, (robots, envs)),
+        "scene": (scene, dtype, (2 * robots + 3 * cores + 3 * obstacles, envs)),
+    }
+    given = {name: arguments.tensor("MarineNavEnv", name, *form, _CPU) for name, form in forms.items()}
     given |= {"cos_heading": motion[HEADING].cos(), "sin_heading": motion[HEADING].sin()}
     out = {
         "moved": native.output(8, robots, envs, dtype=dtype),
