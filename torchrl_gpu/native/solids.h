@@ -100,7 +100,10 @@ class SolidBin {
         }
         if (region.y1 > v.y.on_grid) {
             T* found = found_.at_least(p.grid_x + L::count);
-            for (int64_t g = region.x0; g < region.x1; g++) found[g] = turned(p, z[g * p.grid_y + v.y.on_grid]);
+            for (int64_t g = region.x0; g < region.x1; g++) {
+                found[g] = turned(p, z[g * p.grid_y + v.y.on_grid]);
+                if (metres(p, found[g]) != z[g * p.grid_y + v.y.on_grid]) return false;
+            }
             flush_column(p, v, cells, material, region, risen.y0 - v.y.last, risen.y1 - v.y.last, found, 1);
             for (int64_t g = region.x0; g < region.x1; g++) z[g * p.grid_y + v.y.on_grid] = metres(p, found[g]);
         }

@@ -184,9 +184,7 @@ def test_a_seed_begins_the_same_episodes(kind: str) -> None:
 
 @each_kind
 def test_tensors_are_read_back_nowhere_and_stay(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        native, "runs_on", lambda tensor: False
-    )  # C++ rounds otherwise
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)  # C++ rounds otherwise
     env = env_of(kind, **({"backend": "eager"} if kind == "packing" else {}))
     arrays, tensors = GymnasiumVectorEnv(env_of(kind)), GymnasiumVectorEnv(env, output="torch")
     seen, infos = tensors.reset(seed=1)
