@@ -19,7 +19,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +45,7 @@ SLAB_AT, ORIGIN_Z = 0.025, 0.045  # heights of the slab's middle, and of what a 
 START_M, LOWERED_M = -0.002, 0.001  # of a box above its place and half its height, and in a step
 WATCHED, RESTED = 200, 2020  # steps behind a placement whose speeds count, and those that follow
 COLLAPSED_M = {"repetitive": 0.07, "diverse": 0.04, "boards": 0.07}  # along x or y
+REHEARSED = 0.7  # of these, beyond which a placement that is tried beforehand is not made
 PRINTED = {
     "repetitive": {"HM": 39.8, "PCT": 39.2, "DBL": 38.5, "TAP-Net++": 37.9, "LSAH": 37.3, "AR2L": 22.9, "MACS": 7.0},
     "diverse": {"PCT": 50.2, "AR2L": 48.3, "HM": 33.0, "LSAH": 28.5, "TAP-Net++": 27.0, "DBL": 25.7, "MACS": 13.4},
@@ -84,37 +85,78 @@ class Pallet(NamedTuple):
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
-def pallets(data: str, word: str, rule: Mapping[str, Any], number: int) -> list[Pallet]:
-    """Plans of the first sequences of a protocol's suite by a policy, under a rule, arguments of `PackingEnv`."""
+def pallets(data: str, word: str, rule: Mapping[str, Any], number: int, rehearsed: int = 0) -> list[Pallet]:
+    """Plans of the first sequences of a protocol's suite by a policy, under a rule, arguments of `PackingEnv`.
+
+    Of a policy of placements' values, `rehearsed` of the best are tried in MuJoCo; see `_rehearsed`.
+    """
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
+
+    if rehearsed:
+        include = ("z_map", "future_items")
+        suites = [ProtocolSuite(data, 1, first=i, rule=rule, include=include, device="cpu") for i in range(number)]
+        return [_rehearsed(data, suite.env, _policy(word, suite.env), rehearsed) for suite in suites]
+    suite = ProtocolSuite(data, number, rule=rule, device="cpu")
+    results = suite.play(_policy(word, suite.env))
+    made = zip(results.num_packed.long().tolist(), results.placements, results.placement_z, strict=True)
+    return [_pallet(data, suite.env, placements[:packed], base[:packed]) for packed, placements, base in made]
+
+
+def _policy(word: str, env: Any) -> Any:
     from torchrl_gpu.policies import AgentSpace, PackingPolicy, load_policy
     from torchrl_gpu.policies.packing import BASELINES
 
-    suite = ProtocolSuite(data, number, rule=rule, device="cpu")
-    env = suite.env
     if word in BASELINES:
-        policy: Any = BASELINES[word][1](env)
-    elif word in PackingPolicy.names() or Path(word).suffix == ".safetensors":
-        policy = PackingPolicy.from_pretrained(word, "cpu", space=AgentSpace.of(env))
-    else:
-        policy = load_policy(word, "cpu")
-    results, made = suite.play(policy), []
-    sides = env.items.true_sides(env.bin) / 100
-    for i, packed in enumerate(results.num_packed.long().tolist()):
-        placements, base = results.placements[i, :packed].tolist(), results.placement_z[i, :packed].tolist()
-        made.append(_pallet(data, env, sides, placements, base))
-    return made
+        return BASELINES[word][1](env)
+    if word in PackingPolicy.names() or Path(word).suffix == ".safetensors":
+        return PackingPolicy.from_pretrained(word, "cpu", space=AgentSpace.of(env))
+    return load_policy(word, "cpu")
 
 
-def _pallet(data: str, env: Any, true: np.ndarray, placements: list[list[int]], base: list[float]) -> Pallet:
-    boxes = []
-    for (item, turned, x, y), z in zip(placements, base, strict=True):
-        length, width, height = true[item].tolist()
-        cells = env.catalogue.extent[item, turned].tolist()
-        sides = (width, length, height) if turned else (length, width, height)
-        along = (cells[0] * env.cell[0], cells[1] * env.cell[1])
-        boxes.append(Box(sides, along, (x * env.cell[0], y * env.cell[1], z)))
-    return Pallet(data, env.bin.size, tuple(boxes))
+def _pallet(data: str, env: Any, placements: torch.Tensor, base: torch.Tensor) -> Pallet:
+    true = env.items.true_sides(env.bin) / 100
+    made = zip(placements.tolist(), base.tolist(), strict=True)
+    return Pallet(data, env.bin.size, tuple(_box(env, true, *placement, z) for placement, z in made))
+
+
+def _box(env: Any, true: np.ndarray, item: int, turned: int, x: int, y: int, z: float) -> Box:
+    length, width, height = true[item].tolist()
+    cells = env.catalogue.extent[item, turned].tolist()
+    sides = (width, length, height) if turned else (length, width, height)
+    along = (cells[0] * env.cell[0], cells[1] * env.cell[1])
+    return Box(sides, along, (x * env.cell[0], y * env.cell[1], z))
+
+
+def _rehearsed(data: str, env: Any, policy: Any, most: int) -> Pallet:
+    """The plan whose every placement is the best of `most` that moves no box far in MuJoCo; none ends it.
+
+    Far are `REHEARSED` of the distance at which a pallet ends. The pile of the simulation goes on from box to box; the
+    policy sees the planned one.
+    """
+    shown = env.reset()
+    items = torch.cat([shown["item_id"][0], shown["future_items"][0]])[: env.num_items]
+    true = env.items.true_sides(env.bin) / 100
+    pile = _Pile(Pallet(data, env.bin.size, ()), true[items.numpy()].tolist())
+    for item in items.tolist():
+        values = policy(shown)["action_value"][0]
+        ranked = values.topk(most).indices
+        for action in ranked[shown["action_mask"][0, ranked]].tolist():
+            turned, *place = map(int, np.unravel_index(action, shown["z_map"].shape[2:]))
+            sides = env.catalogue.extent[item, turned].tolist()
+            x, y = (min(at * env.bin.step, env.bin.cells[axis] - sides[axis]) for axis, at in enumerate(place))
+            box = _box(env, true, item, turned, x, y, shown["z_map"].flatten()[action].item())
+            before = pile.state()
+            moved = pile.put(box, bool(turned))
+            if moved.max() < REHEARSED * COLLAPSED_M[data]:
+                break
+            pile.set(before)
+        else:
+            break
+        shown = env.step(shown.set("action", torch.tensor([action])))["next"]
+        if shown["done"].item():
+            break
+    packed = int(env.state.num_packed)
+    return _pallet(data, env, env.state.placements[0, :packed], env.state.placement_z[0, :packed])
 
 
 # -- PyBullet --------------------------------------------------------------------------------------------------------
@@ -214,30 +256,11 @@ def _static_stability(bullet: Any, bodies: list[int]) -> float:
 # -- MuJoCo ----------------------------------------------------------------------------------------------------------
 
 
-def in_mujoco(pallet: Pallet, seconds: float = 2.0) -> dict[str, Any]:
+def in_mujoco(pallet: Pallet) -> dict[str, Any]:
     """Carries out the same plan in MuJoCo: a box enters at its planned place, all go on until they rest."""
-    from torchrl_gpu.envs.packing.items.solid import Solid
-    from torchrl_gpu.envs.packing.physics.scene import load_mujoco, model_of
-    from torchrl_gpu.envs.packing.physics.simulate import run
-    from torchrl_gpu.envs.packing.plan import PackingPlan, Pose, quaternion
-
-    solids = tuple(Solid.of_box(str(i), np.array(box.sides)) for i, box in enumerate(pallet.boxes))
-    middles = [(*pallet.target(box), box.corner[2] + box.sides[2] / 2) for box in pallet.boxes]
-    poses = tuple(
-        Pose(i, np.eye(3), np.array(middle) - np.array(box.sides) / 2)
-        for i, (middle, box) in enumerate(zip(middles, pallet.boxes, strict=True))
-    )
-    length, width, height = pallet.size
-    slab = length * LAYOUT, width * LAYOUT, height
-    plan = PackingPlan(solids, poses, slab, walls=False, masses=(MASS_KG,) * len(poses))
-    model = model_of(plan, friction=FRICTION, parked=True)
-    data = load_mujoco().MjData(model)
-    moved = np.zeros((1, 2))
-    for number in range(len(poses)):
-        data.qpos[7 * number : 7 * number + 7] = *middles[number], *quaternion(np.eye(3))
-        data.qvel[6 * number : 6 * number + 6] = 0.0
-        run(model, data, seconds, slice(1, number + 2))
-        moved = np.abs(data.xpos[1 : number + 2, :2] - np.array(middles)[: number + 1, :2])
+    pile, moved = _Pile(pallet, [box.sides for box in pallet.boxes]), np.zeros((1, 2))
+    for number, box in enumerate(pallet.boxes):
+        moved = pile.put(box)
         if moved.max() > COLLAPSED_M[pallet.data]:
             return {
                 "placed": number,
@@ -245,7 +268,44 @@ def in_mujoco(pallet: Pallet, seconds: float = 2.0) -> dict[str, Any]:
                 "fallen": int(moved.max(1).argmax()),
                 "moved_m": float(moved.max()),
             }
-    return {"placed": len(poses), "collapsed": False, "fallen": None, "moved_m": float(moved.max())}
+    return {"placed": len(pallet.boxes), "collapsed": False, "fallen": None, "moved_m": float(moved.max())}
+
+
+class _Pile:
+    """Boxes of known sides, metres, on a pallet in MuJoCo, put down in this order."""
+
+    def __init__(self, pallet: Pallet, sides: Sequence[Sequence[float]]) -> None:
+        from torchrl_gpu.envs.packing.items.solid import Solid
+        from torchrl_gpu.envs.packing.physics.scene import load_mujoco, model_of
+        from torchrl_gpu.envs.packing.plan import PackingPlan, Pose
+
+        solids = tuple(Solid.of_box(str(i), np.array(each)) for i, each in enumerate(sides))
+        poses = (Pose(0, np.eye(3), np.zeros(3)),) * len(solids)  # all are parked
+        length, width, height = pallet.size
+        slab = length * LAYOUT, width * LAYOUT, height
+        plan = PackingPlan(solids, poses, slab, walls=False, masses=(MASS_KG,) * len(solids))
+        self.pallet, self.targets = pallet, np.zeros((0, 2))
+        self.model = model_of(plan, friction=FRICTION, parked=True)
+        self.data = load_mujoco().MjData(self.model)
+
+    def put(self, box: Box, turned: bool = False, seconds: float = 2.0) -> np.ndarray:
+        """Puts the next box at its place, a quarter `turned` from its sides here; shifts of all, (B, 2) metres."""
+        from torchrl_gpu.envs.packing.physics.simulate import run
+
+        number, target = len(self.targets), self.pallet.target(box)
+        half = np.pi / 4 * turned
+        pose = *target, box.corner[2] + box.sides[2] / 2, np.cos(half), 0.0, 0.0, np.sin(half)
+        self.data.qpos[7 * number : 7 * number + 7] = pose
+        self.data.qvel[6 * number : 6 * number + 6] = 0.0
+        self.targets = np.vstack([self.targets, target])
+        run(self.model, self.data, seconds, slice(1, number + 2))
+        return np.asarray(np.abs(self.data.xpos[1 : number + 2, :2] - self.targets))
+
+    def state(self) -> tuple[np.ndarray, ...]:
+        return self.targets, self.data.qpos.copy(), self.data.qvel.copy(), self.data.qacc_warmstart.copy()
+
+    def set(self, state: tuple[np.ndarray, ...]) -> None:
+        self.targets, self.data.qpos[:], self.data.qvel[:], self.data.qacc_warmstart[:] = state
 
 
 ENGINES: dict[str, Callable[[Pallet], dict[str, Any]]] = {"bullet": in_bullet, "mujoco": in_mujoco}
@@ -267,9 +327,10 @@ def main(argv: list[str]) -> None:
     tasks = []
     for data in args.data:
         for word in args.policy:
-            name = " / ".join([data, word, *(str(value) for value in rule.values())])
+            tried = [f"rehearsed {args.rehearsed}"] if args.rehearsed else []
+            name = " / ".join([data, word, *(str(value) for value in rule.values()), *tried])
             done = result["runs"].setdefault(name, {})
-            for i, pallet in enumerate(pallets(data, word, rule, args.sequences)):
+            for i, pallet in enumerate(pallets(data, word, rule, args.sequences, args.rehearsed)):
                 row = done.get(str(i), {})
                 row = row if row.get("sha256") == pallet.sha256 else {}
                 if missing := [engine for engine in args.engines if engine not in row]:
@@ -341,6 +402,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--margin", type=positive, help="metres, of the rule load_bearing")
     add("--max_tilt", type=positive, help="degrees, of the same rule")
     add("--fallback", help="rule for boxes that have no stable place")
+    add("--rehearsed", type=whole(0), default=0, help="best placements that are tried in MuJoCo before one is made")
     add(
         "--engines",
         nargs="+",
