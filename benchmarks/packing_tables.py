@@ -66,9 +66,11 @@ def physics_pack(result: Mapping[str, Any]) -> Lines:
     for name, run in result["runs"].items():
         data, policy, rule, *given = name.split(" / ")
         fallback = [f"else `{each}`" for each in given if each in DROP_RULES]
-        numbers = [float(each) for each in given if each not in DROP_RULES]  # metres of margin, perhaps degrees of tilt
+        tried = [each for each in given if each.startswith("rehearsed")]
+        others = [each for each in given if each not in (*DROP_RULES, *tried)]
+        numbers = [float(each) for each in others]  # metres of margin, perhaps degrees of tilt
         margin, tilt = [f"{100 * each:g} cm" for each in numbers[:1]], [f"{each:g}°" for each in numbers[1:]]
-        words = ", ".join([f"`{rule}`", *margin, *tilt, *fallback])
+        words = ", ".join([f"`{rule}`", *margin, *tilt, *fallback, *tried])
         cells = [f"`{data}`", f"`{policy}`", words, str(len(run)), _mean([row["math"] for row in run.values()])]
         for engine in ("bullet", "mujoco"):
             found = [row[engine] for row in run.values() if engine in row]

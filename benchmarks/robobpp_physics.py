@@ -91,8 +91,12 @@ def pallets(data: str, word: str, rule: Mapping[str, Any], number: int, rehearse
     Of a policy of placements' values, `rehearsed` of the best are tried in MuJoCo; see `_rehearsed`.
     """
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
+    from torchrl_gpu.policies.packing import BASELINES
 
     if rehearsed:
+        if word in BASELINES:
+            wanted = "--rehearsed wants a policy that values placements"
+            raise ValueError(f"robobpp_physics: {wanted}; got the heuristic {word}")
         include = ("z_map", "future_items")
         suites = [ProtocolSuite(data, 1, first=i, rule=rule, include=include, device="cpu") for i in range(number)]
         return [_rehearsed(data, suite.env, _policy(word, suite.env), rehearsed) for suite in suites]

@@ -6,6 +6,7 @@ import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import robobpp_physics as physics
@@ -63,3 +64,49 @@ def test_a_run_goes_on_where_it_stopped(
         assert len(made) == len(rows) == runs
     assert rows["2"]["mujoco"]["utilization"] == pytest.approx(made[2].utilization(1))
     assert "boards / dbl / support" in capsys.readouterr().out
+
+
+TILTED = {"stability": "load_bearing", "max_tilt": 10.0}
+
+
+def test_placements_that_are_rehearsed_move_nothing_far(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shifts, put = [], physics._Pile.put
+    monkeypatch.setattr(physics._Pile, "put", lambda *a: shifts.append(put(*a)) or shifts[-1])
+    (plan,) = physics.pallets("boards", "boards", TILTED, 1, rehearsed=3)
+    near = [len(shift) for shift in shifts if shift.max() < physics.REHEARSED * 0.07]
+    assert near == list(range(1, len(plan.boxes) + 1))  # no box twice, none left out
+    assert len(near) > 2
+
+
+def test_the_best_placement_that_moves_nothing_far_is_made(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (plain,) = physics.pallets("boards", "boards", TILTED, 1)
+    tried, shifts = [], iter([0.0, 0.05, 0.01, 0.06, 0.06])  # of boards 7 cm end a pallet
+
+    def put(self: object, box: Box, turned: bool) -> np.ndarray:
+        tried.append(box)
+        return np.array([next(shifts)])
+
+    monkeypatch.setattr(physics._Pile, "put", put)
+    (plan,) = physics.pallets("boards", "boards", TILTED, 1, rehearsed=2)
+    assert tried[:2] == list(plain.boxes[:2])
+    assert list(plan.boxes) == [tried[0], tried[2]]
+    assert tried[2] != tried[1]
+    assert len(tried) == 5
+
+
+def test_a_turned_box_lies_as_one_of_turned_sides() -> None:
+    turned = BASE._replace(sides=(0.395, 0.4, 0.3))
+    for plan, sides, way in ((pallet(turned), turned.sides, False), (pallet(), BASE.sides, True)):
+        pile = physics._Pile(plan, [sides])
+        before = pile.state()
+        first = pile.put(turned, way)
+        pile.set(before)
+        assert pile.put(turned, way) == pytest.approx(first)
+        assert first.max() < 1e-3
+        box = abs(pile.data.xmat[1].reshape(3, 3)) @ sides
+        assert box == pytest.approx(turned.sides, abs=1e-4)
+
+
+def test_heuristics_have_no_values_to_rehearse_by(installed: Path) -> None:
+    with pytest.raises(ValueError, match="a policy that values placements; got the heuristic dbl"):
+        physics.pallets("boards", "dbl", TILTED, 1, rehearsed=2)
