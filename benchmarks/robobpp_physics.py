@@ -19,8 +19,8 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,21 +85,10 @@ class Pallet(NamedTuple):
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
-def pallets(data: str, word: str, rule: Mapping[str, Any], number: int, rehearsed: int = 0) -> list[Pallet]:
-    """Plans of the first sequences of a protocol's suite by a policy, under a rule, arguments of `PackingEnv`.
-
-    Of a policy of placements' values, `rehearsed` of the best are tried in MuJoCo; see `_rehearsed`.
-    """
+def pallets(data: str, word: str, rule: Mapping[str, Any], number: int) -> list[Pallet]:
+    """Plans of the first sequences of a protocol's suite by a policy, under a rule, arguments of `PackingEnv`."""
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
-    from torchrl_gpu.policies.packing import BASELINES
 
-    if rehearsed:
-        if word in BASELINES:
-            wanted = "--rehearsed wants a policy that values placements"
-            raise ValueError(f"robobpp_physics: {wanted}; got the heuristic {word}")
-        include = ("z_map", "future_items")
-        suites = [ProtocolSuite(data, 1, first=i, rule=rule, include=include, device="cpu") for i in range(number)]
-        return [_rehearsed(data, suite.env, _policy(word, suite.env), rehearsed) for suite in suites]
     suite = ProtocolSuite(data, number, rule=rule, device="cpu")
     results = suite.play(_policy(word, suite.env))
     made = zip(results.num_packed.long().tolist(), results.placements, results.placement_z, strict=True)
@@ -131,36 +120,56 @@ def _box(env: Any, true: np.ndarray, item: int, turned: int, x: int, y: int, z: 
     return Box(sides, along, (x * env.cell[0], y * env.cell[1], z))
 
 
-def _rehearsed(data: str, env: Any, policy: Any, most: int) -> Pallet:
-    """The plan whose every placement is the best of `most` that moves no box far in MuJoCo; none ends it.
+class Rehearsal(NamedTuple):
+    """Plan of one sequence whose every placement is the best that moves no box far in an engine; see `__call__`."""
 
-    Far are `REHEARSED` of the distance at which a pallet ends. The pile of the simulation goes on from box to box; the
-    policy sees the planned one.
-    """
-    shown = env.reset()
-    items = torch.cat([shown["item_id"][0], shown["future_items"][0]])[: env.num_items]
-    true = env.items.true_sides(env.bin) / 100
-    pile = _Pile(Pallet(data, env.bin.size, ()), true[items.numpy()].tolist())
-    for item in items.tolist():
-        values = policy(shown)["action_value"][0]
-        ranked = values.topk(most).indices
-        for action in ranked[shown["action_mask"][0, ranked]].tolist():
-            turned, *place = map(int, np.unravel_index(action, shown["z_map"].shape[2:]))
-            sides = env.catalogue.extent[item, turned].tolist()
-            x, y = (min(at * env.bin.step, env.bin.cells[axis] - sides[axis]) for axis, at in enumerate(place))
-            box = _box(env, true, item, turned, x, y, shown["z_map"].flatten()[action].item())
-            before = pile.state()
-            moved = pile.put(box, bool(turned))
-            if moved.max() < REHEARSED * COLLAPSED_M[data]:
-                break
-            pile.set(before)
-        else:
-            break
-        shown = env.step(shown.set("action", torch.tensor([action])))["next"]
-        if shown["done"].item():
-            break
-    packed = int(env.state.num_packed)
-    return _pallet(data, env, env.state.placements[0, :packed], env.state.placement_z[0, :packed])
+    data: str
+    word: str  # of a policy that values placements
+    rule: Mapping[str, Any]
+    most: int  # placements of a box that are tried, the best first; where all move one, the plan ends
+    engine: str
+
+    def __call__(self, number: int) -> Pallet:
+        """The plan of sequence `number`.
+
+        Far are `REHEARSED` of the distance at which a pallet ends. The pile of the simulation goes on from box to box;
+        the policy sees the planned one.
+        """
+        from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
+        from torchrl_gpu.policies.packing import BASELINES
+
+        if self.word in BASELINES:
+            wanted = "--rehearsed wants a policy that values placements"
+            raise ValueError(f"robobpp_physics: {wanted}; got the heuristic {self.word}")
+        include, far = ("z_map", "future_items"), REHEARSED * COLLAPSED_M[self.data]
+        env = ProtocolSuite(self.data, 1, first=number, rule=self.rule, include=include, device="cpu").env
+        policy, shown = _policy(self.word, env), env.reset()
+        items = torch.cat([shown["item_id"][0], shown["future_items"][0]])[: env.num_items]
+        true = env.items.true_sides(env.bin) / 100
+        empty = Pallet(self.data, env.bin.size, ())
+        in_mujoco = self.engine == "mujoco"
+        with (
+            nullcontext(_MujocoPile(empty, true[items.numpy()].tolist())) if in_mujoco else _bullet_pile(empty) as pile
+        ):
+            for item in items.tolist():
+                values = policy(shown)["action_value"][0]
+                ranked = values.topk(self.most).indices
+                for action in ranked[shown["action_mask"][0, ranked]].tolist():
+                    turned, *place = map(int, np.unravel_index(action, shown["z_map"].shape[2:]))
+                    sides = env.catalogue.extent[item, turned].tolist()
+                    x, y = (min(at * env.bin.step, env.bin.cells[axis] - sides[axis]) for axis, at in enumerate(place))
+                    box = _box(env, true, item, turned, x, y, shown["z_map"].flatten()[action].item())
+                    before = pile.state()
+                    if pile.put(box, bool(turned)).max() < far:
+                        break
+                    pile.set(before)
+                else:
+                    break
+                shown = env.step(shown.set("action", torch.tensor([action])))["next"]
+                if shown["done"].item():
+                    break
+        packed = int(env.state.num_packed)
+        return _pallet(self.data, env, env.state.placements[0, :packed], env.state.placement_z[0, :packed])
 
 
 # -- PyBullet --------------------------------------------------------------------------------------------------------
@@ -175,74 +184,97 @@ def in_bullet(pallet: Pallet) -> dict[str, Any]:
         `local_max_m`, after the last placement that counts, and the height above its plan at which each box was
         released, `released_m`.
     """
+    with _bullet_pile(pallet) as pile:
+        moved, statics, local = np.zeros((1, 2)), [], np.zeros(1)
+        which, placed = None, len(pallet.boxes)
+        for number, box in enumerate(pallet.boxes):
+            moved = pile.put(box)
+            if moved.max() > COLLAPSED_M[pallet.data]:
+                which, placed = int(moved.max(1).argmax()), number
+                break
+            statics.append(pile.static)
+            local = moved.sum(1)
+    return {
+        "placed": placed,
+        "collapsed": which is not None,
+        "fallen": which,
+        "moved_m": float(moved.max()),
+        "static_stability": float(np.mean(statics)) if statics else None,
+        "local_mean_m": float(local.mean()),
+        "local_max_m": float(local.max()),
+        "released_m": pile.released,
+    }
+
+
+@contextmanager
+def _bullet_pile(pallet: Pallet) -> Iterator[_BulletPile]:
     import pybullet as bullet
 
     client = bullet.connect(bullet.DIRECT)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return _carried_out(bullet, pallet, Path(folder))
+            yield _BulletPile(bullet, pallet, Path(folder))
     finally:
         bullet.disconnect(client)
 
 
-def _carried_out(bullet: Any, pallet: Pallet, folder: Path) -> dict[str, Any]:
-    models = data_folder().parent / "arm_pybullet_env/arm_envs/models/box"
-    template = (models / "box-template-tex.urdf").read_text()
-    bullet.setPhysicsEngineParameter(enableFileCaching=0)  # every box is another one under the same name
-    bullet.setTimeStep(1 / HZ)
-    bullet.setGravity(0, 0, -GRAVITY)
+class _BulletPile:
+    """Boxes on a pallet in PyBullet, lowered one by one."""
 
-    def added(sides: Any, where: Any, mass: float) -> int:
-        text = template.replace("FILE_PATH0", str(models))
-        for axis, side in enumerate(sides):
-            text = text.replace(f"DIM{axis}", str(side)).replace(f"RGBA{axis}", "1")
-        (folder / "box.urdf").write_text(text.replace("RGBA3", "1"))
-        body = bullet.loadURDF(str(folder / "box.urdf"), where, (0, 0, 0, 1), useFixedBase=mass == 0)
-        bullet.changeDynamics(body, -1, mass=mass)
-        return int(body)
+    def __init__(self, bullet: Any, pallet: Pallet, folder: Path) -> None:
+        models = data_folder().parent / "arm_pybullet_env/arm_envs/models/box"
+        self.template = (models / "box-template-tex.urdf").read_text().replace("FILE_PATH0", str(models))
+        self.bullet, self.pallet, self.file = bullet, pallet, str(folder / "box.urdf")
+        bullet.setPhysicsEngineParameter(enableFileCaching=0)  # every box is another one under the same name
+        bullet.setTimeStep(1 / HZ)
+        bullet.setGravity(0, 0, -GRAVITY)
+        floor = bullet.createCollisionShape(bullet.GEOM_BOX, halfExtents=(100, 100, 5))
+        bullet.changeDynamics(
+            bullet.createMultiBody(0, floor, basePosition=(0, 0, -5.001)), -1, lateralFriction=FRICTION
+        )
+        length, width = (side * (2 * LAYOUT - 1) + 2 * WALL_M for side in pallet.size[:2])
+        self._add((length, width, SLAB_M), (pallet.size[0] / 2 + WALL_M, pallet.size[1] / 2 + WALL_M, SLAB_AT), 0)
+        self.bodies: list[int] = []
+        self.targets = np.zeros((0, 2))
+        self.released: list[float] = []
+        self.static = 0.0  # static stability of the last placement
 
-    floor = bullet.createCollisionShape(bullet.GEOM_BOX, halfExtents=(100, 100, 5))
-    bullet.changeDynamics(bullet.createMultiBody(0, floor, basePosition=(0, 0, -5.001)), -1, lateralFriction=FRICTION)
-    length, width = (side * (2 * LAYOUT - 1) + 2 * WALL_M for side in pallet.size[:2])
-    added((length, width, SLAB_M), (pallet.size[0] / 2 + WALL_M, pallet.size[1] / 2 + WALL_M, SLAB_AT), 0)
-
-    bodies: list[int] = []
-    targets = np.zeros((0, 2))
-    statics, released, local = [], [], np.zeros(1)
-    for number, box in enumerate(pallet.boxes):
-        height = box.sides[2]
-        x, y = pallet.target(box)
+    def put(self, box: Box, turned: bool = False) -> np.ndarray:
+        """Lowers the next box to its place and waits; shifts of all, (B, 2) metres."""
+        bullet, height, (x, y) = self.bullet, box.sides[2], self.pallet.target(box)
         z = ORIGIN_Z + (box.corner[2] + height) * LAYOUT + START_M
-        body = added(box.sides, (x, y, z), MASS_KG)
+        body = self._add(box.sides, (x, y, z), MASS_KG)
         while not bullet.getContactPoints(body):
             z -= LOWERED_M
             bullet.resetBasePositionAndOrientation(body, (x, y, z), (0, 0, 0, 1))
             bullet.stepSimulation()
-        released.append(z - height / 2 - box.corner[2] - SLAB_AT - SLAB_M / 2)
-        bodies.append(body)
-        targets = np.vstack([targets, (x, y)])
-        statics.append(_static_stability(bullet, bodies))
+        self.released.append(round(z - height / 2 - box.corner[2] - SLAB_AT - SLAB_M / 2, 4))
+        self.bodies.append(body)
+        self.targets = np.vstack([self.targets, (x, y)])
+        self.static = _static_stability(bullet, self.bodies)
         for _ in range(RESTED):
             bullet.stepSimulation()
-        found = np.array([bullet.getBasePositionAndOrientation(each)[0][:2] for each in bodies])
-        moved = np.abs(found - targets)
-        if (fallen := moved.max(1)).max() > COLLAPSED_M[pallet.data]:
-            which, placed = int(fallen.argmax()), number
-            statics.pop()
-            break
-        local = moved.sum(1)
-    else:
-        which, placed = None, len(pallet.boxes)
-    return {
-        "placed": placed,
-        "collapsed": which is not None,
-        "fallen": which,
-        "moved_m": float(moved.max()) if len(bodies) else 0.0,
-        "static_stability": float(np.mean(statics)) if statics else None,
-        "local_mean_m": float(local.mean()),
-        "local_max_m": float(local.max()),
-        "released_m": [round(each, 4) for each in released],
-    }
+        found = np.array([bullet.getBasePositionAndOrientation(each)[0][:2] for each in self.bodies])
+        return np.asarray(np.abs(found - self.targets))
+
+    def state(self) -> int:
+        return int(self.bullet.saveState())
+
+    def set(self, state: int) -> None:
+        """Takes the last box away, and moves all others to where they were."""
+        self.bullet.removeBody(self.bodies.pop())
+        self.targets = self.targets[:-1]
+        self.released.pop()
+        self.bullet.restoreState(state)
+
+    def _add(self, sides: Sequence[float], where: Sequence[float], mass: float) -> int:
+        text = self.template
+        for axis, side in enumerate(sides):
+            text = text.replace(f"DIM{axis}", str(side)).replace(f"RGBA{axis}", "1")
+        Path(self.file).write_text(text.replace("RGBA3", "1"))
+        body = self.bullet.loadURDF(self.file, where, (0, 0, 0, 1), useFixedBase=mass == 0)
+        self.bullet.changeDynamics(body, -1, mass=mass)
+        return int(body)
 
 
 def _static_stability(bullet: Any, bodies: list[int]) -> float:
@@ -262,7 +294,7 @@ def _static_stability(bullet: Any, bodies: list[int]) -> float:
 
 def in_mujoco(pallet: Pallet) -> dict[str, Any]:
     """Carries out the same plan in MuJoCo: a box enters at its planned place, all go on until they rest."""
-    pile, moved = _Pile(pallet, [box.sides for box in pallet.boxes]), np.zeros((1, 2))
+    pile, moved = _MujocoPile(pallet, [box.sides for box in pallet.boxes]), np.zeros((1, 2))
     for number, box in enumerate(pallet.boxes):
         moved = pile.put(box)
         if moved.max() > COLLAPSED_M[pallet.data]:
@@ -275,7 +307,7 @@ def in_mujoco(pallet: Pallet) -> dict[str, Any]:
     return {"placed": len(pallet.boxes), "collapsed": False, "fallen": None, "moved_m": float(moved.max())}
 
 
-class _Pile:
+class _MujocoPile:
     """Boxes of known sides, metres, on a pallet in MuJoCo, put down in this order."""
 
     def __init__(self, pallet: Pallet, sides: Sequence[Sequence[float]]) -> None:
@@ -328,22 +360,25 @@ def main(argv: list[str]) -> None:
     result["machine"] = machine.describe(torch.device("cpu"))
     given = {"margin": args.margin, "max_tilt": args.max_tilt, "fallback": args.fallback}
     rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}
+    tried = [f"rehearsed {args.rehearsed} in {args.rehearsed_in}"] if args.rehearsed else []
     tasks = []
-    for data in args.data:
-        for word in args.policy:
-            tried = [f"rehearsed {args.rehearsed}"] if args.rehearsed else []
-            name = " / ".join([data, word, *(str(value) for value in rule.values()), *tried])
-            done = result["runs"].setdefault(name, {})
-            for i, pallet in enumerate(pallets(data, word, rule, args.sequences, args.rehearsed)):
-                row = done.get(str(i), {})
-                row = row if row.get("sha256") == pallet.sha256 else {}
-                if missing := [engine for engine in args.engines if engine not in row]:
-                    tasks.append((name, str(i), pallet, row, missing))
     pool = multiprocessing.get_context("spawn").Pool(args.processes) if args.processes > 1 else nullcontext()
     with pool as workers, progress_bar("robobpp_physics", "pallets") as say:
+        mapped = map if workers is None else workers.imap
+        for data in args.data:
+            for word in args.policy:
+                name = " / ".join([data, word, *(str(value) for value in rule.values()), *tried])
+                done = result["runs"].setdefault(name, {})
+                plan = Rehearsal(data, word, rule, args.rehearsed, args.rehearsed_in)
+                plans = mapped(plan, range(args.sequences)) if tried else pallets(data, word, rule, args.sequences)
+                for i, pallet in enumerate(plans):
+                    row = done.get(str(i), {})
+                    row = row if row.get("sha256") == pallet.sha256 else {}
+                    if missing := [engine for engine in args.engines if engine not in row]:
+                        tasks.append((name, str(i), pallet, row, missing))
         found = map(_carry_out, tasks) if workers is None else workers.imap_unordered(_carry_out, tasks)
-        for count, (name, i, row) in enumerate(found):
-            result["runs"][name][i] = row
+        for count, (name, number, row) in enumerate(found):
+            result["runs"][name][number] = row
             write_json(args.output, result)
             say(count + 1, len(tasks))
     wide_console().print(table(result["runs"]))
@@ -406,7 +441,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--margin", type=positive, help="metres, of the rule load_bearing")
     add("--max_tilt", type=positive, help="degrees, of the same rule")
     add("--fallback", help="rule for boxes that have no stable place")
-    add("--rehearsed", type=whole(0), default=0, help="best placements that are tried in MuJoCo before one is made")
+    add("--rehearsed", type=whole(0), default=0, help="best placements that are simulated before one is made")
+    add("--rehearsed_in", choices=tuple(ENGINES), default="mujoco", help="engine of these")
     add(
         "--engines",
         nargs="+",

@@ -70,9 +70,9 @@ TILTED = {"stability": "load_bearing", "max_tilt": 10.0}
 
 
 def test_placements_that_are_rehearsed_move_nothing_far(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shifts, put = [], physics._Pile.put
-    monkeypatch.setattr(physics._Pile, "put", lambda *a: shifts.append(put(*a)) or shifts[-1])
-    (plan,) = physics.pallets("boards", "boards", TILTED, 1, rehearsed=3)
+    shifts, put = [], physics._MujocoPile.put
+    monkeypatch.setattr(physics._MujocoPile, "put", lambda *a: shifts.append(put(*a)) or shifts[-1])
+    plan = physics.Rehearsal("boards", "boards", TILTED, 3, "mujoco")(0)
     near = [len(shift) for shift in shifts if shift.max() < physics.REHEARSED * 0.07]
     assert near == list(range(1, len(plan.boxes) + 1))  # no box twice, none left out
     assert len(near) > 2
@@ -86,8 +86,8 @@ def test_the_best_placement_that_moves_nothing_far_is_made(installed: Path, monk
         tried.append(box)
         return np.array([next(shifts)])
 
-    monkeypatch.setattr(physics._Pile, "put", put)
-    (plan,) = physics.pallets("boards", "boards", TILTED, 1, rehearsed=2)
+    monkeypatch.setattr(physics._MujocoPile, "put", put)
+    plan = physics.Rehearsal("boards", "boards", TILTED, 2, "mujoco")(0)
     assert tried[:2] == list(plain.boxes[:2])
     assert list(plan.boxes) == [tried[0], tried[2]]
     assert tried[2] != tried[1]
@@ -97,7 +97,7 @@ def test_the_best_placement_that_moves_nothing_far_is_made(installed: Path, monk
 def test_a_turned_box_lies_as_one_of_turned_sides() -> None:
     turned = BASE._replace(sides=(0.395, 0.4, 0.3))
     for plan, sides, way in ((pallet(turned), turned.sides, False), (pallet(), BASE.sides, True)):
-        pile = physics._Pile(plan, [sides])
+        pile = physics._MujocoPile(plan, [sides])
         before = pile.state()
         first = pile.put(turned, way)
         pile.set(before)
@@ -109,4 +109,4 @@ def test_a_turned_box_lies_as_one_of_turned_sides() -> None:
 
 def test_heuristics_have_no_values_to_rehearse_by(installed: Path) -> None:
     with pytest.raises(ValueError, match="a policy that values placements; got the heuristic dbl"):
-        physics.pallets("boards", "dbl", TILTED, 1, rehearsed=2)
+        physics.Rehearsal("boards", "dbl", TILTED, 2, "mujoco")(0)
