@@ -6,7 +6,8 @@ the box's way on the conveyor, when what is packed lies still. PyBullet has whee
 
     python benchmarks/robobpp_physics.py --data diverse --policy dbl hm --stability none --output results.json
 
-Every sequence is written when it is done; a run with the same output goes on where it stopped.
+Every sequence is written when it is done; a run with the same output goes on where it stopped. Plans are made anew: a
+row counts for the plan whose hash it has.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _box(env: Any, true: np.ndarray, item: int, turned: int, x: int, y: int, z: 
 
 
 class Rehearsal(NamedTuple):
-    """Plan of one sequence whose every placement is the best that moves no box far in an engine; see `__call__`."""
+    """Plans whose every placement is the best that moves no box far in an engine."""
 
     data: str
     word: str  # of a policy that values placements
@@ -133,39 +134,34 @@ class Rehearsal(NamedTuple):
         """The plan of sequence `number`.
 
         Far are `REHEARSED` of the distance at which a pallet ends. The pile of the simulation goes on from box to box;
-        the policy sees the planned one.
+        the policy sees the planned one. Legal placements that it does not value come behind those that it does.
         """
         from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
-        from torchrl_gpu.policies.packing import BASELINES
+        from torchrl_gpu.policies.packing.placements import placed_at
 
-        if self.word in BASELINES:
-            wanted = "--rehearsed wants a policy that values placements"
-            raise ValueError(f"robobpp_physics: {wanted}; got the heuristic {self.word}")
         include, far = ("z_map", "future_items"), REHEARSED * COLLAPSED_M[self.data]
         env = ProtocolSuite(self.data, 1, first=number, rule=self.rule, include=include, device="cpu").env
         policy, shown = _policy(self.word, env), env.reset()
+        if "action_value" not in policy.out_keys:
+            wanted = "--rehearsed wants a policy that values placements"
+            raise ValueError(f"robobpp_physics: {wanted}; got {self.word}")
         items = torch.cat([shown["item_id"][0], shown["future_items"][0]])[: env.num_items]
         true = env.items.true_sides(env.bin) / 100
-        empty = Pallet(self.data, env.bin.size, ())
-        in_mujoco = self.engine == "mujoco"
-        with (
-            nullcontext(_MujocoPile(empty, true[items.numpy()].tolist())) if in_mujoco else _bullet_pile(empty) as pile
-        ):
-            for item in items.tolist():
-                values = policy(shown)["action_value"][0]
-                ranked = values.topk(self.most).indices
-                for action in ranked[shown["action_mask"][0, ranked]].tolist():
-                    turned, *place = map(int, np.unravel_index(action, shown["z_map"].shape[2:]))
-                    sides = env.catalogue.extent[item, turned].tolist()
-                    x, y = (min(at * env.bin.step, env.bin.cells[axis] - sides[axis]) for axis, at in enumerate(place))
-                    box = _box(env, true, item, turned, x, y, shown["z_map"].flatten()[action].item())
+        grid = env.bin.grid[0] * env.bin.grid[1]
+        with _pile(self.engine, Pallet(self.data, env.bin.size, ()), true[items.numpy()].tolist()) as pile:
+            for item in items:
+                ranked = policy(shown)["action_value"][0].topk(self.most).indices
+                ranked = ranked[shown["action_mask"][0, ranked]]
+                base = shown["z_map"].flatten()[ranked]
+                tried = placed_at(item.expand(len(ranked)), ranked // grid, ranked % grid, base, env.catalogue, env.bin)
+                for action, *placement in zip(ranked, *(each.tolist() for each in tried), strict=True):
                     before = pile.state()
-                    if pile.put(box, bool(turned)).max() < far:
+                    if pile.put(_box(env, true, *placement)).max() < far:
+                        shown = env.step(shown.set("action", action[None]))["next"]
                         break
                     pile.set(before)
                 else:
                     break
-                shown = env.step(shown.set("action", torch.tensor([action])))["next"]
                 if shown["done"].item():
                     break
         packed = int(env.state.num_packed)
@@ -184,7 +180,7 @@ def in_bullet(pallet: Pallet) -> dict[str, Any]:
         `local_max_m`, after the last placement that counts, and the height above its plan at which each box was
         released, `released_m`.
     """
-    with _bullet_pile(pallet) as pile:
+    with _pile("bullet", pallet) as pile:
         moved, statics, local = np.zeros((1, 2)), [], np.zeros(1)
         which, placed = None, len(pallet.boxes)
         for number, box in enumerate(pallet.boxes):
@@ -207,7 +203,11 @@ def in_bullet(pallet: Pallet) -> dict[str, Any]:
 
 
 @contextmanager
-def _bullet_pile(pallet: Pallet) -> Iterator[_BulletPile]:
+def _pile(engine: str, pallet: Pallet, sides: Sequence[Sequence[float]] = ()) -> Iterator[Any]:
+    """An empty pallet in an engine; MuJoCo wants the sides of all boxes to come, metres, turned or not."""
+    if engine == "mujoco":
+        yield _MujocoPile(pallet, sides)
+        return
     import pybullet as bullet
 
     client = bullet.connect(bullet.DIRECT)
@@ -239,7 +239,7 @@ class _BulletPile:
         self.released: list[float] = []
         self.static = 0.0  # static stability of the last placement
 
-    def put(self, box: Box, turned: bool = False) -> np.ndarray:
+    def put(self, box: Box) -> np.ndarray:
         """Lowers the next box to its place and waits; shifts of all, (B, 2) metres."""
         bullet, height, (x, y) = self.bullet, box.sides[2], self.pallet.target(box)
         z = ORIGIN_Z + (box.corner[2] + height) * LAYOUT + START_M
@@ -320,16 +320,16 @@ class _MujocoPile:
         length, width, height = pallet.size
         slab = length * LAYOUT, width * LAYOUT, height
         plan = PackingPlan(solids, poses, slab, walls=False, masses=(MASS_KG,) * len(solids))
-        self.pallet, self.targets = pallet, np.zeros((0, 2))
+        self.pallet, self.sides, self.targets = pallet, sides, np.zeros((0, 2))
         self.model = model_of(plan, friction=FRICTION, parked=True)
         self.data = load_mujoco().MjData(self.model)
 
-    def put(self, box: Box, turned: bool = False, seconds: float = 2.0) -> np.ndarray:
-        """Puts the next box at its place, a quarter `turned` from its sides here; shifts of all, (B, 2) metres."""
+    def put(self, box: Box, seconds: float = 2.0) -> np.ndarray:
+        """Puts the next box at its place; shifts of all, (B, 2) metres."""
         from torchrl_gpu.envs.packing.physics.simulate import run
 
         number, target = len(self.targets), self.pallet.target(box)
-        half = np.pi / 4 * turned
+        half = 0.0 if tuple(self.sides[number]) == tuple(box.sides) else np.pi / 4  # of a quarter turn
         pose = *target, box.corner[2] + box.sides[2] / 2, np.cos(half), 0.0, 0.0, np.sin(half)
         self.data.qpos[7 * number : 7 * number + 7] = pose
         self.data.qvel[6 * number : 6 * number + 6] = 0.0
@@ -352,7 +352,7 @@ ENGINES: dict[str, Callable[[Pallet], dict[str, Any]]] = {"bullet": in_bullet, "
 
 def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
-    if "bullet" in args.engines and importlib.util.find_spec("pybullet") is None:
+    if "bullet" in (*args.engines, args.rehearsed_in) and importlib.util.find_spec("pybullet") is None:
         raise ModuleNotFoundError("robobpp_physics: want PyBullet, pip install pybullet; got an install without it")
     result: dict[str, Any] = {"benchmark": "robobpp_physics", "runs": {}}
     if args.output.exists():
@@ -361,33 +361,34 @@ def main(argv: list[str]) -> None:
     given = {"margin": args.margin, "max_tilt": args.max_tilt, "fallback": args.fallback}
     rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}
     tried = [f"rehearsed {args.rehearsed} in {args.rehearsed_in}"] if args.rehearsed else []
-    tasks = []
+    tasks: list[tuple[str, int, Pallet | Rehearsal, dict[str, Any], list[str]]] = []
+    for data in args.data:
+        for word in args.policy:
+            name = " / ".join([data, word, *(str(value) for value in rule.values()), *tried])
+            done = result["runs"].setdefault(name, {})
+            if tried:
+                plans = [Rehearsal(data, word, rule, args.rehearsed, args.rehearsed_in)] * args.sequences
+            else:
+                plans = pallets(data, word, rule, args.sequences)
+            tasks += [(name, i, plan, done.get(str(i), {}), args.engines) for i, plan in enumerate(plans)]
     pool = multiprocessing.get_context("spawn").Pool(args.processes) if args.processes > 1 else nullcontext()
     with pool as workers, progress_bar("robobpp_physics", "pallets") as say:
-        mapped = map if workers is None else workers.imap
-        for data in args.data:
-            for word in args.policy:
-                name = " / ".join([data, word, *(str(value) for value in rule.values()), *tried])
-                done = result["runs"].setdefault(name, {})
-                plan = Rehearsal(data, word, rule, args.rehearsed, args.rehearsed_in)
-                plans = mapped(plan, range(args.sequences)) if tried else pallets(data, word, rule, args.sequences)
-                for i, pallet in enumerate(plans):
-                    row = done.get(str(i), {})
-                    row = row if row.get("sha256") == pallet.sha256 else {}
-                    if missing := [engine for engine in args.engines if engine not in row]:
-                        tasks.append((name, str(i), pallet, row, missing))
         found = map(_carry_out, tasks) if workers is None else workers.imap_unordered(_carry_out, tasks)
-        for count, (name, number, row) in enumerate(found):
-            result["runs"][name][number] = row
+        for count, (name, i, row) in enumerate(found):
+            result["runs"][name][str(i)] = row
             write_json(args.output, result)
             say(count + 1, len(tasks))
     wide_console().print(table(result["runs"]))
 
 
-def _carry_out(task: tuple[str, str, Pallet, dict[str, Any], list[str]]) -> tuple[str, str, dict[str, Any]]:
-    name, i, pallet, row, engines = task
-    row = row | {"sha256": pallet.sha256, "boxes": len(pallet.boxes), "math": pallet.utilization(len(pallet.boxes))}
-    for engine in engines:
+def _carry_out(
+    task: tuple[str, int, Pallet | Rehearsal, dict[str, Any], list[str]],
+) -> tuple[str, int, dict[str, Any]]:
+    name, i, plan, done, engines = task
+    pallet = plan(i) if isinstance(plan, Rehearsal) else plan
+    row = {"sha256": pallet.sha256, "boxes": len(pallet.boxes), "math": pallet.utilization(len(pallet.boxes))}
+    row |= done if done.get("sha256") == pallet.sha256 else {}
+    for engine in [each for each in engines if each not in row]:
         began = time.perf_counter()
         found = ENGINES[engine](pallet)
         utilization = pallet.utilization(found["placed"])
@@ -442,7 +443,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max_tilt", type=positive, help="degrees, of the same rule")
     add("--fallback", help="rule for boxes that have no stable place")
     add("--rehearsed", type=whole(0), default=0, help="best placements that are simulated before one is made")
-    add("--rehearsed_in", choices=tuple(ENGINES), default="mujoco", help="engine of these")
+    add("--rehearsed_in", choices=tuple(ENGINES), default="mujoco", help="engine of these simulations")
     add(
         "--engines",
         nargs="+",
