@@ -62,6 +62,21 @@ def test_another_progress_bar_takes_the_place_of_ours(config: Path) -> None:
     assert found == {ProgressBar: ["TQDMProgressBar"], ModelSummary: ["ModelSummary"]}
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "precision"),
+    [({"avx512_bf16": True}, "bf16-mixed"), ({"avx2": True}, "32-true"), ({"amx_bf16": True}, "bf16-mixed")],
+)
+def test_precision_auto_is_what_the_processor_multiplies(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], precision: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    made = build_with(config, "--trainer.precision=auto", "--trainer.accelerator=cpu")
+    assert made.trainer.precision == precision
+    assert made.config.fit.trainer.precision == precision  # and so in the run's saved config
+    asked = build_with(config, "--trainer.precision=32-true", "--trainer.accelerator=cpu")
+    assert asked.trainer.precision == "32-true"
+
+
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")  # two runs, one folder
 def test_only_fit_saves_its_config(config: Path, tmp_path: Path) -> None:
     assert cli.main(["test", "--config", str(config)]) is None

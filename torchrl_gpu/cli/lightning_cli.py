@@ -12,10 +12,11 @@ import warnings
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from jsonargparse import Namespace
+from lightning.fabric.connector import _PRECISION_INPUT
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
@@ -24,6 +25,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from torchrl_gpu import callbacks as own_callbacks
 from torchrl_gpu.cli.errors import is_for_user, one_line
+from torchrl_gpu.device import get_device
+from torchrl_gpu.system import machine
 from torchrl_gpu.system.allocator import keep_freed_memory
 from torchrl_gpu.system.arguments import refuse
 
@@ -49,6 +52,13 @@ _HARMLESS = (
     "Your `IterableDataset` has `__len__` defined",  # which would matter with more than one worker
     ".*isinstance\\(treespec, LeafSpec\\)` is deprecated",  # lightning 2.6 calls torch's older name
 )
+
+
+class _Trainer(Trainer):
+    """Trainer whose precision may be "auto" in a config; see `PackageCLI.before_instantiate_classes`."""
+
+    def __init__(self, *, precision: _PRECISION_INPUT | Literal["auto"] | None = None, **kwargs: Any) -> None:
+        super().__init__(precision=None if precision == "auto" else precision, **kwargs)
 
 
 class SaveConfig(SaveConfigCallback):
@@ -84,6 +94,7 @@ class PackageCLI(LightningCLI):
         strict: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
             args=[subcommand, *args],
+            trainer_class=_Trainer,
             save_config_callback=SaveConfig if subcommand == "fit" else None,
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
@@ -122,8 +133,20 @@ class PackageCLI(LightningCLI):
         """Leaves the config alone: a checkpoint brings weights and state, and names no classes to import."""
 
     def before_instantiate_classes(self) -> None:
+        self._settle_precision()
         self._move_loggers()
         self._open_checkpoint()  # so that a bad one is refused before an environment is built for it
+
+    def _settle_precision(self) -> None:
+        """Replaces the precision "auto" by what the device multiplies fast: no clock decides what a run computes."""
+        trainer = self._get(self.config, "trainer")
+        if trainer.precision == "auto":
+            device = get_device("cpu" if trainer.accelerator == "cpu" else "auto")
+            fast = machine.multiplies_bfloat16(device)
+            trainer.precision = "bf16-mixed" if fast else "32-true"
+            if self.name == "fit":
+                found = "multiplies bfloat16" if fast else "has no products in bfloat16"
+                rank_zero_info(f"precision {trainer.precision}: this {device.type} {found}")
 
     def _move_loggers(self) -> None:
         """Moves loggers inside the config's run folder into the folder that the command line names."""

@@ -32,6 +32,14 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether a device has instructions for products in bfloat16; without them they take several times float32's."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(found.get(each, False) for each in ("amx_bf16", "avx512_bf16"))
+
+
 def cuda_versions(device: torch.device) -> dict[str, str]:
     """Versions that code for a CUDA device may depend on: chip, driver, and the CUDA that torch was built with."""
     properties = torch.cuda.get_device_properties(device)

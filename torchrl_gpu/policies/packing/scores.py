@@ -81,7 +81,9 @@ class _Block(nn.Module):
 
 def _pooled(maps: Tensor) -> Tensor:
     """Mean and maximum over the map, (B, 2·C)."""
-    return torch.cat([maps.mean((-2, -1)), maps.amax((-2, -1))], -1)
+    cells = maps.flatten(-2)
+    # Not `amax`, whose backward pass compares every cell with the maximum: a seventh of an update.
+    return torch.cat([cells.mean(-1), cells.max(-1).values], -1)
 
 
 def _pooled_items(maps: Tensor, rows: int) -> Tensor:
