@@ -46,7 +46,8 @@ SLAB_AT, ORIGIN_Z = 0.025, 0.045  # heights of the slab's middle, and of what a 
 START_M, LOWERED_M = -0.002, 0.001  # of a box above its place and half its height, and in a step
 WATCHED, RESTED = 200, 2020  # steps behind a placement whose speeds count, and those that follow
 COLLAPSED_M = {"repetitive": 0.07, "diverse": 0.04, "boards": 0.07}  # along x or y
-REHEARSED = 0.7  # of these, beyond which a placement that is tried beforehand is not made
+FAR = 0.7  # of these, beyond which a placement that is tried beforehand is not made
+GROWTHS = 0.05, 0.1, 0.2, 0.4  # of these, by which one placement moves a box further: bounds of "little" to "much"
 PRINTED = {
     "repetitive": {"HM": 39.8, "PCT": 39.2, "DBL": 38.5, "TAP-Net++": 37.9, "LSAH": 37.3, "AR2L": 22.9, "MACS": 7.0},
     "diverse": {"PCT": 50.2, "AR2L": 48.3, "HM": 33.0, "LSAH": 28.5, "TAP-Net++": 27.0, "DBL": 25.7, "MACS": 13.4},
@@ -129,17 +130,19 @@ class Rehearsal(NamedTuple):
     rule: Mapping[str, Any]
     most: int  # placements of a box that are tried, the best first; where all move one, the plan ends
     engine: str
+    far: float  # of the distance at which a pallet ends: where a placement moves a box beyond that, it is not made
+    gently: bool  # the first is made that moves no box by more than the least of `GROWTHS` that one keeps
 
     def __call__(self, number: int) -> Pallet:
         """The plan of sequence `number`.
 
-        Far are `REHEARSED` of the distance at which a pallet ends. The pile of the simulation goes on from box to box;
-        the policy sees the planned one. Legal placements that it does not value come behind those that it does.
+        The pile of the simulation goes on from box to box; the policy sees the planned one. Legal placements that it
+        does not value come behind those that it does.
         """
         from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
         from torchrl_gpu.policies.packing.placements import placed_at
 
-        include, far = ("z_map", "future_items"), REHEARSED * COLLAPSED_M[self.data]
+        include, most = ("z_map", "future_items"), COLLAPSED_M[self.data]
         env = ProtocolSuite(self.data, 1, first=number, rule=self.rule, include=include, device="cpu").env
         policy, shown = _policy(self.word, env), env.reset()
         if "action_value" not in policy.out_keys:
@@ -149,19 +152,29 @@ class Rehearsal(NamedTuple):
         true = env.items.true_sides(env.bin) / 100
         grid = env.bin.grid[0] * env.bin.grid[1]
         with _pile(self.engine, Pallet(self.data, env.bin.size, ()), true[items.numpy()].tolist()) as pile:
+            shifts = np.zeros((0, 2))  # of the boxes of the pile
             for item in items:
                 ranked = policy(shown)["action_value"][0].topk(self.most).indices
                 ranked = ranked[shown["action_mask"][0, ranked]]
                 base = shown["z_map"].flatten()[ranked]
                 tried = placed_at(item.expand(len(ranked)), ranked // grid, ranked % grid, base, env.catalogue, env.bin)
-                for action, *placement in zip(ranked, *(each.tolist() for each in tried), strict=True):
-                    before = pile.state()
-                    if pile.put(_box(env, true, *placement)).max() < far:
-                        shown = env.step(shown.set("action", action[None]))["next"]
-                        break
+                boxes = [_box(env, true, *each) for each in zip(*(each.tolist() for each in tried), strict=True)]
+                before, found = pile.state(), []
+                for number, box in enumerate(boxes):
+                    moved = pile.put(box)
+                    growth = (moved - np.vstack([shifts, np.zeros((1, 2))])).max() / most
+                    much = sum(growth > each for each in GROWTHS) if self.gently else 0
+                    if moved.max() < self.far * most:
+                        found.append((much, number, moved))
+                        if much == 0:
+                            break
                     pile.set(before)
-                else:
+                if not found:
                     break
+                much, number, shifts = min(found, key=lambda each: each[:2])
+                if much:  # it was taken away again
+                    shifts = pile.put(boxes[number])
+                shown = env.step(shown.set("action", ranked[number, None]))["next"]
                 if shown["done"].item():
                     break
         packed = int(env.state.num_packed)
@@ -360,14 +373,16 @@ def main(argv: list[str]) -> None:
     result["machine"] = machine.describe(torch.device("cpu"))
     given = {"margin": args.margin, "max_tilt": args.max_tilt, "fallback": args.fallback}
     rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}
-    tried = [f"rehearsed {args.rehearsed} in {args.rehearsed_in}"] if args.rehearsed else []
+    how = f"{'gently ' * args.gently}rehearsed {args.rehearsed} in {args.rehearsed_in}"
+    tried = [how if args.far == FAR else f"{how} to {args.far:g}"] if args.rehearsed else []
     tasks: list[tuple[str, int, Pallet | Rehearsal, dict[str, Any], list[str]]] = []
     for data in args.data:
         for word in args.policy:
             name = " / ".join([data, word, *(str(value) for value in rule.values()), *tried])
             done = result["runs"].setdefault(name, {})
             if tried:
-                plans = [Rehearsal(data, word, rule, args.rehearsed, args.rehearsed_in)] * args.sequences
+                rehearsal = Rehearsal(data, word, rule, args.rehearsed, args.rehearsed_in, args.far, args.gently)
+                plans = [rehearsal] * args.sequences
             else:
                 plans = pallets(data, word, rule, args.sequences)
             tasks += [(name, i, plan, done.get(str(i), {}), args.engines) for i, plan in enumerate(plans)]
@@ -444,6 +459,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--fallback", help="rule for boxes that have no stable place")
     add("--rehearsed", type=whole(0), default=0, help="best placements that are simulated before one is made")
     add("--rehearsed_in", choices=tuple(ENGINES), default="mujoco", help="engine of these simulations")
+    add("--far", type=positive, default=FAR, help="share of the distance at which a pallet ends, for these")
+    add("--gently", action="store_true", help="of these, makes the first that moves the pile little")
     add(
         "--engines",
         nargs="+",

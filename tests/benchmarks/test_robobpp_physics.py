@@ -72,26 +72,47 @@ TILTED = {"stability": "load_bearing", "max_tilt": 10.0}
 def test_placements_that_are_rehearsed_move_nothing_far(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shifts, put = [], physics._MujocoPile.put
     monkeypatch.setattr(physics._MujocoPile, "put", lambda *a: shifts.append(put(*a)) or shifts[-1])
-    plan = physics.Rehearsal("boards", "boards", TILTED, 3, "mujoco")(0)
-    near = [len(shift) for shift in shifts if shift.max() < physics.REHEARSED * 0.07]
+    plan = physics.Rehearsal("boards", "boards", TILTED, 3, "mujoco", physics.FAR, False)(0)
+    near = [len(shift) for shift in shifts if shift.max() < physics.FAR * 0.07]
     assert near == list(range(1, len(plan.boxes) + 1))  # no box twice, none left out
     assert len(near) > 2
 
 
-def test_the_best_placement_that_moves_nothing_far_is_made(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (plain,) = physics.pallets("boards", "boards", TILTED, 1)
-    tried, shifts = [], iter([0.0, 0.05, 0.01, 0.06, 0.06])  # of boards 7 cm end a pallet
+def rehearsed(monkeypatch: pytest.MonkeyPatch, shifts: list[tuple[int, float]], gently: bool) -> tuple[list, list]:
+    """Boxes of a plan, and those that were tried, where each try ends with so many boxes that far away."""
+    tried, given = [], iter(shifts)
 
     def put(self: object, box: Box) -> np.ndarray:
         tried.append(box)
-        return np.array([next(shifts)])
+        number, shift = next(given)
+        return np.full((number, 2), shift)
 
     monkeypatch.setattr(physics._MujocoPile, "put", put)
-    plan = physics.Rehearsal("boards", "boards", TILTED, 2, "mujoco")(0)
+    plan = physics.Rehearsal("boards", "boards", TILTED, 2, "mujoco", physics.FAR, gently)(0)
+    assert next(given, None) is None
+    return list(plan.boxes), tried
+
+
+def test_the_best_placement_that_moves_nothing_far_is_made(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (plain,) = physics.pallets("boards", "boards", TILTED, 1)
+    shifts = [(1, 0.0), (2, 0.05), (2, 0.01), (3, 0.06), (3, 0.06)]  # of boards 7 cm end a pallet
+    plan, tried = rehearsed(monkeypatch, shifts, gently=False)
     assert tried[:2] == list(plain.boxes[:2])
-    assert list(plan.boxes) == [tried[0], tried[2]]
+    assert plan == [tried[0], tried[2]]
     assert tried[2] != tried[1]
-    assert len(tried) == 5
+
+
+def test_gently_the_first_of_those_that_move_the_pile_least_is_made(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = [(2, 0.02), (2, 0.01), (2, 0.01)]  # the second choice moves less, and is put again
+    third = [(3, 0.019), (3, 0.018), (3, 0.018)]  # both move the new box about as far
+    fourth = [(4, 0.003)]  # little
+    shifts = [(1, 0.0), *second, *third, *fourth, (5, 0.06), (5, 0.06)]
+    plan, tried = rehearsed(monkeypatch, shifts, gently=True)
+    assert plan == [tried[0], tried[2], tried[4], tried[7]]
+    assert tried[3] == tried[2] != tried[1]
+    assert tried[6] == tried[4] != tried[5]
 
 
 def test_a_turned_box_lies_as_one_of_turned_sides() -> None:
