@@ -27,7 +27,6 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
-from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 from torchrl.modules import QValueActor
@@ -44,7 +43,9 @@ from tests.tolerances import TOLERANCE
 from torchrl_gpu.cli.bench import TimedRow
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import MarineNavEnv
-from torchrl_gpu.policies import DDPG, DQN, IQN, SAC, Agent, PolicyWrapper, Rainbow
+from torchrl_gpu.envs.packing.protocols import make_protocol
+from torchrl_gpu.policies import DDPG, DQN, IQN, SAC, Agent, AgentSpace, PlacementScores, PolicyWrapper, Rainbow
+from torchrl_gpu.policies.exploration import random_legal
 from torchrl_gpu.policies.spaces import in_keys
 from torchrl_gpu.training.replay.buffer import replay_buffer
 from torchrl_gpu.training.updates.compiled import CompiledLosses
@@ -278,8 +279,26 @@ def batch_for(name: str, size: int, device: torch.device) -> TensorDict:
     return batch.to(device)
 
 
+def packing_transitions(size: int, device: torch.device) -> TensorDict:
+    """One step from bins of `cut2` with a few boxes, of random legal actions."""
+    env = make_protocol("cut2", size, device=device, seed=0)
+    torch.manual_seed(0)
+    current = env.reset()
+    for _ in range(5):
+        _, current = env.step_and_maybe_reset(current.set("action", random_legal(current["action_mask"])))
+    batch = env.step(current.set("action", random_legal(current["action_mask"])))
+    ones = torch.ones(size, 1, dtype=torch.int64, device=device)
+    return batch.set("steps_to_next_obs", ones).clone()
+
+
+def packing_agent(device: torch.device) -> Agent:
+    """The agent of `packing_dqn.yaml`."""
+    torch.manual_seed(0)
+    return DQN(AgentSpace.of(make_protocol("cut2", 1, device=device)), network=PlacementScores)
+
+
 def our_update(name: str, batch: TensorDict, compiled: bool = False) -> Update:
-    agent = make(name).to(batch.device)
+    agent = (packing_agent(batch.device) if name == PACKING else make(name)).to(batch.device)
 
     losses = CompiledLosses(agent) if compiled else agent.losses
 
@@ -420,7 +439,7 @@ def update_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 # -- flags -------------------------------------------------------------------------------------------------------------
 
 PLAIN = "32-true"
-PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+PACKING = "DQN, packing"
 OF_BFLOAT16 = 0.05  # share by which a loss, or the norm of its gradient, may differ
 
 
@@ -473,11 +492,14 @@ class FlaggedUpdate:
 
 
 def flags(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
-    """A section for each agent: its update of `--flag_size` rows under each flag."""
+    """A section for each agent, and for that of `packing_dqn.yaml`: its update of `--flag_size` rows by each flag."""
     args, device = measurement.args, measurement.device
-    for name in args.agents:
+    for name in (*args.agents, PACKING):
         torch._dynamo.reset()  # else the agents together exceed the graphs that one function may have
-        batch, plain = batch_for(name, args.flag_size, device), list[float]()
+        made = (
+            packing_transitions(args.flag_size, device) if name == PACKING else batch_for(name, args.flag_size, device)
+        )
+        batch, plain = made, list[float]()
         timed = [matrix_products(device)]
         for word, flag in FLAGS.items():
             update = FlaggedUpdate(name, batch, flag)
@@ -487,9 +509,11 @@ def flags(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
             timed.append(TimedRow(f"{name}, {word}", update.play, 1, threads(device), name, extra=extra))
         if not take_turns(measurement, f"{name} by flag", timed):
             return
-        with profile(with_flops=True) as seen:
+        counter = FlopCounterMode(display=False)
+        counter.mod_tracker = mock.MagicMock(parents={"Global"})  # it compares modules, and TensorDicts cannot be
+        with counter:
             our_update(name, batch).play(1)
-        operations = sum(each.flops for each in seen.key_averages() if each.key in PRODUCTS)
+        operations = counter.get_total_flops()
         for row in timed:
             row.extra["products_us"] = 1e6 * operations / timed[0].rate
         yield report.section(name, "updates/s", timed[1:], {})

@@ -35,7 +35,9 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert iqn["over_eager"] == ""  # TorchRL has no such loss
     assert sac["over_eager"] == pytest.approx(sac["TorchRL"] / sac["eager"], rel=0.02)
     flagged = {row["name"]: row["rate"] for row in sections["flags"]}
-    _, sac = sections["µs per update of 8 rows, by flag"]
+    _, sac, packing = sections["µs per update of 8 rows, by flag"]
+    assert packing["agent"] == agents.PACKING
+    assert packing["products"] > 0
     assert sac["bf16-mixed"] == pytest.approx(flagged["SAC, bf16-mixed"] / flagged["SAC, 32-true"])
     assert sac["products"] > 0
     assert len(sections["µs per cycle of replay"]) == 1
