@@ -15,6 +15,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, lists
 from torchrl_gpu.envs.packing.items.list_table import list_table, misfits
 from torchrl_gpu.envs.packing.items.lists import BoxList, read_list
+from torchrl_gpu.envs.packing.types import Bin
 
 CASES = """PO Number,Pallet No,Material,Pick_quantity_cs,Length_cm,Width_cm,Height_cm,Vol/CS(dm3),Gross weight
 A,1,P_1,2,35,20.3,20.8,29.6,6.3
@@ -288,6 +289,23 @@ def test_rows_that_give_no_box_are_named(tmp_path: Path) -> None:
         (4, "B", "height must be a positive number; got x"),
         (5, "B", "quantity must be a whole number; got 1.5"),
     ]
+
+
+def test_limits_that_no_environment_heeds_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    header = "length_cm,width_cm,height_cm,qty,fragile,max load kg,this side up\n"
+    (tmp_path / "a.csv").write_text(f"{header}30,20,10,3,yes,,\n40,30,20,1,no,5,yes\n40,30,30,1,no,,no\n")
+    for orientations, more in (("yaw", ""), ("axis", ", 1 not to lie on every side")):
+        items = BoxSequences(str(tmp_path / "a.csv"))
+        PackingEnv(
+            2, bin_size=(1.2, 0.8, 1.0), resolution=(60, 40), items=items, orientations=orientations, device="cpu"
+        )
+        (said,) = caplog.messages
+        told = f"boxes 3 fragile, 1 of limited load{more}: torchrl-gpu pack heeds that, environments do not"
+        assert said == f"BoxSequences: {tmp_path / 'a.csv'}: {told}"
+        caplog.clear()
+    (tmp_path / "a.csv").write_text(f"{header}30,20,10,3,no,,no\n")
+    BoxSequences(str(tmp_path / "a.csv")).build(Bin((1.2, 0.8, 1.0), (60, 40)), "axis", 5, 2)
+    assert caplog.messages == []
 
 
 def test_misfits_decides_on_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

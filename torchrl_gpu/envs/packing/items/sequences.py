@@ -37,6 +37,7 @@ _LOG = logging.getLogger(__name__)
 SEQUENCE_UNITS = ("cells", *UNITS)
 NAMES = ("id", "name", "sku", "article")  # keys of a box in an order that plans record
 _WEIGHT, _MOST_KG = "weight/kg", 1e6  # likewise; of a box
+_UPRIGHT = "not to lie on every side"
 MISFITS = ("refuse", "skip_boxes", "skip_orders")
 MOST_NUMBERS = 2**27  # of all episodes
 MOST_SIZE = 1e9  # of a side, in any unit
@@ -85,6 +86,7 @@ class BoxSequences(ItemSource):
         self.path = Path(path).expanduser()
         self.in_order = arguments.flag("BoxSequences", "in_order", in_order)
         self.columns, self._said = columns, set[str]()
+        self._limits: dict[str, int] = {}  # boxes of a list by what no environment heeds
         self._played: dict[tuple[Bin, str | float], PlayedBoxes] = {}
         if self.path.suffix.lower() in lists.SUFFIXES:
             self.names, self.episodes, self.labels, self.unit = self._listed(unit)
@@ -110,6 +112,12 @@ class BoxSequences(ItemSource):
         if not kept:
             raise ValueError(f"{self._where}: want at least one order of boxes; got none")
         names = [read.orders[i] for i in kept]
+        for word, each in (
+            ("fragile", read.fragile),
+            ("of limited load", [np.isfinite(load) for load in read.max_loads]),
+            (_UPRIGHT, [~up.all(1) for up in read.up]),
+        ):
+            self._limits[word] = sum(int(each[i].sum()) for i in kept)
         sizes = [_checked(read.sizes[i], f"{self._where}: order {name}") for i, name in zip(kept, names, strict=True)]
         return names, sizes, [read.labels[i] for i in kept], read.unit
 
@@ -117,6 +125,7 @@ class BoxSequences(ItemSource):
         played = self.played(bin_, orientations)
         sizes, number = played.sizes, np.bincount(np.concatenate(played.rows))
         self._say(check_rounding(self._where, sizes, number, self.unit, bin_))
+        self._say_limits(upright=orientations in ("fixed", "yaw"))
         volume = cell_volume(sizes, bin_) if self.unit == "cells" else (sizes * UNITS[self.unit]).prod(-1)
         catalogue = box_catalogue(whole_cells(sizes, self.unit, bin_), volume, bin_, orientations)
         rows = [each[:num_items] for each in played.rows]
@@ -211,6 +220,11 @@ class BoxSequences(ItemSource):
             )
         what = "boxes" if self.misfits == "skip_boxes" else "orders"
         self._say(f"{self._where}: left out the {what} that do not fit the bin of {room}: {told}, the first of {count}")
+
+    def _say_limits(self, upright: bool) -> None:
+        found = [f"{n:,} {word}" for word, n in self._limits.items() if n and not (upright and word == _UPRIGHT)]
+        if found:
+            self._say(f"{self._where}: boxes {', '.join(found)}: torchrl-gpu pack heeds that, environments do not")
 
     def _say(self, warning: str) -> None:
         if warning and warning not in self._said:
