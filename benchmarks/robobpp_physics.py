@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -47,7 +48,8 @@ START_M, LOWERED_M = -0.002, 0.001  # of a box above its place and half its heig
 WATCHED, RESTED = 200, 2020  # steps behind a placement whose speeds count, and those that follow
 COLLAPSED_M = {"repetitive": 0.07, "diverse": 0.04, "boards": 0.07}  # along x or y
 FAR = 0.7  # of these, beyond which a placement that is tried beforehand is not made
-GROWTHS = 0.05, 0.1, 0.2, 0.4  # of these, by which one placement moves a box further: bounds of "little" to "much"
+# Of these, by how much further a placement moves a box than the one before it did: a pile creeps by itself, too.
+GROWTHS = 0.05, 0.1, 0.2, 0.4
 PRINTED = {
     "repetitive": {"HM": 39.8, "PCT": 39.2, "DBL": 38.5, "TAP-Net++": 37.9, "LSAH": 37.3, "AR2L": 22.9, "MACS": 7.0},
     "diverse": {"PCT": 50.2, "AR2L": 48.3, "HM": 33.0, "LSAH": 28.5, "TAP-Net++": 27.0, "DBL": 25.7, "MACS": 13.4},
@@ -152,7 +154,7 @@ class Rehearsal(NamedTuple):
         true = env.items.true_sides(env.bin) / 100
         grid = env.bin.grid[0] * env.bin.grid[1]
         with _pile(self.engine, Pallet(self.data, env.bin.size, ()), true[items.numpy()].tolist()) as pile:
-            shifts = np.zeros((0, 2))  # of the boxes of the pile
+            shifts = growth = np.zeros((0, 2))  # of the boxes of the pile, and with the last of them
             for item in items:
                 ranked = policy(shown)["action_value"][0].topk(self.most).indices
                 ranked = ranked[shown["action_mask"][0, ranked]]
@@ -161,24 +163,29 @@ class Rehearsal(NamedTuple):
                 boxes = [_box(env, true, *each) for each in zip(*(each.tolist() for each in tried), strict=True)]
                 before, found = pile.state(), []
                 for number, box in enumerate(boxes):
-                    moved = pile.put(box)
-                    growth = (moved - np.vstack([shifts, np.zeros((1, 2))])).max() / most
-                    much = sum(growth > each for each in GROWTHS) if self.gently else 0
+                    moved = pile.tried(box)
+                    further = moved - _with_new(shifts) - _with_new(growth)
+                    much = sum(further.max() > each * most for each in GROWTHS) if self.gently else 0
                     if moved.max() < self.far * most:
-                        found.append((much, number, moved))
+                        found.append((much, number))
                         if much == 0:
                             break
                     pile.set(before)
                 if not found:
                     break
-                much, number, shifts = min(found, key=lambda each: each[:2])
-                if much:  # it was taken away again
-                    shifts = pile.put(boxes[number])
+                much, number = min(found)
+                moved = pile.keep(boxes[number], moved if much == 0 else None)
+                shifts, growth = moved, moved - _with_new(shifts)
                 shown = env.step(shown.set("action", ranked[number, None]))["next"]
                 if shown["done"].item():
                     break
         packed = int(env.state.num_packed)
         return _pallet(self.data, env, env.state.placements[0, :packed], env.state.placement_z[0, :packed])
+
+
+def _with_new(shifts: np.ndarray) -> np.ndarray:
+    """Shifts (B, 2) of boxes, and those of a new one, (B + 1, 2): none."""
+    return np.vstack([shifts, np.zeros((1, 2))])
 
 
 # -- PyBullet --------------------------------------------------------------------------------------------------------
@@ -270,15 +277,29 @@ class _BulletPile:
         found = np.array([bullet.getBasePositionAndOrientation(each)[0][:2] for each in self.bodies])
         return np.asarray(np.abs(found - self.targets))
 
-    def state(self) -> int:
-        return int(self.bullet.saveState())
+    def tried(self, box: Box) -> np.ndarray:
+        """Shifts that `put` would give, from a copy of the process: what PyBullet restores creeps otherwise."""
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, self.put(box).tobytes())  # less than a pipe holds
+            os._exit(0)
+        os.close(write)
+        with open(read, "rb") as pipe:
+            found = np.frombuffer(pipe.read()).reshape(-1, 2)
+        os.waitpid(child, 0)
+        if len(found) != len(self.bodies) + 1:
+            raise RuntimeError("robobpp_physics: want the shifts of a box that was tried; its process ended without")
+        return found
 
-    def set(self, state: int) -> None:
-        """Takes the last box away, and moves all others to where they were."""
-        self.bullet.removeBody(self.bodies.pop())
-        self.targets = self.targets[:-1]
-        self.released.pop()
-        self.bullet.restoreState(state)
+    def keep(self, box: Box, moved: np.ndarray | None) -> np.ndarray:
+        return self.put(box)
+
+    def state(self) -> None:
+        return None
+
+    def set(self, state: None) -> None:
+        """Nothing: what is tried is not in this process."""
 
     def _add(self, sides: Sequence[float], where: Sequence[float], mass: float) -> int:
         text = self.template
@@ -349,6 +370,13 @@ class _MujocoPile:
         self.targets = np.vstack([self.targets, target])
         run(self.model, self.data, seconds, slice(1, number + 2))
         return np.asarray(np.abs(self.data.xpos[1 : number + 2, :2] - self.targets))
+
+    def tried(self, box: Box) -> np.ndarray:
+        return self.put(box)
+
+    def keep(self, box: Box, moved: np.ndarray | None) -> np.ndarray:
+        """Puts a box that was tried, or leaves the last one, whose shifts `moved` are."""
+        return self.put(box) if moved is None else moved
 
     def state(self) -> tuple[np.ndarray, ...]:
         return self.targets, self.data.qpos.copy(), self.data.qvel.copy(), self.data.qacc_warmstart.copy()
