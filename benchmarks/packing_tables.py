@@ -66,7 +66,7 @@ def physics_pack(result: Mapping[str, Any]) -> Lines:
     for name, run in result["runs"].items():
         data, policy, rule, *given = name.split(" / ")
         fallback = [f"else `{each}`" for each in given if each in DROP_RULES]
-        tried = [each for each in given if each.startswith("rehearsed")]
+        tried = [each for each in given if "rehearsed" in each]
         others = [each for each in given if each not in (*DROP_RULES, *tried)]
         numbers = [float(each) for each in others]  # metres of margin, perhaps degrees of tilt
         margin, tilt = [f"{100 * each:g} cm" for each in numbers[:1]], [f"{each:g}°" for each in numbers[1:]]
