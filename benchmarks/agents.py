@@ -271,7 +271,9 @@ class Update:
 
 
 def batch_for(name: str, size: int, device: torch.device) -> TensorDict:
-    """Made-up transitions, all actions legal: TorchRL's distributional loss knows no masks."""
+    """Made-up transitions, all actions legal: TorchRL's distributional loss knows no masks. Played ones of packing."""
+    if name == PACKING:
+        return packing_transitions(size, device)
     batch = transitions(name, size)
     for part in (batch, batch["next"]):
         if "action_mask" in part:
@@ -496,10 +498,7 @@ def flags(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
     args, device = measurement.args, measurement.device
     for name in (*args.agents, PACKING):
         torch._dynamo.reset()  # else the agents together exceed the graphs that one function may have
-        made = (
-            packing_transitions(args.flag_size, device) if name == PACKING else batch_for(name, args.flag_size, device)
-        )
-        batch, plain = made, list[float]()
+        batch, plain = batch_for(name, args.flag_size, device), list[float]()
         timed = [matrix_products(device)]
         for word, flag in FLAGS.items():
             update = FlaggedUpdate(name, batch, flag)

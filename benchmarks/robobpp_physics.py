@@ -161,7 +161,7 @@ class Rehearsal(NamedTuple):
                 base = shown["z_map"].flatten()[ranked]
                 tried = placed_at(item.expand(len(ranked)), ranked // grid, ranked % grid, base, env.catalogue, env.bin)
                 boxes = [_box(env, true, *each) for each in zip(*(each.tolist() for each in tried), strict=True)]
-                before, found = pile.state(), []
+                found = []
                 for number, box in enumerate(boxes):
                     moved = pile.tried(box)
                     further = moved - _with_new(shifts) - _with_new(growth)
@@ -170,11 +170,10 @@ class Rehearsal(NamedTuple):
                         found.append((much, number))
                         if much == 0:
                             break
-                    pile.set(before)
                 if not found:
                     break
                 much, number = min(found)
-                moved = pile.keep(boxes[number], moved if much == 0 else None)
+                moved = pile.put(boxes[number])
                 shifts, growth = moved, moved - _with_new(shifts)
                 shown = env.step(shown.set("action", ranked[number, None]))["next"]
                 if shown["done"].item():
@@ -282,8 +281,10 @@ class _BulletPile:
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(write, self.put(box).tobytes())  # less than a pipe holds
-            os._exit(0)
+            try:
+                os.write(write, self.put(box).tobytes())  # less than a pipe holds
+            finally:
+                os._exit(0)  # whatever happens: there is one process that goes on
         os.close(write)
         with open(read, "rb") as pipe:
             found = np.frombuffer(pipe.read()).reshape(-1, 2)
@@ -291,15 +292,6 @@ class _BulletPile:
         if len(found) != len(self.bodies) + 1:
             raise RuntimeError("robobpp_physics: want the shifts of a box that was tried; its process ended without")
         return found
-
-    def keep(self, box: Box, moved: np.ndarray | None) -> np.ndarray:
-        return self.put(box)
-
-    def state(self) -> None:
-        return None
-
-    def set(self, state: None) -> None:
-        """Nothing: what is tried is not in this process."""
 
     def _add(self, sides: Sequence[float], where: Sequence[float], mass: float) -> int:
         text = self.template
@@ -372,17 +364,12 @@ class _MujocoPile:
         return np.asarray(np.abs(self.data.xpos[1 : number + 2, :2] - self.targets))
 
     def tried(self, box: Box) -> np.ndarray:
-        return self.put(box)
-
-    def keep(self, box: Box, moved: np.ndarray | None) -> np.ndarray:
-        """Puts a box that was tried, or leaves the last one, whose shifts `moved` are."""
-        return self.put(box) if moved is None else moved
-
-    def state(self) -> tuple[np.ndarray, ...]:
-        return self.targets, self.data.qpos.copy(), self.data.qvel.copy(), self.data.qacc_warmstart.copy()
-
-    def set(self, state: tuple[np.ndarray, ...]) -> None:
-        self.targets, self.data.qpos[:], self.data.qvel[:], self.data.qacc_warmstart[:] = state
+        """Shifts that `put` would give; the pile stays as it is."""
+        data = self.data
+        before = self.targets, data.qpos.copy(), data.qvel.copy(), data.qacc_warmstart.copy()
+        moved = self.put(box)
+        self.targets, data.qpos[:], data.qvel[:], data.qacc_warmstart[:] = before
+        return moved
 
 
 ENGINES: dict[str, Callable[[Pallet], dict[str, Any]]] = {"bullet": in_bullet, "mujoco": in_mujoco}

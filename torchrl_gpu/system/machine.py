@@ -33,7 +33,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether a device has instructions for products in bfloat16; without them they take several times float32's."""
+    """Presence of instructions for products in bfloat16; without them they take several times as long as in float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
