@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ctypes import Structure, c_int64, c_void_p
+from ctypes import Structure, c_float, c_int64, c_void_p
 from math import prod
 from typing import Any, Self
 
@@ -95,6 +95,20 @@ def any_true(values: Tensor) -> Tensor:
     values = _read("any_true", "values", values, torch.bool, _shape(values) or (0,))
     out = output(values.shape[0], dtype=torch.bool)
     library().any_true(_at(values), c_int64(values.shape[0]), c_int64(prod(values.shape[1:])), _at(out))
+    return out
+
+
+def count_at_most(values: Tensor, mask: Tensor, bounds: Sequence[float]) -> Tensor:
+    """Numbers of masked values of each row of (N, A) float32 at or below L bounds, (N, L) uint8, 255 for more.
+
+    A byte of `mask`, (N, A) bool, that is neither 0 nor 1 is true.
+    """
+    values = _read("count_at_most", "values", values, torch.float32, _shape(values) if values.ndim == 2 else (0, 0))
+    mask = _read("count_at_most", "mask", mask, torch.bool, tuple(values.shape))
+    out = output(len(values), len(bounds), dtype=torch.uint8)
+    limits = (c_float * len(bounds))(*bounds)
+    sizes = *values.shape, len(bounds), torch.get_num_threads()
+    library().count_at_most(_at(values), _at(mask), limits, *map(c_int64, sizes), _at(out))
     return out
 
 

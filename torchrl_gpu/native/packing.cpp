@@ -426,6 +426,22 @@ void any_true(const uint8_t* values, int64_t rows, int64_t length, uint8_t* out)
     for (int64_t n = 0; n < rows; n++) out[n] = some_true(values + n * length, length);
 }
 
+// How many values of each row are at or below each bound where the mask is true, 255 for more; (rows, bounds).
+void count_at_most(const float* values, const uint8_t* mask, const float* limits, int64_t rows, int64_t length,
+                   int64_t bounds, int64_t threads, uint8_t* out) {
+    const int64_t parts = rows * length < (1 << 15) ? 1 : 4 * threads, size = (rows + parts - 1) / parts;
+    spread(parts, threads, [&](int64_t part) {
+        for (int64_t n = part * size; n < std::min((part + 1) * size, rows); n++)
+            for (int64_t b = 0; b < bounds; b++) {
+                const float* row = values + n * length;
+                const uint8_t* there = mask + n * length;
+                int32_t count = 0;
+                for (int64_t i = 0; i < length; i++) count += (row[i] <= limits[b]) & (there[i] != 0);
+                out[n * bounds + b] = uint8_t(std::min(count, 255));
+            }
+    });
+}
+
 // A true value of each row: the one of rank ⌊draw · count⌋, counted from 0, or the nearest rank that there is; 0 where
 // none is true.
 void pick_true(const uint8_t* values, const double* draw, int64_t rows, int64_t length, int64_t threads, int64_t* out) {

@@ -36,6 +36,13 @@ def wrong_operator() -> str:
         return "first_best gives wrong numbers"
     if operators.any_true(mask).tolist() != [any(row) for row in mask.tolist()]:
         return "any_true gives wrong numbers"
+    bounds = [0.0, 1.0, 2.5]
+    counted = [
+        [sum(m and v <= b for m, v in zip(*row, strict=True)) for b in bounds]
+        for row in zip(mask.tolist(), scores[0].tolist(), strict=True)
+    ]
+    if operators.count_at_most(scores[0].float(), mask, bounds).tolist() != counted:
+        return "count_at_most gives wrong numbers"
     for cuts, items in _CUTS.items():
         if operators.cut_boxes(_integers([1, 2]), cuts)[1].tolist() != items:
             return "cut_boxes gives wrong numbers"

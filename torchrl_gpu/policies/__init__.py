@@ -22,6 +22,7 @@ from torchrl_gpu.policies.networks.navigation import (
     NavigationValue,
 )
 from torchrl_gpu.policies.networks.vectors import VectorActor, VectorCritic, VectorGaussian, VectorScores, VectorValue
+from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.packing.scores import (
@@ -70,6 +71,7 @@ __all__ = [
     "PlacementValue",
     "PolicyWrapper",
     "Rainbow",
+    "RefinedTables",
     "Simple2DCNN",
     "Simple3DCNN",
     "SoftTargets",

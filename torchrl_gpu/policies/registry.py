@@ -15,6 +15,7 @@ from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.networks import navigation, vectors
 from torchrl_gpu.policies.packing.hierarchical.packer import PackerNetworks
+from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.scores import (
     PlacementAtoms,
@@ -118,7 +119,7 @@ REGISTRY = Registry(
         *(navigation.NavigationScores, navigation.NavigationValue),
         *(vectors.VectorActor, vectors.VectorCritic, vectors.VectorGaussian, vectors.VectorScores, vectors.VectorValue),
         *(PlacementAtoms, PlacementLogits, PlacementQuantiles, PlacementScores, PlacementValue),
-        *(PackerNetworks, PatchTables, ClipEncoder, EpsilonGreedy, SoftTargets, PeriodicTargets),
+        *(PackerNetworks, PatchTables, RefinedTables, ClipEncoder, EpsilonGreedy, SoftTargets, PeriodicTargets),
     ]
 )
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
 from torchrl_gpu import native
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables, unpack_tables
+from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Policy
@@ -65,6 +69,9 @@ class AfterstateLearning(EnvRun):
     no exploration, no optimizer and no gradient; `trainer.max_steps` counts sweeps, and the reward must be
     "utilization".
 
+    The network of `RefinedTables` learns by gradients instead, from the same returns of the rollout, `sweeps` times from
+    `batch_size` bins drawn from it; the tables stay as they are.
+
     Of several processes each plays in environments of its own and learns some of the tables from the rollouts of all,
     to the last bit those of one process with as many environments.
 
@@ -75,6 +82,9 @@ class AfterstateLearning(EnvRun):
         sweeps: Times that a rollout is gone over.
         rate: Of the steps: the share of a bin's error that one takes away, if it were alone.
         lam: λ of the returns: 0 for the next bin's value alone, 1 for what was gained until the rollout's end.
+        begin: Trained policy whose tables the run begins with: a name or a file, as in `PackingPolicy.from_pretrained`.
+        optimizer, lr_scheduler, batch_size: Of a network: makes the optimizer, and its schedule, which is stepped at
+            every update; bins of an update.
     """
 
     learner_name = "afterstate values"
@@ -92,14 +102,20 @@ class AfterstateLearning(EnvRun):
         sweeps: int = 1,
         rate: float = 0.5,
         lam: float = 0.8,
+        begin: str | Path | None = None,
+        optimizer: OptimizerCallable = torch.optim.Adam,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        batch_size: int = 1024,
     ) -> None:
         super().__init__(env)
         where = type(self).__name__
-        check_counts(where, rollout_steps=rollout_steps, sweeps=sweeps)
+        check_counts(where, rollout_steps=rollout_steps, sweeps=sweeps, batch_size=batch_size)
         self.make_tables = tables
         self.rollout_steps, self.sweeps = rollout_steps, sweeps
         self.rate = arguments.number(where, "rate", rate, 0, 2, above=0)
         self.lam = arguments.number(where, "lam", lam, 0, 1)
+        self.begin, self.batch_size = begin, batch_size
+        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self.take_made_env()
 
     def build(self) -> None:
@@ -111,6 +127,16 @@ class AfterstateLearning(EnvRun):
             raise ValueError(f"{where}: want an env that includes z_map; got include={list(env.include)}")
         self.space = AgentSpace.of(env)
         self.tables = self.make_tables(self.space)
+        if self.begin is not None:
+            self._begin_with(PackingPolicy.from_pretrained(self.begin, "cpu").tables)
+
+    def _begin_with(self, trained: nn.Module) -> None:
+        plan = trained.plan if isinstance(trained, PatchTables) else None
+        if plan != self.tables.plan:
+            wanted = f"tables with {self.tables.plan}"
+            raise ValueError(f"{type(self).__name__}: begin: want {wanted}; got {plan or type(trained).__name__}")
+        for name in ("weight", "drift", "path"):
+            getattr(self.tables, name).copy_(getattr(trained, name))
 
     def policy_for(self, env: BatchedEnv) -> Policy:
         return PackingPolicy(self.space, self.tables)
@@ -126,7 +152,9 @@ class AfterstateLearning(EnvRun):
         for name in _STATES & set(checkpoint):
             checkpoint[name] = unpack_tables("checkpoint", self, checkpoint[name])
 
-    def configure_optimizers(self) -> None: ...
+    def configure_optimizers(self) -> Any:
+        weights = list(self.tables.parameters())
+        return self.scheduled(self.make_optimizer(weights), self.make_scheduler) if weights else None
 
     # -- fit --
 
@@ -136,14 +164,17 @@ class AfterstateLearning(EnvRun):
         trainer = self._trainer
         several = trainer is not None and trainer.state.fn == "fit" and trainer.world_size > 1
         if several and not hasattr(self, "_unsaved"):
-            self.add_module("_unsaved", _Unsaved())
+            if not isinstance(self.tables, RefinedTables):
+                self.add_module("_unsaved", _Unsaved())
             self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]  # of DDP, to copy
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
         self.__dict__["policy"] = PackingPolicy(self.space, self.tables)  # no submodule: tables are saved once
         self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0)
-        alone = self.any_process(self.trainer.world_size == 1 or not native.runs_on(self.tables.weight))
+        by_gradients = isinstance(self.tables, RefinedTables)
+        alone = self.trainer.world_size == 1 or by_gradients or not native.runs_on(self.tables.weight)
+        alone = self.any_process(alone)
         processes = self.trainer.world_size
         most = 2 * self.env.num_envs * processes
         self._shared = None if alone else SharedTables(self.tables, self.global_rank, processes, most)
@@ -152,9 +183,13 @@ class AfterstateLearning(EnvRun):
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         after = self.play(self.policy, self.rollout_steps)["next"]
         levels = self.tables.levels_of(after["box_heightmap"])
-        played = self._of_all(Played(levels, after["reward"][..., 0], after["done"][..., 0]))
+        played = Played(levels, after["reward"][..., 0], after["done"][..., 0])
         with section("update"):
-            errors = [self._sweep(played) for _ in range(self.updates_now(self.sweeps))]
+            if isinstance(self.tables, RefinedTables):
+                errors = self._descend(self.tables, played)
+            else:
+                played = self._of_all(played)
+                errors = [self._sweep(played) for _ in range(self.updates_now(self.sweeps))]
             if self._shared is not None:
                 self._shared.exchange()
         if self.step_log.due:
@@ -196,3 +231,25 @@ class AfterstateLearning(EnvRun):
             counts = torch.ones_like(counts)
         self.count_updates(1)
         return torch.stack(squares).mean()
+
+    def _descend(self, tables: RefinedTables, played: Played) -> list[Tensor]:
+        """Learns the network from bins drawn from trajectories; the mean square of the errors of each update."""
+        with torch.no_grad():
+            levels, reward, done = played.levels, played.reward, played.done
+            value = tables.values(levels.flatten(0, 1)).view(reward.shape)
+            goal = torch.where(done[:, -1], 0.0, value[:, -1])
+            goals = []
+            for t in range(levels.shape[1] - 1, 0, -1):
+                known = torch.where(done[:, t], 0.0, value[:, t])
+                goal = torch.where(done[:, t - 1], 0.0, reward[:, t] + torch.lerp(known, goal, self.lam))
+                goals.append(goal)
+            levels, goal = levels[:, :-1].flatten(0, 1), torch.stack(goals[::-1], 1).flatten()
+            by_tables = PatchTables.values(tables, levels)
+        losses = []
+        for _ in range(self.updates_now(self.sweeps)):
+            row = torch.randint(len(goal), (self.batch_size,), device=goal.device, dtype=torch.int64)
+            loss = mse_loss(tables.corrected(levels[row], by_tables[row]), goal[row])
+            self.descend(loss, [], None)
+            self.step_schedule()
+            losses.append(loss.detach())
+        return losses
