@@ -69,8 +69,8 @@ class AfterstateLearning(EnvRun):
     no exploration, no optimizer and no gradient; `trainer.max_steps` counts sweeps, and the reward must be
     "utilization".
 
-    The network of `RefinedTables` learns by gradients instead, from the same returns of the rollout, `sweeps` times from
-    `batch_size` bins drawn from it; the tables stay as they are.
+    The network of `RefinedTables` learns by gradients instead, from the same returns, `sweeps` times from `batch_size`
+    bins drawn from the rollout; the tables stay as they are.
 
     Of several processes each plays in environments of its own and learns some of the tables from the rollouts of all,
     to the last bit those of one process with as many environments.

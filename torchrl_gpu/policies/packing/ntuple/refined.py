@@ -116,7 +116,7 @@ class RefinedTables(PatchTables):
         return count_at_most(z, legal, self._levels).view(len(levels), -1)
 
     def _after(self, heights: Tensor, size: Tensor, place: Tensor, top: Tensor) -> Tensor:
-        """Bins (R, X, Y) uint8, levels, each after a box of `size` (R, 4) at a place of the grid, up to `top`, metres."""
+        """Bins (R, X, Y) uint8, levels, each after a box of `size` (R, 4) at a grid place, up to `top`, metres."""
         inside = []
         for axis, at in enumerate((place // self.bin.grid[1], place % self.bin.grid[1])):
             cells, extent = self.seen[axis], (size[:, axis] / self.bin.cell[axis]).round().long()
