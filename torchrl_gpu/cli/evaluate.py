@@ -261,7 +261,7 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     words: list[str] = []
     classes = import_classes(WHERE, args.classes)
     known_here = PALLETS | {"orders": {}} if args.protocol in PALLETS else PROTOCOLS | PALLETS
-    trained = [name for name in PackingPolicy.names() if name in known_here]
+    trained = [name for name in PackingPolicy.names() if name.removesuffix("-refined") in known_here]
     for each in args.policy:
         if each == "baselines":
             words += BASELINES

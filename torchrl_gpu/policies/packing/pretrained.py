@@ -15,6 +15,7 @@ from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
 from torchrl_gpu.policies.packing.ntuple.packed_tables import images_of, spread
+from torchrl_gpu.policies.packing.ntuple.refined import MOST_WIDTH, RefinedTables
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.ntuple.values import MOST_LEVELS
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
@@ -24,10 +25,12 @@ from torchrl_gpu.policies.weights import read_json, read_tensors
 from torchrl_gpu.system.arguments import shown, tensor, whole
 
 FORMAT = "torchrl_gpu packing tables, 1"
+FORMAT_OF_REFINED = "torchrl_gpu refined tables, 1"
 FORMAT_OF_WEIGHTS = "torchrl_gpu placement values, 1"
 _FOLDER = Path(__file__).parent / "weights"
 _MOST_BYTES = 2**26  # of a file
 _FIELDS = ("format", "levels", "patches", "space", "about", "pool")
+_FIELDS_OF_REFINED = (*_FIELDS, "sides", "candidates", "width")
 _LEARNED = 1e-6  # size of the errors of entries out of a file: they are saved again, and move as freely as fresh ones
 _TABLES = ("entry", "value", "other")
 _MOST_CANDIDATES = 2**16
@@ -118,6 +121,10 @@ class PackingPolicy(TensorDictModuleBase):
             "levels": str(tables.plan.levels),
             "pool": str(tables.pool),
         }
+        if isinstance(tables, RefinedTables):
+            plain |= {name: json.dumps(getattr(tables, name)) for name in ("sides", "candidates", "width")}
+            plain["format"] = FORMAT_OF_REFINED
+            held |= {name: value.half() for name, value in tables.state_dict().items() if name.startswith("network.")}
         save_file(held, str(path), plain | whole)
 
 
@@ -138,14 +145,19 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     plain, held = read_tensors(path, where, _MOST_BYTES)
     if plain.get("format") == FORMAT_OF_WEIGHTS:
         return _weighted(where, plain, held, space)
-    if plain.get("format") != FORMAT or set(plain) != {*_FIELDS} or set(held) != set(_TABLES):
-        raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held)}")
-    levels, patches, trained_in, about, pool = read_json(where, plain, *_FIELDS[1:])
+    fields = {FORMAT: _FIELDS, FORMAT_OF_REFINED: _FIELDS_OF_REFINED}.get(plain.get("format", ""), ())
+    weights = {name: held.pop(name) for name in list(held) if name.startswith("network.")}
+    if set(plain) != {*fields} or set(held) != set(_TABLES) or bool(weights) != (fields == _FIELDS_OF_REFINED):
+        raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held | weights)}")
+    levels, patches, trained_in, about, pool, *refined = read_json(where, plain, *fields[1:])
     if not isinstance(patches, list) or not isinstance(about, dict):
         raise ValueError(f"{where}: want a list of patches and a dict about them; got {shown((patches, about))}")
     levels = whole(where, "levels", levels, 1, MOST_LEVELS)
     space = AgentSpace.from_dict(trained_in) if space is None else space
-    tables = PatchTables(space, patches, levels, initial=0.0, pool=whole(where, "pool", pool, 1))
+    if refined:
+        tables: PatchTables = _refined(where, space, patches, levels, refined, weights)
+    else:
+        tables = PatchTables(space, patches, levels, initial=0.0, pool=whole(where, "pool", pool, 1))
     rows = held["entry"].shape[:1]
     entry = tensor(where, "entry", held["entry"], torch.int32, tuple(rows)).long()
     value = tensor(where, "value", held["value"], torch.float16, tuple(rows)).float()
@@ -157,6 +169,27 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     tables.weight.copy_(spread(tables.plan, images_of(tables.plan, entry), value[order], other))
     tables.drift[entry] = tables.path[entry] = _LEARNED
     return PackingPolicy(space, tables, about)
+
+
+def _refined(
+    where: str,
+    space: AgentSpace,
+    patches: list[str],
+    levels: int,
+    settings: list[Any],
+    weights: dict[str, torch.Tensor],
+) -> RefinedTables:
+    sides, candidates, width = settings
+    if not isinstance(sides, list) or len(sides) != 2:
+        raise ValueError(f"{where}: want the shortest and the longest side; got {shown(sides)}")
+    width, candidates = whole(where, "width", width, 1, MOST_WIDTH), whole(where, "candidates", candidates, 1)
+    tables = RefinedTables(space, patches, levels, 0.0, sides=(sides[0], sides[1]), candidates=candidates, width=width)
+    for name, weight in tables.network.named_parameters(prefix="network"):
+        held = tensor(where, name, weights.get(name), torch.float16, tuple(weight.shape)).float()
+        if not bool(held.isfinite().all()):
+            raise ValueError(f"{where}: want a finite {name}; got others")
+        weight.data.copy_(held)
+    return tables
 
 
 def _weighted(

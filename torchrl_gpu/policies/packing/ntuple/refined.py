@@ -18,6 +18,7 @@ from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
 
 LEVELS = 8  # at which places are counted
+MOST_WIDTH = 2**12
 _MANY = 8.0  # places of a box that are told apart; beyond, their logarithm
 _SCALE = 0.1  # bin volumes, of the correction
 
@@ -53,7 +54,7 @@ class RefinedTables(PatchTables):
         super().__init__(space, patches, levels, initial)
         where = type(self).__name__
         self.candidates = arguments.whole(where, "candidates", candidates, 1, 2**16)
-        self.width = arguments.whole(where, "width", width, 1, 2**12)
+        self.width = arguments.whole(where, "width", width, 1, MOST_WIDTH)
         low, high = (arguments.whole(where, "sides", side, 1, min(self.seen)) for side in sides)
         cell = self.bin.cell[0]
         if low > high or abs(self.bin.size[2] / self.plan.levels - cell) > 1e-6 * cell:
@@ -68,11 +69,10 @@ class RefinedTables(PatchTables):
         self._boxes = box_catalogue(bases, bases.prod(1) * cell**3, self.bin, "fixed")
         self._kernels: Kernels | None = None
         inputs = 3 * LEVELS * len(bases) + 2
-        self.network = nn.Sequential(
-            *(nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 1))
-        )
-        nn.init.zeros_(self.network[-1].weight)
-        nn.init.zeros_(self.network[-1].bias)
+        last = nn.Linear(width, 1)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.network = nn.Sequential(nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), last)
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
         by_tables = super().forward(box_heightmap, item_size, z_map, legal_mask)
