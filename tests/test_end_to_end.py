@@ -57,6 +57,7 @@ SMALL = {
         "--model.env.resolution=[12,8]",  # cells of 100 mm
         "--data.sequences=orders.json",
     ],
+    "packing_refined.yaml": ["--model.env.num_envs=4", "--model.rollout_steps=4", "--model.batch_size=8"],
     "packing_pallets.yaml": [
         "--model.env.num_envs=8",
         "--model.env.num_items=6",
@@ -93,7 +94,7 @@ ORDERS = {  # millimetres: one order that fits with ease, one in which a turned 
 def small(name: str, max_steps: int = 6) -> list[str]:
     """Command line of a shipped config in small."""
     updates = ROLLOUTS if name.startswith("ppo_") else UPDATES
-    updates = [] if name in ("packing.yaml", "packing_pallets.yaml") else updates
+    updates = [] if name in ("packing.yaml", "packing_pallets.yaml", "packing_refined.yaml") else updates
     if name == "bc.yaml":
         updates = ["--model.batch_size=8", "--model.updates_per_step=2"]
     return ["--config", name, *SMALL[name], *updates, *EPISODES, f"--trainer.max_steps={max_steps}"]

@@ -52,6 +52,30 @@ def test_any_true_refuses_what_is_no_mask(wrong: torch.Tensor) -> None:
         native.any_true(wrong)
 
 
+# -- count_at_most -----------------------------------------------------------------------------------------------------
+
+
+def test_counts_are_those_of_python() -> None:
+    g = torch.Generator().manual_seed(0)
+    values = torch.randint(-3, 4, (33, 101), generator=g).float()
+    values[0, :3] = torch.tensor([math.nan, math.inf, -math.inf])
+    there = torch.randint(0, 3, (33, 101), generator=g).to(torch.uint8) * 100  # any byte but zero is true
+    bounds = [-2.5, 0.0, 1.0, math.inf]
+    for num in (1, 3):
+        with threads(num):
+            found = native.count_at_most(values, there.view(torch.bool), bounds).tolist()
+        rows = zip(values.tolist(), there.tolist(), strict=True)
+        assert found == [[sum(v <= b for v, t in zip(*row, strict=True) if t) for b in bounds] for row in rows]
+    assert (
+        native.count_at_most(torch.zeros(2, 300), torch.ones(2, 300, dtype=torch.bool), [0.0]).tolist() == [[255]] * 2
+    )
+    assert native.count_at_most(torch.zeros(0, 3), torch.ones(0, 3, dtype=torch.bool), bounds).shape == (0, 4)
+    with pytest.raises(ValueError, match="count_at_most: mask must"):
+        native.count_at_most(values, there.view(torch.bool)[:, 1:], bounds)
+    with pytest.raises(ValueError, match="count_at_most: values must"):
+        native.count_at_most(values[0], there.view(torch.bool), bounds)
+
+
 # -- pick_true ---------------------------------------------------------------------------------------------------------
 
 

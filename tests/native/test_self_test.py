@@ -26,7 +26,9 @@ def test_operators_that_are_right_pass() -> None:
     assert self_test.wrong_operator() == ""
 
 
-@pytest.mark.parametrize("name", ["draw_bits", "pick_true", "first_best", "any_true", "cut_boxes", "cut_items"])
+@pytest.mark.parametrize(
+    "name", ["draw_bits", "pick_true", "first_best", "any_true", "count_at_most", "cut_boxes", "cut_items"]
+)
 def test_one_that_is_wrong_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = getattr(operators, name)
 

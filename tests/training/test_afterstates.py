@@ -20,11 +20,11 @@ from torchrl_gpu import native
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids, RandomBoxes
 from torchrl_gpu.evaluation.packing.episodes import evaluate
-from torchrl_gpu.policies import PatchTables, load_policy
+from torchrl_gpu.policies import PackingPolicy, PatchTables, RefinedTables, load_policy
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.training import AfterstateLearning
-from torchrl_gpu.training.afterstates import Played
+from torchrl_gpu.training.afterstates import Played, goals
 from torchrl_gpu.training.data.episodes import StepLoader
 from torchrl_gpu.training.lightning_callbacks import RunAveraging
 
@@ -44,6 +44,13 @@ def environment(num_envs: int = 8, **changes: Any) -> PackingEnv:
 def module(**changes: Any) -> AfterstateLearning:
     settings = {"rollout_steps": 6, "sweeps": 2} | changes
     return AfterstateLearning(environment(), partial(PatchTables, patches=["2x2", "1x3"]), **settings)
+
+
+def refined(**changes: Any) -> AfterstateLearning:
+    settings = {"rollout_steps": 6, "sweeps": 2, "batch_size": 32, "optimizer": partial(torch.optim.Adam, lr=3e-3)}
+    torch.manual_seed(1)  # of the first weights
+    tables = partial(RefinedTables, patches=["2x2", "1x3"], sides=(1, 3), candidates=3, width=16)
+    return AfterstateLearning(environment(), tables, **settings | changes)
 
 
 def fit(
@@ -103,13 +110,61 @@ def test_it_learns_to_pack(tmp_path: Path) -> None:
     assert utilization() > before + 0.05
 
 
-def test_a_run_that_is_stopped_and_resumed(tmp_path: Path) -> None:
-    fit(module(), tmp_path / "straight", 8)
-    fit(module(), tmp_path / "parts", 4)
-    fit(module(), tmp_path / "parts", 8, ckpt_path=str(tmp_path / "parts" / "step=4.ckpt"))
+@pytest.mark.parametrize(("make", "learned"), [(module, "tables.path"), (refined, "tables.network.4.weight")])
+def test_a_run_that_is_stopped_and_resumed(make: Any, learned: str, tmp_path: Path) -> None:
+    fit(make(), tmp_path / "straight", 8)
+    fit(make(), tmp_path / "parts", 4)
+    fit(make(), tmp_path / "parts", 8, ckpt_path=str(tmp_path / "parts" / "step=4.ckpt"))
     straight, parts = (without_replay(tmp_path / name / "step=8.ckpt") for name in ("straight", "parts"))
     assert differences(straight, parts) == []
-    assert straight["state_dict"]["tables.path"].any()
+    assert straight["state_dict"][learned].any()
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.6, 1.0])
+def test_goals_are_returns_summed_forwards(lam: float) -> None:
+    g = torch.Generator().manual_seed(2)
+    value, reward = torch.rand(2, 4, 6, generator=g)
+    done = torch.rand(4, 6, generator=g) < 0.3
+    for n in range(4):
+        for t in range(5):
+            last = t
+            while last < 5 and not done[n, last]:
+                last += 1
+            # n-step returns by their definition, weighted by λ; the last has the rest of the weight
+            gains = [reward[n, t + 1 : k + 1].sum() for k in range(t + 1, last + 1)]
+            steps = [gain + (0.0 if done[n, k] else value[n, k]) for k, gain in enumerate(gains, t + 1)]
+            weights = [(1 - lam) * lam**k for k in range(len(steps))]
+            weights[-1:] = [lam ** (len(steps) - 1)] if steps else []
+            wanted = sum((w * s for w, s in zip(weights, steps, strict=True)), torch.tensor(0.0))
+            torch.testing.assert_close(goals(value, reward, done, lam)[n, t], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_the_network_learns_and_the_tables_stay(tmp_path: Path) -> None:
+    """From tables that know nothing: the network finds what a bin is worth by how full it is."""
+    made = refined(rollout_steps=24, sweeps=8)
+    weight, errors = made.tables.weight.clone(), []
+    for steps in (8, 240):
+        fit(made, tmp_path, steps)
+        with torch.no_grad():
+            after = made.play(made.policy, 40)["next"]
+            levels = made.tables.levels_of(after["box_heightmap"])
+            value = made.tables.values(levels.flatten(0, 1)).view(levels.shape[:2])
+            wanted = goals(value, after["reward"][..., 0], after["done"][..., 0], 1.0)
+        errors.append(float((value[:, :-1] - wanted).square().mean()))
+    assert errors[1] < errors[0] / 2
+    assert torch.equal(made.tables.weight, weight)
+
+
+def test_a_run_begins_with_the_tables_of_another(tmp_path: Path) -> None:
+    trained = module()
+    fit(trained, tmp_path, 4)
+    PackingPolicy(trained.space, trained.tables).save(tmp_path / "policy.safetensors")
+    made = refined(begin=tmp_path / "policy.safetensors")
+    torch.testing.assert_close(made.tables.weight, trained.tables.weight, rtol=1e-3, atol=1e-4)
+    with pytest.raises(
+        ValueError, match=r"begin: want tables with PatchPlan\(shapes=\('2x2', '1x3'\), levels=4\); got"
+    ):
+        refined(begin="rs")
 
 
 def test_a_checkpoint_holds_what_has_learned(tmp_path: Path) -> None:
@@ -157,10 +212,12 @@ def test_max_steps_counts_sweeps_and_is_met_exactly(tmp_path: Path, max_steps: i
     assert made.frames == 2 * 8 * 6
 
 
-def policy_file(folder: Path) -> tuple[Path, AfterstateLearning, dict[str, Any]]:
-    made = module()
-    settings = {"patches": ["2x2", "1x3"]}
-    tables = {"class_path": "torchrl_gpu.policies.PatchTables", "init_args": settings}
+def policy_file(
+    folder: Path, made: AfterstateLearning | None = None, **settings: Any
+) -> tuple[Path, AfterstateLearning, dict[str, Any]]:
+    made = made or module()
+    settings = {"patches": ["2x2", "1x3"], **settings}
+    tables = {"class_path": f"torchrl_gpu.policies.{type(made.tables).__name__}", "init_args": settings}
     made.run_config = {"model": {"init_args": {"tables": tables}}}
     fit(made, folder, 4)
     path = folder / "step=4.ckpt"
@@ -170,8 +227,11 @@ def policy_file(folder: Path) -> tuple[Path, AfterstateLearning, dict[str, Any]]
     return path, made, content
 
 
-def test_a_checkpoint_is_a_policy_by_itself(tmp_path: Path) -> None:
-    path, made, _ = policy_file(tmp_path)
+@pytest.mark.parametrize(
+    ("make", "settings"), [(module, {}), (refined, {"sides": [1, 3], "candidates": 3, "width": 16})]
+)
+def test_a_checkpoint_is_a_policy_by_itself(make: Any, settings: dict[str, Any], tmp_path: Path) -> None:
+    path, made, _ = policy_file(tmp_path, make(), **settings)
     policy = load_policy(path, "cpu")
     shown = environment().reset()
     assert torch.equal(policy(shown.clone())["action"], made.policy_for(made.env)(shown.clone())["action"])

@@ -235,15 +235,9 @@ class AfterstateLearning(EnvRun):
     def _descend(self, tables: RefinedTables, played: Played) -> list[Tensor]:
         """Learns the network from bins drawn from trajectories; the mean square of the errors of each update."""
         with torch.no_grad():
-            levels, reward, done = played.levels, played.reward, played.done
-            value = tables.values(levels.flatten(0, 1)).view(reward.shape)
-            goal = torch.where(done[:, -1], 0.0, value[:, -1])
-            goals = []
-            for t in range(levels.shape[1] - 1, 0, -1):
-                known = torch.where(done[:, t], 0.0, value[:, t])
-                goal = torch.where(done[:, t - 1], 0.0, reward[:, t] + torch.lerp(known, goal, self.lam))
-                goals.append(goal)
-            levels, goal = levels[:, :-1].flatten(0, 1), torch.stack(goals[::-1], 1).flatten()
+            value = tables.values(played.levels.flatten(0, 1)).view(played.reward.shape)
+            goal = goals(value, played.reward, played.done, self.lam).flatten()
+            levels = played.levels[:, :-1].flatten(0, 1)
             by_tables = PatchTables.values(tables, levels)
         losses = []
         for _ in range(self.updates_now(self.sweeps)):
@@ -253,3 +247,16 @@ class AfterstateLearning(EnvRun):
             self.step_schedule()
             losses.append(loss.detach())
         return losses
+
+
+def goals(value: Tensor, reward: Tensor, done: Tensor, lam: float) -> Tensor:
+    """λ-returns (N, T − 1) that the values of bins (N, T) are to reach, of all but the last step.
+
+    `value`, `reward` and `done` are (N, T), of the bin after each step, of the step, and whether the episode ended.
+    """
+    following = torch.where(done, 0.0, value).unbind(1)
+    goal, found = following[-1], []
+    for t in range(len(following) - 1, 0, -1):
+        goal = torch.where(done[:, t - 1], 0.0, reward[:, t] + torch.lerp(following[t], goal, lam))
+        found.append(goal)
+    return torch.stack(found[::-1], 1)

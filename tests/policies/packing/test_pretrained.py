@@ -18,7 +18,7 @@ from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.envs.packing.items.factories import DATA, FactoryBoxes
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol, protocol_of
 from torchrl_gpu.evaluation.packing.episodes import evaluate
-from torchrl_gpu.policies import AgentSpace, InferencePolicy, PackingPolicy, PatchTables, export_policy
+from torchrl_gpu.policies import AgentSpace, InferencePolicy, PackingPolicy, PatchTables, RefinedTables, export_policy
 from torchrl_gpu.policies.packing import pretrained
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
@@ -35,8 +35,19 @@ def trained() -> PackingPolicy:
     return policy
 
 
-def test_a_saved_policy_chooses_as_it_did(tmp_path: Path) -> None:
-    policy = trained()
+@cache
+def refined() -> PackingPolicy:
+    plain = trained()
+    torch.manual_seed(0)
+    tables = RefinedTables(plain.space, plain.tables.plan.shapes, sides=(2, 5), candidates=100, width=16)
+    tables.load_state_dict(plain.tables.state_dict(), strict=False)
+    torch.nn.init.normal_(tables.network[-1].weight, std=0.1)
+    return PackingPolicy(plain.space, tables, plain.about)
+
+
+@pytest.mark.parametrize("make", [trained, refined])
+def test_a_saved_policy_chooses_as_it_did(make: Callable[[], PackingPolicy], tmp_path: Path) -> None:
+    policy = make()
     policy.save(tmp_path / "rs.safetensors")
     again = PackingPolicy.from_pretrained(tmp_path / "rs.safetensors", "cpu")
     assert again.about == {"protocol": "rs"}
@@ -185,6 +196,17 @@ OF_TABLES: list[tuple[Any, str]] = [
     (changed(levels="9" * 5000), "want JSON"),
     (changed(space='{"source": 1}'), "AgentSpace"),
 ]
+OF_REFINED: list[tuple[Any, str]] = [
+    (changed(sides="[1, 2, 3]"), "want the shortest and the longest side"),
+    (changed(sides="[1, 9]"), "network.0.weight must have"),
+    (changed(width="-1"), "width must be"),
+    (changed(width="4000"), "network.0.weight must have"),
+    (changed(candidates="0"), "candidates must be"),
+    (changed(**{"network.4.bias": torch.tensor([torch.nan]).half()}), "want a finite network.4.bias"),
+    (changed(**{"network.4.bias": torch.zeros(1)}), "network.4.bias must"),
+    (changed(**{"network.9": torch.zeros(1)}), "network.9"),
+    (changed(format=pretrained.FORMAT), "want a file that PackingPolicy.save wrote"),
+]
 OF_WEIGHTS: list[tuple[Any, str]] = [
     (changed(more=torch.zeros(1)), "want a file that PackingPolicy.save wrote"),
     (changed(more="1"), "want a file that PackingPolicy.save wrote"),
@@ -200,7 +222,11 @@ OF_WEIGHTS: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(
     ("make", "change", "message"),
-    [*((trained, *each) for each in OF_TABLES), *((weighted, *each) for each in OF_WEIGHTS)],
+    [
+        *((trained, *each) for each in OF_TABLES),
+        *((refined, *each) for each in OF_REFINED),
+        *((weighted, *each) for each in OF_WEIGHTS),
+    ],
 )
 def test_files_that_are_refused(
     make: Callable[[], PackingPolicy], change: Callable[..., None], message: str, tmp_path: Path
@@ -223,7 +249,7 @@ def test_orders_are_known_by_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert pretrained_for(make_protocol("orders", 2, device="cpu", **each)) == {}
 
 
-@pytest.mark.parametrize("make", [trained, pytest.param(weighted, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("make", [trained, refined, pytest.param(weighted, marks=pytest.mark.soak)])
 def test_it_is_exported(make: Callable[[], PackingPolicy], tmp_path: Path) -> None:
     policy = make()  # as ONNX, for which it becomes a program of torch first
     written = export_policy(InferencePolicy(policy, policy.space, "values"), tmp_path / "values.onnx")

@@ -184,8 +184,11 @@ def _refined(
         raise ValueError(f"{where}: want the shortest and the longest side; got {shown(sides)}")
     width, candidates = whole(where, "width", width, 1, MOST_WIDTH), whole(where, "candidates", candidates, 1)
     tables = RefinedTables(space, patches, levels, 0.0, sides=(sides[0], sides[1]), candidates=candidates, width=width)
-    for name, weight in tables.network.named_parameters(prefix="network"):
-        held = tensor(where, name, weights.get(name), torch.float16, tuple(weight.shape)).float()
+    wanted = dict(tables.network.named_parameters(prefix="network"))
+    if set(weights) != set(wanted):
+        raise ValueError(f"{where}: want weights {', '.join(wanted)}; got {', '.join(sorted(weights))}")
+    for name, weight in wanted.items():
+        held = tensor(where, name, weights[name], torch.float16, tuple(weight.shape)).float()
         if not bool(held.isfinite().all()):
             raise ValueError(f"{where}: want a finite {name}; got others")
         weight.data.copy_(held)

@@ -224,3 +224,4 @@ def test_masks_of_anything(seed: int, num: int, sane: bool) -> None:
         if not isinstance(came, str) and mask.shape[-1] and isinstance(given_, Tensor):
             assert (given_.gather(-1, came[..., None])[..., 0] == given_.any(-1)).all()
         outcome(lambda: native.draw_bits(f(mask), f(mask.long(), -9, 9)))
+        outcome(lambda: native.count_at_most(f(mask.float()), given_, [0.0, 0.5]))

@@ -19,6 +19,7 @@ from torchrl_gpu.system import arguments
 
 LEVELS = 8  # at which places are counted
 MOST_WIDTH = 2**12
+_MOST_SIDES = 16
 _MANY = 8.0  # places of a box that are told apart; beyond, their logarithm
 _SCALE = 0.1  # bin volumes, of the correction
 
@@ -32,10 +33,9 @@ class RefinedTables(PatchTables):
     numbers, the mean height and the tables' value into a correction of that value. It begins with 0.
 
     Args:
-        space: As in `PatchTables`, whose bin has cells as high as they are long, no rule
-            `load_bearing`.
+        space: As in `PatchTables`; levels as high as cells are long, and another rule than `load_bearing`.
         patches, levels, initial: As in `PatchTables`.
-        sides: Shortest and longest side of boxes, in cells.
+        sides: Shortest and longest side of boxes, in cells; at most 16 lengths.
         candidates: Placements of each item that are corrected. Others have the value of the tables less 1.
         width: Of the two hidden layers.
     """
@@ -57,8 +57,10 @@ class RefinedTables(PatchTables):
         self.width = arguments.whole(where, "width", width, 1, MOST_WIDTH)
         low, high = (arguments.whole(where, "sides", side, 1, min(self.seen)) for side in sides)
         cell = self.bin.cell[0]
-        if low > high or abs(self.bin.size[2] / self.plan.levels - cell) > 1e-6 * cell:
-            wanted = "sides from shortest to longest, in a bin whose levels are as high as its cells are long"
+        if not low <= high < low + _MOST_SIDES or abs(self.bin.size[2] / self.plan.levels - cell) > 1e-6 * cell:
+            wanted = (
+                f"at most {_MOST_SIDES} sides from the shortest on, in a bin whose levels are as high as cells are long"
+            )
             raise ValueError(f"{where}: want {wanted}; got sides={tuple(sides)}, {self.plan.levels} levels")
         if self.bin.stability == "load_bearing":
             raise ValueError(f"{where}: want a rule of stability that heights decide; got load_bearing")
@@ -80,12 +82,12 @@ class RefinedTables(PatchTables):
         per_turn = grid[0] * grid[1]
         values = by_tables.reshape(-1, turns * per_turn)  # (R, A) of all items
         best, action = values.topk(min(self.candidates, values.shape[1]), 1)  # (R, M)
-        row = torch.arange(len(values), device=values.device, dtype=torch.int64)[:, None].expand_as(action)
-        if best.device.type == "cpu":  # what is not legal costs nothing; a GPU would have to be waited for
+        row = torch.arange(values.shape[0], device=values.device, dtype=torch.int64)[:, None].expand_as(action)
+        if native.runs_on(best):  # what is not legal costs nothing; a GPU would have to be waited for
             there = (best > NEVER / 2).nonzero(as_tuple=True)
             best, action, row = best[there], action[there], row[there]
         best, action, row = (each.flatten() for each in (best, action, row))
-        size = item_size.reshape(len(values), turns, 4)[row, action // per_turn]
+        size = item_size.reshape(values.shape[0], turns, 4)[row, action // per_turn]
         top = z_map.reshape(values.shape)[row, action] + size[:, 2]
         heights = self.levels_of(box_heightmap.reshape(-1, *self.bin.cells))[row // items]
         after = self._after(heights, size, action % per_turn, top)
@@ -109,11 +111,11 @@ class RefinedTables(PatchTables):
         if self._kernels is None or self._boxes.extent.device != levels.device:
             self._boxes = self._boxes.to(levels.device)
             self._kernels = get_kernels(device=levels.device)
-        base = torch.arange(self._boxes.num_items, device=levels.device, dtype=torch.int64).expand(len(levels), -1)
+        base = torch.arange(self._boxes.num_items, device=levels.device, dtype=torch.int64).expand(levels.shape[0], -1)
         heights = levels * self.bin.cell[0]
         z, legal = self._kernels.drop_map(heights, base, self._boxes, self.bin)
-        z, legal = z.reshape(-1, *z.shape[-2:]).flatten(1), legal.reshape(-1, *z.shape[-2:]).flatten(1)
-        return count_at_most(z, legal, self._levels).view(len(levels), -1)
+        maps = z.flatten(0, 2).flatten(1), legal.flatten(0, 2).flatten(1)  # (N·F, Gx·Gy)
+        return count_at_most(*maps, self._levels).view(levels.shape[0], self._boxes.num_items * LEVELS)
 
     def _after(self, heights: Tensor, size: Tensor, place: Tensor, top: Tensor) -> Tensor:
         """Bins (R, X, Y) uint8, levels, each after a box of `size` (R, 4) at a grid place, up to `top`, metres."""
