@@ -19,8 +19,10 @@ from tests.training.resuming import differences, without_replay
 from torchrl_gpu import native
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids, RandomBoxes
+from torchrl_gpu.envs.packing.kernels import get_kernels
 from torchrl_gpu.evaluation.packing.episodes import evaluate
 from torchrl_gpu.policies import PackingPolicy, PatchTables, RefinedTables, load_policy
+from torchrl_gpu.policies.packing.ntuple import refined as refined_tables
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.training import AfterstateLearning
@@ -46,11 +48,11 @@ def module(**changes: Any) -> AfterstateLearning:
     return AfterstateLearning(environment(), partial(PatchTables, patches=["2x2", "1x3"]), **settings)
 
 
-def refined(**changes: Any) -> AfterstateLearning:
+def refined(env: PackingEnv | None = None, **changes: Any) -> AfterstateLearning:
     settings = {"rollout_steps": 6, "sweeps": 2, "batch_size": 32, "optimizer": partial(torch.optim.Adam, lr=3e-3)}
     torch.manual_seed(1)  # of the first weights
     tables = partial(RefinedTables, patches=["2x2", "1x3"], sides=(1, 3), candidates=3, width=16)
-    return AfterstateLearning(environment(), tables, **settings | changes)
+    return AfterstateLearning(env or environment(), tables, **settings | changes)
 
 
 def fit(
@@ -286,3 +288,17 @@ def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
         after = made.play(made.policy, 3)["next"]
         levels = made.tables.levels_of(after["box_heightmap"])
         made._sweep(Played(levels, after["reward"][..., 0], after["done"][..., 0]))
+
+
+def test_gradients_of_the_network_read_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
+    made = refined(env=environment(backend="eager"))
+    monkeypatch.setattr(refined_tables, "get_kernels", lambda device: get_kernels("eager", device))
+    fit(made, tmp_path, 1)
+    with NoHostReads():
+        after = made.play(made.policy, 3)["next"]
+        levels = made.tables.levels_of(after["box_heightmap"])
+        value = made.tables.values(levels.flatten(0, 1)).view(levels.shape[:2])
+        goal = goals(value, after["reward"][..., 0], after["done"][..., 0], 0.8)
+        (value[:, :-1] - goal).square().mean().backward()
+    assert made.tables.network[-1].weight.grad is not None

@@ -103,8 +103,9 @@ def count_at_most(values: Tensor, mask: Tensor, bounds: Sequence[float]) -> Tens
 
     A byte of `mask`, (N, A) bool, that is neither 0 nor 1 is true.
     """
-    values = _read("count_at_most", "values", values, torch.float32, _shape(values) if values.ndim == 2 else (0, 0))
-    mask = _read("count_at_most", "mask", mask, torch.bool, tuple(values.shape))
+    shape = (*_shape(values)[:2], 0, 0)[:2]
+    values = _read("count_at_most", "values", values, torch.float32, shape)
+    mask = _read("count_at_most", "mask", mask, torch.bool, shape)
     out = output(len(values), len(bounds), dtype=torch.uint8)
     limits = (c_float * len(bounds))(*bounds)
     sizes = *values.shape, len(bounds), torch.get_num_threads()

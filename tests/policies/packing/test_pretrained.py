@@ -249,9 +249,15 @@ def test_orders_are_known_by_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert pretrained_for(make_protocol("orders", 2, device="cpu", **each)) == {}
 
 
-@pytest.mark.parametrize("make", [trained, refined, pytest.param(weighted, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("make", [trained, pytest.param(weighted, marks=pytest.mark.soak)])
 def test_it_is_exported(make: Callable[[], PackingPolicy], tmp_path: Path) -> None:
     policy = make()  # as ONNX, for which it becomes a program of torch first
     written = export_policy(InferencePolicy(policy, policy.space, "values"), tmp_path / "values.onnx")
     if isinstance(policy.tables, PatchTables):
         assert written.stat().st_size > 4 * policy.tables.plan.entries
+
+
+def test_refined_tables_are_served_and_not_exported(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="got refined tables, whose places are counted by the packing kernels"):
+        export_policy(InferencePolicy(refined(), refined().space, "values"), tmp_path / "values.onnx")
+    assert not list(tmp_path.iterdir())

@@ -21,6 +21,7 @@ from torchrl_gpu.policies.export.manifest import elements_of, manifest_of
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.loading import load_policy
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker
+from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.policies.wrapper import PolicyWrapper
@@ -50,7 +51,7 @@ def export_policy(
     The graph takes the observations that `policy.in_keys` names and gives `action`. The file is opened again, by ONNX
     Runtime or by torch, and must decide as the policy does on batches of several sizes. Beside it come `NAME.json`, see
     `manifest_of`, and `NAME.leapp.yaml`, the same for NVIDIA's LEAPP runtimes, for a batch of one. The hierarchical
-    packer is no graph: its decisions need the environment's kernels and item maps.
+    packer and refined tables are no graphs: their decisions need the packing kernels.
 
     Args:
         policy: What `load_policy` gave, or the file that it takes.
@@ -76,6 +77,11 @@ def export_policy(
         raise ValueError(
             "export_policy: want a policy that is its network alone; got the hierarchical packer, which needs its"
             " environment: `torchrl-gpu serve-policy` serves it"
+        )
+    if isinstance(given.policy, PackingPolicy) and isinstance(given.policy.tables, RefinedTables):
+        raise ValueError(
+            "export_policy: want a policy that is one graph; got refined tables, whose places are counted by the"
+            " packing kernels: `torchrl-gpu serve-policy` serves them"
         )
     if not isinstance(given.policy, PolicyWrapper | Entry | PackingPolicy):
         raise ValueError(f"export_policy: want a policy that load_policy gave; got {given.name}")

@@ -90,10 +90,10 @@ def _rest_boxes(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin)
     bin_of = torch.arange(num_envs, device=heightmap.device, dtype=torch.int64).repeat_interleave(num_variants)
     along_x = _window_max(heightmap.flatten(1), bin_of, p, cells_y, largest[0])  # (N·J, X·Y)
     if bin_.step > 1:
-        first = torch.arange(along_x.shape[0], device=p.device, dtype=torch.int64)[:, None] * cells_x
+        first = torch.arange(len(along_x), device=p.device, dtype=torch.int64)[:, None] * cells_x
         rows = (first + v.x.flatten(0, 1)).flatten()
-        along_x = along_x.view(-1, cells_y).index_select(0, rows).view(along_x.shape[0], -1)  # (N·J, Gx·Y)
-    itself = torch.arange(along_x.shape[0], device=p.device, dtype=torch.int64)
+        along_x = along_x.view(-1, cells_y).index_select(0, rows).view(len(along_x), -1)  # (N·J, Gx·Y)
+    itself = torch.arange(len(along_x), device=p.device, dtype=torch.int64)
     highest = _window_max(along_x, itself, q, 1, largest[1]).view(num_envs, num_variants, -1, cells_y)
     if bin_.step > 1:
         highest = highest.gather(-1, v.y[:, :, None].expand(-1, -1, v.x.shape[-1], -1))
@@ -125,11 +125,10 @@ def _window_max(values: Tensor, row: Tensor, extent: Tensor, stride: int, larges
 
 def _power_of_two(extent: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     """Exponent and value of the largest power of two that is at most `extent`."""
-    level, power = torch.zeros_like(extent), torch.ones_like(extent)
+    level = torch.zeros_like(extent)
     for k in range(1, largest.bit_length()):
         level = level + (extent >= 1 << k)
-        power = torch.where(extent >= 1 << k, 1 << k, power)  # ONNX has no shift of signed integers
-    return level, power
+    return level, torch.ones_like(extent) << level
 
 
 def _rest_solids(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:
