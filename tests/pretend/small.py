@@ -19,7 +19,7 @@ OPTIONS: dict[str, Any] = {
 ROLLOUTS = {"model.rollout_steps": 4, "model.epochs": 1, "model.minibatches": 2}
 NO_REPLAY = ("model.batch_size", "model.replay.capacity", "model.warmup_frames", "model.updates_per_step")
 ABSENT = {"ppo_": NO_REPLAY, "bc.yaml": ("model.replay.capacity", "model.warmup_frames"), "packing.yaml": NO_REPLAY}
-ABSENT |= {"packing_pallets.yaml": NO_REPLAY}
+ABSENT |= dict.fromkeys(("packing_pallets.yaml", "packing_refined.yaml"), NO_REPLAY)
 FEW_WORLDS = {"model.env.num_envs": 2, "model.env.pool": 8, "model.env.max_steps": 10}
 FEWER_ITEMS = {  # an operator takes as long as on a CPU and its wrapping as long again, so fewer pieces
     "packing_pallets.yaml": {"model.env.num_items": 3},

@@ -29,7 +29,7 @@ def small(name: str) -> list[str]:
 
 # The others differ from these in an agent or an environment that has its own tests here, as graphs and alone, or train
 # in `test_made_to_fail`.
-NAMES = (*TESTED, "packing_pallets.yaml", "packing_bc_to_rl.yaml", "bc.yaml")
+NAMES = (*TESTED, "packing_pallets.yaml", "packing_refined.yaml", "packing_bc_to_rl.yaml", "bc.yaml")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -73,7 +73,8 @@ class AfterstateLearning(EnvRun):
     bins drawn from the rollout; the tables stay as they are.
 
     Of several processes each plays in environments of its own and learns some of the tables from the rollouts of all,
-    to the last bit those of one process with as many environments.
+    to the last bit those of one process with as many environments. Gradients of a network are averaged over all, as
+    Lightning's strategy does.
 
     Args:
         env: Makes the `PackingEnv`, as in `EnvRun`.
