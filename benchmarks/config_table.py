@@ -100,6 +100,9 @@ REACHED = {
         "with weights of small bins; what comes with the package for it fills"
         " [more](environments/packing.md#orders-on-a-pallet)",
     ),
+    "packing_refined.yaml": Reached(
+        "packing_refined_training", _last("val/utilization", "fills {:.1%} of the bin"), "packing_refined_training"
+    ),
     "ppo_marine.yaml": Reached(
         "equal_time",
         _crosses_after_half_an_hour,
