@@ -20,6 +20,7 @@ from torchrl_gpu.system import arguments
 LEVELS = 8  # at which places are counted
 MOST_WIDTH = 2**12
 _MOST_SIDES = 16
+_AT_ONCE = 4096  # bins whose places are counted together: bounds the memory of their maps
 _MANY = 8.0  # places of a box that are told apart; beyond, their logarithm
 _SCALE = 0.1  # bin volumes, of the correction
 
@@ -111,11 +112,13 @@ class RefinedTables(PatchTables):
         if self._kernels is None or self._boxes.extent.device != levels.device:
             self._boxes = self._boxes.to(levels.device)
             self._kernels = get_kernels(device=levels.device)
-        base = torch.arange(self._boxes.num_items, device=levels.device, dtype=torch.int64).expand(levels.shape[0], -1)
-        heights = levels * self.bin.cell[0]
-        z, legal = self._kernels.drop_map(heights, base, self._boxes, self.bin)
-        maps = z.flatten(0, 2).flatten(1), legal.flatten(0, 2).flatten(1)  # (N·F, Gx·Gy)
-        return count_at_most(*maps, self._levels).view(levels.shape[0], self._boxes.num_items * LEVELS)
+        base, found = torch.arange(self._boxes.num_items, device=levels.device, dtype=torch.int64), []
+        for part in levels.split(_AT_ONCE):
+            heights, bases = part * self.bin.cell[0], base.expand(part.shape[0], -1)
+            z, legal = self._kernels.drop_map(heights, bases, self._boxes, self.bin)
+            maps = z.flatten(0, 2).flatten(1), legal.flatten(0, 2).flatten(1)  # (N·F, Gx·Gy)
+            found.append(count_at_most(*maps, self._levels).view(part.shape[0], len(base) * LEVELS))
+        return torch.cat(found)
 
     def _after(self, heights: Tensor, size: Tensor, place: Tensor, top: Tensor) -> Tensor:
         """Bins (R, X, Y) uint8, levels, each after a box of `size` (R, 4) at a grid place, up to `top`, metres."""
