@@ -161,12 +161,16 @@ def test_a_run_begins_with_the_tables_of_another(tmp_path: Path) -> None:
     trained = module()
     fit(trained, tmp_path, 4)
     PackingPolicy(trained.space, trained.tables).save(tmp_path / "policy.safetensors")
-    made = refined(begin=tmp_path / "policy.safetensors")
+    made = refined(warm_start=tmp_path / "policy.safetensors", sweeps=1)
+    fit(made, tmp_path / "refined", 1)
     torch.testing.assert_close(made.tables.weight, trained.tables.weight, rtol=1e-3, atol=1e-4)
+    last = str(tmp_path / "refined" / "step=1.ckpt")
+    (tmp_path / "policy.safetensors").unlink()  # a run that goes on does without
+    fit(refined(warm_start=tmp_path / "policy.safetensors", sweeps=1), tmp_path / "refined", 2, ckpt_path=last)
     with pytest.raises(
-        ValueError, match=r"begin: want tables with PatchPlan\(shapes=\('2x2', '1x3'\), levels=4\); got"
+        ValueError, match=r"warm_start rs: want tables with PatchPlan\(shapes=\('2x2', '1x3'\), levels=4\)"
     ):
-        refined(begin="rs")
+        fit(refined(warm_start="rs"), tmp_path, 1)
 
 
 def test_a_checkpoint_holds_what_has_learned(tmp_path: Path) -> None:

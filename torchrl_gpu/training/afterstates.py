@@ -83,7 +83,8 @@ class AfterstateLearning(EnvRun):
         sweeps: Times that a rollout is gone over.
         rate: Of the steps: the share of a bin's error that one takes away, if it were alone.
         lam: λ of the returns: 0 for the next bin's value alone, 1 for what was gained until the rollout's end.
-        begin: Trained policy whose tables the run begins with: a name or a file, as in `PackingPolicy.from_pretrained`.
+        warm_start: Trained policy whose tables a run begins with: a name or a file, as in
+            `PackingPolicy.from_pretrained`; a run that goes on has its own.
         optimizer, lr_scheduler, batch_size: Of a network: makes the optimizer, and its schedule, which is stepped at
             every update; bins of an update.
     """
@@ -103,7 +104,7 @@ class AfterstateLearning(EnvRun):
         sweeps: int = 1,
         rate: float = 0.5,
         lam: float = 0.8,
-        begin: str | Path | None = None,
+        warm_start: str | Path | None = None,
         optimizer: OptimizerCallable = torch.optim.Adam,
         lr_scheduler: LRSchedulerCallable | None = None,
         batch_size: int = 1024,
@@ -115,7 +116,7 @@ class AfterstateLearning(EnvRun):
         self.rollout_steps, self.sweeps = rollout_steps, sweeps
         self.rate = arguments.number(where, "rate", rate, 0, 2, above=0)
         self.lam = arguments.number(where, "lam", lam, 0, 1)
-        self.begin, self.batch_size = begin, batch_size
+        self.warm_start, self.batch_size = warm_start, batch_size
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self.take_made_env()
 
@@ -128,16 +129,6 @@ class AfterstateLearning(EnvRun):
             raise ValueError(f"{where}: want an env that includes z_map; got include={list(env.include)}")
         self.space = AgentSpace.of(env)
         self.tables = self.make_tables(self.space)
-        if self.begin is not None:
-            self._begin_with(PackingPolicy.from_pretrained(self.begin, "cpu").tables)
-
-    def _begin_with(self, trained: nn.Module) -> None:
-        plan = trained.plan if isinstance(trained, PatchTables) else None
-        if plan != self.tables.plan:
-            wanted = f"tables with {self.tables.plan}"
-            raise ValueError(f"{type(self).__name__}: begin: want {wanted}; got {plan or type(trained).__name__}")
-        for name in ("weight", "drift", "path"):
-            getattr(self.tables, name).copy_(getattr(trained, name))
 
     def policy_for(self, env: BatchedEnv) -> Policy:
         return PackingPolicy(self.space, self.tables)
@@ -171,6 +162,8 @@ class AfterstateLearning(EnvRun):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
+        if self.warm_start is not None and self.trainer.ckpt_path is None:
+            self._take_tables(PackingPolicy.from_pretrained(self.warm_start, "cpu").tables)
         self.__dict__["policy"] = PackingPolicy(self.space, self.tables)  # no submodule: tables are saved once
         self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0)
         by_gradients = isinstance(self.tables, RefinedTables)
@@ -179,6 +172,14 @@ class AfterstateLearning(EnvRun):
         processes = self.trainer.world_size
         most = 2 * self.env.num_envs * processes
         self._shared = None if alone else SharedTables(self.tables, self.global_rank, processes, most)
+
+    def _take_tables(self, trained: nn.Module) -> None:
+        plan = trained.plan if isinstance(trained, PatchTables) else None
+        if plan != self.tables.plan:
+            wanted, came = f"tables with {self.tables.plan}", plan or type(trained).__name__
+            raise ValueError(f"warm_start {self.warm_start}: want {wanted}; got {came}")
+        for name in ("weight", "drift", "path"):
+            getattr(self.tables, name).copy_(getattr(trained, name))
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
