@@ -71,11 +71,11 @@ class RefinedTables(PatchTables):
         bases = np.array([(x, y, low) for x in range(low, high + 1) for y in range(low, high + 1)], np.int64)
         self._boxes = box_catalogue(bases, bases.prod(1) * cell**3, self.bin, "fixed")
         self._kernels: Kernels | None = None
-        inputs = 3 * LEVELS * len(bases) + 2
+        hidden = nn.Linear(3 * LEVELS * len(bases) + 2, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
         last = nn.Linear(width, 1)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-        self.network = nn.Sequential(nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), last)
+        self.network = nn.Sequential(*hidden, last)
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
         by_tables = super().forward(box_heightmap, item_size, z_map, legal_mask)
