@@ -102,9 +102,9 @@ def test_what_planners_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_candidates_alone_know_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*QUICK, "--protocol=rs", "--policy", "rs", "--candidates=2"], "torchrl-gpu") is None
+    assert cli.main([*QUICK, "--protocol=rs", "--policy", "rs-refined", "--candidates=2"], "torchrl-gpu") is None
     shown = capsys.readouterr().out
-    assert "pretrained rs, expecting (2)" in shown
+    assert "pretrained rs-refined, expecting (2)" in shown
     assert "the distribution" in shown
 
 

@@ -282,7 +282,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("--protocol=cut3", "discrete125, free125; got 'cut3'"),
         ("", "want --protocol; got none"),
         ("--protocol=rs --policy nobody", "--policy must be baselines, random, first-fit, bph"),
-        ("--protocol=rs --policy orders", "rs or the path of a checkpoint; got 'orders'"),
+        ("--protocol=rs --policy orders", "rs, rs-refined or the path of a checkpoint; got 'orders'"),
         ("--protocol=rs --policy rs --depth=5", "--depth wants --knows stream; got none"),
         ("--protocol=rs --policy rs --knows boxes --futures=5", "--futures wants --knows distribution; got boxes"),
         ("--protocol=rs --policy rs --knows boxes --beam=5", "--beam wants --knows stream; got boxes"),
