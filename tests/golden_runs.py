@@ -186,9 +186,12 @@ TABLES: Options = EPISODES | {
     "data.steps_per_epoch": 6,
 }
 
+REFINED = TABLES | {"model.warm_start": "null", "model.batch_size": 16}
+
 RUNS: dict[str, Run] = {
     "packing_tables": Run("packing.yaml", TABLES, 24),
     "packing_tables_resumed": Run("packing.yaml", TABLES, 24, stop=14, stages=()),
+    "packing_refined": Run("packing_refined.yaml", REFINED, 24),
     "packing": Run("packing_dqn.yaml", PACKING, 24),
     "packing_rainbow": Run("packing_dqn.yaml", BOXES | RAINBOW, 24),
     "packing_rainbow_resumed": Run("packing_dqn.yaml", BOXES | RAINBOW, 24, stop=12, stages=()),
