@@ -294,6 +294,11 @@ def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
         made._sweep(Played(levels, after["reward"][..., 0], after["done"][..., 0]))
 
 
+def test_one_step_has_no_return() -> None:
+    with pytest.raises(ValueError, match="want rollout_steps of 2 or more for refined tables; got 1"):
+        refined(rollout_steps=1)
+
+
 def test_gradients_of_the_network_read_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "runs_on", lambda tensor: False)
     made = refined(env=environment(backend="eager"))

@@ -24,6 +24,7 @@ from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
 from torchrl_gpu.training.shared_tables import SharedTables
+from torchrl_gpu.training.updates.optimizers import keep_capturable
 
 TablesFactory = Callable[[AgentSpace], PatchTables]
 """Makes the tables of an environment's space."""
@@ -129,6 +130,8 @@ class AfterstateLearning(EnvRun):
             raise ValueError(f"{where}: want an env that includes z_map; got include={list(env.include)}")
         self.space = AgentSpace.of(env)
         self.tables = self.make_tables(self.space)
+        if isinstance(self.tables, RefinedTables) and self.rollout_steps < 2:
+            raise ValueError(f"{where}: want rollout_steps of 2 or more for refined tables; got {self.rollout_steps}")
 
     def policy_for(self, env: BatchedEnv) -> Policy:
         return PackingPolicy(self.space, self.tables)
@@ -146,7 +149,11 @@ class AfterstateLearning(EnvRun):
 
     def configure_optimizers(self) -> Any:
         weights = list(self.tables.parameters())
-        return self.scheduled(self.make_optimizer(weights), self.make_scheduler) if weights else None
+        if not weights:
+            return None
+        optimizer = self.make_optimizer(weights)
+        keep_capturable(optimizer)
+        return self.scheduled(optimizer, self.make_scheduler)
 
     # -- fit --
 
