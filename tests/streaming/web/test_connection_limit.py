@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import resource
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
-from tests.streaming.viewers import address, get, server, session, until, viewer
+from tests.streaming.viewers import address, get, hub_of, server, session, until, viewer
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import access, connection_limit, routes
 from torchrl_gpu.streaming.web.connection_limit import Connection, ConnectionLimit, DescriptorLimit
@@ -140,6 +142,56 @@ async def test_a_request_may_not_go_on_forever(stream_server: StreamServer) -> N
             writer.write(f"X-{i}: {'a' * 8000}\r\n".encode())
             await writer.drain()
     await ended(reader, writer)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_no_connection_outlives_the_server(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """One that has been accepted when the server stops, and begins while or after it closes the others."""
+    begin: list[Callable[[], None]] = []
+    transports: list[asyncio.BaseTransport] = []
+
+    def begin_later(connection: Connection, transport: asyncio.BaseTransport) -> None:
+        transports.append(transport)
+        begin.append(lambda: connection_made(connection, transport))
+
+    async def begin_all(app: web.Application) -> None:
+        if late:
+            asyncio.get_running_loop().call_soon(lambda: [each() for each in begin])
+        else:
+            [each() for each in begin]
+
+    connection_made = Connection.connection_made
+    monkeypatch.setattr(Connection, "connection_made", begin_later)
+    stream_server = server(add_routes=lambda app: app.on_cleanup.append(begin_all)).start()
+    with socket.create_connection(("127.0.0.1", stream_server.port)):
+        deadline = time.monotonic() + 30
+        while not begin:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        stream_server.stop()
+    assert [each.is_closing() for each in transports] == [True]
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_none_is_lost_that_is_accepted_in_the_turn_in_which_the_server_stops(turns: int) -> None:
+    """Collected garbage that is a socket is an error of this test."""
+    with server() as stream_server, socket.socket() as client:
+        hub, service = hub_of(stream_server), stream_server._service
+        assert service is not None
+
+        def stop(turns: int) -> None:
+            if turns == 0:
+                service._stopping.set()
+            else:
+                asyncio.get_running_loop().call_soon(stop, turns - 1)
+
+        def connect() -> None:
+            client.connect(("127.0.0.1", stream_server.port))
+            stop(turns)
+
+        hub.call_in_loop(connect)
+        service._thread.join(30)
+    gc.collect()
 
 
 async def test_a_flood_of_bytes_by_hand() -> None:

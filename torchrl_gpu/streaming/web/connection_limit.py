@@ -74,6 +74,12 @@ class ConnectionLimit:
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
 
+    def close(self) -> None:
+        """Aborts all connections, and those that are still to come."""
+        self._limit = 0
+        for connection in self._connections:
+            connection.abort()
+
     def _make_room(self, source: str) -> bool:
         """Aborts the connection of an address that has been silent for longest; false if all of them watch."""
         idle = [each for each in self._connections if each.source == source and not each.lasts]

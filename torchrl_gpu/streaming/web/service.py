@@ -105,6 +105,7 @@ class Service:
             self.hub.attach(None)
             await state.close()
             await runner.cleanup()
+            state.connections.close()  # those that came meanwhile, or whose peer does not read what is still to be sent
             self._encoder.stop()
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -137,6 +138,9 @@ class Service:
             self._started.set()
             await self.hub.tick_until(self._stopping)
         finally:
+            with contextlib.suppress(NotImplementedError):  # on Windows, where asyncio leaves no gap
+                asyncio.get_running_loop().remove_reader(self._socket)
+            await asyncio.sleep(0)  # asyncio loses what it has accepted and not begun when it is told to close
             with contextlib.suppress(OSError):  # a process that was forked meanwhile may hold it open
                 self._socket.shutdown(socket.SHUT_RDWR)
             accepting.close()
