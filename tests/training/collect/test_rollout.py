@@ -197,6 +197,13 @@ def test_it_goes_on_where_its_state_was_saved(tmp_path: Path, make: Any, before:
         assert_same(ours[1], steps)
 
 
+def test_zeros_are_saved_with_their_sign() -> None:
+    made, _ = robots_rollout()
+    made.current["robots", "observation"].fill_(-0.0)
+    saved: Any = made.state_dict()
+    assert saved["current"]["robots"]["observation"].signbit().all()
+
+
 POISON: dict[str, tuple[str, Any, str]] = {
     "an id seen": ("current/item_id", lambda ids: ids + 10**9, r"current: item_id must be from -1 to 26; got 1\d{9}"),
     "a mask seen": ("current/legal_mask", lambda legal: legal.byte(), "current: legal_mask must be of dtype bool"),

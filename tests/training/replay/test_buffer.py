@@ -277,6 +277,12 @@ def load_replay(replay: TensorDictReplayBuffer, path: Path, entries: Any = None)
     restore_replay(replay, read_archive(path, "replay"), f"replay {path}", entries)
 
 
+def test_zeros_are_saved_with_their_sign() -> None:
+    replay = replay_buffer(10, 4, CPU)
+    replay.extend(transitions(0, 3).set("obs", -torch.zeros(3, 1)))
+    assert replay_state(replay)["transitions"]["obs"].signbit().all()
+
+
 @pytest.mark.parametrize("number", [0, 6, 10, 14])
 @pytest.mark.parametrize("is_prioritized", [False, True])
 def test_a_replay_goes_on_as_if_it_had_never_been_saved(tmp_path: Path, is_prioritized: bool, number: int) -> None:

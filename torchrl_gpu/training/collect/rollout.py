@@ -130,7 +130,8 @@ class Rollout:
 
     def state_dict(self) -> dict[str, object]:
         pending = None if self.pending is None else self.pending.to_dict()
-        return {"env": self.env.state_dict(), "current": self.current.clone().to_dict(), "pending": pending}
+        current = self.current.apply(Tensor.clone)  # TensorDict.clone adds 0, which turns -0 into 0
+        return {"env": self.env.state_dict(), "current": current.to_dict(), "pending": pending}
 
     def load_state_dict(self, state: dict) -> None:
         where, wanted = "Rollout.load_state_dict", {"env", "current", "pending"}

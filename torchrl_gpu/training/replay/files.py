@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensordict import NestedKey, TensorDict
+from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 
 from torchrl_gpu.envs.state_validation import Entry, check_entries
@@ -23,10 +24,12 @@ def replay_state(replay: TensorDictReplayBuffer) -> dict[str, Any]:
     """
     size, capacity = len(replay), replay.storage.max_size
     transitions = replay.storage[:size] if size else TensorDict(batch_size=[0])
+    if size < capacity:  # a view would save all of it; TensorDict.clone adds 0, which turns -0 into 0
+        transitions = transitions.apply(Tensor.clone)
     return {
         "capacity": capacity,
         "size": size,
-        "transitions": (transitions if size == capacity else transitions.clone()).to_dict(),  # a view saves all of it
+        "transitions": transitions.to_dict(),
         "writer": replay.writer.state_dict(),
         "sampler": replay.sampler.state_dict(),
         "extra": replay.extra_state() if isinstance(replay, DeviceReplay) else {},
