@@ -204,7 +204,7 @@ def main(argv: list[str]) -> None:
     keep_freed_memory()  # as the commands do
     result: dict[str, Any] = {"benchmark": "pallets", "sections": []}
     if args.output and args.output.exists():
-        result = json.loads(args.output.read_text())
+        result = json.loads(args.output.read_text(encoding="utf-8"))
     console = wide_console()
     for name in args.sections:
         measure, columns = SECTIONS[name]

@@ -242,7 +242,9 @@ class _BulletPile:
 
     def __init__(self, bullet: Any, pallet: Pallet, folder: Path) -> None:
         models = data_folder().parent / "arm_pybullet_env/arm_envs/models/box"
-        self.template = (models / "box-template-tex.urdf").read_text().replace("FILE_PATH0", str(models))
+        self.template = (
+            (models / "box-template-tex.urdf").read_text(encoding="utf-8").replace("FILE_PATH0", str(models))
+        )
         self.bullet, self.pallet, self.file = bullet, pallet, str(folder / "box.urdf")
         bullet.setPhysicsEngineParameter(enableFileCaching=0)  # every box is another one under the same name
         bullet.setTimeStep(1 / HZ)
@@ -297,7 +299,7 @@ class _BulletPile:
         text = self.template
         for axis, side in enumerate(sides):
             text = text.replace(f"DIM{axis}", str(side)).replace(f"RGBA{axis}", "1")
-        Path(self.file).write_text(text.replace("RGBA3", "1"))
+        Path(self.file).write_text(text.replace("RGBA3", "1"), encoding="utf-8")
         body = self.bullet.loadURDF(self.file, where, (0, 0, 0, 1), useFixedBase=mass == 0)
         self.bullet.changeDynamics(body, -1, mass=mass)
         return int(body)
@@ -396,7 +398,7 @@ def main(argv: list[str]) -> None:
         raise ModuleNotFoundError("robobpp_physics: want PyBullet, pip install pybullet; got an install without it")
     result: dict[str, Any] = {"benchmark": "robobpp_physics", "runs": {}}
     if args.output.exists():
-        result |= json.loads(args.output.read_text())
+        result |= json.loads(args.output.read_text(encoding="utf-8"))
     result["machine"] = machine.describe(torch.device("cpu"))
     given = {"margin": args.margin, "max_tilt": args.max_tilt, "fallback": args.fallback}
     rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}

@@ -151,7 +151,9 @@ class Source:
 
     def __init__(self, args: argparse.Namespace) -> None:
         words = [sys.executable, str(HERE / "stream_source.py"), "--heartbeat", str(HEARTBEAT_S)]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", errors="replace"
+        )
         first = self._line()
         self.url, self.frame_bytes = first["url"], first["frame_bytes"]
         self.said: list[dict[str, Any]] = []
@@ -159,7 +161,11 @@ class Source:
     def viewers(self, *words: str) -> dict[str, Any]:
         """Pictures that viewers see, who are a process of their own, too; then the server's own account."""
         command = [sys.executable, str(HERE / "stream_viewers.py"), self.url, *words]
-        seen: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+        seen: dict[str, Any] = json.loads(
+            subprocess.run(
+                command, stdout=subprocess.PIPE, check=True, text=True, encoding="utf-8", errors="replace"
+            ).stdout
+        )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
@@ -351,7 +357,9 @@ class Viewer:
         """`on` or `off`; pictures since it came."""
         if self.process is None:
             words = [sys.executable, str(HERE / "stream_viewers.py"), self.url, "--stream", "env0"]
-            self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", errors="replace"
+            )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{word}\n")

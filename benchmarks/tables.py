@@ -138,7 +138,9 @@ def listed(section: dict[str, Any]) -> str:
 
 def _how_fast() -> str:
     """Rows of several results beside what they are compared with."""
-    results = {name: json.loads((HERE / "results" / f"{name}.json").read_text("utf-8")) for name, *_ in FASTEST}
+    results = {
+        name: json.loads((HERE / "results" / f"{name}.json").read_text(encoding="utf-8")) for name, *_ in FASTEST
+    }
     cores = {result["machine"]["cores"] for result in results.values()}
     lines = [[f"{'/'.join(map(str, sorted(cores)))} CPU cores", "ours", "against"]]
     for name, title, row_name, words, others in FASTEST:

@@ -5,10 +5,15 @@ Importing this package loads neither torch nor lightning; they come with the fir
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchrl_gpu.device import get_device
+
+# OpenMP reads this when torch is imported. Its threads wait for their next operator by spinning, by default for
+# milliseconds, on a core that the kernels' threads or another process want. Those that sleep at once are late for it.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "get_device"]

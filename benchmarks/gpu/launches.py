@@ -128,7 +128,9 @@ def _dumped(cubin: bytes, what: str) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(cubin)
         command = [triton.knobs.nvidia.cuobjdump.path, what, file.name]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=True
+        ).stdout
 
 
 def innermost_loops(code: list[tuple[int, str]]) -> list[list[str]]:

@@ -49,11 +49,11 @@ def running(words: Sequence[str] = RUN) -> Iterator[str]:
     """Runs a subcommand in a folder that goes away, and gives the address of the page."""
     program = "lightning" if words[0] == "fit" else "torchrl-gpu"
     code = f"import sys; from torchrl_gpu.cli import main; sys.exit(main({list(words)!r}, program={program!r}))"
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+", encoding="utf-8") as log:
         process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=log, stderr=subprocess.STDOUT)
         try:
             while True:
-                said = (Path(folder) / "log").read_text(errors="replace")
+                said = (Path(folder) / "log").read_text(encoding="utf-8", errors="replace")
                 if found := re.search(r"watch at (http://[\d.:]+/)", said):
                     yield found[1]
                     return

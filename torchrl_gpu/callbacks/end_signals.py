@@ -82,7 +82,15 @@ def requeue_job() -> str | None:
     if "SLURM_ARRAY_JOB_ID" in os.environ:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}"
     try:
-        asked = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False, timeout=60)
+        asked = subprocess.run(
+            ["scontrol", "requeue", job],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=60,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"scontrol requeue {job}: {error}"
     failed = f"scontrol requeue {job}: status {asked.returncode}, {asked.stderr.strip()}"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from torchrl_gpu.cli.parser import OneLineParser
+from torchrl_gpu.system.cores import usable_cores
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +100,8 @@ def _devices() -> list[Finding]:
 
     from torchrl_gpu.device import cuda_problem
 
-    cpu = f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads, {_memory_gib():.1f} GiB"
+    cores = f"{usable_cores()} of {os.cpu_count()} cores usable"
+    cpu = f"{cores}, {torch.get_num_threads()} torch threads, {_memory_gib():.1f} GiB"
     found = [Finding("device", "cpu", "works", cpu)]
     problem = cuda_problem()
     if problem:
@@ -161,7 +163,9 @@ def _backends_on(device: torch.device) -> list[Finding]:
 def _compiler() -> Finding:
     names = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
     for path in filter(None, map(shutil.which, names)):
-        run = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        run = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, encoding="utf-8", errors="replace", check=False
+        )
         if run.returncode == 0:
             return Finding("compile", "C++ compiler", "works", run.stdout.splitlines()[0])
     problem = f"none of {', '.join(names)} runs; the compiled kernels and torch.compile need one on a CPU"

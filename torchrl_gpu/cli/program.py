@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import locale
 import os
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 from torchrl_gpu import __version__, configs
 from torchrl_gpu.cli.errors import is_for_user, one_line
 from torchrl_gpu.cli.parser import check_arguments, resolve_configs
+from torchrl_gpu.system.cores import usable_cores
 
 TRAINER_SUBCOMMANDS = {
     "fit": "train, and validate now and then",
@@ -35,6 +38,7 @@ OWN_SUBCOMMANDS = {  # each a module of this package, with `main`
 }
 
 USER_ERROR = 2
+_IS_ANEW = "TORCHRL_GPU_UTF8"
 INTERRUPTED, TERMINATED = 130, 143  # as a shell tells of SIGINT and SIGTERM
 
 
@@ -44,9 +48,10 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
     An error that the user can correct is one line on stderr and status 2; others, or all with TORCHRL_GPU_DEBUG=1, keep
     their traceback.
     """
-    # Waiting threads spin a little and then sleep: those that spin on take a core that another process wants, those
-    # that sleep at once are late for the next operation.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    # Read by OpenMP when torch is imported; torch itself does not see the quota of a container.
+    os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
+    if argv is None and (status := _in_utf8_mode()) is not None:
+        return status
     os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
     argv = sys.argv[1:] if argv is None else argv
     # For classes of the user that a config names; last, so that no file here shadows a package.
@@ -66,6 +71,26 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
             raise
         print(f"error: {one_line(error)}", file=sys.stderr)
         return USER_ERROR
+
+
+def _in_utf8_mode() -> int | None:
+    """Run this program anew in Python's UTF-8 mode where the locale's text is another one.
+
+    Configs and logs are UTF-8, and the libraries that read and write them ask the locale, as Python did before 3.15.
+    What is printed stays in the terminal's encoding. The status of the other run, where this process cannot become it;
+    None where there is nothing to do.
+    """
+    encoding = locale.getpreferredencoding(False).lower().replace("-", "")
+    if sys.flags.utf8_mode or encoding == "utf8" or _IS_ANEW in os.environ:
+        return None
+    os.environ |= {"PYTHONUTF8": "1", _IS_ANEW: "1"}
+    if sys.stdout is not None:
+        os.environ.setdefault("PYTHONIOENCODING", f"{sys.stdout.encoding}:replace")
+    words = [sys.executable, *sys.orig_argv[1:]]
+    # On Windows a process that becomes another one returns to the shell at once.
+    if os.name != "nt":
+        os.execv(sys.executable, words)
+    return subprocess.run(words, check=False).returncode
 
 
 def _dispatch(argv: list[str], program: str) -> int | None:

@@ -34,5 +34,5 @@ def write_json(path: Path, content: Any) -> None:
     """Writes a file whole or not at all; its folder is made if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".json-new")
-    fresh.write_text(json.dumps(content, indent=2) + "\n")
+    fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     fresh.replace(path)

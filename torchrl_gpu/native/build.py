@@ -28,9 +28,9 @@ _HERE = Path(__file__).parent
 _SOURCE = "packing.cpp"
 # No trap is set on comparisons of floats, and no error number on roots: so they may stand in vectors.
 _FLOATS = ("-fno-trapping-math", "-fno-math-errno")
-_COMMON = ("-O3", *_FLOATS, "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
-# In this order; the first that compiles is taken. Apple's compiler has no OpenMP, some compilers no -march=native.
-_VARIANTS = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
+_COMMON = ("-O3", *_FLOATS, "-std=c++17", "-pthread", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
+# In this order; the first that compiles is taken. Some compilers have no -march=native.
+_VARIANTS = (("-march=native",), ("-mcpu=native",), ())
 _BASELINE = "x86-64-v3"
 _BASELINE_SETS = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))  # as /proc/cpuinfo names them
 
@@ -103,7 +103,7 @@ def _prebuilt_path() -> Path:
 
 def prebuild() -> None:
     """Compiles the library of a wheel."""
-    _compile(compiler(), _prebuilt_path(), [(f"-march={_BASELINE}", "-fopenmp")])
+    _compile(compiler(), _prebuilt_path(), [(f"-march={_BASELINE}",)])
 
 
 def tune() -> None:
@@ -198,7 +198,7 @@ def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[s
 
 
 def _load_error(path: Path) -> str:
-    """The reason why a library cannot be loaded, or "": a compiler may accept -fopenmp without an OpenMP to link."""
+    """The reason why a library cannot be loaded, or ""."""
     try:
         ctypes.CDLL(str(path))
     except OSError as error:
@@ -208,6 +208,6 @@ def _load_error(path: Path) -> str:
 
 def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(words, capture_output=True, text=True, check=False)
+        return subprocess.run(words, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
     except OSError as error:
         raise CompilerError(f"{words[0]} does not run: {error}") from None

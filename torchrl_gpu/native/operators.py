@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchrl_gpu.native.build import library, problem
 from torchrl_gpu.system.arguments import tensor
+from torchrl_gpu.system.threads import kernel_threads
 from torchrl_gpu.system.tracing import is_traced
 
 _CPU = torch.device("cpu")
@@ -69,7 +70,7 @@ def pick_true(mask: Tensor, draw: Tensor) -> Tensor:
     mask = _read("pick_true", "mask", mask, torch.bool, _shape(mask) or (0,))
     draw = _read("pick_true", "draw", draw, torch.float64, mask.shape[:-1])
     out = output(*draw.shape, dtype=torch.int64)
-    sizes = draw.numel(), mask.shape[-1], torch.get_num_threads()
+    sizes = draw.numel(), mask.shape[-1], kernel_threads()
     library().pick_true(_at(mask), _at(draw), *map(c_int64, sizes), _at(out))
     return out
 
@@ -85,7 +86,7 @@ def first_best(scores: Sequence[Tensor], legal: Tensor) -> Tensor:
     held = [_read("first_best", "scores", score, torch.float64, shape) for score in scores]
     out = output(shape[0], dtype=torch.int64)
     pointers, sizes = (c_void_p * len(held))(*map(Tensor.data_ptr, held)), (shape[0], prod(shape[1:]))
-    threads = c_int64(torch.get_num_threads())
+    threads = c_int64(kernel_threads())
     library().first_best(pointers, c_int64(len(held)), _at(legal), *map(c_int64, sizes), threads, _at(out))
     return out
 
@@ -108,7 +109,7 @@ def count_at_most(values: Tensor, mask: Tensor, bounds: Sequence[float]) -> Tens
     mask = _read("count_at_most", "mask", mask, torch.bool, shape)
     out = output(len(values), len(bounds), dtype=torch.uint8)
     limits = (c_float * len(bounds))(*bounds)
-    sizes = *values.shape, len(bounds), torch.get_num_threads()
+    sizes = *values.shape, len(bounds), kernel_threads()
     library().count_at_most(_at(values), _at(mask), limits, *map(c_int64, sizes), _at(out))
     return out
 
@@ -121,7 +122,7 @@ def cut_boxes(key: Tensor, cuts: Sequence[int]) -> tuple[Tensor, Tensor]:
     key = _read("cut_boxes", "key", key, torch.int64, _shape(key)[:1], cast=False)
     most = cuts[-2]
     corner, rows = output(len(key), most, 3, dtype=torch.int64), output(len(key), most, dtype=torch.int64)
-    threads = c_int64(torch.get_num_threads())
+    threads = c_int64(kernel_threads())
     library().cut_boxes(_numbers(cuts), _at(key), c_int64(len(key)), threads, _at(corner), _at(rows))
     return corner, rows
 

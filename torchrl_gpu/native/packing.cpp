@@ -1,7 +1,6 @@
 // Kernels for CPUs, of packing as reference.py defines them, and of marine navigation; called from both compiled.py.
 #include <atomic>
 #include <limits>
-#include <thread>
 #include <vector>
 
 #include "afterstates.h"
@@ -16,6 +15,7 @@
 #include "shared_sums.h"
 #include "solids.h"
 #include "stability.h"
+#include "threads.h"
 #include "transition.h"
 
 struct Maps {
@@ -30,29 +30,6 @@ struct Maps {
 namespace {
 
 std::atomic<uint64_t> calls{0};
-
-// Runs `work(task)` for every task on the threads; tasks are handed out in order, so that neighbours share a cache.
-template <class Work>
-void spread(int64_t tasks, int64_t threads, const Work& work) {
-    threads = std::min(threads, tasks);
-    if (threads <= 1) {
-        for (int64_t task = 0; task < tasks; task++) work(task);
-        return;
-    }
-#ifdef _OPENMP  // torch's own threads, where the compiler and torch use the same OpenMP
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
-    for (int64_t task = 0; task < tasks; task++) work(task);
-#else
-    std::atomic<int64_t> next{0};
-    const auto some = [&] {
-        for (int64_t task; (task = next++) < tasks;) work(task);
-    };
-    std::vector<std::thread> others;
-    for (int64_t i = 1; i < threads; i++) others.emplace_back(some);
-    some();
-    for (auto& other : others) other.join();
-#endif
-}
 
 // Runs `work(first, end)` over runs of environments, one for each thread or a few.
 template <class Work>

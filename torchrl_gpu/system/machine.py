@@ -91,7 +91,15 @@ def commit() -> str | None:
     here = Path(__file__).parent
     try:
         head, changed = (
-            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+            subprocess.run(
+                ["git", *words],
+                cwd=here,
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                check=True,
+            ).stdout.strip()
             for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", "."])
         )
     except (OSError, subprocess.CalledProcessError):

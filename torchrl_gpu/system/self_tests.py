@@ -197,6 +197,7 @@ def _run_in_subprocess(test: SelfTest) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            encoding="utf-8",
             errors="replace",
             env=os.environ | {"PYTHONPATH": path},
             start_new_session=True,  # its compilers are killed with it

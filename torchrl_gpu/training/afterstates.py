@@ -21,6 +21,7 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
+from torchrl_gpu.system.threads import single_threaded
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
 from torchrl_gpu.training.shared_tables import SharedTables
@@ -190,6 +191,16 @@ class AfterstateLearning(EnvRun):
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        by_gradients = isinstance(self.tables, RefinedTables)
+        # The operators of plain tables are small; a network's products gain from threads.
+        with single_threaded(active=self.device.type == "cpu" and not by_gradients):
+            errors = self._learn_from_rollout()
+        if self.step_log.due:
+            self.step_log.write({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
+        return {"loss": errors[-1]} if errors else {}
+
+    def _learn_from_rollout(self) -> list[Tensor]:
+        """Plays a rollout and learns from it; the mean square of the errors of each update."""
         after = self.play(self.policy, self.rollout_steps)["next"]
         levels = self.tables.levels_of(after["box_heightmap"])
         played = Played(levels, after["reward"][..., 0], after["done"][..., 0])
@@ -201,9 +212,7 @@ class AfterstateLearning(EnvRun):
                 errors = [self._sweep(played) for _ in range(self.updates_now(self.sweeps))]
             if self._shared is not None:
                 self._shared.exchange()
-        if self.step_log.due:
-            self.step_log.write({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
-        return {"loss": errors[-1]} if errors else {}
+        return errors
 
     def _of_all(self, played: Played) -> Played:
         if self.trainer.world_size == 1:

@@ -27,6 +27,7 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.system.arguments import number, shown, whole
 from torchrl_gpu.system.sections import Clock, in_section, start_clock, stop_clock, summary
+from torchrl_gpu.system.threads import keep_to_usable_cores
 from torchrl_gpu.training.collect.rollout import EpisodeMeter, Rollout
 from torchrl_gpu.training.data.episodes import StepLoader, single_batch, suite_of
 from torchrl_gpu.training.lightning_callbacks import (
@@ -177,6 +178,7 @@ class EnvRun(LightningModule):
 
     def setup(self, stage: str) -> None:
         self.check_precision()
+        keep_to_usable_cores()
         fits = stage == "fit"
         self.make_env(self.trainer.strategy.root_device, self.global_rank if fits else 0)
         if fits and getattr(self.env, "skip_unplaceable", False):

@@ -127,7 +127,10 @@ def _opened(name: str, size: int, token: bytes) -> mmap.mmap | None:
 
 def _lives(pid: int) -> bool:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        return (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()[0]
+            not in "ZX"
+        )
     try:
         os.kill(pid, 0)  # where /proc does not say
     except OSError as error:

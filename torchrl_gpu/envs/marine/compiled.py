@@ -14,6 +14,7 @@ from torchrl_gpu.envs.marine.levels import Sizes
 from torchrl_gpu.envs.marine.sensors import ABOVE_ZERO, reaches
 from torchrl_gpu.envs.marine.types import CORE_RADIUS, DT, FAR, HEADING, SUBSTEPS, After, Craft
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.threads import kernel_threads
 
 
 class _Sea(native.Arguments):
@@ -67,7 +68,7 @@ def sail(
     counts = {"envs": envs, "robots": robots, "cores": cores, "obstacles": obstacles, "lagged": model.lagged}
     lengths = {"radius": craft.radius, "reach": reach, "robot_reach": robot_reach, "sight": craft.sight, "far": FAR}
     rates = {"dt": DT, "max_speed": MAX_SPEED, "turn": TURN, "core_square": CORE_RADIUS**2, "above_zero": ABOVE_ZERO}
-    sea = _Sea.of(given | out, threads=torch.get_num_threads(), **counts, **lengths, **rates, **_SERIES)
+    sea = _Sea.of(given | out, threads=kernel_threads(), **counts, **lengths, **rates, **_SERIES)
     native.library().sail(byref(sea), c_int64(dtype.itemsize))
     seen = out["observation"], out["mask"], out["clearance"], out["touches"]
     return After(out["moved"], out["energy"], *seen, None)

@@ -36,6 +36,7 @@ from torchrl_gpu.envs.marine.types import (
 from torchrl_gpu.envs.memory import check_fits
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.threads import runs_single_threaded
 
 ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}  # the published one first
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -255,6 +256,7 @@ class MarineNavEnv(BatchedEnv):
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
+    @runs_single_threaded
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         s, scene = self.state, self.scene
         there = s.active.to(self.dtype)
@@ -369,6 +371,7 @@ class MarineNavEnv(BatchedEnv):
                 out[GROUP].set(key, none)
         return out
 
+    @runs_single_threaded
     def _observe_reset(self, mask: Tensor) -> dict[str, Any]:
         s, row = self.state, None
         if native.runs_on(mask):  # reading back costs nothing here, and few worlds begin at a time

@@ -28,6 +28,7 @@ from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights, reward_of
 from torchrl_gpu.envs.packing.types import DROP_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.threads import runs_single_threaded
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 INCLUDED_KEYS = (*LARGE_KEYS, "future_items", "packed_items")
@@ -38,6 +39,7 @@ SORT_KEYS: dict[str, Callable[[Catalogue, Bin], Tensor]] = {  # by which an orde
 ITEM_ORDERS = ("sequence", *SORT_KEYS)
 MOST_ITEMS = 2**31 - 1  # of an episode, and visible: numbers are drawn by a counter of 32 bits
 _JUDGES = ("rule", "com", "physics")
+_MOST_MAP_CELLS = 1 << 20
 _SIMULATES = "PackingEnv with stability_judge='physics' reads the device back and simulates on the host"
 
 
@@ -158,6 +160,7 @@ class PackingEnv(BatchedEnv):
         check_fits(num_envs, self._least_bytes(), self.device, measure=lambda: self.bytes_per_env)
         self._slots = torch.arange(visible_items, device=self.device, dtype=torch.int64)
         self._sizes = self._item_sizes()
+        self._map_rows = self._made_map_rows()
         # Maps of boxes cost too little to be reused, and with one slot the only visible item is always a new one.
         self._keeps_maps = self.incremental and visible_items > 1 and not self.catalogue.flat
         setting = Setting(f"a bin of {self.bin.cells} cells", self.bin, self.catalogue, visible_items, num_envs, 1e-3)
@@ -196,6 +199,33 @@ class PackingEnv(BatchedEnv):
 
     def _sizes_of(self, item_id: Tensor) -> Tensor:
         return self._sizes[item_id.clamp(-1, self.catalogue.num_items)]  # an id outside the catalogue is no item
+
+    def _item_maps(self, item_id: Tensor) -> dict[str, Tensor]:
+        """Top and bottom maps (B, K, O, P, Q) of items (B, K), as far as they are included."""
+        names = [name for name in ("item_top", "item_bottom") if name in self.include]
+        if self._map_rows:
+            known = (item_id >= 0) & (item_id < self.catalogue.num_items)
+            row = torch.where(known, item_id, self.catalogue.num_items).flatten()
+            return {name: self._map_rows[name].index_select(0, row).unflatten(0, item_id.shape) for name in names}
+        if not names:
+            return {}
+        orientation = torch.arange(self.num_orientations, device=self.device, dtype=torch.int64)
+        top, bottom = self.catalogue.maps(item_id[..., None], orientation)
+        maps = {"item_top": top, "item_bottom": bottom}
+        return {name: maps[name] for name in names}
+
+    def _made_map_rows(self) -> dict[str, Tensor]:
+        """Maps (M + 1, O, P, Q) of every box, and of none in the last row; empty where they are stored or large.
+
+        To look a map up takes a fifth of the time of making it from the box's sides.
+        """
+        cells = (self.catalogue.num_items + 1) * self.num_orientations * math.prod(self.catalogue.footprint)
+        if not self.catalogue.flat or cells > _MOST_MAP_CELLS:
+            return {}
+        row = torch.arange(self.catalogue.num_items + 1, device=self.device, dtype=torch.int64)
+        orientation = torch.arange(self.num_orientations, device=self.device, dtype=torch.int64)
+        top, bottom = self.catalogue.maps(row[:, None], orientation)
+        return {"item_top": top, "item_bottom": bottom}
 
     def _least_bytes(self) -> int:
         """Lower bound of the bytes of one environment: two states and the item maps of two observations."""
@@ -372,6 +402,7 @@ class PackingEnv(BatchedEnv):
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
+    @runs_single_threaded
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         before, stuck = self.state, None
         if self.skip_unplaceable:  # environments in which this step skips an item, (N,) bool
@@ -453,15 +484,13 @@ class PackingEnv(BatchedEnv):
         if "packed_items" in self.include:
             made = torch.arange(s.placements.shape[1], device=self.device, dtype=torch.int64) < s.num_packed[:, None]
             out["packed_items"] = torch.where(made, s.placements[..., 0].long(), -1)
-        if "item_top" in self.include or "item_bottom" in self.include:
-            orientation = torch.arange(self.num_orientations, device=self.device, dtype=torch.int64)
-            maps = self.catalogue.maps(s.item_id[..., None], orientation)
-            out |= {k: v for k, v in zip(LARGE_KEYS, maps, strict=False) if k in self.include}
+        out |= self._item_maps(s.item_id)
         if "future_items" in self.include:
             behind = torch.arange(self.longest_episode, device=self.device, dtype=torch.int64)
             out["future_items"] = self.item_sequences.items(s.key, s.position[:, None] + behind)
         return out
 
+    @runs_single_threaded
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
         if native.runs_on(mask) and not mask.any():  # maps of irregular items take long to copy
             return self._observation()

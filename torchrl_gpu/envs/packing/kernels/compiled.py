@@ -22,6 +22,7 @@ from torchrl_gpu.envs.packing.kernels import eager
 from torchrl_gpu.envs.packing.kernels.balance import centre_16ths, standing_height
 from torchrl_gpu.envs.packing.kernels.bearing import bearing_heights, margins
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.system.threads import kernel_threads
 from torchrl_gpu.system.tracing import is_traced
 
 DEVICES = ("cpu",)
@@ -170,7 +171,7 @@ def _described(
         drop_x=bin_.drops[0],
         drop_y=bin_.drops[1],
         rule=_rule(bin_.dropped.stability),
-        threads=torch.get_num_threads(),
+        threads=kernel_threads(),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco, model_of
 from torchrl_gpu.envs.packing.physics.simulate import distances, let_in, run
 from torchrl_gpu.envs.packing.plan import PackingPlan, Pose
+from torchrl_gpu.system.cores import usable_cores
 
 MOST_MOVED_M = 0.02
 MOST_TURNED = math.pi / 6
@@ -109,7 +109,7 @@ def in_threads(function: Callable[[Any], T], arguments: Sequence[Any], workers: 
     """Results of a function for each argument, in order, from a pool of worker threads."""
     from rich.progress import track
 
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+    with ThreadPoolExecutor(workers or usable_cores()) as pool:
         results = pool.map(function, arguments)
         return list(track(results, "settling", total=len(arguments), disable=not progress))
 

@@ -26,6 +26,7 @@ from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import self_tests
 from torchrl_gpu.system.arguments import shown, tensor, whole
 from torchrl_gpu.system.self_tests import SelfTest
+from torchrl_gpu.system.threads import kernel_threads
 
 _LOG = logging.getLogger(__name__)
 _TRITON = "torchrl_gpu.policies.packing.ntuple.triton_values"
@@ -486,7 +487,7 @@ class _Patches(Structure):
     def of(cls, plan: PatchPlan, heights: Tensor, weight: Tensor, part: tuple[int, ...] | None = None) -> _Patches:
         """Arguments of the C++ kernels, of all tables or of some; the tensors must outlive the call."""
         made = _described(plan, part)
-        sizes = len(made), len(plan.shapes), *heights.shape[1:], plan.levels, torch.get_num_threads()
+        sizes = len(made), len(plan.shapes), *heights.shape[1:], plan.levels, kernel_threads()
         described = cls(*sizes, addressof(made), weight.data_ptr())
         described.held = made, heights, weight
         return described
