@@ -1,9 +1,9 @@
 """Speed beside busy processes: steps of an environment from Python, and the training of `packing.yaml`.
 
-`python benchmarks/busy.py` writes `results/busy.json` and prints each time as a multiple of the fair share. With C cores
-and K busy processes of one thread each, K up to C, the fair share is the time at rest times C / (C − K / 2). All numbers
-of busy processes are measured in turn, and in turn again; the median of the turns counts. Parity first: a step on one
-thread and on all must give the same bins.
+`python benchmarks/busy.py` writes `results/busy.json` and prints each time as a multiple of the fair share. With C
+cores and K busy processes of one thread each, K up to C, the fair share is the time at rest times C / (C − K / 2). All
+numbers of busy processes are measured in turn, and in turn again; the median of the turns counts. Parity first: a step
+on one thread and on all must give the same bins.
 """
 
 from __future__ import annotations
@@ -133,9 +133,8 @@ def main() -> None:
                     found[what][busy].append(measure())
     rows = rows_of(found, usable_cores())
     for row in rows:
-        print(
-            f"{row['what']}, {row['busy_processes']} busy: {row['ms']:.2f} ms, {row['times_fair_share']:.2f} fair shares"
-        )
+        shares = f"{row['times_fair_share']:.2f} fair shares"
+        print(f"{row['what']}, {row['busy_processes']} busy: {row['ms']:.2f} ms, {shares}")
     write_json(options.output, {"machine": machine.describe(torch.device("cpu")), "rows": rows})
 
 

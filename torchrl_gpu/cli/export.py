@@ -22,6 +22,7 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     check_checkpoint_path(args.checkpoint)
     from torchrl_gpu.policies import export_policy, load_policy
+    from torchrl_gpu.policies.export.exporter import milliseconds_a_row
     from torchrl_gpu.policies.export.manifest import computed_inputs
     from torchrl_gpu.policies.registry import import_classes
 
@@ -29,5 +30,7 @@ def main(argv: list[str]) -> None:
     policy = load_policy(args.checkpoint, "cpu", classes=import_classes(WHERE, args.classes))
     written = export_policy(policy, out, args.format)
     print(f"Written: {written}, and what it means in {written.with_suffix('.json')}")
+    of_file, of_policy = milliseconds_a_row(policy, written)
+    print(f"It takes {of_file:.3g} ms a row here in batches of 64; load_policy takes {of_policy:.3g}")
     if computed := computed_inputs(policy):
         print(f"It takes {', '.join(computed)}, too: compute them by the rules there, or with PackingEnv.restore")

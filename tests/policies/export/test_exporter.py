@@ -164,3 +164,20 @@ def test_the_hierarchical_packer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"got the hierarchical packer, .*: `torchrl-gpu serve-policy` serves it"):
         export_policy(policy, tmp_path / "packer.pt2", "pt2")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 4, 5, 13])
+def test_graph_that_goes_by_chunks_gives_what_it_gave_at_once(rows: int) -> None:
+    values = np.random.default_rng(0).normal(size=300).astype(np.float32)
+    model = graph_of(values)
+    # The element of the table is of a batch of rows here.
+    export._go_by_chunks(model, 4)
+    onnx = pytest.importorskip("onnx")
+    onnx.checker.check_model(model)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    at = np.arange(rows) * 7 % 300
+    (got,) = session.run(None, {"at": at})
+    assert (got == values[at]).all()
+    assert [node.op_type for node in model.graph.node].count("Loop") == 1

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import logging
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2"}
 _BATCHES = (1, 3, 64)  # that are compared
 _TOLERANCE = 1e-4  # of actions, and of the values of actions, over their size
 _LEAPP_CONFIG = "1.3"
+_CHUNK = 16  # rows that a graph of tables works on at once: some 60 MiB
 _LARGE_TABLE = 1 << 16  # entries, from which on it is worth a look whether most of them are the same
 
 Run = Callable[[list[Tensor]], Tensor]
@@ -48,7 +50,8 @@ def export_policy(
 ) -> Path:
     """Exports a policy as one graph, masks and normalisation inside, for batches of any size; the path of the file.
 
-    The graph takes the observations that `policy.in_keys` names and gives `action`. The file is opened again, by ONNX
+    The graph takes the observations that `policy.in_keys` names and gives `action`. An ONNX graph of tables, which needs
+    some MiB for a row, goes through a batch 16 rows at a time, so that its memory does not grow. The file is opened again, by ONNX
     Runtime or by torch, and must decide as the policy does on batches of several sizes. Beside it come `NAME.json`, see
     `manifest_of`, and `NAME.leapp.yaml`, the same for NVIDIA's LEAPP runtimes, for a batch of one. The hierarchical
     packer and refined tables are no graphs: their decisions need the packing kernels.
@@ -88,7 +91,8 @@ def export_policy(
     ours = copy.deepcopy(given).cpu()
     fresh = out.with_name(f".{out.name}.new")
     try:
-        run = _WRITERS[format](_Graph(ours), made_up(ours, 2), fresh, ours.in_keys)
+        chunk = _CHUNK if isinstance(ours.policy, PackingPolicy) else None
+        run = _WRITERS[format](_Graph(ours), made_up(ours, 2), fresh, ours.in_keys, chunk)
         worst = max(_difference(ours, run, made_up(ours, rows)) for rows in _BATCHES)
         if not worst <= _TOLERANCE:
             raise ValueError(
@@ -122,18 +126,14 @@ def _program(graph: nn.Module, example: list[Tensor]) -> torch.export.ExportedPr
         return torch.export.export(graph, tuple(example), dynamic_shapes=shapes, strict=False)
 
 
-def _write_pt2(graph: nn.Module, example: list[Tensor], path: Path, names: list[str]) -> Run:
+def _write_pt2(graph: nn.Module, example: list[Tensor], path: Path, names: list[str], chunk: int | None) -> Run:
     with path.open("wb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of weights that lie in one storage, on another device than the CPU
         torch.export.save(_program(graph, example), file)
-    with path.open("rb") as file:
-        loaded = torch.export.load(file).module()
-    return lambda observations: loaded(*observations)
+    return _opened_pt2(path, names)
 
 
-def _write_onnx(graph: nn.Module, example: list[Tensor], path: Path, names: list[str]) -> Run:
-    import onnxruntime
-
+def _write_onnx(graph: nn.Module, example: list[Tensor], path: Path, names: list[str], chunk: int | None) -> Run:
     logging.getLogger("onnxscript").setLevel(logging.ERROR)  # what it could not fold is no news
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -142,8 +142,16 @@ def _write_onnx(graph: nn.Module, example: list[Tensor], path: Path, names: list
         )
         assert program is not None
         model = program.model_proto
+    if chunk is not None:
+        _go_by_chunks(model, chunk)
     _pack_tables(model.graph)
     path.write_bytes(model.SerializeToString())
+    return _opened_onnx(path, names)
+
+
+def _opened_onnx(path: Path, names: list[str]) -> Run:
+    import onnxruntime
+
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def run(observations: list[Tensor]) -> Tensor:
@@ -151,6 +159,98 @@ def _write_onnx(graph: nn.Module, example: list[Tensor], path: Path, names: list
         return torch.from_numpy(session.run(["action"], given)[0])
 
     return run
+
+
+def _opened_pt2(path: Path, names: list[str]) -> Run:
+    with path.open("rb") as file:
+        loaded = torch.export.load(file).module()
+    return lambda observations: loaded(*observations)
+
+
+def milliseconds_a_row(policy: InferencePolicy, path: Path, rows: int = 64) -> tuple[float, float]:
+    """Time of one row in a batch of `rows` on this CPU: of the exported file, and of the policy itself."""
+    observations = made_up(policy, rows)
+    run = {".onnx": _opened_onnx, ".pt2": _opened_pt2}[path.suffix](path, policy.in_keys)
+    entries = TensorDict(dict(zip(policy.in_keys, observations, strict=True)), [rows])
+    with torch.no_grad():
+        of_file = _milliseconds(lambda: run(observations))
+        of_policy = _milliseconds(lambda: policy.policy(entries.clone()))
+    return of_file / rows, of_policy / rows
+
+
+def _milliseconds(job: Callable[[], object]) -> float:
+    """Time of the second of two calls."""
+    job()
+    begun = time.perf_counter()
+    job()
+    return 1e3 * (time.perf_counter() - begun)
+
+
+def _go_by_chunks(model: Any, rows: int) -> None:
+    """Puts the nodes of a graph into a loop over so many rows of the batch at a time; initializers stay outside.
+
+    A loop's plain outputs must have one shape in all turns, and the last chunk may be shorter. So actions are gathered
+    in a sequence.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = model.graph
+    (result,) = graph.output
+    numbers = {"chunk_zero": 0, "chunk_one": 1, "chunk_rows": rows, "chunk_rest": rows - 1}
+    for name, number in numbers.items():
+        graph.initializer.append(numpy_helper.from_array(np.array(number, np.int64), name))
+    graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "chunk_axis"))
+    # A batch without a row is one chunk without a row.
+    outside = [
+        helper.make_node("Shape", [graph.input[0].name], ["chunk_shape"]),
+        helper.make_node("Gather", ["chunk_shape", "chunk_zero"], ["chunk_batch"]),
+        helper.make_node("Add", ["chunk_batch", "chunk_rest"], ["chunk_up"]),
+        helper.make_node("Div", ["chunk_up", "chunk_rows"], ["chunk_full"]),
+        helper.make_node("Max", ["chunk_full", "chunk_one"], ["chunk_count"]),
+        helper.make_node("SequenceEmpty", [], ["chunk_none"], dtype=result.type.tensor_type.elem_type),
+    ]
+    inside = [
+        helper.make_node("Identity", ["chunk_goes_on"], ["chunk_goes_on_again"]),
+        helper.make_node("Mul", ["chunk_turn", "chunk_rows"], ["chunk_first"]),
+        helper.make_node("Add", ["chunk_first", "chunk_rows"], ["chunk_end"]),
+        helper.make_node("Unsqueeze", ["chunk_first", "chunk_axis"], ["chunk_begins"]),
+        helper.make_node("Unsqueeze", ["chunk_end", "chunk_axis"], ["chunk_ends"]),
+    ]
+    slices = {each.name: f"chunk_of_{each.name}" for each in graph.input}
+    for whole, part in slices.items():
+        inside.append(helper.make_node("Slice", [whole, "chunk_begins", "chunk_ends", "chunk_axis"], [part]))
+    for node in graph.node:
+        names = [slices.get(name, name) for name in node.input]
+        del node.input[:]
+        node.input.extend(names)
+        inside.append(node)
+    inside.append(helper.make_node("SequenceInsert", ["chunk_before", result.name], ["chunk_after"]))
+    sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(result.type.tensor_type.elem_type, None))
+    body = helper.make_graph(
+        inside,
+        "chunk",
+        [
+            helper.make_tensor_value_info("chunk_turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("chunk_goes_on", TensorProto.BOOL, []),
+            helper.make_value_info("chunk_before", sequence),
+        ],
+        [
+            helper.make_tensor_value_info("chunk_goes_on_again", TensorProto.BOOL, []),
+            helper.make_value_info("chunk_after", sequence),
+        ],
+    )
+    outside.append(helper.make_node("Loop", ["chunk_count", "", "chunk_none"], ["chunk_found"], body=body))
+    joined = helper.make_node("ConcatFromSequence", ["chunk_found"], [result.name], axis=0)
+    # Names inside a loop must not be those outside.
+    for node in body.node:
+        for names in (node.input, node.output):
+            for position, name in enumerate(names):
+                if name == result.name:
+                    names[position] = "chunk_result"
+    del graph.node[:]
+    graph.node.extend([*outside, joined])
+    # The shapes of inner values now lie inside the loop, of chunks.
+    del graph.value_info[:]
 
 
 def _pack_tables(graph: Any) -> None:
