@@ -10,6 +10,8 @@
 #             at a hundred random moments, each resumed to the same bits; hours
 # make lowest an environment of its own with the lowest versions that pyproject.toml allows: every shipped config takes a
 #             few steps in it, and the fast tests pass
+# make next   an environment of its own with the newest versions, pre-releases too: the fast tests, whose failures are
+#             told and fail nothing
 # make wheel  a wheel for Linux on x86-64 in dist, with the C++ kernels compiled for every x86-64-v3 processor
 # make bench  the throughput of this machine, parity first
 # make gpu    on a machine with a GPU: tests, parity, benchmarks, short fits, in one report; GPU_ARGS=--quick for a look
@@ -31,8 +33,9 @@ SOAK_TESTS := $(ASAN_TESTS) $(KERNEL_TESTS)/test_compiled.py $(KERNEL_TESTS)/tes
 SOAK := 50
 KILLS := 100
 LOWEST := .venv-lowest
+NEXT := .venv-next
 # Not genesis, which wants another Pillow.
-LOWEST_EXTRAS := dev cloud docs peers ray compiler plots gymnasium rsl-rl meshes hdf5 lists physics stream video mcap webrtc ros2 \
+LOWEST_EXTRAS := dev cloud docs peers ray compiler plots gymnasium rsl-rl meshes hdf5 lists parquet physics stream video mcap webrtc ros2 \
 	zenoh monitor export robobpp
 LOWEST_TESTS := tests/test_end_to_end.py tests/training/test_configs.py
 CKPT := runs/packing/checkpoints/last.ckpt
@@ -52,7 +55,7 @@ endef
 CXX_FOUND = $(shell for p in $$CXX c++ g++ clang++; do command -v $$p && break; done 2>/dev/null)
 EXTRAS = $(if $(CXX_FOUND),,[compiler])
 
-.PHONY: help install install-dev wheel fit test test-fast docs pretend kernels asan soak lowest lint format bench gpu clean
+.PHONY: help install install-dev wheel fit test test-fast docs pretend kernels asan soak lowest next lint format bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -125,6 +128,20 @@ lowest: $(LOWEST)/installed
 	$(LOWEST)/bin/python -m pytest -W default $(PYTEST_ARGS) $(LOWEST_TESTS)
 	$(LOWEST)/bin/python -m pytest -W default $(FAST_ARGS)
 
+# TorchRL holds tensordict back, so that its next release is asked for by name, over what TorchRL says.
+$(NEXT)/installed: $(VENV)/made pyproject.toml
+	$(PIP) install -c constraints.txt uv
+	$(BIN)/python -m uv venv --quiet --clear --seed --python $(BIN)/python $(NEXT)
+	echo 'tensordict>=0.15' > $(NEXT)/newest
+	$(BIN)/python -m uv pip install --quiet --python $(NEXT)/bin/python --prerelease allow --override $(NEXT)/newest \
+		-r pyproject.toml $(addprefix --extra ,$(LOWEST_EXTRAS))
+	$(BIN)/python -m uv pip install --quiet --python $(NEXT)/bin/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+next: $(NEXT)/installed
+	$(NEXT)/bin/python -m pip list | grep -iE '^(torch|torchrl|tensordict|lightning|numpy) '
+	-$(NEXT)/bin/python -m pytest -W default $(FAST_ARGS)
+
 lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -146,4 +163,4 @@ gpu: install-dev
 	$(BIN)/python -m benchmarks.gpu.report $(GPU_ARGS)
 
 clean:
-	rm -rf $(VENV) $(LOWEST) build dist *.egg-info
+	rm -rf $(VENV) $(LOWEST) $(NEXT) build dist *.egg-info

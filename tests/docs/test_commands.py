@@ -132,7 +132,13 @@ def test_extras_are_there() -> None:
 def test_an_install_of_extras_keeps_the_install_that_is_there() -> None:
     """An editable one too, which `pip install '.[stream]'` replaces by a copy."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert re.findall(r"pip install (?:-\S+ (?:\S+\.txt )?)*['\"]?\.(?:\[|'|\"|\s|$)", text.replace("-e .", "")) == []
+    assert (
+        re.findall(
+            r"pip install (?:-\S+ (?:\S+\.txt )?)*['\"]?\.(?:\[|'|\"|\s|$)",
+            text.replace("-e '.", "").replace("-e .", ""),
+        )
+        == []
+    )
 
 
 def test_programs_of_the_repository_are_there() -> None:

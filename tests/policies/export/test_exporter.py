@@ -80,7 +80,7 @@ def test_a_file_that_decides_otherwise_is_not_written(
 ) -> None:
     path, _ = checkpoints.saved(tmp_path, kind)
 
-    def spoiled(graph: Any, example: list[Tensor], out: Path, names: list[str]) -> Any:
+    def spoiled(graph: Any, example: list[Tensor], out: Path, names: list[str], chunk: int | None) -> Any:
         out.write_bytes(b"a file")
         return lambda observations: spoil(graph(*observations))
 

@@ -50,9 +50,9 @@ def export_policy(
 ) -> Path:
     """Exports a policy as one graph, masks and normalisation inside, for batches of any size; the path of the file.
 
-    The graph takes the observations that `policy.in_keys` names and gives `action`. An ONNX graph of tables, which needs
-    some MiB for a row, goes through a batch 16 rows at a time, so that its memory does not grow. The file is opened again, by ONNX
-    Runtime or by torch, and must decide as the policy does on batches of several sizes. Beside it come `NAME.json`, see
+    The graph takes the observations that `policy.in_keys` names and gives `action`. An ONNX graph of tables, which
+    needs some MiB for a row, goes through a batch 16 rows at a time, so that its memory does not grow. The file is
+    opened again, by ONNX Runtime or by torch, and must decide as the policy does on batches of several sizes. Beside it come `NAME.json`, see
     `manifest_of`, and `NAME.leapp.yaml`, the same for NVIDIA's LEAPP runtimes, for a batch of one. The hierarchical
     packer and refined tables are no graphs: their decisions need the packing kernels.
 

@@ -360,7 +360,7 @@ def _excel(path: Path) -> Iterator[list[Any]]:
 
 
 def _parquet(path: Path) -> Iterator[list[Any]]:
-    file = _library("pyarrow.parquet", path).ParquetFile(path)
+    file = _library("pyarrow.parquet", path, "parquet").ParquetFile(path)
     yield list(file.schema_arrow.names)
     about = file.metadata
     if about.num_rows > _MOST_ROWS or len(file.schema_arrow.names) > _MOST_COLUMNS:
@@ -373,9 +373,9 @@ def _parquet(path: Path) -> Iterator[list[Any]]:
         yield from (list(row.values()) for row in batch.to_pylist())
 
 
-def _library(module: str, path: Path) -> Any:
+def _library(module: str, path: Path, extra: str = "lists") -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        wanted = f"{module.partition('.')[0]}, which an extra brings, pip install 'torchrl_gpu[lists]'"
+        wanted = f"{module.partition('.')[0]}, which an extra brings, pip install 'torchrl_gpu[{extra}]'"
         raise ModuleNotFoundError(f"BoxSequences: {path}: want {wanted}; got an install without it") from error
