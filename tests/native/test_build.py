@@ -94,6 +94,7 @@ def test_a_named_compiler_that_is_missing_is_among_those_tried(monkeypatch: pyte
 def test_the_named_compiler_comes_first_then_the_usual_ones(monkeypatch: pytest.MonkeyPatch, script: Script) -> None:
     monkeypatch.setitem(sys.modules, "ziglang", ModuleType("ziglang"))
     assert build.compiler() == (sys.executable, "-m", "ziglang", "c++")
+    assert build.name_of(build.compiler()) == "the compiler of the package ziglang"
     for name in ("clang++", "g++", "c++"):
         path = script(name)
         assert build.compiler() == (str(path),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import importlib.util
 import json
 import os
 import platform
@@ -168,6 +169,9 @@ def _compiler() -> Finding:
         )
         if run.returncode == 0:
             return Finding("compile", "C++ compiler", "works", run.stdout.splitlines()[0])
+    if importlib.util.find_spec("ziglang") is not None:
+        detail = f"that of ziglang {metadata.version('ziglang')}, for the compiled kernels; torch.compile needs another"
+        return Finding("compile", "C++ compiler", "works", detail)
     problem = f"none of {', '.join(names)} runs; the compiled kernels and torch.compile need one on a CPU"
     return Finding("compile", "C++ compiler", "cannot", problem)
 

@@ -142,6 +142,11 @@ def compiler() -> tuple[str, ...]:
     return sys.executable, "-m", "ziglang", "c++"
 
 
+def name_of(command: Sequence[str]) -> str:
+    """The compiler of a command in words: that of `ziglang` is run by Python."""
+    return "the compiler of the package ziglang" if "ziglang" in command else " ".join(command)
+
+
 def _cache_folder() -> Path:
     folder = private_folder()
     if folder is None:
@@ -181,7 +186,7 @@ def _processor() -> str:
 
 
 def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[str]] = _VARIANTS) -> None:
-    _LOG.warning("torchrl_gpu compiles its kernels with %s, once on this machine: 10 to 20 s", command[0])
+    _LOG.warning("torchrl_gpu compiles its kernels with %s, once on this machine: 10 to 20 s", name_of(command))
     extra, said = shlex.split(os.environ.get("CXXFLAGS", "")), ""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
@@ -194,7 +199,7 @@ def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[s
                 made.replace(path)  # atomic, also while another process compiles
                 return
             said = said or error
-    raise CompilerError(f"{' '.join(command)} does not compile the packing kernels: {said}")
+    raise CompilerError(f"{name_of(command)} does not compile the packing kernels: {said}")
 
 
 def _load_error(path: Path) -> str:

@@ -6,7 +6,9 @@ import logging
 import multiprocessing
 import os
 import re
+import shutil
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tests.envs.workers.throwers import Global, Neighbours, Thrower, Walk
 from tests.training.resuming import differences
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs import BatchedEnv, DishwashingEnv, FromPixels, MarineNavEnv
+from torchrl_gpu.envs.workers import shard
 from torchrl_gpu.envs.workers.pool import WorkerPool
 from torchrl_gpu.envs.workers.shard import SplitTensors, WorkerFailed, axes, one_line, shares
 from torchrl_gpu.evaluation.random_actions import RandomActions
@@ -198,3 +201,20 @@ def test_parts_are_views() -> None:
     assert copy.tolist() == [[-1, -1, 2, 3, 4], [-1, -1, 7, 8, 9]]
     assert copy.data_ptr() != split.whole["x"].data_ptr()
     assert split.whole["x"].is_shared()
+
+
+def test_too_little_shared_memory_is_told_before_it_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shard, "_SHARED", tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shard.shutil, "disk_usage", lambda _: usage._replace(free=2**20))
+    with pytest.raises(ValueError, match=r"2\.0 MiB of shared memory.*1\.0 MiB free.*--shm-size"):
+        SplitTensors({"x": torch.zeros(2, 2**18)}, {}, [(0, 1), (1, 1)], shared=True)
+
+
+def test_shared_memory_that_torch_cannot_have_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: torch.Tensor) -> None:
+        raise RuntimeError("unable to write to file </torch_1>: No space left on device (28)\nframe #0")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", fail)
+    with pytest.raises(ValueError, match=r"shared memory.*No space left on device \(28\)\)$"):
+        SplitTensors({"x": torch.zeros(2, 5)}, {}, [(0, 1), (1, 1)], shared=True)

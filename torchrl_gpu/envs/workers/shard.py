@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +13,8 @@ from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
+
+_SHARED = Path("/dev/shm")
 
 
 class WorkerFailed(RuntimeError):
@@ -102,6 +106,27 @@ def axes(whole: Tensors, part: Tensors, num_envs: int, of_part: int) -> dict[Nes
     return found
 
 
+def _share(tensors: Sequence[Tensor]) -> None:
+    """Moves tensors to shared memory; ValueError where there is too little, which containers limit to 64 MiB."""
+    wanted = sum(value.numel() * value.element_size() for value in tensors)
+    free = shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else wanted
+    if wanted > free:
+        raise ValueError(_too_little_shared_memory(wanted, free))
+    try:
+        for value in tensors:
+            value.share_memory_()
+    except RuntimeError as error:
+        raise ValueError(f"{_too_little_shared_memory(wanted, free)} ({str(error).splitlines()[0]})") from error
+
+
+def _too_little_shared_memory(wanted: int, free: int) -> str:
+    return (
+        f"EnvWorkers: the workers' observations and actions take {wanted / 2**20:,.1f} MiB of shared memory, and"
+        f" {_SHARED} has {free / 2**20:,.1f} MiB free; give it more (docker run --shm-size 2g), or take fewer"
+        " environments"
+    )
+
+
 class SplitTensors:
     """Tensors of all environments on the CPU, in shared memory if so wanted, and each worker's part: views, not copies.
 
@@ -115,8 +140,7 @@ class SplitTensors:
             key: torch.empty(value.shape, dtype=value.dtype, device="cpu") for key, value in like.items()
         }
         if shared:
-            for value in self.whole.values():
-                value.share_memory_()
+            _share(list(self.whole.values()))
         self.parts: list[Tensors] = [
             {key: value.narrow(axes.get(key, 0), start, count) for key, value in self.whole.items()}
             for start, count in parts

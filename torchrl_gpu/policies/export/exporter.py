@@ -52,9 +52,9 @@ def export_policy(
 
     The graph takes the observations that `policy.in_keys` names and gives `action`. An ONNX graph of tables, which
     needs some MiB for a row, goes through a batch 16 rows at a time, so that its memory does not grow. The file is
-    opened again, by ONNX Runtime or by torch, and must decide as the policy does on batches of several sizes. Beside it come `NAME.json`, see
-    `manifest_of`, and `NAME.leapp.yaml`, the same for NVIDIA's LEAPP runtimes, for a batch of one. The hierarchical
-    packer and refined tables are no graphs: their decisions need the packing kernels.
+    opened again, by ONNX Runtime or by torch, and must decide as the policy does on batches of several sizes. Beside it
+    come `NAME.json`, see `manifest_of`, and `NAME.leapp.yaml`, the same for NVIDIA's LEAPP runtimes, for a batch of
+    one. The hierarchical packer and refined tables are no graphs: their decisions need the packing kernels.
 
     Args:
         policy: What `load_policy` gave, or the file that it takes.
