@@ -311,12 +311,20 @@ class Packer:
 
     def begun(self, goods: Goods, orders: Sequence[np.ndarray]) -> Pallets:
         """State of rows before the first box (…) int64 of each, which limits the load on boxes where one does."""
-        most = 0
-        for order in map(torch.from_numpy, orders):
-            if bool(goods.boxes.max_load[order].isfinite().any()):
-                room = math.prod(self.bin.size) / float(goods.boxes.sizes[order].prod(1).min())
-                most = max(most, min(len(order), math.ceil(room)))
-        return self.limited(self.empty(len(orders)), most)
+        state = self.empty(len(orders))
+        numbers = [torch.from_numpy(order) for order in orders]
+        if not any(bool(goods.boxes.max_load[boxes].isfinite().any()) for boxes in numbers):
+            return state
+        # The rows share one table of loads, so that it must hold the fullest pallet of any row: also of a row that
+        # limits nothing. Boxes do not overlap, but for the tolerances by which cells and heights are compared.
+        length, width, height = self.bin.size
+        room = length * width * (height + 2 * self.bin.tolerance) * (1 + 1e-5)
+        most = 1
+        for boxes in numbers:
+            if len(boxes):
+                least = float(goods.boxes.sizes[boxes].prod(1).min())
+                most = max(most, min(len(boxes), math.ceil(room / least)))
+        return self.limited(state, most)
 
     def limited(self, state: Pallets, most: int) -> Pallets:
         """The state in which the load on boxes is limited from now on, of at most so many boxes a pallet."""
