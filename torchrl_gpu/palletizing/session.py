@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.types import STABILITY_RULES
-from torchrl_gpu.palletizing.packer import HEURISTICS, PRESETS, Boxes, Choice, Goods, Packer, Pallet, Pallets
+from torchrl_gpu.palletizing.packer import HEURISTICS, PRESETS, Boxes, Choice, Goods, Lying, Packer, Pallet, Pallets
+from torchrl_gpu.palletizing.snapshot import pallets_of, snapshot_of
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.system import arguments
 
@@ -30,6 +31,14 @@ MOST_CELLS = 2**17
 MOST_MM = 10_000.0
 SETTINGS = ("pallet", "height", "weight", "gap", "overhang", "grid", "noise", "rule", "policy")
 _MOST_MAPS = 8  # measured heightmaps that are kept for `undo`
+# What is measured is believed up to these differences from what is expected, and beyond them only if it is `sure`.
+FAR_MM, FAR_DEGREES = 100.0, 20.0  # of a reported box from its offer
+OVER_EDGE_MM = 30.0  # of a reported box over the edge, besides the session's `overhang`
+IN_AIR_MM = 30.0  # of a reported base above what lies below it
+LEVEL_MM = 20.0  # of a measured height, besides the session's `noise`
+SHIFT_MM = 30.0  # by which boxes may have moved on a heightmap
+SPECKS_MM2 = 2500.0  # area that may differ more: a camera sees specks
+VOLUME_SHARE, VOLUME_MM3 = 0.1, 1e5  # of the load's volume, and besides
 _BELOW_MM, _ABOVE_MM = -50.0, 500.0  # that a measured height may be below the pallet's top, and above the highest load
 _SLACK_MM = 10.0  # by which a reported box may reach into others
 _TOUCH_M = 0.0005  # by which a box may reach into a cell that it does not take
@@ -41,6 +50,8 @@ class Progress(NamedTuple):
     events: tuple[dict[str, Any], ...]
     waits: dict[str, Any] | None  # event of the box that was offered last, until it is confirmed
     loaded: Pallets  # of one row with one pallet
+    # Snapshot of the pallet after the last event whose heightmap was removed, from which the later ones follow
+    cut: dict[str, Any] | None = None
 
 
 class PackingSession:
@@ -78,16 +89,32 @@ class PackingSession:
         pallets = empty._replace(number=torch.zeros_like(empty.number), opened=torch.ones_like(empty.opened))
         return Progress((), None, pallets)
 
-    def restored(self, events: Sequence[Any], waits: Any) -> Progress:
-        """The progress of events that were kept, which are validated."""
+    def restored(self, events: Sequence[Any], waits: Any, cut: Any = None) -> Progress:
+        """The progress of events, and of the snapshot that stands for the first of them, which are validated."""
         if len(events) > MOST_EVENTS:
             raise ValueError(f"{WHERE}: want at most {MOST_EVENTS:,} events; got {len(events):,}")
-        progress = self.begin()
-        for event in events:
-            progress = self._happened(progress, self._event(event))
+        progress = self._replayed([self._event(event) for event in events], cut)
         if waits is not None and (waits := self._event(waits))["box"] is None:
             arguments.refuse(WHERE, "waits", "the event of a box", waits)
         return progress._replace(waits=waits)
+
+    def _replayed(self, events: Sequence[dict[str, Any]], cut: Any) -> Progress:
+        """The progress of validated events; those up to the last removed heightmap are in the snapshot `cut`."""
+        removed = [i for i, event in enumerate(events) if "heights" in event and event["heights"] is None]
+        progress = self.begin()
+        first = 0
+        if removed:
+            if cut is None:
+                raise ValueError(
+                    f"{WHERE}: a heightmap that the state follows from was removed by an earlier version of this"
+                    " package; move the file away, open the session anew and measure the pallet"
+                )
+            first = removed[-1] + 1
+            loaded = pallets_of(cut, self.packer, progress.loaded, MOST_EVENTS)
+            progress = Progress(tuple(events[:first]), None, loaded, cut)
+        for event in events[first:]:
+            progress = self._happened(progress, event)
+        return progress
 
     def told(self, progress: Progress) -> dict[str, Any]:
         """Number of boxes, weight and share of the pallet's room that is filled."""
@@ -131,21 +158,29 @@ class PackingSession:
         """The box that waits lies where it was to."""
         return self._add(progress, self._waiting(progress, "confirm"))
 
-    def report(self, progress: Progress, center: Any, turn: Any) -> tuple[Progress, dict[str, Any]]:
-        """The box that waits lies elsewhere: the centre of its base, and degrees from its listed sides about z."""
+    def report(self, progress: Progress, center: Any, turn: Any, sure: Any = False) -> tuple[Progress, dict[str, Any]]:
+        """The box that waits lies elsewhere: the centre of its base, and degrees from its listed sides about z.
+
+        What is unlikely is refused unless the client is `sure`, and what cannot be is refused always.
+        """
         event = self._waiting(progress, "report")
+        offered = event["told"].get("center"), event["told"].get("turn")
+        sure = arguments.flag(WHERE, "sure", sure)
         event = self._event(event | {"center": center, "degrees": turn})
-        sides = torch.tensor(event["box"]["sides"][:2], dtype=torch.float64, device="cpu") / 1000
-        under = self._taken(event, sides - 2 * (self.packer.pallet.cell + _SLACK_MM / 1000))
-        heights = 1000 * (progress.loaded.heightmap[0, 0] - self.packer.pallet.deck)
-        highest = float(torch.where(under, heights, -math.inf).max())
-        if highest > event["center"][2] + _SLACK_MM:
-            came = f"a base at {event['center'][2]:g} mm, where others reach {highest:.0f}"
-            raise ValueError(f"{WHERE}: center must be a free place; got {came}")
+        self._check_base(progress, event)
+        doubts = [*self._doubts_of_place(event, *offered), *self._doubts_of_base(progress, event)]
+        if doubts and not sure:
+            raise ValueError(
+                f"{WHERE}: center or turn is doubtful: {'; '.join(doubts)}. If the box lies there, report it again with"
+                " sure: true"
+            )
         return self._add(progress, event)
 
-    def measure(self, progress: Progress, heights: Any) -> tuple[Progress, dict[str, Any]]:
-        """The pallet as measured: heights (X, Y) of the cells, with the box that waits where there is one."""
+    def measure(self, progress: Progress, heights: Any, sure: Any = False) -> tuple[Progress, dict[str, Any]]:
+        """The pallet as measured: heights (X, Y) of the cells, with the box that waits where there is one.
+
+        A map that is far from the expected one is refused unless the client is `sure`.
+        """
         cells = self.packer.bin.cells
         wanted = f"{cells[0]} lists of {cells[1]} numbers"
         rows = arguments.listed(WHERE, "heights", wanted, heights)
@@ -157,13 +192,28 @@ class PackingSession:
         low, high = _BELOW_MM, 1000 * self.packer.pallet.height + _ABOVE_MM
         if wrong := [value for value in flat if not low <= value <= high]:
             raise ValueError(f"{WHERE}: heights must be from {low:g} to {high:g} mm; got {arguments.shown(wrong[0])}")
+        self._check_room(progress)
         tenths = (10 * np.array(flat, dtype=np.float64)).round().astype("<i4")
         text = base64.b64encode(zlib.compress(tenths.tobytes())).decode()
         event = (progress.waits or {"box": None}) | {"heights": text}
-        events, maps = list(progress.events), [i for i, each in enumerate(progress.events) if "heights" in each]
-        if len(maps) >= _MOST_MAPS:  # no state needs the older ones
-            events[maps[-_MOST_MAPS]] = events[maps[-_MOST_MAPS]] | {"heights": None}
-        return self._add(progress._replace(events=tuple(events)), event)
+        if not arguments.flag(WHERE, "sure", sure):
+            self._check_map(progress, event)
+        return self._add(self._cut(progress), event)
+
+    def _cut(self, progress: Progress) -> Progress:
+        """The progress with at most `_MOST_MAPS - 1` heightmaps: a snapshot takes the place of the oldest one.
+
+        A file of all of them would be far too large. The pallet as it was after the oldest one follows from nothing
+        else: without the snapshot, the events after it would be replayed on another pallet.
+        """
+        maps = [i for i, event in enumerate(progress.events) if event.get("heights") is not None]
+        if len(maps) < _MOST_MAPS:
+            return progress
+        oldest = maps[-_MOST_MAPS]
+        before = self._replayed(progress.events[: oldest + 1], progress.cut)
+        events = list(progress.events)
+        events[oldest] = events[oldest] | {"heights": None}
+        return progress._replace(events=tuple(events), cut=snapshot_of(before.loaded))
 
     def undo(self, progress: Progress) -> tuple[Progress, dict[str, Any]]:
         """The progress without the box that waits, or else without the last event."""
@@ -174,7 +224,7 @@ class PackingSession:
             measured = [event["heights"] for event in events if "heights" in event]
             if measured and measured[-1] is None:
                 raise ValueError(f"{WHERE}: want at most {_MOST_MAPS - 1} measured heightmaps undone; got another undo")
-            progress = self.restored(events, None)
+            progress = self._replayed(events, progress.cut)
         progress = progress._replace(waits=None)
         return progress, self.told(progress)
 
@@ -208,35 +258,144 @@ class PackingSession:
 
     def _happened(self, progress: Progress, event: dict[str, Any]) -> Progress:
         """The progress after an event; the only place where a pallet changes."""
-        pallets, packer = progress.loaded, self.packer
-        if event["box"] is not None:
-            goods = packer.goods(_goods_of([event["box"]]), tested=False)
-            heights = pallets.heightmap[0, 0] - packer.pallet.deck
-            nearest = self._nearest(event, goods, heights) if "center" in event else {}
-            if bool(goods.max_load.isfinite()) and not pallets.top.numel():
-                pallets = packer.limited(pallets, MOST_EVENTS)  # boxes below are as the floor
-            pallets = packer.place(pallets, goods, _choice({**event, **nearest}, packer.device))
-            if "center" in event:
-                sides = torch.tensor(event["box"]["sides"], dtype=torch.float64, device="cpu") / 1000
-                taken = self._taken(event, sides[:2] + packer.pallet.gap)
-                top = event["center"][2] / 1000 + float(sides[2])
-                pallets = packer.measured(pallets, 0, 0, torch.where(taken, heights.clamp_min(top), heights))
+        pallets = self._placed(progress.loaded, event)
         if event.get("heights") is not None:
-            expected = pallets.heightmap[0, 0] - packer.pallet.deck
-            seen = self._heights(event["heights"]).to(packer.device)
-            seen = torch.where((seen - expected).abs() <= self.noise + 1e-6, expected, seen)
-            pallets = packer.measured(pallets, 0, 0, seen)
-        return Progress((*progress.events, event), None, pallets)
+            pallets = self.packer.measured(pallets, 0, 0, self._seen(pallets, event["heights"])[0])
+        return Progress((*progress.events, event), None, pallets, progress.cut)
 
-    def _nearest(self, event: Mapping[str, Any], goods: Goods, heights: Tensor) -> dict[str, Any]:
-        """The placement on whole cells that is next to a reported one, by which it bears load."""
-        pallet, turn = self.packer.pallet, round(event["degrees"] / 90) % 2
-        extent = goods.catalogue.extent[0, turn].tolist()
-        x, y = (
-            min(max(round((at / 1000 - first) / pallet.cell - along / 2), 0), cells - along)
-            for at, first, along, cells in zip(event["center"], pallet.origin, extent, pallet.cells, strict=False)
+    def _placed(self, pallets: Pallets, event: Mapping[str, Any]) -> Pallets:
+        """The pallet after the box of an event, if it has one, lies where it was offered or reported."""
+        if event["box"] is None:
+            return pallets
+        goods = self.packer.goods(_goods_of([event["box"]]), tested=False)
+        if bool(goods.max_load.isfinite()) and not pallets.top.numel():
+            pallets = self.packer.limited(pallets, MOST_EVENTS)  # boxes below are as the floor
+        if "center" in event:
+            return self.packer.lay(pallets, goods, self._lying(pallets, event))
+        return self.packer.place(pallets, goods, _choice(event, self.packer.device))
+
+    def _seen(self, pallets: Pallets, text: str) -> tuple[Tensor, Tensor]:
+        """Heights (X, Y) as they are from now on, by a measured map, and those expected; metres above the pallet."""
+        expected = pallets.heightmap[0, 0] - self.packer.pallet.deck
+        seen = self._heights(text).to(self.packer.device)
+        return torch.where((seen - expected).abs() <= self.noise + 1e-6, expected, seen), expected
+
+    # -- what is measured -------------------------------------------------------------------------------------------
+
+    def _lying(self, pallets: Pallets, event: Mapping[str, Any]) -> Lying:
+        """Where a reported box lies, by its true outline."""
+        sides = torch.tensor(event["box"]["sides"], dtype=torch.float64, device="cpu") / 1000
+        outline = sides[:2] + self.packer.pallet.gap
+        reached = self._taken(event, outline)
+        region = self._middles_within(event, outline)
+        region = region if bool(region.any()) else reached  # of a box that is smaller than a cell
+        base = event["center"][2] / 1000
+        heights = pallets.heightmap[0, 0] - self.packer.pallet.deck
+        # It lies on nothing lower than what is surely below it. Of the other heights that it covers the nearest to the
+        # measured base counts: a taller neighbour, whose cells a shifted box reaches into, does not carry it.
+        surely = float(torch.where(self._surely_below(event), heights, -math.inf).max())
+        levels = heights[region & (heights >= surely)]
+        level = surely if not levels.numel() else float(levels[(levels - base).abs().argmin()])
+        return Lying(region, reached, level if math.isfinite(level) else base, base + float(sides[2]))
+
+    def _surely_below(self, event: Mapping[str, Any]) -> Tensor:
+        """Mask (X, Y) of cells that a reported box covers, whatever its place may be off."""
+        sides = torch.tensor(event["box"]["sides"][:2], dtype=torch.float64, device="cpu") / 1000
+        return self._taken(event, sides - 2 * (self.packer.pallet.cell + _SLACK_MM / 1000))
+
+    def _check_base(self, progress: Progress, event: Mapping[str, Any]) -> None:
+        """Raises ValueError where a reported box would lie in others, or where nothing could hold it."""
+        heights = 1000 * (progress.loaded.heightmap[0, 0] - self.packer.pallet.deck)
+        base = event["center"][2]
+        highest = float(torch.where(self._surely_below(event), heights, -math.inf).max())
+        if highest > base + _SLACK_MM:
+            raise ValueError(
+                f"{WHERE}: center must be a free place; got a base at {base:g} mm, where others reach {highest:.0f}"
+            )
+        level = 1000 * self._lying(progress.loaded, event).level
+        # A box that leans on a neighbour has the middle of its base at most half a side above what is below.
+        most = IN_AIR_MM + max(event["box"]["sides"][:2]) / 2
+        if base - level > most:
+            raise ValueError(
+                f"{WHERE}: center z must be at most {level + most:.0f} mm, as what lies there reaches {level:.0f} mm;"
+                f" got {base:g}, {base - level:.0f} mm above it. If something else lies there, measure the pallet"
+            )
+
+    def _doubts_of_place(self, event: Mapping[str, Any], center: Any, turn: Any) -> list[str]:
+        """Why a reported place is unlikely by the place that was offered."""
+        doubts = []
+        x, y, _ = event["center"]
+        if isinstance(center, list) and len(center) == 3:
+            far = math.hypot(x - center[0], y - center[1])
+            if far > FAR_MM:
+                doubts.append(
+                    f"the center was offered at x {center[0]:g}, y {center[1]:g} mm, and reported at x {x:g},"
+                    f" y {y:g} mm, {far:.0f} mm away, more than {FAR_MM:g} mm"
+                )
+        if isinstance(turn, int | float):
+            first, second = event["box"]["sides"][:2]
+            period = 90 if abs(first - second) <= _SLACK_MM else 180
+            apart = (event["degrees"] - turn) % period
+            apart = min(apart, period - apart)
+            if apart > FAR_DEGREES:
+                doubts.append(
+                    f"the turn was offered as {turn:g} and reported as {event['degrees']:g} degrees, {apart:.0f}"
+                    f" degrees away, more than {FAR_DEGREES:g} degrees"
+                )
+        return doubts
+
+    def _doubts_of_base(self, progress: Progress, event: Mapping[str, Any]) -> list[str]:
+        """Why a reported place is unlikely by the pallet and what lies on it."""
+        pallet, base, doubts = self.packer.pallet, event["center"][2], []
+        turn = math.radians(event["degrees"])
+        cos, sin = abs(math.cos(turn)), abs(math.sin(turn))
+        a, b = event["box"]["sides"][:2]
+        reach = (a * cos + b * sin) / 2, (a * sin + b * cos) / 2
+        over = 1000 * pallet.overhang
+        for axis, at, half, side in zip("xy", event["center"], reach, (pallet.length, pallet.width), strict=False):
+            beyond = max(half - at, at + half - 1000 * side)
+            if beyond > over + OVER_EDGE_MM:
+                doubts.append(
+                    f"the box reaches {beyond:.0f} mm over the edge of the pallet along {axis}, where {over:g} mm are"
+                    f" expected, {beyond - over:.0f} mm more, where {OVER_EDGE_MM:g} mm may be"
+                )
+        level = 1000 * self._lying(progress.loaded, event).level
+        if base - level > IN_AIR_MM:
+            doubts.append(
+                f"the base is expected at {level:.0f} mm, on what lies below, and reported at {base:g} mm,"
+                f" {base - level:.0f} mm higher, more than {IN_AIR_MM:g} mm"
+            )
+        return doubts
+
+    def _check_map(self, progress: Progress, event: Mapping[str, Any]) -> None:
+        """Raises ValueError where a measured map cannot be that of the expected pallet with some boxes moved a little.
+
+        A cell is explained by the expected heights around it. What is not are boxes that are missing or that nobody
+        placed, or a camera that sees something else.
+        """
+        seen, expected = (
+            1000 * each.cpu() for each in self._seen(self._placed(progress.loaded, event), event["heights"])
         )
-        return {"turn": turn, "x": x, "y": y, "z": float(heights[x : x + extent[0], y : y + extent[1]].max())}
+        floor = 1000 * (self.packer.floor.cpu() - self.packer.pallet.deck)
+        seen = torch.maximum(seen, floor)
+        cell, near = 1000 * self.packer.pallet.cell, 1000 * self.noise + LEVEL_MM
+        size = 2 * math.ceil(SHIFT_MM / cell) + 1
+        high, low = (way * _highest_around(way * expected, size) for way in (1, -1))
+        off = (seen > high + near) | (seen < low - near)
+        rise = torch.where((seen - expected).abs() > near, seen - expected, 0.0).double()
+        more = float(rise.sum()) * cell**2
+        volume = float(expected.clamp_min(0).double().sum()) * cell**2
+        if int(off.sum()) * cell**2 <= SPECKS_MM2 and abs(more) <= VOLUME_SHARE * volume + VOLUME_MM3:
+            return
+        worst = int(torch.where(off, rise.abs(), -1.0).argmax()) if bool(off.any()) else int(rise.abs().argmax())
+        x, y = divmod(worst, off.shape[1])
+        raise ValueError(
+            f"{WHERE}: heights are doubtful: in {int((rise != 0).sum()):,} of {off.numel():,} cells they differ by more"
+            f" than {near:g} mm; at [{x}][{y}] {expected[x, y]:.0f} mm were expected and {seen[x, y]:.0f} mm measured,"
+            f" {abs(float(rise[x, y])):.0f} mm {'more' if rise[x, y] > 0 else 'less'}; in all"
+            f" {volume / 1e6:.1f} litres were expected and {(volume + more) / 1e6:.1f} measured. If the pallet is so,"
+            " send them again with sure: true"
+        )
 
     def _reasons(self, boxes: Sequence[Mapping[str, Any]]) -> list[str]:
         """Why none of some boxes finds room; ValueError where none fits an empty pallet."""
@@ -252,14 +411,28 @@ class PackingSession:
         center = [round(corner[0] + sides[0] / 2, 3), round(corner[1] + sides[1] / 2, 3), corner[2]]
         return {"corner": corner, "center": center, "sides": sides, "turn": 90 * int(choice.turn)}
 
+    def _offsets(self, center: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Offsets of the cells' middles from a centre in millimetres: (X, 1) along x and (1, Y) along y, metres."""
+        pallet, offsets = self.packer.pallet, []
+        for first, cells, at in zip(pallet.origin, pallet.cells, center, strict=False):
+            number = torch.arange(cells, dtype=torch.float64, device="cpu")
+            offsets.append(first + pallet.cell * (number + 0.5) - at / 1000)
+        return offsets[0][:, None], offsets[1][None]
+
+    def _middles_within(self, event: Mapping[str, Any], sides: Tensor) -> Tensor:
+        """Cells (X, Y) whose middle a rectangle of sides (2,) metres covers, where a box was reported."""
+        turn = math.radians(event["degrees"])
+        cos, sin = math.cos(turn), math.sin(turn)
+        dx, dy = self._offsets(event["center"])
+        half_a, half_b = (sides / 2 + 1e-6).tolist()
+        within = ((dx * cos + dy * sin).abs() <= half_a) & ((dy * cos - dx * sin).abs() <= half_b)
+        return within.to(self.packer.device)
+
     def _taken(self, event: Mapping[str, Any], sides: Tensor) -> Tensor:
         """Cells (X, Y) that a rectangle of sides (2,) metres reaches into, where a box was reported."""
-        pallet, turn = self.packer.pallet, math.radians(event["degrees"])
-        dx, dy = (
-            first + pallet.cell * (torch.arange(cells, dtype=torch.float64, device="cpu") + 0.5) - at / 1000
-            for first, cells, at in zip(pallet.origin, pallet.cells, event["center"], strict=False)
-        )
-        dx, dy, half = dx[:, None], dy[None], pallet.cell / 2 - _TOUCH_M
+        turn = math.radians(event["degrees"])
+        dx, dy = self._offsets(event["center"])
+        half = self.packer.pallet.cell / 2 - _TOUCH_M
         cos, sin, (a, b) = math.cos(turn), math.sin(turn), (sides.clamp_min(0) / 2).tolist()
         more = half * (abs(cos) + abs(sin))
         # Two rectangles meet where their projections on the axes of both do.
@@ -288,9 +461,10 @@ class PackingSession:
         else:
             event = {"box": None, "heights": event.get("heights")}
         if "center" in event:
-            sides = (*(1000 * s for s in (self.packer.pallet.length, self.packer.pallet.width)), MOST_MM)
+            over = 1000 * self.packer.pallet.overhang
+            sides = (*(1000 * s + over for s in (self.packer.pallet.length, self.packer.pallet.width)), MOST_MM)
             center = _three(WHERE, "center", "three numbers, x, y and z in millimetres", event["center"])
-            lowest = (0, 0, -_SLACK_MM)
+            lowest = (0.0 - over, 0.0 - over, -_SLACK_MM)
             event["center"] = [
                 arguments.number(WHERE, f"center {axis}", value, low, high)
                 for axis, value, low, high in zip("xyz", center, lowest, sides, strict=True)
@@ -299,6 +473,11 @@ class PackingSession:
         if event.get("heights") is not None:
             self._heights(event["heights"])
         return event
+
+
+def _highest_around(heights: Tensor, size: int) -> Tensor:
+    """Largest height (X, Y) in a square of so many cells around each cell."""
+    return torch.nn.functional.max_pool2d(heights[None, None], size, 1, size // 2)[0, 0]
 
 
 def _pallet(opened: Mapping[str, Any]) -> Pallet:
