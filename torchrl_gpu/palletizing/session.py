@@ -380,7 +380,10 @@ class PackingSession:
         seen = torch.maximum(seen, floor)
         cell, near = 1000 * self.packer.pallet.cell, 1000 * self.noise + LEVEL_MM
         size = 2 * math.ceil(SHIFT_MM / cell) + 1
-        high, low = (way * _highest_around(way * expected, size) for way in (1, -1))
+        # Beyond the map there is no box: one may have moved away from the edge.
+        around = torch.nn.functional.pad(expected, (size // 2,) * 4, value=-1000 * self.packer.pallet.deck)
+        high = torch.nn.functional.max_pool2d(around[None], size, 1)[0]
+        low = -torch.nn.functional.max_pool2d(-around[None], size, 1)[0]
         off = (seen > high + near) | (seen < low - near)
         rise = torch.where((seen - expected).abs() > near, seen - expected, 0.0).double()
         more = float(rise.sum()) * cell**2
@@ -473,11 +476,6 @@ class PackingSession:
         if event.get("heights") is not None:
             self._heights(event["heights"])
         return event
-
-
-def _highest_around(heights: Tensor, size: int) -> Tensor:
-    """Largest height (X, Y) in a square of so many cells around each cell."""
-    return torch.nn.functional.max_pool2d(heights[None, None], size, 1, size // 2)[0, 0]
 
 
 def _pallet(opened: Mapping[str, Any]) -> Pallet:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
-_LOCKS = Path("/proc/locks")
+_PROCESSES = Path("/proc")
 _told = False  # whether the log says already that there are no locks here
 
 
@@ -39,22 +40,32 @@ def lock(path: Path, *, wait: bool = False) -> int | None:
 
 
 def holder_of(path: Path) -> str:
-    """Words for who holds the lock of a file or folder: the process by its number, where the system tells."""
+    """Words for who holds the lock of a file or folder: number and name of a process, where the system tells.
+
+    A lock lasts as long as a descriptor is open, and Linux lists those of every process of the same user.
+    """
     try:
-        found = path.stat()
-        lines = _LOCKS.read_text(encoding="utf-8").splitlines()
+        wanted = path.stat()
+        numbers = [each.name for each in _PROCESSES.iterdir() if each.name.isdecimal()]
     except OSError:
         return "another process"
-    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    for line in lines:
-        words = line.split()
-        if "FLOCK" in words and place in words and "->" not in words:
-            number = words[words.index(place) - 1]
-            if number == str(os.getpid()):
-                return "this process itself"
-            if number != "0":  # as processes of other containers are shown
-                return f"process {number}"
+    for number in sorted(numbers, key=int):
+        try:
+            opened = any(os.path.samestat(each.stat(), wanted) for each in _descriptors(number))
+            name = (_PROCESSES / number / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:  # it has ended, or is another user's
+            continue
+        if opened:
+            own = ", this one" if int(number) == os.getpid() else ""
+            return f"process {number} ({name}{own})"
     return "another process"
+
+
+def _descriptors(number: str) -> Iterator[Path]:
+    """Descriptors of a process that lead somewhere."""
+    for each in (_PROCESSES / number / "fd").iterdir():
+        if each.exists():
+            yield each
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
