@@ -35,12 +35,12 @@ def main(argv: list[str]) -> None:
         found = read_orders(args.list, given.pop("unit"), columns)
         plans = pack(found, say=say, **given)
         say("")
+    plans.write(args.out)  # before anything is printed: a terminal that breaks must not cost the plan
     console = wide_console()
     console.print(list_table(found, str(args.list), plans.misfits()))
     if plans.told:
         Console(soft_wrap=True).print(plans.told, highlight=False)
     console.print(plans.table())
-    plans.write(args.out)
     print(f"Written: {args.out}/plan.csv, plan.json and index.html, which opens the page of every pallet")
 
 
