@@ -19,29 +19,19 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.types import STABILITY_RULES
-from torchrl_gpu.palletizing.packer import HEURISTICS, PRESETS, Boxes, Choice, Goods, Lying, Packer, Pallet, Pallets
+from torchrl_gpu.palletizing.measured import SLACK_MM, WHERE, ReportedBox, check_map
+from torchrl_gpu.palletizing.packer import HEURISTICS, PRESETS, Boxes, Choice, Goods, Packer, Pallet, Pallets
 from torchrl_gpu.palletizing.snapshot import pallets_of, snapshot_of
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.system import arguments
 
-WHERE = "session"
 MOST_OFFERED = 64
 MOST_EVENTS = 1024
 MOST_CELLS = 2**17
 MOST_MM = 10_000.0
 SETTINGS = ("pallet", "height", "weight", "gap", "overhang", "grid", "noise", "rule", "policy")
 _MOST_MAPS = 8  # measured heightmaps that are kept for `undo`
-# What is measured is believed up to these differences from what is expected, and beyond them only if it is `sure`.
-FAR_MM, FAR_DEGREES = 100.0, 20.0  # of a reported box from its offer
-OVER_EDGE_MM = 30.0  # of a reported box over the edge, besides the session's `overhang`
-IN_AIR_MM = 30.0  # of a reported base above what lies below it
-LEVEL_MM = 20.0  # of a measured height, besides the session's `noise`
-SHIFT_MM = 30.0  # by which boxes may have moved on a heightmap
-SPECKS_MM2 = 2500.0  # area that may differ more: a camera sees specks
-VOLUME_SHARE, VOLUME_MM3 = 0.1, 1e5  # of the load's volume, and besides
 _BELOW_MM, _ABOVE_MM = -50.0, 500.0  # that a measured height may be below the pallet's top, and above the highest load
-_SLACK_MM = 10.0  # by which a reported box may reach into others
-_TOUCH_M = 0.0005  # by which a box may reach into a cell that it does not take
 
 
 class Progress(NamedTuple):
@@ -164,11 +154,11 @@ class PackingSession:
         What is unlikely is refused unless the client is `sure`, and what cannot be is refused always.
         """
         event = self._waiting(progress, "report")
-        offered = event["told"].get("center"), event["told"].get("turn")
         sure = arguments.flag(WHERE, "sure", sure)
         event = self._event(event | {"center": center, "degrees": turn})
-        self._check_base(progress, event)
-        doubts = [*self._doubts_of_place(event, *offered), *self._doubts_of_base(progress, event)]
+        reported = ReportedBox(self.packer, progress.loaded, event)
+        reported.check_base()
+        doubts = reported.doubts(event["told"])
         if doubts and not sure:
             raise ValueError(
                 f"{WHERE}: center or turn is doubtful: {'; '.join(doubts)}. If the box lies there, report it again with"
@@ -197,7 +187,7 @@ class PackingSession:
         text = base64.b64encode(zlib.compress(tenths.tobytes())).decode()
         event = (progress.waits or {"box": None}) | {"heights": text}
         if not arguments.flag(WHERE, "sure", sure):
-            self._check_map(progress, event)
+            check_map(*self._seen(self._placed(progress.loaded, event), text), self.packer, self.noise)
         return self._add(self._cut(progress), event)
 
     def _cut(self, progress: Progress) -> Progress:
@@ -271,7 +261,7 @@ class PackingSession:
         if bool(goods.max_load.isfinite()) and not pallets.top.numel():
             pallets = self.packer.limited(pallets, MOST_EVENTS)  # boxes below are as the floor
         if "center" in event:
-            return self.packer.lay(pallets, goods, self._lying(pallets, event))
+            return self.packer.lay(pallets, goods, ReportedBox(self.packer, pallets, event).lying())
         return self.packer.place(pallets, goods, _choice(event, self.packer.device))
 
     def _seen(self, pallets: Pallets, text: str) -> tuple[Tensor, Tensor]:
@@ -279,126 +269,6 @@ class PackingSession:
         expected = pallets.heightmap[0, 0] - self.packer.pallet.deck
         seen = self._heights(text).to(self.packer.device)
         return torch.where((seen - expected).abs() <= self.noise + 1e-6, expected, seen), expected
-
-    # -- what is measured -------------------------------------------------------------------------------------------
-
-    def _lying(self, pallets: Pallets, event: Mapping[str, Any]) -> Lying:
-        """Where a reported box lies, by its true outline."""
-        sides = torch.tensor(event["box"]["sides"], dtype=torch.float64, device="cpu") / 1000
-        outline = sides[:2] + self.packer.pallet.gap
-        reached = self._taken(event, outline)
-        region = self._middles_within(event, outline)
-        region = region if bool(region.any()) else reached  # of a box that is smaller than a cell
-        base = event["center"][2] / 1000
-        heights = pallets.heightmap[0, 0] - self.packer.pallet.deck
-        # It lies on nothing lower than what is surely below it. Of the other heights that it covers the nearest to the
-        # measured base counts: a taller neighbour, whose cells a shifted box reaches into, does not carry it.
-        surely = float(torch.where(self._surely_below(event), heights, -math.inf).max())
-        levels = heights[region & (heights >= surely)]
-        level = surely if not levels.numel() else float(levels[(levels - base).abs().argmin()])
-        return Lying(region, reached, level if math.isfinite(level) else base, base + float(sides[2]))
-
-    def _surely_below(self, event: Mapping[str, Any]) -> Tensor:
-        """Mask (X, Y) of cells that a reported box covers, whatever its place may be off."""
-        sides = torch.tensor(event["box"]["sides"][:2], dtype=torch.float64, device="cpu") / 1000
-        return self._taken(event, sides - 2 * (self.packer.pallet.cell + _SLACK_MM / 1000))
-
-    def _check_base(self, progress: Progress, event: Mapping[str, Any]) -> None:
-        """Raises ValueError where a reported box would lie in others, or where nothing could hold it."""
-        heights = 1000 * (progress.loaded.heightmap[0, 0] - self.packer.pallet.deck)
-        base = event["center"][2]
-        highest = float(torch.where(self._surely_below(event), heights, -math.inf).max())
-        if highest > base + _SLACK_MM:
-            raise ValueError(
-                f"{WHERE}: center must be a free place; got a base at {base:g} mm, where others reach {highest:.0f}"
-            )
-        level = 1000 * self._lying(progress.loaded, event).level
-        # A box that leans on a neighbour has the middle of its base at most half a side above what is below.
-        most = IN_AIR_MM + max(event["box"]["sides"][:2]) / 2
-        if base - level > most:
-            raise ValueError(
-                f"{WHERE}: center z must be at most {level + most:.0f} mm, as what lies there reaches {level:.0f} mm;"
-                f" got {base:g}, {base - level:.0f} mm above it. If something else lies there, measure the pallet"
-            )
-
-    def _doubts_of_place(self, event: Mapping[str, Any], center: Any, turn: Any) -> list[str]:
-        """Why a reported place is unlikely by the place that was offered."""
-        doubts = []
-        x, y, _ = event["center"]
-        if isinstance(center, list) and len(center) == 3:
-            far = math.hypot(x - center[0], y - center[1])
-            if far > FAR_MM:
-                doubts.append(
-                    f"the center was offered at x {center[0]:g}, y {center[1]:g} mm, and reported at x {x:g},"
-                    f" y {y:g} mm, {far:.0f} mm away, more than {FAR_MM:g} mm"
-                )
-        if isinstance(turn, int | float):
-            first, second = event["box"]["sides"][:2]
-            period = 90 if abs(first - second) <= _SLACK_MM else 180
-            apart = (event["degrees"] - turn) % period
-            apart = min(apart, period - apart)
-            if apart > FAR_DEGREES:
-                doubts.append(
-                    f"the turn was offered as {turn:g} and reported as {event['degrees']:g} degrees, {apart:.0f}"
-                    f" degrees away, more than {FAR_DEGREES:g} degrees"
-                )
-        return doubts
-
-    def _doubts_of_base(self, progress: Progress, event: Mapping[str, Any]) -> list[str]:
-        """Why a reported place is unlikely by the pallet and what lies on it."""
-        pallet, base, doubts = self.packer.pallet, event["center"][2], []
-        turn = math.radians(event["degrees"])
-        cos, sin = abs(math.cos(turn)), abs(math.sin(turn))
-        a, b = event["box"]["sides"][:2]
-        reach = (a * cos + b * sin) / 2, (a * sin + b * cos) / 2
-        over = 1000 * pallet.overhang
-        for axis, at, half, side in zip("xy", event["center"], reach, (pallet.length, pallet.width), strict=False):
-            beyond = max(half - at, at + half - 1000 * side)
-            if beyond > over + OVER_EDGE_MM:
-                doubts.append(
-                    f"the box reaches {beyond:.0f} mm over the edge of the pallet along {axis}, where {over:g} mm are"
-                    f" expected, {beyond - over:.0f} mm more, where {OVER_EDGE_MM:g} mm may be"
-                )
-        level = 1000 * self._lying(progress.loaded, event).level
-        if base - level > IN_AIR_MM:
-            doubts.append(
-                f"the base is expected at {level:.0f} mm, on what lies below, and reported at {base:g} mm,"
-                f" {base - level:.0f} mm higher, more than {IN_AIR_MM:g} mm"
-            )
-        return doubts
-
-    def _check_map(self, progress: Progress, event: Mapping[str, Any]) -> None:
-        """Raises ValueError where a measured map cannot be that of the expected pallet with some boxes moved a little.
-
-        A cell is explained by the expected heights around it. What is not are boxes that are missing or that nobody
-        placed, or a camera that sees something else.
-        """
-        seen, expected = (
-            1000 * each.cpu() for each in self._seen(self._placed(progress.loaded, event), event["heights"])
-        )
-        floor = 1000 * (self.packer.floor.cpu() - self.packer.pallet.deck)
-        seen = torch.maximum(seen, floor)
-        cell, near = 1000 * self.packer.pallet.cell, 1000 * self.noise + LEVEL_MM
-        size = 2 * math.ceil(SHIFT_MM / cell) + 1
-        # Beyond the map there is no box: one may have moved away from the edge.
-        around = torch.nn.functional.pad(expected, (size // 2,) * 4, value=-1000 * self.packer.pallet.deck)
-        high = torch.nn.functional.max_pool2d(around[None], size, 1)[0]
-        low = -torch.nn.functional.max_pool2d(-around[None], size, 1)[0]
-        off = (seen > high + near) | (seen < low - near)
-        rise = torch.where((seen - expected).abs() > near, seen - expected, 0.0).double()
-        more = float(rise.sum()) * cell**2
-        volume = float(expected.clamp_min(0).double().sum()) * cell**2
-        if int(off.sum()) * cell**2 <= SPECKS_MM2 and abs(more) <= VOLUME_SHARE * volume + VOLUME_MM3:
-            return
-        worst = int(torch.where(off, rise.abs(), -1.0).argmax()) if bool(off.any()) else int(rise.abs().argmax())
-        x, y = divmod(worst, off.shape[1])
-        raise ValueError(
-            f"{WHERE}: heights are doubtful: in {int((rise != 0).sum()):,} of {off.numel():,} cells they differ by more"
-            f" than {near:g} mm; at [{x}][{y}] {expected[x, y]:.0f} mm were expected and {seen[x, y]:.0f} mm measured,"
-            f" {abs(float(rise[x, y])):.0f} mm {'more' if rise[x, y] > 0 else 'less'}; in all"
-            f" {volume / 1e6:.1f} litres were expected and {(volume + more) / 1e6:.1f} measured. If the pallet is so,"
-            " send them again with sure: true"
-        )
 
     def _reasons(self, boxes: Sequence[Mapping[str, Any]]) -> list[str]:
         """Why none of some boxes finds room; ValueError where none fits an empty pallet."""
@@ -413,35 +283,6 @@ class PackingSession:
         corner, sides = ([round(1000 * length, 3) for length in each[0].tolist()] for each in found)
         center = [round(corner[0] + sides[0] / 2, 3), round(corner[1] + sides[1] / 2, 3), corner[2]]
         return {"corner": corner, "center": center, "sides": sides, "turn": 90 * int(choice.turn)}
-
-    def _offsets(self, center: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Offsets of the cells' middles from a centre in millimetres: (X, 1) along x and (1, Y) along y, metres."""
-        pallet, offsets = self.packer.pallet, []
-        for first, cells, at in zip(pallet.origin, pallet.cells, center, strict=False):
-            number = torch.arange(cells, dtype=torch.float64, device="cpu")
-            offsets.append(first + pallet.cell * (number + 0.5) - at / 1000)
-        return offsets[0][:, None], offsets[1][None]
-
-    def _middles_within(self, event: Mapping[str, Any], sides: Tensor) -> Tensor:
-        """Cells (X, Y) whose middle a rectangle of sides (2,) metres covers, where a box was reported."""
-        turn = math.radians(event["degrees"])
-        cos, sin = math.cos(turn), math.sin(turn)
-        dx, dy = self._offsets(event["center"])
-        half_a, half_b = (sides / 2 + 1e-6).tolist()
-        within = ((dx * cos + dy * sin).abs() <= half_a) & ((dy * cos - dx * sin).abs() <= half_b)
-        return within.to(self.packer.device)
-
-    def _taken(self, event: Mapping[str, Any], sides: Tensor) -> Tensor:
-        """Cells (X, Y) that a rectangle of sides (2,) metres reaches into, where a box was reported."""
-        turn = math.radians(event["degrees"])
-        dx, dy = self._offsets(event["center"])
-        half = self.packer.pallet.cell / 2 - _TOUCH_M
-        cos, sin, (a, b) = math.cos(turn), math.sin(turn), (sides.clamp_min(0) / 2).tolist()
-        more = half * (abs(cos) + abs(sin))
-        # Two rectangles meet where their projections on the axes of both do.
-        own = ((dx * cos + dy * sin).abs() < a + more) & ((dy * cos - dx * sin).abs() < b + more)
-        along_x, along_y = a * abs(cos) + b * abs(sin) + half, a * abs(sin) + b * abs(cos) + half
-        return (own & (dx.abs() < along_x) & (dy.abs() < along_y)).to(self.packer.device)
 
     def _heights(self, text: str) -> Tensor:
         """Measured heights (X, Y), metres, out of an event."""
@@ -467,7 +308,7 @@ class PackingSession:
             over = 1000 * self.packer.pallet.overhang
             sides = (*(1000 * s + over for s in (self.packer.pallet.length, self.packer.pallet.width)), MOST_MM)
             center = _three(WHERE, "center", "three numbers, x, y and z in millimetres", event["center"])
-            lowest = (0.0 - over, 0.0 - over, -_SLACK_MM)
+            lowest = (0.0 - over, 0.0 - over, -SLACK_MM)
             event["center"] = [
                 arguments.number(WHERE, f"center {axis}", value, low, high)
                 for axis, value, low, high in zip("xyz", center, lowest, sides, strict=True)

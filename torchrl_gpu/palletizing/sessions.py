@@ -18,7 +18,8 @@ import torch
 
 from torchrl_gpu.envs.packing.types import MOST_CELLS as MOST_CELLS_ASIDE
 from torchrl_gpu.palletizing.closed import FOLDER, ClosedSessions
-from torchrl_gpu.palletizing.session import MOST_CELLS, SETTINGS, WHERE, PackingSession, Progress
+from torchrl_gpu.palletizing.measured import WHERE
+from torchrl_gpu.palletizing.session import MOST_CELLS, SETTINGS, PackingSession, Progress
 from torchrl_gpu.system import arguments, locks
 from torchrl_gpu.system.files import publish
 
@@ -201,7 +202,12 @@ class PackingSessions:
 
     def _write(self, name: str, known: _Open) -> None:
         progress = known.progress
-        content = {"format": FORMAT, "id": known.id, "opened": known.session.opened, "events": progress.events}
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "id": known.id,
+            "opened": known.session.opened,
+            "events": progress.events,
+        }
         content |= {"waits": progress.waits, "state": progress.cut, "last": known.last}
         path = self._folder / f"{name}.json"
         fresh = path.with_suffix(".json-new")
