@@ -174,8 +174,7 @@ def check_map(seen: Tensor, expected: Tensor, packer: Packer, noise: float) -> N
     size = 2 * math.ceil(SHIFT_MM / cell) + 1
     # Beyond the map there is no box: one may have moved away from the edge.
     around = torch.nn.functional.pad(expected, (size // 2,) * 4, value=-deck)
-    high = torch.nn.functional.max_pool2d(around[None], size, 1)[0]
-    low = -torch.nn.functional.max_pool2d(-around[None], size, 1)[0]
+    high, low = _highest(around, size), -_highest(-around, size)
     off = (seen > high + near) | (seen < low - near)
     rise = torch.where((seen - expected).abs() > near, seen - expected, 0.0).double()
     more = float(rise.sum()) * cell**2
@@ -194,3 +193,9 @@ def check_map(seen: Tensor, expected: Tensor, packer: Packer, noise: float) -> N
         f" {abs(float(rise[x, y])):.0f} mm {way}; in all {volume / 1e6:.1f} litres were expected and"
         f" {(volume + more) / 1e6:.1f} measured. If the pallet is so, send them again with sure: true"
     )
+
+
+def _highest(heights: Tensor, size: int) -> Tensor:
+    """Largest height in each square of so many cells a side, (X − size + 1, Y − size + 1): along x, then along y."""
+    along_x = torch.nn.functional.max_pool2d(heights[None], (size, 1), 1)
+    return torch.nn.functional.max_pool2d(along_x, (1, size), 1)[0]
