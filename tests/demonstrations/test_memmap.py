@@ -21,6 +21,7 @@ from torchrl_gpu.demonstrations import (
     save_store,
 )
 from torchrl_gpu.demonstrations.memmap import save
+from torchrl_gpu.demonstrations.untrusted import new_folder
 from torchrl_gpu.envs import memory
 
 
@@ -169,3 +170,15 @@ def test_a_strangers_store_is_checked(clips: Path, name: str) -> None:
     with pytest.raises(ValueError, match=says) as error:
         load_demonstrations(clips, device="cpu")
     assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_another_program_writes_is_left_alone(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    with new_folder(tmp_path / "it") as part:
+        (part / "rows").write_text("of the first", encoding="utf-8")
+        with pytest.raises(FileExistsError, match="is being written by"), new_folder(tmp_path / "it"):
+            pass
+    assert (tmp_path / "it" / "rows").read_text(encoding="utf-8") == "of the first"
+    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "other"):
+        raise ZeroDivisionError
+    assert [path.name for path in tmp_path.iterdir()] == ["it"]

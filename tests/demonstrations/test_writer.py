@@ -171,3 +171,15 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
         writer.end_episode()
     with pytest.raises(ValueError, match="want an episode or more; got none"):
         writer.close()
+
+
+def test_a_second_recording_leaves_the_first_alone(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    folder = tmp_path / "demo"
+    with LeRobotWriter(folder, 10.0, FEATURES, (32, 48)) as writer:
+        writer.add(drawn.picture(0, 0, (32, 48)), row(0, 0))
+        with pytest.raises(FileExistsError, match="is being written by"):
+            LeRobotWriter(folder, 10.0, FEATURES, (32, 48))
+        writer.end_episode()
+    assert load_demonstrations(folder, device="cpu").lengths == [1]
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"]

@@ -198,3 +198,17 @@ def test_what_cannot_be_is_refused_before_a_step(options: dict[str, Any], says: 
     with pytest.raises(ValueError, match=says):
         record_episodes(suite_for(packing_env(), 2, seed=9), plays, tmp_path / "out", 2, **options)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_has_one_recording_at_a_time(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    suite = suite_for(packing_env(), 2, seed=9)
+    policy = PolicyWrapper(dqn(suite.env))
+
+    def record_beside(done: int) -> None:
+        with pytest.raises(FileExistsError, match="records into"):
+            record_episodes(suite, policy, tmp_path / "out", 2, size=(32, 32))
+
+    paths = record_episodes(suite, policy, tmp_path / "out", 2, size=(32, 32), progress=record_beside)
+    assert all(path.is_file() for path in paths)
+    record_episodes(suite, policy, tmp_path / "out", 2, size=(32, 32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.palletizing.test_packer import bearers
 from torchrl_gpu.cli import pack as command
 from torchrl_gpu.palletizing import PalletPlans, pack
 from torchrl_gpu.palletizing.plan import _short, layers
@@ -29,6 +31,8 @@ def check_laws(plans: PalletPlans, gap: float = 0.0) -> None:
     p, placed = plans.pallet, plans.placed
     left_out = [i for i, reason in enumerate(plans.reasons) if reason]
     assert sorted([*placed.box.tolist(), *left_out]) == list(range(len(plans.reasons)))
+    if not len(placed.box):
+        return
     sizes = np.concatenate(plans.found.sizes)[placed.box] * plans.unit_m
     np.testing.assert_allclose(np.take_along_axis(sizes, placed.along, 1), placed.sides, atol=1e-9)
     high = placed.corner + placed.sides
@@ -77,6 +81,70 @@ def test_laws_of_plans(tmp_path: Path, options: dict[str, object], gap: float) -
                 p.corner[:, :2] + p.sides[:, :2] > p.corner[i, :2] + 1e-6
             )
             assert not (over.all(1) & (p.corner[:, 2] >= p.corner[i, 2] + p.sides[i, 2] - 1e-6)).any()
+
+
+def check_loads(plans: PalletPlans) -> None:
+    """No box bears more than its most load, and none of unknown weight lies on a box of limited load."""
+    weights = np.concatenate(plans.found.weights)
+    most = np.where(np.concatenate(plans.found.fragile), 0.0, np.concatenate(plans.found.max_loads))
+    for pallet in plans.pallets():
+        boxes, load = pallet.placed.box, np.zeros(len(pallet.placed.box))
+        lying = list(zip(pallet.placed.corner, pallet.placed.sides, strict=True))
+        for i, box in enumerate(boxes):
+            under = sorted(bearers(lying[i], lying[:i]))
+            if np.isnan(weights[box]):
+                assert np.isinf(most[boxes[under]]).all()
+            else:
+                load[under] += weights[box]
+        assert (load <= most[boxes] * (1 + 1e-5)).all()
+
+
+def mixed_orders(rng: random.Random) -> list[list[str]]:
+    """Rows of some orders, in some of which boxes are fragile or of limited load."""
+    orders = []
+    for name in "ABCDE"[: rng.randrange(2, 6)]:
+        limited = rng.choice([0, 0, 0.2, 0.6])
+        rows = []
+        for _ in range(rng.randrange(1, 7)):
+            sides = ",".join(str(20 * rng.randrange(4, 30)) for _ in range(3))
+            weight = rng.choice(["", rng.randrange(1, 30)])
+            fragile = "yn"[rng.random() >= limited]
+            most = rng.randrange(1, 60) if rng.random() < limited else ""
+            rows.append(f"{name},a,{sides},{rng.randrange(1, 7)},{weight},{rng.choice('yn')},{fragile},{most}")
+        orders.append(rows)
+    return orders
+
+
+PACKED_BY = [
+    *({"visible": 1, "policy": policy, "open_pallets": 2} for policy in ("orders", "dbl", "hm", "lsah", "first-fit")),
+    {"visible": 3, "turns": "axis", "weight": 100.0},
+    {"visible": 2, "open_pallets": 2, "gap": 10, "overhang": 50, "stability": "com"},
+    {"visible": "all", "tries": 4, "turns": "axis", "stability": "support"},
+    {"visible": "all", "tries": 12, "gap": 10, "weight": 100.0},
+    {"visible": "all", "tries": 8, "turns": "fixed", "overhang": 50, "stability": "corners"},
+]
+
+
+@pytest.mark.parametrize("options", PACKED_BY, ids=str)
+def test_an_order_is_packed_beside_others_as_alone(tmp_path: Path, options: dict[str, object]) -> None:
+    """Lists of orders of any length, with and without limits of load: every law, and the same plan as alone."""
+    header = HEADER.replace("\n", ",max_load_kg\n")
+
+    def packed(rows: list[str]) -> PalletPlans:
+        return pack(listed(tmp_path, *rows, header=header), "800x600x900mm", cell=40, device="cpu", **options)
+
+    orders = mixed_orders(random.Random(4))
+    whole = packed([row for rows in orders for row in rows])
+    check_laws(whole, 0.01 if "gap" in options else 0.0)
+    check_loads(whole)
+    before = 0  # boxes of the orders above
+    for number, rows in enumerate(orders):
+        alone = packed(rows)
+        mine = whole.placed.rows(whole.placed.order == number)
+        assert (mine.box - before).tolist() == alone.placed.box.tolist()
+        for name in ("step", "pallet", "along", "corner", "sides"):
+            assert getattr(mine, name).tolist() == getattr(alone.placed, name).tolist(), (number, name)
+        before += len(alone.reasons)
 
 
 def test_regressions_of_other_packers(tmp_path: Path) -> None:

@@ -6,16 +6,20 @@ import json
 import math
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from torchrl_gpu.palletizing import closed as closed_module
 from torchrl_gpu.palletizing import session as session_module
 from torchrl_gpu.palletizing import sessions as sessions_module
 from torchrl_gpu.palletizing.session import PackingSession, Progress
 from torchrl_gpu.palletizing.sessions import PackingSessions
+from torchrl_gpu.system import locks
 
 SMALL = {"pallet": [600, 400, 500], "grid": 20}
 BOX = {"sides": [200, 100, 100], "weight": 2}
@@ -45,6 +49,10 @@ class Cell:
         """Heightmap (X, Y), millimetres."""
         return 1000 * self.progress.loaded.heightmap[0, 0]
 
+    def restart(self) -> None:
+        """As after a kill: what is not in the folder is gone."""
+        self.sessions = PackingSessions(self.folder, device="cpu")
+
 
 def opened(folder: Path, **settings: Any) -> Cell:
     cell = Cell(folder)
@@ -71,7 +79,7 @@ def test_a_pallet_from_open_to_close(tmp_path: Path) -> None:
     place = cell.ask("offer", boxes=[BOX])
     assert cell.ask("status")["waits"]["center"] == place["center"]
     assert cell.ask("undo") == one
-    two = cell.ask("report", center=[300, 200, 0], turn=90) if cell.ask("offer", boxes=[BOX]) else {}
+    two = cell.ask("report", center=[300, 200, 0], turn=90, sure=True) if cell.ask("offer", boxes=[BOX]) else {}
     assert (two["packed"], two["weight"]) == (2, 4.0)
     closed = cell.ask("close")
     assert closed["plan"] == [jam, {"center": [300.0, 200.0, 0.0], "turn": 90.0, "sides": [200.0, 100.0, 100.0]}]
@@ -217,7 +225,8 @@ def play(cell: Cell, seed: int, steps: int) -> Any:
         seen = (
             cell.heights.clamp_max(999) + torch.rand(30, 20, generator=torch.Generator().manual_seed(number))
         ).tolist()
-        given = {"report": {"center": center, "turn": place["turn"] + rng.uniform(-5, 5)}, "measure": {"heights": seen}}
+        given = {"report": {"center": center, "turn": place["turn"] + rng.uniform(-5, 5)}}
+        given["measure"] = {"heights": seen, "sure": True}  # the box that waits is not on the map
         yield cell.tell(way, **given.get(way, {}))
 
 
@@ -263,7 +272,7 @@ def test_of_several_boxes_one_is_chosen_and_the_others_have_their_reasons(tmp_pa
     large = {"sides": [900, 100, 100]}
     assert cell.ask("offer", boxes=[large, BOX | {"id": "it"}])["id"] == "it"
     cell.ask("confirm")
-    cell.ask("measure", heights=[[490] * 20] * 30)
+    cell.ask("measure", heights=[[490] * 20] * 30, sure=True)
     found = cell.ask("offer", boxes=[BOX, large])
     assert found["box"] is None
     assert [reason[:10] for reason in found["reasons"]] == ["no room fo", "longer tha"]
@@ -290,9 +299,9 @@ def test_what_lies_elsewhere_bears_load_there(tmp_path: Path) -> None:
     cell = opened(tmp_path)
     for sides, turn, center in (([200, 100, 100], 90, [300, 200, 0]), ([240, 300, 50], 0, [302, 199, 101])):
         cell.ask("offer", boxes=[{"sides": sides}])
-        cell.ask("report", center=center, turn=turn)
+        cell.ask("report", center=center, turn=turn, sure=True)
     bears = torch.ones(30, 20, dtype=torch.bool)
-    bears[9:21, 2:18] = False  # of the upper box
+    bears[9:22, 2:18] = False  # of the upper box
     bears[12:18, 5:15] = True  # above the lower one
     found = cell.progress.loaded.bears[0, 0]
     assert (found >= bears).all()
@@ -304,7 +313,7 @@ def test_cells_that_a_turned_box_reaches_into(tmp_path: Path) -> None:
     cell = opened(tmp_path, grid=10)
     for turn in (0, 30, 45, 90, -200):
         cell.ask("offer", boxes=[{"sides": [240, 120, 100]}])
-        cell.ask("report", center=[303, 207, 0], turn=turn)
+        cell.ask("report", center=[303, 207, 0], turn=turn, sure=True)
         x, y = torch.meshgrid(torch.arange(60) * 10.0 + 5 - 303, torch.arange(40) * 10.0 + 5 - 207, indexing="ij")
         cos, sin = math.cos(math.radians(turn)), math.sin(math.radians(turn))
         out_u, out_v = (x * cos + y * sin).abs() - 120, (y * cos - x * sin).abs() - 60
@@ -327,12 +336,12 @@ def test_measured_heights_are_the_state_but_for_noise(tmp_path: Path) -> None:
     seen = expected + noise
     seen[20:, 10:] = 250.04
     seen[20:, :10] = 8
-    assert cell.ask("measure", heights=seen.tolist())["packed"] == 1
+    assert cell.ask("measure", heights=seen.tolist(), sure=True)["packed"] == 1
     expected[20:, 10:] = 250
     expected[20:, :10] = 8
     assert torch.allclose(cell.heights, expected, atol=1e-3)
     exact = opened(tmp_path / "exact", noise=0)
-    exact.ask("measure", heights=seen.tolist())
+    exact.ask("measure", heights=seen.tolist(), sure=True)
     assert torch.allclose(exact.heights, (10 * seen).round().clamp_min(0) / 10, atol=1e-3)
 
 
@@ -444,3 +453,375 @@ def test_a_session_is_a_value(tmp_path: Path) -> None:
     placed, _ = session.confirm(offered)
     assert same(begin, session.begin())
     assert same(session.restored(placed.events, None), placed)
+
+
+# -- answers that are lost, restarts, and what was cut ---------------------------------------------------------------
+
+
+def messages(cell: Cell, seed: int, steps: int) -> Any:
+    """Random messages of every kind, many of them heightmaps, as the state of a cell allows; closes at the end."""
+    rng = random.Random(seed)
+    for number in range(steps):
+        waits = cell.progress.waits
+        if waits is None:
+            do = rng.choice(["offer", "offer", "offer", "measure", "measure", "undo", "status"])
+        else:
+            do = rng.choice(["confirm", "report", "measure", "measure", "undo", "status"])
+        given: dict[str, Any] = {}
+        if do == "offer":
+            sides = [rng.randrange(60, 300), rng.randrange(60, 200), rng.randrange(10, 60)]
+            limit = {"max_load": 10} if rng.random() < 0.2 else {}
+            given = {"boxes": [{"id": number, "sides": sides, "weight": rng.random()} | limit]}
+        elif do == "report":
+            x, y, z = waits["told"]["center"]
+            given = {"center": [x + rng.uniform(-9, 9), y + rng.uniform(-9, 9), z + rng.uniform(0, 3)], "sure": True}
+            given["center"] = [max(0, min(each, most)) for each, most in zip(given["center"], SIDES, strict=True)]
+            given["turn"] = waits["told"]["turn"] + rng.uniform(-4, 4)
+        elif do == "measure":
+            noise = torch.rand(cell.heights.shape, generator=torch.Generator().manual_seed(number))
+            given = {"heights": (cell.heights + 14 * noise - 4).clamp(-50, 900).tolist(), "sure": True}
+        yield do, given
+    yield "close", {}
+
+
+SIDES = (600, 400, 500)
+
+
+@pytest.mark.parametrize(("seed", "settings"), [(1, {}), (2, {"rule": "support", "overhang": 30}), (4, {"gap": 10})])
+def test_lost_answers_and_restarts_change_nothing(seed: int, settings: dict[str, Any], tmp_path: Path) -> None:
+    """After each message the server is killed, and the client sends it again: all is as if neither had happened."""
+    through, broken = (opened(tmp_path / name, **settings) for name in ("one", "two"))
+    rng, measured = random.Random(seed), 0
+    for number, (do, given) in enumerate(messages(through, seed, 60)):
+        wanted = through.tell(do, **given, request=number)
+        if rng.random() < 0.3:
+            broken.restart()  # before the message arrives
+        assert broken.tell(do, **given, request=number) == wanted
+        for _ in range(rng.randrange(3)):  # the answer is lost
+            if rng.random() < 0.5:
+                broken.restart()
+            if wanted[0]:
+                assert broken.tell(do, **given, request=number) == wanted
+        measured += do == "measure" and wanted[0]
+        if do != "close":
+            assert same(broken.progress, through.progress), number
+    assert measured > 9
+    assert wanted[0]
+    assert broken.sessions.names == []
+
+
+def test_what_is_below_a_removed_heightmap_stays(tmp_path: Path) -> None:
+    """A height within the noise of an older map, which the file has no more."""
+    cell = opened(tmp_path)
+    cell.ask("measure", heights=[[10] * 20] * 30)
+    for _ in range(9):
+        cell.ask("measure", heights=[[14] * 20] * 30)  # as 10 is expected, and 4 is noise
+    cell.restart()
+    assert cell.ask("offer", boxes=[BOX])["center"][2] == 10
+    cell.ask("undo")
+    cell.ask("undo")
+    assert cell.ask("offer", boxes=[BOX])["center"][2] == 10
+
+
+def test_a_file_of_the_first_format_is_read_unless_its_state_is_lost(tmp_path: Path) -> None:
+    first = "torchrl_gpu packing session, 1"
+    (tmp_path / "a.json").write_text(json.dumps(kept(format=first, events=[EVENT])))
+    cell = Cell(tmp_path)
+    assert cell.ask("close", request=1)["packed"] == 1
+    assert cell.ask("close", request=1)["packed"] == 1
+    (tmp_path / "b.json").write_text(json.dumps(kept(format=first, events=[{"box": None, "heights": None}])))
+    with pytest.raises(ValueError, match=r"b.json.*removed by an earlier version"):
+        cell.restart()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"heightmap": ""},
+        {"heightmap": "eJwDAAAAAAE="},
+        {"bears": 3},
+        {"boxes": 10**6},
+        {"weight": -1},
+        {"volume": "much"},
+        {"left": "eJwDAAAAAAE="},
+        {"colour": 1},
+    ],
+)
+def test_a_state_that_no_pallet_has_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    cell = opened(tmp_path)
+    for _ in range(9):
+        cell.ask("measure", heights=[[10] * 20] * 30)
+    path = tmp_path / "a.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["state"] |= change
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match="want a session that was kept; got session: state") as caught:
+        cell.restart()
+    assert "\n" not in str(caught.value)
+
+
+# -- sessions that are closed ----------------------------------------------------------------------------------------
+
+
+def packed_and_closed(folder: Path, **options: Any) -> tuple[Cell, dict[str, Any]]:
+    cell = Cell(folder, **options)
+    cell.ask("open", **SMALL)
+    cell.ask("offer", boxes=[BOX])
+    cell.ask("confirm")
+    return cell, cell.ask("close", request="last")
+
+
+def test_the_answer_of_a_close_is_kept_for_a_day(tmp_path: Path) -> None:
+    time_s = [1e9]
+    cell, closed = packed_and_closed(tmp_path, now=lambda: time_s[0])
+    assert len(closed["plan"]) == 1
+    for hours in (0, 10, 23.9):
+        time_s[0] = 1e9 + 3600 * hours
+        assert cell.ask("close", request="last") == closed
+        cell.sessions = PackingSessions(tmp_path, device="cpu", now=lambda: time_s[0])
+        assert cell.ask("close", request="last") == closed
+    time_s[0] = 1e9 + 24 * 3600
+    assert cell.tell("close", request="last")[1]["message"].startswith("session: want one that is open")
+    assert list((tmp_path / "closed").iterdir()) == []
+    cell.sessions = PackingSessions(tmp_path, device="cpu", now=lambda: time_s[0])
+    assert not cell.tell("close", request="last")[0]
+
+
+def test_a_session_of_the_same_name_is_another_one(tmp_path: Path) -> None:
+    cell, closed = packed_and_closed(tmp_path)
+    cell.ask("open", **SMALL)
+    cell.ask("offer", boxes=[BOX | {"id": "second"}])
+    cell.ask("confirm")
+    assert cell.ask("close", request="last") == closed  # the first answer was lost
+    cell.restart()
+    assert cell.ask("close", request="last") == closed
+    assert cell.sessions.names == ["a"]
+    assert cell.ask("close", request="new")["plan"][0]["id"] == "second"
+    cell.restart()
+    assert cell.ask("close", request="last") == closed
+
+
+def test_a_close_that_is_cut_short_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink = Path.unlink
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        raise OSError("killed")
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(OSError, match="killed"):
+        packed_and_closed(tmp_path)
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert (tmp_path / "a.json").is_file()
+    cell = Cell(tmp_path)
+    assert cell.sessions.names == []
+    assert len(cell.ask("close", request="last")["plan"]) == 1
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_closed_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closed_module, "MOST_KEPT", 3)
+    for number in range(5):
+        cell = Cell(tmp_path, name=f"a{number}")
+        cell.ask("open", **SMALL)
+        cell.ask("close", request=number)
+    answered = []
+    for number in range(5):
+        cell.name = f"a{number}"
+        answered.append(cell.tell("close", request=number)[0])
+    assert answered == [False, False, True, True, True]
+    monkeypatch.setattr(closed_module, "MOST_KEPT_BYTES", 1)
+    cell.restart()
+    assert list((tmp_path / "closed").iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "torchrl_gpu closed packing session, 1"}'])
+def test_a_file_that_is_no_closed_session_is_named(content: str, tmp_path: Path) -> None:
+    packed_and_closed(tmp_path)
+    (path,) = (tmp_path / "closed").iterdir()
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=path.name) as caught:
+        PackingSessions(tmp_path, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+# -- one server for a folder -----------------------------------------------------------------------------------------
+
+_HOLDS = """
+import fcntl, os, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_folder_has_one_server(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    cell = opened(tmp_path)
+    with pytest.raises(BlockingIOError):
+        locks.lock(tmp_path)
+    cell.sessions.close()
+    assert "not served any more" in cell.tell("status")[1]["message"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", _HOLDS, str(tmp_path)], stdin=pipe, stdout=pipe, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match="is served by") as refused:
+            PackingSessions(tmp_path, device="cpu")
+        holder.kill()
+    message = str(refused.value)
+    assert message.startswith(f"PackingSessions: {tmp_path} is served by ")
+    assert "\n" not in message
+    if Path("/proc/self/fd").is_dir():
+        assert f"process {holder.pid} (" in message
+    cell.restart()  # the system freed the lock
+    cell.ask("status")
+
+
+def test_the_newest_sessions_of_a_process_take_a_folder_over(tmp_path: Path) -> None:
+    cell = opened(tmp_path)
+    newer = Cell(tmp_path)
+    assert "taken over" in cell.tell("offer", boxes=[BOX])[1]["message"]
+    newer.ask("offer", boxes=[BOX])
+
+
+# -- what is measured ------------------------------------------------------------------------------------------------
+
+LARGE = {"sides": [300, 200, 100], "id": "jam"}
+
+
+@pytest.mark.parametrize(
+    ("center", "turn", "words"),
+    [
+        ([0.15, 0.1, 0], 0, ["offered at x 150, y 100 mm", "reported at x 0.15, y 0.1 mm", "180 mm away"]),  # metres
+        ([15, 10, 0], 0, ["offered at x 150, y 100 mm", "162 mm away"]),  # centimetres
+        ([400, 300, 0], 0, ["320 mm away, more than 100 mm"]),
+        ([90, 100, 0], 0, ["60 mm over the edge of the pallet along x"]),
+        ([150, 40, 0], 0, ["60 mm over the edge of the pallet along y"]),
+        ([150, 100, 40], 0, ["expected at 0 mm", "reported at 40 mm, 40 mm higher"]),
+        ([150, 100, 0], 90, ["offered as 0 and reported as 90 degrees, 90 degrees away"]),
+    ],
+)
+def test_a_doubtful_report_is_asked_back(center: list[float], turn: float, words: list[str], tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit")
+    cell.ask("offer", boxes=[LARGE])
+    before = cell.progress
+    done, answer = cell.tell("report", center=center, turn=turn)
+    assert not done
+    for each in [*words, "sure: true"]:
+        assert each in answer["message"]
+    assert cell.progress is before
+    assert cell.ask("report", center=center, turn=turn, sure=True)["packed"] == 1
+
+
+@pytest.mark.parametrize("sure", [False, True])
+@pytest.mark.parametrize(
+    ("center", "words"),
+    [
+        ([150, 100, 300], "center z must be at most"),
+        ([150, 100, 900], "center z must be at most"),
+        ([-150, 100, 0], "center x must be at least"),
+        ([150, 100, -40], "center z must be at least"),
+        ([None, 100, 0], "center x must be a finite number"),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused(center: list[float], words: str, sure: bool, tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit")
+    cell.ask("offer", boxes=[LARGE])
+    before = cell.progress
+    done, answer = cell.tell("report", center=center, turn=0, sure=sure)
+    assert not done
+    assert words in answer["message"]
+    assert cell.progress is before
+
+
+def test_a_turn_in_radians_is_asked_back(tmp_path: Path) -> None:
+    cell = opened(tmp_path, pallet=[200, 400, 500], policy="first-fit")
+    place = cell.ask("offer", boxes=[{"sides": [300, 100, 100]}])
+    assert place["turn"] == 90
+    assert "turn was offered as 90" in cell.tell("report", center=place["center"], turn=1.5708)[1]["message"]
+    cell.ask("report", center=place["center"], turn=-90)
+
+
+def heights_of(cell: Cell, way: str) -> list[list[float]]:
+    """A map that a camera might give of a cell that has a box of 300 × 200 × 100 mm in a corner."""
+    seen = cell.heights.clone()
+    if way == "covered":
+        seen[:] = 0
+    elif way == "half covered":
+        seen[:8] = 0
+    elif way == "metres":
+        seen /= 1000
+    elif way == "mirrored":
+        seen = seen.flip(0)
+    elif way == "another box":
+        seen[20:26, 12:18] = 150
+    elif way == "too high":
+        seen += 120
+    elif way == "shifted":
+        seen = seen.roll((1, 1), (0, 1))
+    elif way == "specks":
+        seen[::14, ::10] = 300
+    elif way == "tilted":
+        seen += torch.linspace(-12, 12, 30)[:, None]
+    return [[float(each) for each in row] for row in seen]
+
+
+@pytest.mark.parametrize("way", ["covered", "half covered", "metres", "mirrored", "another box", "too high"])
+def test_a_doubtful_heightmap_is_asked_back(way: str, tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit")
+    cell.ask("offer", boxes=[LARGE])
+    cell.ask("confirm")
+    before, seen = cell.progress, heights_of(cell, way)
+    done, answer = cell.tell("measure", heights=seen)
+    assert not done
+    assert re.search(
+        r"at \[\d+\]\[\d+\] -?\d+ mm were expected and -?\d+ mm measured, \d+ mm (more|less)", answer["message"]
+    )
+    assert "sure: true" in answer["message"]
+    assert cell.progress is before
+    cell.ask("measure", heights=seen, sure=True)
+
+
+@pytest.mark.parametrize("way", ["as it is", "shifted", "specks", "tilted"])
+def test_a_heightmap_of_a_real_camera_is_taken(way: str, tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit")
+    cell.ask("offer", boxes=[LARGE])
+    cell.ask("confirm")
+    cell.ask("measure", heights=heights_of(cell, way))
+
+
+@pytest.mark.parametrize(
+    "where", [{"do": "report", "center": [1, 1, 0], "turn": 0}, {"do": "measure", "heights": FLAT}]
+)
+def test_sure_is_true_or_false(where: dict[str, Any], tmp_path: Path) -> None:
+    cell = opened(tmp_path)
+    cell.ask("offer", boxes=[BOX])
+    done, answer = cell.sessions.answer(json.dumps(where | {"session": "a", "sure": "yes"}))
+    assert not done
+    assert "sure must be true or false" in answer["message"]
+
+
+@pytest.mark.parametrize("grid", [10, 20])
+@pytest.mark.parametrize("taller", [8, 30, 250])
+@pytest.mark.parametrize("shift", [-9, 0, 9])
+def test_a_box_lies_on_what_is_below_and_not_on_its_neighbour(
+    shift: float, taller: float, grid: int, tmp_path: Path
+) -> None:
+    """Two piles side by side: the box is reported 9 mm into the taller one, and its load counts on the lower one."""
+    cell = opened(tmp_path, pallet=[600, 400, 500], grid=grid, policy="first-fit")
+    below = {"sides": [200, 400, 100], "weight": 1, "max_load": 10}
+    beside = {"sides": [200, 400, 100 + taller], "weight": 1, "max_load": 10}
+    for box, x in ((below, 100), (beside, 300)):
+        cell.ask("offer", boxes=[box])
+        cell.ask("report", center=[x, 200, 0], turn=0, sure=True)
+    cell.ask("offer", boxes=[{"sides": [200, 400, 50], "weight": 8}])
+    cell.ask("report", center=[100 + shift, 200, 100], turn=0, sure=True)
+    loaded = cell.progress.loaded
+    assert loaded.left[0, 0, :2].tolist() == [2.0, 10.0]
+    assert loaded.below[0, 0, 2, :3].tolist() == [True, False, True]
+    # The neighbour still bears 10 kg, and the lower pile what is left of its own.
+    room = loaded.loads.room()[0]
+    assert room[: 180 // grid].unique().tolist() == [2.0]
+    assert room[220 // grid : 390 // grid].unique().tolist() == [10.0]
+    assert loaded.bears[0, 0, 20 // grid : 180 // grid].all()
+    assert cell.heights[220 // grid + 1, 5] == 100 + taller

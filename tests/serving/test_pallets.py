@@ -159,3 +159,17 @@ def test_there_is_something_to_serve() -> None:
         policy_server(None)
     with pytest.raises(ValueError, match="want a policy, which a page shows; got none"):
         policy_server(None, page=True)
+
+
+def test_the_answer_of_a_close_that_was_lost_is_given_again(server: StreamServer, sessions: PackingSessions) -> None:
+    cell = client_of_the_document()("a", port=server.port, token=TOKEN)
+    cell.ask("open", **SMALL)
+    cell.ask("offer", boxes=[{"sides": [100, 100, 100]}])
+    cell.ask("confirm")
+    body = json.dumps({"do": "close", "session": "a", "request": "last"}).encode()
+    first = ask(server, body)
+    assert first[0] == 200
+    assert len(first[1]["plan"]) == 1
+    assert ask(server, body) == first
+    assert sessions.names == []
+    assert ask(server, body.replace(b"last", b"other"))[0] == 400

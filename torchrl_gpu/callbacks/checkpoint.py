@@ -26,14 +26,13 @@ from torchrl_gpu.checkpoints.files import (
     Order,
     check_writable,
     checkpoints_of,
-    lock_folder,
     new_id,
     newest_checkpoint,
     order_of,
     remove_checkpoint,
 )
 from torchrl_gpu.checkpoints.loops import validates_next
-from torchrl_gpu.system import arguments
+from torchrl_gpu.system import arguments, locks
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.system.sections import in_section
 
@@ -123,7 +122,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if trainer.is_global_zero:
             check_writable(folder)
             try:
-                self._lock = lock_folder(folder)
+                self._lock = locks.lock(folder)
             except BlockingIOError:
                 free = False
         if not trainer.strategy.broadcast(free):

@@ -14,9 +14,9 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.callbacks.checkpoint_writer import CheckpointListener
-from torchrl_gpu.checkpoints.files import find_checkpoints, lock_folder
+from torchrl_gpu.checkpoints.files import find_checkpoints
 from torchrl_gpu.checkpoints.storage import CheckpointStorage
-from torchrl_gpu.system import arguments
+from torchrl_gpu.system import arguments, locks
 
 _STAGED = ".mirror"
 _log = logging.getLogger(__name__)
@@ -56,14 +56,14 @@ class CheckpointMirror(CheckpointListener):
         if any(find_checkpoints(folder)):
             return  # of a folder that may be read alone
         (folder / _STAGED).mkdir(parents=True, exist_ok=True)
-        lock = lock_folder(folder / _STAGED, wait=True)
+        held = locks.lock(folder / _STAGED, wait=True)
         try:
             if not any(find_checkpoints(folder)):
                 for path in fetch(self.storage, folder):
                     rank_zero_info(f"CheckpointMirror: fetched {path.name} from {self.storage.url}")
         finally:
-            if lock is not None:
-                os.close(lock)
+            if held is not None:
+                os.close(held)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         savers = [each for each in trainer.callbacks if isinstance(each, EpisodeCheckpoint)]  # type: ignore[attr-defined]

@@ -266,6 +266,8 @@ class _Nowhere(io.TextIOBase):
 
 def _draws_bars() -> bool:
     """True where the output is a terminal on which tqdm draws: not on one that does not know its own size."""
+    if sys.stdout is None:  # of a service
+        return False
     try:
         return sys.stdout.isatty() and os.get_terminal_size(sys.stdout.fileno()).lines > 0
     except OSError:  # a terminal without a file

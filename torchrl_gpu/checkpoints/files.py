@@ -7,7 +7,6 @@ interrupted save leaves the previous checkpoint intact, and parts that belong to
 from __future__ import annotations
 
 import errno
-import os
 import re
 import tempfile
 import time
@@ -188,27 +187,6 @@ def _torn_part(path: Path, entry: Mapping[str, Any]) -> str | None:
 
 
 # -- the folder of a run ----------------------------------------------------------------------------------------------
-
-
-def lock_folder(folder: Path, *, wait: bool = False) -> int | None:
-    """Descriptor of a folder, locked until that is closed; None where the file system has no locks.
-
-    Raises:
-        BlockingIOError: Another process holds the lock, which is not waited for.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise
-        return None
-    return descriptor
 
 
 def check_writable(folder: Path) -> None:

@@ -35,12 +35,12 @@ def main(argv: list[str]) -> None:
         found = read_orders(args.list, given.pop("unit"), columns)
         plans = pack(found, say=say, **given)
         say("")
+    plans.write(args.out)  # before anything is printed: a terminal that breaks must not cost the plan
     console = wide_console()
     console.print(list_table(found, str(args.list), plans.misfits()))
     if plans.told:
         Console(soft_wrap=True).print(plans.told, highlight=False)
     console.print(plans.table())
-    plans.write(args.out)
     print(f"Written: {args.out}/plan.csv, plan.json and index.html, which opens the page of every pallet")
 
 
@@ -65,7 +65,10 @@ def _parser() -> OneLineParser:
     add("--visible", type=_visible, default=1, metavar="K", help=known)
     add("--tries", type=whole(1, 2**16), default=64, help="of every order, with --visible all; 64 by default")
     add("--turns", choices=("fixed", "yaw", "axis"), default="yaw", help="about the vertical, or with any side up")
-    rules = "rule for where a box may stand: load_bearing (by default), support, com, corners or none"
+    rules = (
+        "rule for where a box may stand: load_bearing (by default; no promise that nothing tips, see --physics),"
+        " support, com, corners or none"
+    )
     add("--stability", default="load_bearing", help=rules)
     add(
         "--policy",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torchrl_gpu import __version__, configs
 from torchrl_gpu.cli.errors import is_for_user, one_line
+from torchrl_gpu.cli.output import prepare_output
 from torchrl_gpu.cli.parser import check_arguments, resolve_configs
 from torchrl_gpu.system.cores import usable_cores
 
@@ -53,6 +54,7 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
     if argv is None and (status := _in_utf8_mode()) is not None:
         return status
     os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
+    prepare_output()
     argv = sys.argv[1:] if argv is None else argv
     # For classes of the user that a config names; last, so that no file here shadows a package.
     if (here := str(Path.cwd())) not in sys.path:

@@ -18,6 +18,7 @@ from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.h264 import H264Encoder
 from torchrl_gpu.streaming.codecs.images import check_frame
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.parts import Part
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -57,11 +58,10 @@ class McapWriter:
         self._schemas = _schemas()
         load("av"), load("cv2")
         self.path = Path(path)
-        self._part = self.path.with_name(self.path.name + ".part")
         self._encoders: dict[str, H264Encoder] = {}
         self._num_frames: dict[str, int] = {}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._part.open("wb")
+        self._part = Part(self.path, _WHERE)
+        self._file = self._part.part.open("wb")
         self._writer = load("mcap_protobuf.writer", "mcap", _WHERE).Writer(self._file, chunk_size=_CHUNK_BYTES)
         self._closed = False
 
@@ -107,13 +107,13 @@ class McapWriter:
                 self._writer.finish()
             finally:
                 self._free()
-            os.replace(self._part, self.path)
+            self._part.publish()
 
     def discard(self) -> None:
         """Deletes what was written; does nothing once the file is closed."""
         if not self._closed:
             self._free()
-            self._part.unlink(missing_ok=True)
+            self._part.discard()
 
     def __enter__(self) -> McapWriter:
         return self

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import shutil
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
@@ -21,6 +19,7 @@ from torchrl_gpu.demonstrations import parquet_pages
 from torchrl_gpu.envs import memory
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.system.arguments import shown
+from torchrl_gpu.system.parts import Part
 
 MOST_FRAMES = 10**8
 """Rows of all files together, and frames of a video."""
@@ -90,14 +89,20 @@ def room_of(stored: int) -> int:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which has its name only once all of it is written; FileExistsError if there is one."""
+    """A folder to write into, which has its name only once all of it is written; nothing is left of an error.
+
+    Raises:
+        FileExistsError: There is one of that name, or another program is writing it.
+    """
     if folder.exists():
         raise FileExistsError(f"demonstrations: {folder}: want a folder that is not there yet; got one that is")
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    yield part
-    os.replace(part, folder)
+    part = Part(folder, "demonstrations", is_folder=True)
+    try:
+        yield part.part
+    except BaseException:
+        part.discard()
+        raise
+    part.publish()
 
 
 def read_json(path: Path, most: int | None = None) -> Any:

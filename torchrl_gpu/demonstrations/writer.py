@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torchrl_gpu.demonstrations.lerobot import DATA_PATH, EPISODES_PATH, IMAGES,
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.libavcodec import file_stream
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.parts import Part
 
 VERSION = "v3.0"
 _CHUNKS_SIZE = 1000  # files of a folder
@@ -73,8 +73,8 @@ class LeRobotWriter:
             raise FileExistsError(f"{_WHERE}: {folder}: want a folder that is not there yet; got one that is")
         self._av, self._pa = (load(each, "video", _WHERE) for each in ("av", "pyarrow"))
         load("pyarrow.parquet", "video", _WHERE)
-        self._part = self.folder.with_name(self.folder.name + ".part")
-        shutil.rmtree(self._part, ignore_errors=True)
+        self._whole = Part(self.folder, _WHERE, is_folder=True)
+        self._part = self._whole.part
         self._file = 0  # number of the files that are being written
         self._rows: list[dict[str, Any]] = []  # of the file
         self._running: list[dict[str, Any]] = []  # of the episode
@@ -150,7 +150,7 @@ class LeRobotWriter:
         stats = {name: {word: v.tolist() for word, v in each.items()} for name, each in self._stats.items()}
         _write_json(self._part / "meta" / "stats.json", stats)
         _write_json(self._part / INFO, self._info())
-        os.replace(self._part, self.folder)
+        self._whole.publish()
 
     def __enter__(self) -> LeRobotWriter:
         return self
@@ -189,7 +189,7 @@ class LeRobotWriter:
     def _discard(self) -> None:
         if self._container is not None:
             self._close_video()
-        shutil.rmtree(self._part, ignore_errors=True)
+        self._whole.discard()
 
     def _path(self, pattern: str, file: int) -> Path:
         chunk, number = divmod(file, _CHUNKS_SIZE)

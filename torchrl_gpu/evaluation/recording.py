@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torchrl_gpu.evaluation.batch_size import episode_bytes, num_side_by_side
 from torchrl_gpu.evaluation.episodes import MOST_STEPS, play_first
 from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.system import arguments
+from torchrl_gpu.system import arguments, locks
 
 _WHERE = "record_episodes"
 _MOST_SIDE_BY_SIDE = 64  # each that is written has an encoder of its own
@@ -65,29 +65,49 @@ def record_episodes(
     side_by_side = num_side_by_side(min(episodes, _MOST_SIDE_BY_SIDE), per_episode, suite.env.device)
     env, chosen = suite.like(side_by_side), list(range(episodes))
     batches = range(0, episodes, side_by_side)
-    if choose != "all":
-        parts = []
+    with _own_folder(Path(folder)):
+        if choose != "all":
+            parts = []
+            for first in batches:
+                suite.begin(env, first)
+                parts.append(_play(env, policy, min(side_by_side, episodes - first), {})[by])
+                progress(min(episodes, first + side_by_side))
+            chosen = choose_episodes(torch.cat(parts), choose, most, below)
+        about, view = {"env": type(env).__name__, "seed": env.seed, **(facts or {})}, viewable(env)
         for first in batches:
-            suite.begin(env, first)
-            parts.append(_play(env, policy, min(side_by_side, episodes - first), {})[by])
+            rows = [each - first for each in chosen if first <= each < first + side_by_side]
+            if rows:
+                suite.begin(env, first)
+                with ExitStack() as files:  # none of a batch's files is left where writing one fails
+                    recorders = {
+                        row: files.enter_context(EpisodeRecorder(path_of(first + row), view, row, size=size, fps=fps))
+                        for row in rows
+                    }
+                    ends = _play(env, policy, max(rows) + 1, recorders)
+                    for row, recorder in recorders.items():
+                        reached = {name: values[row].item() for name, values in ends.items()}
+                        recorder.describe({"episode": first + row, **reached, **about})
             progress(min(episodes, first + side_by_side))
-        chosen = choose_episodes(torch.cat(parts), choose, most, below)
-    about, view = {"env": type(env).__name__, "seed": env.seed, **(facts or {})}, viewable(env)
-    for first in batches:
-        rows = [each - first for each in chosen if first <= each < first + side_by_side]
-        if rows:
-            suite.begin(env, first)
-            with ExitStack() as files:  # none of a batch's files is left where writing one fails
-                recorders = {
-                    row: files.enter_context(EpisodeRecorder(path_of(first + row), view, row, size=size, fps=fps))
-                    for row in rows
-                }
-                ends = _play(env, policy, max(rows) + 1, recorders)
-                for row, recorder in recorders.items():
-                    reached = {name: values[row].item() for name, values in ends.items()}
-                    recorder.describe({"episode": first + row, **reached, **about})
-        progress(min(episodes, first + side_by_side))
-    return [path_of(each) for each in chosen]
+        return [path_of(each) for each in chosen]
+
+
+@contextmanager
+def _own_folder(folder: Path) -> Iterator[None]:
+    """Holds the lock of a folder, which is made; FileExistsError where another program records into it.
+
+    Two recordings of one folder give their files the same names.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = locks.lock(folder)
+    except BlockingIOError as error:
+        holder = locks.holder_of(folder)
+        raise FileExistsError(f"{_WHERE}: {holder} records into {folder}; wait, or give another folder") from error
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def ranks_by(env: BatchedEnv, choose: str, by: str | None, below: float | None) -> str:

@@ -192,9 +192,9 @@ class Suite(ABC, Generic[E, R]):
         results = self.play_all({other: each for other, each in others.items() if other != name} | {name: policy})
         self.say("")
         shown, report = self.table(results, name)
-        print_whole(shown)
         about = {} if tested is None else {"tested": dict(tested)}
         write_json(folder / "evaluation.json", about | {self.unit: self.describe()} | report)
+        print_whole(shown)
         if self.writes_pictures:
             self.draw(folder)
         beside = ", pictures beside it" if self.writes_pictures else ""

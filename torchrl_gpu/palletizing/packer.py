@@ -187,6 +187,15 @@ class Choice(NamedTuple):
     z: Tensor  # float32, base above the pallet, metres
 
 
+class Lying(NamedTuple):
+    """A box that lies where it was measured, not on whole cells."""
+
+    region: Tensor  # (X, Y) bool, mask of cells that it covers to the half or more
+    reached: Tensor  # (X, Y) bool, mask of all cells that it reaches into
+    level: float  # height of what it lies on, metres above the pallet's top
+    top: float  # its own top, likewise
+
+
 class Packer:
     """Chooses pallet, box, turn and place, and carries the choice out.
 
@@ -311,12 +320,20 @@ class Packer:
 
     def begun(self, goods: Goods, orders: Sequence[np.ndarray]) -> Pallets:
         """State of rows before the first box (…) int64 of each, which limits the load on boxes where one does."""
-        most = 0
-        for order in map(torch.from_numpy, orders):
-            if bool(goods.boxes.max_load[order].isfinite().any()):
-                room = math.prod(self.bin.size) / float(goods.boxes.sizes[order].prod(1).min())
-                most = max(most, min(len(order), math.ceil(room)))
-        return self.limited(self.empty(len(orders)), most)
+        state = self.empty(len(orders))
+        numbers = [torch.from_numpy(order) for order in orders]
+        if not any(bool(goods.boxes.max_load[boxes].isfinite().any()) for boxes in numbers):
+            return state
+        # The rows share one table of loads, so that it must hold the fullest pallet of any row: also of a row that
+        # limits nothing. Boxes do not overlap, but for the tolerances by which cells and heights are compared.
+        length, width, height = self.bin.size
+        room = length * width * (height + 2 * self.bin.tolerance) * (1 + 1e-5)
+        most = 1
+        for boxes in numbers:
+            if len(boxes):
+                least = float(goods.boxes.sizes[boxes].prod(1).min())
+                most = max(most, min(len(boxes), math.ceil(room / least)))
+        return self.limited(state, most)
 
     def limited(self, state: Pallets, most: int) -> Pallets:
         """The state in which the load on boxes is limited from now on, of at most so many boxes a pallet."""
@@ -414,6 +431,45 @@ class Packer:
             opened=state.opened + choice.fresh,
             bears=bears.view(state.bears.shape),
         )
+
+    def lay(self, state: Pallets, goods: Goods, lying: Lying) -> Pallets:
+        """The state of one row and pallet after its box lies anywhere, on whole cells or between them."""
+        box = torch.zeros(1, dtype=torch.int64, device=self.device)
+        heights, level = state.heightmap[0, 0], lying.level + self.pallet.deck
+        # What is higher than the base reaches into the cells from beside the box, and carries nothing of it.
+        carries = lying.region & (heights <= level + self.bin.tolerance)
+        owned = lying.reached & (heights <= lying.top + self.pallet.deck)
+        bears = state.bears
+        if self.bearing.numel():
+            held = self._held(heights, bears[0, 0] & carries, lying.region, level)
+            bears = torch.where(owned, held & lying.region, bears[0, 0])[None, None]
+        if state.top.numel():
+            touched = carries & (heights >= level - self.bin.contact_tolerance)
+            loads = state.loads.put(touched[None], owned[None], goods.weight, goods.max_load)
+            top, below, left, boxes = (each[None] for each in loads)
+            state = state._replace(top=top, below=below, left=left, boxes=boxes)
+        after = torch.where(owned, lying.top + self.pallet.deck, heights)
+        return state._replace(
+            heightmap=after[None, None],
+            weight=state.weight + goods.weight,
+            volume=state.volume + goods.catalogue.volume[goods.row[box]],
+            bears=bears,
+        )
+
+    def _held(self, heights: Tensor, bears: Tensor, region: Tensor, level: float) -> Tensor:
+        """Mask (X, Y) of the cells that bear load once a box lies on some cells (X, Y), at a height in metres.
+
+        Inside the bounds of these cells; contacts are those that bear load already.
+        """
+        along_x, along_y = region.any(1).nonzero()[:, 0], region.any(0).nonzero()[:, 0]
+        first = int(along_x[0]), int(along_y[0])
+        extent = int(along_x[-1]) + 1 - first[0], int(along_y[-1]) + 1 - first[1]
+        sides = torch.tensor([[[*extent, 1.0]]], dtype=torch.float64, device="cpu")
+        bounds = Catalogue.of_boxes(sides, torch.ones(1, dtype=torch.float64, device="cpu")).to(self.device)
+        zero = torch.zeros(1, dtype=torch.int64, device=self.device)
+        z = torch.full((1,), level, dtype=torch.float32, device=self.device)
+        placed = Placement(zero, zero, zero + first[0], zero + first[1], z)
+        return self.kernels.bear(heights[None], bears[None], placed, bounds, self.bin)[0]
 
     def _cells_below(self, heightmap: Tensor, placed: Placement, goods: Goods) -> tuple[Tensor, Tensor]:
         """Masks (N, X, Y) of the cells that placed boxes touch, and of all that they cover."""

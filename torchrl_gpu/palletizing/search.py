@@ -24,11 +24,22 @@ Scored = tuple[tuple[int, float], Placements]  # pallets, cubic metres on the la
 
 
 class _Genome(NamedTuple):
-    """Tries, R rows: which variant is placed before which, in which turn, and where."""
+    """Candidate solutions (R rows): sequence of the variants, turn and preferred place of each."""
 
     rank: Tensor  # (R, V) float32, variants of the order, the least first; inf where there are no more
     turn: Tensor  # (R, V) int64, 0 or 1: the only turn about the vertical that is tried at first; 2: both
     weight: Tensor  # (R, 3) float32, of x, y and z in the score of a place, whose least is taken
+
+    @staticmethod
+    def stacked(parts: Sequence[_Genome]) -> _Genome:
+        """The candidates of all parts, padded to the most variants."""
+        most = max(part.rank.shape[1] for part in parts)
+        ranks, turns = [], []
+        for part in parts:
+            missing = most - part.rank.shape[1]
+            ranks.append(torch.nn.functional.pad(part.rank, (0, missing), value=math.inf))
+            turns.append(torch.nn.functional.pad(part.turn, (0, missing)))
+        return _Genome(torch.cat(ranks), torch.cat(turns), torch.cat([part.weight for part in parts]))
 
 
 class _Variants(NamedTuple):
@@ -37,7 +48,7 @@ class _Variants(NamedTuple):
     goods: Goods
     kind: Tensor  # (V,) int64, row of the catalogue of all boxes
     along: Tensor  # (V, 3) int64, listed sides that are length, width and height of the variant
-    of_order: Tensor  # (orders, V') int64, variants of the kinds of each order; −1 behind the last
+    of_order: list[Tensor]  # of each order (V',) int64, variants of its kinds
 
 
 def search(
@@ -53,42 +64,42 @@ def search(
     A try is a sequence of the kinds of boxes, a turn of each, and the weights of x, y and z by which places are
     scored: the first kind is placed as often as it fits, then the next; kinds that do not fit at first are tried once
     more, in both turns, before the pallet is closed. Tries of a round are rows of one batch. The first round draws them
-    at random, later ones vary the best of each order.
+    at random, later ones vary the best of each order. The plan of an order does not depend on the other orders.
     """
     used = [i for i, each in enumerate(orders) if len(each)]
     if not used:
         return Placements.joined([])
+    boxes = [orders[i] for i in used]
     upright = Packer(
         packer.pallet,
         turns="fixed" if packer.turns == "fixed" else "yaw",
         stability=packer.bin.stability,
         device=packer.device,
     )
-    variants = _variants(packer, upright, goods, [orders[i] for i in used])
-    draw = torch.Generator(device="cpu").manual_seed(seed)
+    variants = _variants(packer, upright, goods, boxes)
+    # Every order draws from a generator of its own, all with the same seed: one generator for all would give an order
+    # other draws beside other orders than alone.
+    generators = [torch.Generator(device="cpu").manual_seed(seed) for _ in used]
     each_round = max(1, tries // ROUNDS)
-    best: dict[int, Scored] = {}
-    champion: _Genome | None = None
+    rows = torch.arange(len(used), dtype=torch.int64, device="cpu").repeat_interleave(each_round)
+    best: dict[int, tuple[Scored, _Genome]] = {}
     for turn in range(ROUNDS):
-        rows = torch.arange(len(used), dtype=torch.int64, device="cpu").repeat_interleave(each_round)
-        genome = _drawn(variants, goods, rows, draw)
-        if champion is not None:
-            genome = _varied(genome, _Genome(*(each[rows] for each in champion)), draw)
-        found = _tried(upright, variants, goods, [orders[i] for i in used], rows, genome)
-        winners = []
-        for at in range(len(used)):
-            row = min(range(at * each_round, (at + 1) * each_round), key=lambda i: found[i][0])
-            better = at not in best or found[row][0] < best[at][0]
-            best[at] = found[row] if better else best[at]
-            winners.append(row if better else -1)
-        keep = torch.tensor(winners, dtype=torch.int64, device="cpu")
-        now = _Genome(*(each[keep.clamp_min(0)] for each in genome))
-        if champion is not None:
-            old = keep < 0
-            now = _Genome(*(torch.where(old[:, None], a, b) for a, b in zip(champion, now, strict=True)))
-        champion = now
+        candidates = []
+        for at, generator in enumerate(generators):
+            drawn = _drawn(variants, variants.of_order[at], each_round, generator)
+            candidates.append(_varied(drawn, best[at][1], generator) if at in best else drawn)
+        found = _tried(upright, variants, goods, boxes, rows, _Genome.stacked(candidates))
+        for at, genome in enumerate(candidates):
+            scored = found[at * each_round : (at + 1) * each_round]
+            scores = [score for score, _ in scored]
+            winner = scores.index(min(scores))
+            if at not in best or scores[winner] < best[at][0][0]:
+                best[at] = scored[winner], _Genome(*(each[winner : winner + 1] for each in genome))
         say(f"{(turn + 1) * each_round} of {ROUNDS * each_round} tries of every order")
-    parts = [best[at][1]._replace(order=np.full_like(best[at][1].order, i)) for at, i in enumerate(used)]
+    parts = []
+    for at, i in enumerate(used):
+        placed = best[at][0][1]
+        parts.append(placed._replace(order=np.full_like(placed.order, i)))
     return Placements.joined(parts)
 
 
@@ -112,46 +123,40 @@ def _variants(packer: Packer, upright: Packer, goods: Goods, orders: Sequence[np
     max_load = goods.boxes.max_load[torch.from_numpy(shown)][of_kind]
     made = upright.goods(Boxes.of(sides, max_load=max_load), tested=False)
     mine = [torch.isin(of_kind, row[torch.from_numpy(boxes)]).nonzero()[:, 0] for boxes in orders]
-    return _Variants(
-        made,
-        of_kind,
-        torch.tensor(along, dtype=torch.int64, device="cpu"),
-        torch.nn.utils.rnn.pad_sequence(mine, batch_first=True, padding_value=-1),
-    )
+    return _Variants(made, of_kind, torch.tensor(along, dtype=torch.int64, device="cpu"), mine)
 
 
-def _drawn(variants: _Variants, goods: Goods, rows: Tensor, draw: torch.Generator) -> _Genome:
-    """Tries of orders (R,): kinds by falling volume, base or height, more or less; fragile ones last."""
-    mine = variants.of_order[rows]  # (R, V)
-    sizes = variants.goods.boxes.sizes[mine.clamp_min(0)]
-    keys = torch.stack([sizes.prod(2), sizes[..., :2].prod(2), sizes[..., 2], torch.ones_like(sizes[..., 0])])
-    chosen = torch.randint(len(keys), rows.shape, generator=draw, dtype=torch.int64, device="cpu")
-    key = keys[chosen, torch.arange(len(rows), dtype=torch.int64, device="cpu")].log()  # (R, V)
-    kinds = torch.randn(len(rows), int(variants.kind.max()) + 1, generator=draw, dtype=torch.float64, device="cpu")
-    noise = kinds.gather(1, variants.kind[mine.clamp_min(0)]) * 10 ** (
-        2 * torch.rand(len(rows), 1, generator=draw, dtype=torch.float32, device="cpu") - 2
-    )
-    noise = noise + 0.01 * torch.randn(mine.shape, generator=draw, dtype=torch.float32, device="cpu")
-    rank = noise - key + 100.0 * (variants.goods.boxes.max_load[mine.clamp_min(0)] == 0)
-    turn = torch.randint(3, mine.shape, generator=draw, dtype=torch.int64, device="cpu")
-    weight = 10 ** (3 * torch.rand(len(rows), 3, generator=draw, dtype=torch.float32, device="cpu"))
-    return _Genome(torch.where(mine < 0, math.inf, rank).float(), turn, weight)
+def _drawn(variants: _Variants, mine: Tensor, number: int, draw: torch.Generator) -> _Genome:
+    """Candidates of one order with variants (V,): kinds by falling volume, base or height, fragile ones last."""
+    sizes = variants.goods.boxes.sizes[mine]
+    keys = torch.stack([sizes.prod(1), sizes[:, :2].prod(1), sizes[:, 2], torch.ones_like(sizes[:, 0])])
+    chosen = torch.randint(len(keys), (number,), generator=draw, dtype=torch.int64, device="cpu")
+    key = keys[chosen].log()  # (R, V)
+    # Kinds are numbered within the order: numbers in the whole list would depend on the other orders.
+    kind = variants.kind[mine].unique(return_inverse=True)[1]
+    kinds = torch.randn(number, int(kind.max()) + 1, generator=draw, dtype=torch.float64, device="cpu")
+    scale = 10 ** (2 * torch.rand(number, 1, generator=draw, dtype=torch.float32, device="cpu") - 2)
+    noise = kinds[:, kind] * scale
+    noise = noise + 0.01 * torch.randn(number, len(mine), generator=draw, dtype=torch.float32, device="cpu")
+    rank = noise - key + 100.0 * (variants.goods.boxes.max_load[mine] == 0)
+    turn = torch.randint(3, rank.shape, generator=draw, dtype=torch.int64, device="cpu")
+    weight = 10 ** (3 * torch.rand(number, 3, generator=draw, dtype=torch.float32, device="cpu"))
+    return _Genome(rank.float(), turn, weight)
 
 
 def _varied(drawn: _Genome, best: _Genome, draw: torch.Generator) -> _Genome:
-    """Fresh tries, of which a share are replaced by variations of the best ones."""
+    """Next candidates of one order: some of the random ones, the rest mutations of the best (1 row)."""
     share = torch.rand(drawn.rank.shape, generator=draw, dtype=torch.float32, device="cpu")
-    some = share < 1.5 / drawn.rank.isfinite().sum(1, keepdim=True)  # variants that change, one or two
-    rank = torch.where(
-        some, best.rank + torch.randn(share.shape, generator=draw, dtype=torch.float32, device="cpu"), best.rank
-    )
-    turn = torch.where(share.roll(1, 1) < 1.5 / share.shape[1], drawn.turn, best.turn)
-    jitter = torch.randn(len(rank), 3, generator=draw, dtype=torch.float32, device="cpu") * (
-        torch.rand(len(rank), 1, generator=draw, dtype=torch.float32, device="cpu") < 0.5
-    )
-    like = torch.rand(len(rank), 1, generator=draw, dtype=torch.float32, device="cpu") < _LIKE
-    made = _Genome(rank, turn, best.weight * jitter.exp())
-    return _Genome(*(torch.where(like, a, b) for a, b in zip(made, drawn, strict=True)))
+    number, kinds = share.shape
+    some = share < 1.5 / kinds  # variants that change, one or two
+    shift = torch.randn(share.shape, generator=draw, dtype=torch.float32, device="cpu")
+    rank = torch.where(some, best.rank + shift, best.rank)
+    turn = torch.where(share.roll(1, 1) < 1.5 / kinds, drawn.turn, best.turn)
+    jitter = torch.randn(number, 3, generator=draw, dtype=torch.float32, device="cpu")
+    jitter = jitter * (torch.rand(number, 1, generator=draw, dtype=torch.float32, device="cpu") < 0.5)
+    like = torch.rand(number, 1, generator=draw, dtype=torch.float32, device="cpu") < _LIKE
+    mutated = _Genome(rank, turn, best.weight * jitter.exp())
+    return _Genome(*(torch.where(like, a, b) for a, b in zip(mutated, drawn, strict=True)))
 
 
 def _tried(
@@ -170,7 +175,8 @@ def _side_by_side(
 ) -> list[Scored]:
     device = packer.device
     rank, order = genome.rank.sort(1)
-    mine = torch.where(rank.isfinite(), variants.of_order[rows].gather(1, order), -1)
+    padded = torch.nn.utils.rnn.pad_sequence(variants.of_order, batch_first=True, padding_value=-1)
+    mine = torch.where(rank.isfinite(), padded[rows].gather(1, order), -1)
     sequence = torch.cat([mine, mine], 1).to(device)  # (R, E) variants: once as they were drawn, once in both turns
     turns = torch.cat([genome.turn.gather(1, order), torch.full_like(mine, 2)], 1).to(device)
     kinds, weight = variants.kind.to(device)[sequence.clamp_min(0)], genome.weight.to(device)

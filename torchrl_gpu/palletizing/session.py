@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.types import STABILITY_RULES
+from torchrl_gpu.palletizing.measured import SLACK_MM, WHERE, ReportedBox, check_map
 from torchrl_gpu.palletizing.packer import HEURISTICS, PRESETS, Boxes, Choice, Goods, Packer, Pallet, Pallets
+from torchrl_gpu.palletizing.snapshot import pallets_of, snapshot_of
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.system import arguments
 
-WHERE = "session"
 MOST_OFFERED = 64
 MOST_EVENTS = 1024
 MOST_CELLS = 2**17
@@ -31,8 +32,6 @@ MOST_MM = 10_000.0
 SETTINGS = ("pallet", "height", "weight", "gap", "overhang", "grid", "noise", "rule", "policy")
 _MOST_MAPS = 8  # measured heightmaps that are kept for `undo`
 _BELOW_MM, _ABOVE_MM = -50.0, 500.0  # that a measured height may be below the pallet's top, and above the highest load
-_SLACK_MM = 10.0  # by which a reported box may reach into others
-_TOUCH_M = 0.0005  # by which a box may reach into a cell that it does not take
 
 
 class Progress(NamedTuple):
@@ -41,6 +40,8 @@ class Progress(NamedTuple):
     events: tuple[dict[str, Any], ...]
     waits: dict[str, Any] | None  # event of the box that was offered last, until it is confirmed
     loaded: Pallets  # of one row with one pallet
+    # Snapshot of the pallet after the last event whose heightmap was removed, from which the later ones follow
+    cut: dict[str, Any] | None = None
 
 
 class PackingSession:
@@ -78,16 +79,32 @@ class PackingSession:
         pallets = empty._replace(number=torch.zeros_like(empty.number), opened=torch.ones_like(empty.opened))
         return Progress((), None, pallets)
 
-    def restored(self, events: Sequence[Any], waits: Any) -> Progress:
-        """The progress of events that were kept, which are validated."""
+    def restored(self, events: Sequence[Any], waits: Any, cut: Any = None) -> Progress:
+        """The progress of events, and of the snapshot that stands for the first of them, which are validated."""
         if len(events) > MOST_EVENTS:
             raise ValueError(f"{WHERE}: want at most {MOST_EVENTS:,} events; got {len(events):,}")
-        progress = self.begin()
-        for event in events:
-            progress = self._happened(progress, self._event(event))
+        progress = self._replayed([self._event(event) for event in events], cut)
         if waits is not None and (waits := self._event(waits))["box"] is None:
             arguments.refuse(WHERE, "waits", "the event of a box", waits)
         return progress._replace(waits=waits)
+
+    def _replayed(self, events: Sequence[dict[str, Any]], cut: Any) -> Progress:
+        """The progress of validated events; those up to the last removed heightmap are in the snapshot `cut`."""
+        removed = [i for i, event in enumerate(events) if "heights" in event and event["heights"] is None]
+        progress = self.begin()
+        first = 0
+        if removed:
+            if cut is None:
+                raise ValueError(
+                    f"{WHERE}: a heightmap that the state follows from was removed by an earlier version of this"
+                    " package; move the file away, open the session anew and measure the pallet"
+                )
+            first = removed[-1] + 1
+            loaded = pallets_of(cut, self.packer, progress.loaded, MOST_EVENTS)
+            progress = Progress(tuple(events[:first]), None, loaded, cut)
+        for event in events[first:]:
+            progress = self._happened(progress, event)
+        return progress
 
     def told(self, progress: Progress) -> dict[str, Any]:
         """Number of boxes, weight and share of the pallet's room that is filled."""
@@ -131,21 +148,29 @@ class PackingSession:
         """The box that waits lies where it was to."""
         return self._add(progress, self._waiting(progress, "confirm"))
 
-    def report(self, progress: Progress, center: Any, turn: Any) -> tuple[Progress, dict[str, Any]]:
-        """The box that waits lies elsewhere: the centre of its base, and degrees from its listed sides about z."""
+    def report(self, progress: Progress, center: Any, turn: Any, sure: Any = False) -> tuple[Progress, dict[str, Any]]:
+        """The box that waits lies elsewhere: the centre of its base, and degrees from its listed sides about z.
+
+        What is unlikely is refused unless the client is `sure`, and what cannot be is refused always.
+        """
         event = self._waiting(progress, "report")
+        sure = arguments.flag(WHERE, "sure", sure)
         event = self._event(event | {"center": center, "degrees": turn})
-        sides = torch.tensor(event["box"]["sides"][:2], dtype=torch.float64, device="cpu") / 1000
-        under = self._taken(event, sides - 2 * (self.packer.pallet.cell + _SLACK_MM / 1000))
-        heights = 1000 * (progress.loaded.heightmap[0, 0] - self.packer.pallet.deck)
-        highest = float(torch.where(under, heights, -math.inf).max())
-        if highest > event["center"][2] + _SLACK_MM:
-            came = f"a base at {event['center'][2]:g} mm, where others reach {highest:.0f}"
-            raise ValueError(f"{WHERE}: center must be a free place; got {came}")
+        reported = ReportedBox(self.packer, progress.loaded, event)
+        reported.check_base()
+        doubts = reported.doubts(event["told"])
+        if doubts and not sure:
+            raise ValueError(
+                f"{WHERE}: center or turn is doubtful: {'; '.join(doubts)}. If the box lies there, report it again with"
+                " sure: true"
+            )
         return self._add(progress, event)
 
-    def measure(self, progress: Progress, heights: Any) -> tuple[Progress, dict[str, Any]]:
-        """The pallet as measured: heights (X, Y) of the cells, with the box that waits where there is one."""
+    def measure(self, progress: Progress, heights: Any, sure: Any = False) -> tuple[Progress, dict[str, Any]]:
+        """The pallet as measured: heights (X, Y) of the cells, with the box that waits where there is one.
+
+        A map that is far from the expected one is refused unless the client is `sure`.
+        """
         cells = self.packer.bin.cells
         wanted = f"{cells[0]} lists of {cells[1]} numbers"
         rows = arguments.listed(WHERE, "heights", wanted, heights)
@@ -157,13 +182,28 @@ class PackingSession:
         low, high = _BELOW_MM, 1000 * self.packer.pallet.height + _ABOVE_MM
         if wrong := [value for value in flat if not low <= value <= high]:
             raise ValueError(f"{WHERE}: heights must be from {low:g} to {high:g} mm; got {arguments.shown(wrong[0])}")
+        self._check_room(progress)
         tenths = (10 * np.array(flat, dtype=np.float64)).round().astype("<i4")
         text = base64.b64encode(zlib.compress(tenths.tobytes())).decode()
         event = (progress.waits or {"box": None}) | {"heights": text}
-        events, maps = list(progress.events), [i for i, each in enumerate(progress.events) if "heights" in each]
-        if len(maps) >= _MOST_MAPS:  # no state needs the older ones
-            events[maps[-_MOST_MAPS]] = events[maps[-_MOST_MAPS]] | {"heights": None}
-        return self._add(progress._replace(events=tuple(events)), event)
+        if not arguments.flag(WHERE, "sure", sure):
+            check_map(*self._seen(self._placed(progress.loaded, event), text), self.packer, self.noise)
+        return self._add(self._cut(progress), event)
+
+    def _cut(self, progress: Progress) -> Progress:
+        """The progress with at most `_MOST_MAPS - 1` heightmaps: a snapshot takes the place of the oldest one.
+
+        A file of all of them would be far too large. The pallet as it was after the oldest one follows from nothing
+        else: without the snapshot, the events after it would be replayed on another pallet.
+        """
+        maps = [i for i, event in enumerate(progress.events) if event.get("heights") is not None]
+        if len(maps) < _MOST_MAPS:
+            return progress
+        oldest = maps[-_MOST_MAPS]
+        before = self._replayed(progress.events[: oldest + 1], progress.cut)
+        events = list(progress.events)
+        events[oldest] = events[oldest] | {"heights": None}
+        return progress._replace(events=tuple(events), cut=snapshot_of(before.loaded))
 
     def undo(self, progress: Progress) -> tuple[Progress, dict[str, Any]]:
         """The progress without the box that waits, or else without the last event."""
@@ -174,7 +214,7 @@ class PackingSession:
             measured = [event["heights"] for event in events if "heights" in event]
             if measured and measured[-1] is None:
                 raise ValueError(f"{WHERE}: want at most {_MOST_MAPS - 1} measured heightmaps undone; got another undo")
-            progress = self.restored(events, None)
+            progress = self._replayed(events, progress.cut)
         progress = progress._replace(waits=None)
         return progress, self.told(progress)
 
@@ -208,35 +248,27 @@ class PackingSession:
 
     def _happened(self, progress: Progress, event: dict[str, Any]) -> Progress:
         """The progress after an event; the only place where a pallet changes."""
-        pallets, packer = progress.loaded, self.packer
-        if event["box"] is not None:
-            goods = packer.goods(_goods_of([event["box"]]), tested=False)
-            heights = pallets.heightmap[0, 0] - packer.pallet.deck
-            nearest = self._nearest(event, goods, heights) if "center" in event else {}
-            if bool(goods.max_load.isfinite()) and not pallets.top.numel():
-                pallets = packer.limited(pallets, MOST_EVENTS)  # boxes below are as the floor
-            pallets = packer.place(pallets, goods, _choice({**event, **nearest}, packer.device))
-            if "center" in event:
-                sides = torch.tensor(event["box"]["sides"], dtype=torch.float64, device="cpu") / 1000
-                taken = self._taken(event, sides[:2] + packer.pallet.gap)
-                top = event["center"][2] / 1000 + float(sides[2])
-                pallets = packer.measured(pallets, 0, 0, torch.where(taken, heights.clamp_min(top), heights))
+        pallets = self._placed(progress.loaded, event)
         if event.get("heights") is not None:
-            expected = pallets.heightmap[0, 0] - packer.pallet.deck
-            seen = self._heights(event["heights"]).to(packer.device)
-            seen = torch.where((seen - expected).abs() <= self.noise + 1e-6, expected, seen)
-            pallets = packer.measured(pallets, 0, 0, seen)
-        return Progress((*progress.events, event), None, pallets)
+            pallets = self.packer.measured(pallets, 0, 0, self._seen(pallets, event["heights"])[0])
+        return Progress((*progress.events, event), None, pallets, progress.cut)
 
-    def _nearest(self, event: Mapping[str, Any], goods: Goods, heights: Tensor) -> dict[str, Any]:
-        """The placement on whole cells that is next to a reported one, by which it bears load."""
-        pallet, turn = self.packer.pallet, round(event["degrees"] / 90) % 2
-        extent = goods.catalogue.extent[0, turn].tolist()
-        x, y = (
-            min(max(round((at / 1000 - first) / pallet.cell - along / 2), 0), cells - along)
-            for at, first, along, cells in zip(event["center"], pallet.origin, extent, pallet.cells, strict=False)
-        )
-        return {"turn": turn, "x": x, "y": y, "z": float(heights[x : x + extent[0], y : y + extent[1]].max())}
+    def _placed(self, pallets: Pallets, event: Mapping[str, Any]) -> Pallets:
+        """The pallet after the box of an event, if it has one, lies where it was offered or reported."""
+        if event["box"] is None:
+            return pallets
+        goods = self.packer.goods(_goods_of([event["box"]]), tested=False)
+        if bool(goods.max_load.isfinite()) and not pallets.top.numel():
+            pallets = self.packer.limited(pallets, MOST_EVENTS)  # boxes below are as the floor
+        if "center" in event:
+            return self.packer.lay(pallets, goods, ReportedBox(self.packer, pallets, event).lying())
+        return self.packer.place(pallets, goods, _choice(event, self.packer.device))
+
+    def _seen(self, pallets: Pallets, text: str) -> tuple[Tensor, Tensor]:
+        """Heights (X, Y) as they are from now on, by a measured map, and those expected; metres above the pallet."""
+        expected = pallets.heightmap[0, 0] - self.packer.pallet.deck
+        seen = self._heights(text).to(self.packer.device)
+        return torch.where((seen - expected).abs() <= self.noise + 1e-6, expected, seen), expected
 
     def _reasons(self, boxes: Sequence[Mapping[str, Any]]) -> list[str]:
         """Why none of some boxes finds room; ValueError where none fits an empty pallet."""
@@ -251,21 +283,6 @@ class PackingSession:
         corner, sides = ([round(1000 * length, 3) for length in each[0].tolist()] for each in found)
         center = [round(corner[0] + sides[0] / 2, 3), round(corner[1] + sides[1] / 2, 3), corner[2]]
         return {"corner": corner, "center": center, "sides": sides, "turn": 90 * int(choice.turn)}
-
-    def _taken(self, event: Mapping[str, Any], sides: Tensor) -> Tensor:
-        """Cells (X, Y) that a rectangle of sides (2,) metres reaches into, where a box was reported."""
-        pallet, turn = self.packer.pallet, math.radians(event["degrees"])
-        dx, dy = (
-            first + pallet.cell * (torch.arange(cells, dtype=torch.float64, device="cpu") + 0.5) - at / 1000
-            for first, cells, at in zip(pallet.origin, pallet.cells, event["center"], strict=False)
-        )
-        dx, dy, half = dx[:, None], dy[None], pallet.cell / 2 - _TOUCH_M
-        cos, sin, (a, b) = math.cos(turn), math.sin(turn), (sides.clamp_min(0) / 2).tolist()
-        more = half * (abs(cos) + abs(sin))
-        # Two rectangles meet where their projections on the axes of both do.
-        own = ((dx * cos + dy * sin).abs() < a + more) & ((dy * cos - dx * sin).abs() < b + more)
-        along_x, along_y = a * abs(cos) + b * abs(sin) + half, a * abs(sin) + b * abs(cos) + half
-        return (own & (dx.abs() < along_x) & (dy.abs() < along_y)).to(self.packer.device)
 
     def _heights(self, text: str) -> Tensor:
         """Measured heights (X, Y), metres, out of an event."""
@@ -288,9 +305,10 @@ class PackingSession:
         else:
             event = {"box": None, "heights": event.get("heights")}
         if "center" in event:
-            sides = (*(1000 * s for s in (self.packer.pallet.length, self.packer.pallet.width)), MOST_MM)
+            over = 1000 * self.packer.pallet.overhang
+            sides = (*(1000 * s + over for s in (self.packer.pallet.length, self.packer.pallet.width)), MOST_MM)
             center = _three(WHERE, "center", "three numbers, x, y and z in millimetres", event["center"])
-            lowest = (0, 0, -_SLACK_MM)
+            lowest = (0.0 - over, 0.0 - over, -SLACK_MM)
             event["center"] = [
                 arguments.number(WHERE, f"center {axis}", value, low, high)
                 for axis, value, low, high in zip("xyz", center, lowest, sides, strict=True)

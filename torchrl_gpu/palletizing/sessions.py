@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
 from torchrl_gpu.envs.packing.types import MOST_CELLS as MOST_CELLS_ASIDE
-from torchrl_gpu.palletizing.session import MOST_CELLS, SETTINGS, WHERE, PackingSession, Progress
-from torchrl_gpu.system import arguments
+from torchrl_gpu.palletizing.closed import FOLDER, ClosedSessions
+from torchrl_gpu.palletizing.measured import WHERE
+from torchrl_gpu.palletizing.session import MOST_CELLS, SETTINGS, PackingSession, Progress
+from torchrl_gpu.system import arguments, locks
 from torchrl_gpu.system.files import publish
 
-FORMAT = "torchrl_gpu packing session, 1"
+FORMAT = "torchrl_gpu packing session, 2"
+_FORMATS = ("torchrl_gpu packing session, 1", FORMAT)  # that are read: the first has no snapshot and no id
 MOST_BYTES = 2**22  # of a message
 _MOST_KEPT = 2**27  # bytes of a file
 _MOST_SIGNS = {"{": 128, "[": 2 * MOST_CELLS_ASIDE, ",": 2 * MOST_CELLS, '"': 4096}  # of a message, before it is parsed
+_ID = re.compile(r"[0-9a-f]{12}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _FIELDS: dict[str, tuple[str, ...]] = {
     "open": SETTINGS,
@@ -30,7 +40,20 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "undo": (),
     "close": (),
 }
+_OPTIONAL = {"report": ("sure",), "measure": ("sure",)}
 _ALWAYS = ("do", "session", "request")
+# Of this process, by folder. The newest one of a process takes its folder over: a notebook makes it anew in each run
+# of a cell, while the older one may be alive.
+_HOLDERS: weakref.WeakValueDictionary[Path, PackingSessions] = weakref.WeakValueDictionary()
+
+
+class _Open(NamedTuple):
+    """An open session."""
+
+    session: PackingSession
+    progress: Progress
+    last: dict[str, Any] | None  # its last request, with the answer
+    id: str  # no other session has it, also none of the same name
 
 
 class PackingSessions:
@@ -39,29 +62,51 @@ class PackingSessions:
     A message is a JSON object: `do`, one of open, status, offer, confirm, report, measure, undo and close; `session`,
     a name that the client chooses; the arguments of `PackingSession`; and, if the client may have to send it again,
     `request`, a text or number: the last message of a session with the same `request` gets the same answer and does
-    nothing. Sessions are in the folder before they are answered, and those in it go on. Any thread may ask.
+    nothing; so does the `close` of a session for a day, see `ClosedSessions`. Sessions are in the folder before they
+    are answered, and those in it go on. Any thread may ask. The folder is locked: another process cannot take it.
 
     Args:
         folder: Holds a file NAME.json of each session; made if it is not there.
         most: Sessions that may be open.
         device: As in `get_device`.
+        now: Seconds since 1970, by which answers of closed sessions are kept.
 
     Raises:
-        ValueError: A file in the folder is none of a session.
+        ValueError: A file in the folder is none of a session, or another process has the folder.
     """
 
-    def __init__(self, folder: str | Path, most: int = 64, device: str | torch.device = "auto") -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        most: int = 64,
+        device: str | torch.device = "auto",
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self.most, self._device = arguments.whole("PackingSessions", "most", most, 1, 4096), device
         self._folder, self._lock = Path(folder), threading.Lock()
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._open: dict[str, tuple[PackingSession, Progress, dict[str, Any] | None]] = {}
-        for path in sorted(self._folder.glob("*.json")):
-            self._open[path.stem] = self._read(path)
+        self._open: dict[str, _Open] = {}
+        self._refusal = ""
+        self._take_folder()
+        try:
+            self._closed = ClosedSessions(self._folder / FOLDER, now)
+            for path in sorted(self._folder.glob("*.json")):
+                self._load(path)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def names(self) -> list[str]:
         """Sessions that are open."""
         return list(self._open)
+
+    def close(self) -> None:
+        """Gives the folder back; the sessions stay in it. Messages are refused from then on."""
+        with self._lock:
+            self._refusal = self._refusal or f"{WHERE}: the sessions of {self._folder} are not served any more"
+            self._release()
 
     def answer(self, message: str | bytes) -> tuple[bool, dict[str, Any]]:
         """True if a message was carried out, and its answer, plain data: `message` says why it was not."""
@@ -69,6 +114,8 @@ class PackingSessions:
         try:
             asked = _parsed(message)
             with self._lock:
+                if self._refusal:
+                    raise ValueError(self._refusal)
                 answer = self._answer(asked)
         except ValueError as error:
             answer, done = {"message": str(error)}, False
@@ -79,50 +126,109 @@ class PackingSessions:
     def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         name, do, request = asked["session"], asked["do"], asked.get("request")
         given = {key: value for key, value in asked.items() if key not in _ALWAYS}
-        session, progress, last = self._open.get(name, (None, None, None))
-        if last is not None and request is not None and last["request"] == request:
-            again: dict[str, Any] = last["answer"]
-            return again
+        known = self._open.get(name)
+        if request is not None:
+            again = self._answered(name, known, request)
+            if again is not None:
+                return again
         if do == "open":
-            if session is not None:
+            if known is not None:
                 raise ValueError(f"{WHERE}: want a name that is free; got {name}, which is open")
             if len(self._open) >= self.most:
                 raise ValueError(f"{WHERE}: want at most {self.most} open at once; got another")
             session = PackingSession(given, self._device)
             progress = session.begin()
             answer = session.about(progress)
-        elif session is None or progress is None:
+            known = _Open(session, progress, None, uuid.uuid4().hex[:12])
+        elif known is None:
             names = ", ".join(list(self._open)[:8]) or "none"
             raise ValueError(f"{WHERE}: want one that is open ({names}); got {name}")
         elif do == "status":
-            return session.about(progress)
+            return known.session.about(known.progress)
         elif do == "close":
-            (self._folder / f"{name}.json").unlink(missing_ok=True)
-            del self._open[name]
-            return session.told(progress) | {"plan": session.plan(progress)}
+            return self._close(name, known, request)
         else:
-            progress, answer = getattr(session, do)(progress, **given)
+            progress, answer = getattr(known.session, do)(known.progress, **given)
         last = None if request is None else {"request": request, "answer": answer}
-        self._write(name, session, progress, last)
-        self._open[name] = session, progress, last
+        known = known._replace(progress=progress, last=last)
+        self._write(name, known)
+        self._open[name] = known
         return answer
 
-    def _write(self, name: str, session: PackingSession, progress: Progress, last: dict[str, Any] | None) -> None:
-        content = {"format": FORMAT, "opened": session.opened, "events": progress.events, "waits": progress.waits}
+    def _answered(self, name: str, known: _Open | None, request: str | int) -> dict[str, Any] | None:
+        """The answer that the same request got before; None where there is none."""
+        if known is not None and known.last is not None and known.last["request"] == request:
+            again: dict[str, Any] = known.last["answer"]
+            return again
+        return self._closed.answer(name, request)
+
+    def _close(self, name: str, known: _Open, request: str | int | None) -> dict[str, Any]:
+        answer = known.session.told(known.progress) | {"plan": known.session.plan(known.progress)}
+        if request is not None:
+            self._closed.add(known.id, name, request, answer)
+        del self._open[name]
+        (self._folder / f"{name}.json").unlink(missing_ok=True)
+        return answer
+
+    # -- the folder -------------------------------------------------------------------------------------------------
+
+    def _take_folder(self) -> None:
+        """Locks the folder. ValueError where another process has it; one of this process gives it up."""
+        place = self._folder.resolve()
+        earlier = _HOLDERS.get(place)
+        if earlier is not None:
+            earlier._give_up()
+        try:
+            descriptor = locks.lock(self._folder)
+        except BlockingIOError as error:
+            holder = locks.holder_of(self._folder)
+            raise ValueError(
+                f"PackingSessions: {self._folder} is served by {holder}; end that first, or give another folder"
+            ) from error
+        self._release = weakref.finalize(self, lambda: None if descriptor is None else os.close(descriptor))
+        _HOLDERS[place] = self
+
+    def _give_up(self) -> None:
+        with self._lock:
+            self._refusal = f"{WHERE}: a newer PackingSessions of the same process has taken over {self._folder}"
+            self._release()
+
+    def _load(self, path: Path) -> None:
+        known = self._read(path)
+        if known.id in self._closed.ids:  # it was closed, and the program ended before its file was removed
+            path.unlink()
+        else:
+            self._open[path.stem] = known
+
+    def _write(self, name: str, known: _Open) -> None:
+        progress = known.progress
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "id": known.id,
+            "opened": known.session.opened,
+            "events": progress.events,
+        }
+        content |= {"waits": progress.waits, "state": progress.cut, "last": known.last}
         path = self._folder / f"{name}.json"
         fresh = path.with_suffix(".json-new")
-        fresh.write_text(json.dumps(content | {"last": last}), encoding="utf-8")
+        fresh.write_text(json.dumps(content), encoding="utf-8")
         publish(fresh, path)
 
-    def _read(self, path: Path) -> tuple[PackingSession, Progress, dict[str, Any] | None]:
+    def _read(self, path: Path) -> _Open:
         try:
             if path.stat().st_size > _MOST_KEPT:
                 raise ValueError(f"{path.stat().st_size:,} bytes, more than {_MOST_KEPT:,}")
-            kept = json.loads(path.read_bytes(), parse_constant=_no_number)
-            if not isinstance(kept, dict) or kept.get("format") != FORMAT or not _NAME.fullmatch(path.stem):
+            raw = path.read_bytes()
+            kept = json.loads(raw, parse_constant=_no_number)
+            if not isinstance(kept, dict) or kept.get("format") not in _FORMATS or not _NAME.fullmatch(path.stem):
                 raise ValueError(f"no file of {FORMAT!r}")
+            # A file of an earlier version has no id: the same file gets the same one again.
+            session_id = kept.get("id", hashlib.sha256(raw).hexdigest()[:12])
+            if not isinstance(session_id, str) or not _ID.fullmatch(session_id):
+                arguments.refuse(WHERE, "id", "twelve hexadecimal digits", session_id)
             session = PackingSession(kept["opened"], self._device)
-            return session, session.restored(kept["events"], kept["waits"]), kept["last"]
+            progress = session.restored(kept["events"], kept["waits"], kept.get("state"))
+            return _Open(session, progress, kept["last"], session_id)
         except Exception as error:  # of a file that somebody made up: of many kinds
             came = " ".join(str(error).split())[:200] or type(error).__name__
             raise ValueError(f"PackingSessions: {path}: want a session that was kept; got {came}") from error
@@ -143,7 +249,8 @@ def _parsed(message: str | bytes) -> dict[str, Any]:
     do = asked.get("do") if isinstance(asked, dict) else None
     if not isinstance(do, str) or do not in _FIELDS:
         raise ValueError(f"{WHERE}: do must be one of {', '.join(_FIELDS)}; got {arguments.shown(do)}")
-    known, wanted = {*_ALWAYS, *_FIELDS[do]}, set() if do == "open" else set(_FIELDS[do])
+    known = {*_ALWAYS, *_FIELDS[do], *_OPTIONAL.get(do, ())}
+    wanted = set() if do == "open" else set(_FIELDS[do])
     if not {*wanted, "session"} <= set(asked) <= known:
         raise ValueError(
             f"{WHERE}: {do} must have {', '.join(('session', *_FIELDS[do]))}; got {', '.join(asked)[:200]}"

@@ -61,7 +61,8 @@ class PackingEnv(BatchedEnv):
         orientations: "fixed", "yaw", "axis", "cube", or a step in degrees; see `rotations.orientation_set`.
         stability: Rule for legal placements: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024),
             "com" (the centre of mass lies over the contact cells) or, for boxes, "load_bearing" (the middle lies, by a
-            margin, over contact cells that bear load themselves, so that nothing tips when boxes are put on top).
+            margin, over contact cells that bear load themselves: forces exist that hold every box where its contacts
+            are of one height).
         margin: Metres that the middle must lie inside its support, by the rule "load_bearing"; at most a quarter of the
             box's side counts.
         max_tilt: Degrees at which a box may come to lie, by the same rule: the further from its middle, the lower what

@@ -12,6 +12,7 @@ import numpy as np
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.images import Frame, check_frame, to_array
 from torchrl_gpu.streaming.codecs.libavcodec import error_text, even, file_stream, to_i420, video_frame
+from torchrl_gpu.system.parts import Part
 
 _KEY_FRAME_PERIOD_S = 2.0  # how far a player that seeks has to decode
 _OPTIONS = {"preset": "veryfast", "crf": "20"}
@@ -38,7 +39,7 @@ class Mp4Writer:
             raise ValueError(f"Mp4Writer: want 0.1 to 1000 frames per second; got {fps!r}")
         load("av"), load("cv2")
         self.path, self.fps, self.num_frames = Path(path), float(fps), 0
-        self._part = self.path.with_name(self.path.name + ".part")
+        self._part: Part | None = None
         self._file: Any = None
         self._stream: Any = None
         self._closed = False
@@ -58,15 +59,17 @@ class Mp4Writer:
     def close(self) -> None:
         """Finishes the file and gives it its name, once. Where that is an OSError, nothing is left of the file."""
         file, self._file, self._closed = self._file, None, True
-        if file is None:
+        if file is None or self._part is None:
             return
         try:
             with closing(file):
                 file.mux(self._stream.encode(None))
-            os.replace(self._part, self.path)
+            self._part.publish()
+        except BaseException:
+            self._part.discard()
+            raise
         finally:
             self._stream = None
-            self._part.unlink(missing_ok=True)
 
     def __enter__(self) -> Mp4Writer:
         return self
@@ -76,15 +79,18 @@ class Mp4Writer:
 
     def _open(self, width: int, height: int) -> None:
         av = load("av")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = av.open(self._part, "w", format="mp4", options={"movflags": "+faststart"})
+        part = Part(self.path, "Mp4Writer")
+        file = None
         try:
+            file = av.open(part.part, "w", format="mp4", options={"movflags": "+faststart"})
             self._stream = _video_stream(file, width, height, self.fps)
             file.start_encoding()  # makes the file: better now than with the first packet, many frames later
         except BaseException:
-            file.close()
-            self._part.unlink(missing_ok=True)
+            if file is not None:
+                file.close()
+            part.discard()
             raise
+        self._part = part
         self._file = file
 
 

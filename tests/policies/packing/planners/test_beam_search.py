@@ -15,6 +15,7 @@ from torch import Tensor
 from tests.policies.packing.ntuple.test_tables import environment, tables_of, values_in
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes, RandomBoxes
+from torchrl_gpu.envs.packing.types import DROP_RULES, STABILITY_RULES
 from torchrl_gpu.evaluation.packing import evaluate
 from torchrl_gpu.policies import PatchTables
 from torchrl_gpu.policies.packing.planners.beam_search import Lines, StreamSearch, VisibleSearch
@@ -294,3 +295,44 @@ def test_numbers_and_words_that_cannot_be() -> None:
         VisibleSearch(environment(visible_items=3), tables, depth=4)
     with pytest.raises(ValueError, match="ExpectedPlacement: knows must be one of the distribution, the boxes"):
         ExpectedPlacement(env, tables, knows="the true stream")
+
+
+def planners_of(env: PackingEnv) -> list[Any]:
+    """Every planner that such an environment allows."""
+    tables = tables_of(env)
+    torch.manual_seed(0)
+    tables.weight.normal_()  # so that they prefer what is not stable, too
+    if env.visible_items > 1:
+        return [VisibleSearch(env, tables, beam=4)]
+    expected = [ExpectedPlacement(env, tables, 3), ExpectedPlacement(env, tables, 3, futures=4, depth=2)]
+    return [*expected, ExpectedPlacement(env, tables, 3, knows=BOXES), StreamSearch(env, tables, 3, 4)]
+
+
+@pytest.mark.parametrize("visible_items", [1, 3])
+@pytest.mark.parametrize("fallback", [None, *DROP_RULES])
+@pytest.mark.parametrize("stability", STABILITY_RULES)
+def test_every_planner_keeps_every_rule_or_refuses_it(stability: str, fallback: str | None, visible_items: int) -> None:
+    changes = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4, "items": RandomBoxes(1, 3), "include": SHOWN}
+    changes |= {"stability": stability, "fallback": fallback, "visible_items": visible_items, "num_items": 12}
+    env = environment(**changes).like(6)
+    if stability == "load_bearing":
+        with pytest.raises(ValueError, match="stability load_bearing") as refused:
+            planners_of(env)
+        assert str(refused.value).startswith("VisibleSearch" if visible_items > 1 else "ExpectedPlacement")
+        return
+    for planner in planners_of(env):
+        shown, chosen = env.reset(), 0
+        for _ in range(14):
+            shown = planner(shown)
+            legal = shown["action_mask"].gather(1, shown["action"][:, None])[:, 0]
+            assert (legal | ~shown["action_mask"].any(1)).all()
+            chosen += int(legal.sum())
+            shown = env.step_and_maybe_reset(shown)[1]
+        assert chosen > 30
+
+
+@pytest.mark.parametrize("planner", [StreamSearch, ExpectedPlacement])
+def test_a_planner_that_cannot_follow_a_rule_says_which(planner: Any) -> None:
+    env = environment(items=RandomBoxes(1, 3), include=SHOWN, stability="load_bearing")
+    with pytest.raises(ValueError, match=f"^{planner.__name__}: stability load_bearing"):
+        planner(env, tables_of(env))

@@ -2,9 +2,10 @@
 
 A cell bears load if it is floor, or if it lies on top of a box and inside the convex hull of those contacts of this
 box that bear load themselves. A box is stable if that hull holds its middle by a margin. A force down on a bearing cell
-then acts inside the support of the box below it, and so on to the floor: what is put on top of a stable pile tips none
-of it. After Gao et al., arXiv 2507.09123. With `max_tilt` boxes may lean, and lie lower than their heights add up to:
-that nothing tips then holds as far as the heightmap does.
+then acts inside the support of the box below it, and so on to the floor: where all contacts of a box are of one height,
+forces exist that hold every box. After Gao et al., arXiv 2507.09123. Contacts may differ by a tolerance, and with
+`max_tilt` boxes may lean and lie lower than their heights add up to: neither is bounded in sum, so that a high pile may
+tip although each of its boxes was legal.
 
 Contacts are squares of the grid. That the hull of squares holds a square, or a rectangle, is tested on the centres of
 the squares alone: both sides are sums with one square.

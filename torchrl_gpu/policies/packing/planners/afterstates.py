@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.types import DROP_RULES
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.placements import placed_at
 
@@ -18,11 +20,22 @@ class Afterstates:
     Actions are those of one item: numbers from 0 to below A = O·Gx·Gy. Bins are (B, X, Y) float32, metres.
 
     Args:
-        env: Gives items, bin and kernels; nothing of its state.
+        env: Gives items, bin, rules and kernels; nothing of its state.
         tables: Of the same bin.
+        where: The planner, for errors.
+
+    Raises:
+        ValueError: The stability rule reads more of a bin than its heightmap.
     """
 
-    def __init__(self, env: PackingEnv, tables: PatchTables) -> None:
+    def __init__(self, env: PackingEnv, tables: PatchTables, where: str) -> None:
+        if env.stability not in DROP_RULES:
+            known = ", ".join(DROP_RULES)
+            raise ValueError(
+                f"{where}: stability {env.stability} needs to know which cells bear load, which a look-ahead does not"
+                f" follow; plan in an environment of stability {known}, or use the policy without a planner"
+            )
+        self._weaker = None if env.fallback is None else replace(env.bin, stability=env.fallback)
         self.catalogue, self.bin, self.kernels, self.tables = env.catalogue, env.bin, env.kernels, tables
         self.turns, self.grid, self._sizes = env.num_orientations, env.grid, env.item_sizes
         self.num_actions = self.turns * math.prod(self.grid)
@@ -31,13 +44,20 @@ class Afterstates:
         """Share of the bin that each item (…) int64 fills; 0 for none, −1."""
         return torch.where(item >= 0, self.catalogue.volume[item.clamp_min(0)] / self.bin.volume, 0.0)
 
-    def values(self, heightmap: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+    def values(self, heightmap: Tensor, item: Tensor, *, side_by_side: bool = False) -> tuple[Tensor, Tensor]:
         """Values of the placements of items (B, J), each by itself, and the heights at which they come to rest.
 
-        Values are gain plus bin afterwards, (B, J, A) float32 in bin volumes, `NEVER` where one is not legal or the
-        item is −1; heights are (B, J, A) float32, metres.
+        With a `fallback` an item that has no stable placement may stand by that rule; if the items are visible
+        `side_by_side`, only where none of them has one. Values are gain plus bin afterwards, (B, J, A) float32 in bin
+        volumes, `NEVER` where one is not legal or the item is −1; heights are (B, J, A) float32, metres.
         """
         z_map, legal = self.kernels.drop_map(heightmap, item, self.catalogue, self.bin)
+        if self._weaker is not None:
+            others = self.kernels.drop_map(heightmap, item, self.catalogue, self._weaker)[1]
+            stands = legal.flatten(2).any(2)  # (B, J)
+            if side_by_side:
+                stands = stands.any(1, keepdim=True)
+            legal = torch.where(stands[..., None, None, None], legal, others)
         values = self.tables(heightmap, self._sizes[item.clamp_min(0)], z_map, legal)
         return values.view(*item.shape, -1), z_map.flatten(2)
 

@@ -39,7 +39,7 @@ class _BeamSearch(TensorDictModuleBase):
         where = type(self).__name__
         self.depth = arguments.whole(where, "depth", depth, 1)
         self.beam = arguments.whole(where, "beam", beam, 1, _MOST_LINES)
-        self.afterstates, self.tables = Afterstates(env, tables), tables
+        self.afterstates, self.tables = Afterstates(env, tables, where), tables
         self.in_keys, self.out_keys = ["box_heightmap", *in_keys], ["action"]
         self.numbers: Tensor
         self.item_numbers: Tensor
@@ -70,7 +70,9 @@ class _BeamSearch(TensorDictModuleBase):
         (rows, width, items), per_item = lines.left.shape, self.afterstates.num_actions
         number = items * per_item
         placed = torch.where(lines.ended[..., None], -1, lines.left)  # (N, W, K)
-        values, z = self.afterstates.values(lines.heightmap.flatten(0, 1), placed.flatten(0, 1))  # (N·W, K, A)
+        values, z = self.afterstates.values(
+            lines.heightmap.flatten(0, 1), placed.flatten(0, 1), side_by_side=True
+        )  # (N·W, K, A)
         values = values.view(rows, width, number)
         legal = values > NEVER / 2
         gain = self.afterstates.gain(placed).repeat_interleave(per_item, 2)

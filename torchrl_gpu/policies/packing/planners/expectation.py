@@ -84,7 +84,8 @@ class ExpectedPlacement(TensorDictModuleBase):
             self.draws = [each.to(env.device) for each in _draws(self.candidates, futures, self.depth)]
         elif depth > 1:
             raise ValueError(f"{where}: a depth of more than 1 wants futures; got depth={depth}")
-        self.afterstates, self.tables, self.num_items = Afterstates(env, tables), tables, env.catalogue.num_items
+        self.afterstates = Afterstates(env, tables, where)
+        self.tables, self.num_items = tables, env.catalogue.num_items
         self.in_keys, self.out_keys = [*tables.in_keys, "item_id"], ["action"]
         self._shares: Tensor | None = None
         self.next_items = next_items

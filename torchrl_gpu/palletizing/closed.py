@@ -1,0 +1,116 @@
+"""`ClosedSessions`: answers of sessions that were closed, kept for clients who did not get them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.files import publish
+
+FOLDER = "closed"
+KEPT_S = 24 * 3600.0
+MOST_KEPT, MOST_KEPT_BYTES = 1024, 2**26
+_FORMAT = "torchrl_gpu closed packing session, 1"
+_MOST_BYTES = 2**24  # of one answer
+_ID = re.compile(r"[0-9a-f]{12}")
+
+Request = tuple[str, str | int]
+"""Name of a session, and the request that closed it."""
+
+
+class _Kept(NamedTuple):
+    path: Path
+    closed_s: float  # since 1970
+    size: int  # bytes
+
+
+class ClosedSessions:
+    """Answers to `close` in a folder, by session and request: the newest ones, for `KEPT_S` seconds.
+
+    A session is closed once its answer is in the folder. Its own file is removed after that: a program that ends
+    between the two finds by `ids` that the session is closed.
+
+    Args:
+        folder: Holds a file ID.json of each answer; made with the first one.
+        now: Seconds since 1970.
+
+    Raises:
+        ValueError: A file in the folder is none of an answer.
+    """
+
+    def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
+        self._folder, self._now = folder, now
+        self._kept: OrderedDict[Request, _Kept] = OrderedDict()
+        self.ids = set[str]()
+        found = []
+        for path in folder.glob("*.json"):
+            content = _read(path)
+            request = content["session"], content["request"]
+            found.append((content["closed_s"], request, path))
+        for closed_s, request, path in sorted(found, key=lambda each: each[0]):
+            self.ids.add(path.stem)
+            self._kept[request] = _Kept(path, closed_s, path.stat().st_size)
+        self.remove_old()
+
+    def add(self, session_id: str, name: str, request: str | int, answer: dict[str, Any]) -> None:
+        """Keeps an answer; the session is closed once this returns."""
+        self._folder.mkdir(exist_ok=True)
+        closed_s = self._now()
+        content = {"format": _FORMAT, "session": name, "request": request, "closed_s": closed_s, "answer": answer}
+        path = self._folder / f"{session_id}.json"
+        fresh = path.with_suffix(".json-new")
+        fresh.write_text(json.dumps(content), encoding="utf-8")
+        size = fresh.stat().st_size
+        publish(fresh, path)
+        before = self._kept.pop((name, request), None)
+        if before is not None and before.path != path:
+            before.path.unlink(missing_ok=True)
+        self.ids.add(session_id)
+        self._kept[name, request] = _Kept(path, closed_s, size)
+        self.remove_old()
+
+    def answer(self, name: str, request: str | int) -> dict[str, Any] | None:
+        """The answer that a request got when it closed a session; None where none is kept."""
+        self.remove_old()
+        kept = self._kept.get((name, request))
+        if kept is None:
+            return None
+        answer: dict[str, Any] = _read(kept.path)["answer"]
+        return answer
+
+    def remove_old(self) -> None:
+        """Removes the answers whose time is over, and the oldest ones where there are too many."""
+        size = sum(each.size for each in self._kept.values())
+        while self._kept:
+            request, oldest = next(iter(self._kept.items()))
+            is_over = self._now() - oldest.closed_s >= KEPT_S
+            if not is_over and len(self._kept) <= MOST_KEPT and size <= MOST_KEPT_BYTES:
+                return
+            oldest.path.unlink(missing_ok=True)
+            self.ids.discard(oldest.path.stem)
+            size -= oldest.size
+            del self._kept[request]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    where = f"PackingSessions: {path}"
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"more than {_MOST_BYTES:,} bytes")
+        content = json.loads(path.read_bytes())
+        if not isinstance(content, dict) or content.get("format") != _FORMAT or not _ID.fullmatch(path.stem):
+            raise ValueError(f"no file of {_FORMAT!r}")
+        content["closed_s"] = arguments.number(where, "closed_s", content.get("closed_s"))
+        known = isinstance(content.get("session"), str) and isinstance(content.get("request"), str | int)
+        if not known or not isinstance(content.get("answer"), dict):
+            raise ValueError("no session, request and answer")
+    except (ValueError, RecursionError) as error:
+        came = " ".join(str(error).split())[:200]
+        raise ValueError(f"{where} is not the answer of a closed session: {came}; move it away") from error
+    return content

@@ -1,0 +1,90 @@
+"""The state of a session's pallet as plain data, which stands for the events that led to it."""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchrl_gpu.palletizing.packer import Packer, Pallets
+from torchrl_gpu.system import arguments
+
+_WHERE = "session: state"
+_KEYS = {"heightmap", "bears", "weight", "volume", "top", "below", "left", "boxes"}
+_HIGHEST_M = 100.0
+_MOST_KG = 1e9
+
+
+def snapshot_of(pallets: Pallets) -> dict[str, Any]:
+    """Plain data of one row with one pallet, exact to the bit."""
+    return {
+        "heightmap": _text(pallets.heightmap, "<f4"),
+        "bears": _text(pallets.bears, "u1"),
+        "weight": float(pallets.weight[0, 0]),
+        "volume": float(pallets.volume[0, 0]),
+        "top": _text(pallets.top, "<i2"),
+        "below": _text(pallets.below, "u1"),
+        "left": _text(pallets.left, "<f4"),
+        "boxes": int(pallets.boxes[0, 0]),
+    }
+
+
+def pallets_of(snapshot: Any, packer: Packer, empty: Pallets, most_boxes: int) -> Pallets:
+    """The state that a snapshot holds, validated; in the place of that of an empty pallet.
+
+    Raises:
+        ValueError: It is none of this packer's pallet, or has an entry that no pallet has.
+    """
+    if not isinstance(snapshot, dict) or set(snapshot) != _KEYS:
+        arguments.refuse(_WHERE, "state", f"an object of {', '.join(sorted(_KEYS))}", snapshot)
+    number = arguments.whole(_WHERE, "boxes", snapshot["boxes"], 0, most_boxes)
+    # Loads are kept only once a box limits them.
+    most = most_boxes if snapshot["left"] else 0
+    cells = packer.bin.cells if most else (0, 0)
+    heightmap = _array("heightmap", snapshot, "<f4", packer.bin.cells, 0, _HIGHEST_M)
+    bears = _array("bears", snapshot, "u1", packer.bin.bearing_cells, 0, 1)
+    top = _array("top", snapshot, "<i2", cells, -1, number - 1)
+    below = _array("below", snapshot, "u1", (most, most), 0, 1)
+    left = _array("left", snapshot, "<f4", (most,), -_MOST_KG, math.inf)
+    weight = arguments.number(_WHERE, "weight", snapshot["weight"], 0, _MOST_KG)
+    volume = arguments.number(_WHERE, "volume", snapshot["volume"], 0, _MOST_KG)
+    device = packer.device
+    return empty._replace(
+        heightmap=heightmap.to(device)[None, None],
+        bears=bears.bool().to(device)[None, None],
+        weight=torch.full_like(empty.weight, weight),
+        volume=torch.full_like(empty.volume, volume),
+        top=top.long().to(device)[None, None],
+        below=below.bool().to(device)[None, None],
+        left=left.to(device)[None, None],
+        boxes=torch.full_like(empty.boxes, number),
+    )
+
+
+def _text(values: Tensor, dtype: str) -> str:
+    """Text of an array; "" for one without elements."""
+    if not values.numel():
+        return ""
+    plain = values.cpu().numpy().astype(dtype)
+    return base64.b64encode(zlib.compress(plain.tobytes())).decode()
+
+
+def _array(name: str, snapshot: dict[str, Any], dtype: str, shape: tuple[int, ...], low: float, high: float) -> Tensor:
+    """The array of an entry, of which every element is from `low` to `high`."""
+    text, size = snapshot[name], math.prod(shape) * np.dtype(dtype).itemsize
+    if not isinstance(text, str):
+        arguments.refuse(_WHERE, name, "a text", text)
+    raw = b""
+    if text:
+        raw = zlib.decompressobj().decompress(base64.b64decode(text), size + 1)
+    if len(raw) != size:
+        raise ValueError(f"{_WHERE}: {name} must have {size:,} bytes; got {len(raw):,}")
+    found = np.frombuffer(raw, dtype).reshape(shape)
+    if not ((found >= low) & (found <= high)).all():
+        raise ValueError(f"{_WHERE}: {name} must be from {low:g} to {high:g} everywhere; got others")
+    return torch.from_numpy(found.astype(found.dtype.newbyteorder("=")))
