@@ -56,7 +56,8 @@ class ReportedBox:
         surely = self._highest_below()
         levels = self.heights[region & (self.heights >= surely)]
         level = surely if not levels.numel() else float(levels[(levels - base).abs().argmin()])
-        return Lying(region, reached, level if math.isfinite(level) else base, base + float(sides[2]))
+        level = level if math.isfinite(level) else base
+        return Lying(region, self._cells_within(sides[:2]), reached, level, base + float(sides[2]))
 
     def check_base(self) -> None:
         """Raises ValueError where the box would lie in others, or where nothing could hold it."""
@@ -149,6 +150,15 @@ class ReportedBox:
         dx, dy = self._offsets()
         cos, sin = math.cos(self.turn), math.sin(self.turn)
         half_a, half_b = (sides / 2 + 1e-6).tolist()
+        within = ((dx * cos + dy * sin).abs() <= half_a) & ((dy * cos - dx * sin).abs() <= half_b)
+        return within.to(self.heights.device)
+
+    def _cells_within(self, sides: Tensor) -> Tensor:
+        """Mask (X, Y) of the cells that lie wholly within such a rectangle."""
+        dx, dy = self._offsets()
+        cos, sin = math.cos(self.turn), math.sin(self.turn)
+        corner = self._packer.pallet.cell / 2 * (abs(cos) + abs(sin))
+        half_a, half_b = (sides / 2 + 1e-6 - corner).tolist()
         within = ((dx * cos + dy * sin).abs() <= half_a) & ((dy * cos - dx * sin).abs() <= half_b)
         return within.to(self.heights.device)
 

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.envs.packing.kernels import Kernels, get_kernels
 from torchrl_gpu.envs.packing.rotations import orientation_set
@@ -140,11 +141,42 @@ class Boxes(NamedTuple):
         return Boxes(size, weight, torch.stack([~stays, ~stays, stays | True], 1), load)
 
 
+class Soles(NamedTuple):
+    """What boxes touch of the cells that are kept for them: those that lie wholly under the box.
+
+    A box lies in the middle of its cells. They hold its share of the gap and what rounding adds, and there is nothing
+    in that room: no box rests on it, and it rests on none.
+    """
+
+    catalogue: Catalogue  # boxes of the touched cells alone
+    rim: Tensor  # (M, O, 2) int64, cells along x and y before the first touched one, and behind the last
+    is_small: Tensor  # (M, O) bool, boxes that fill no cell: they stand on the floor alone, and carry nothing
+    is_whole: bool  # all boxes fill all of their cells
+
+    @staticmethod
+    def of(turned: Tensor, extent: Tensor, volume: Tensor, cell: float) -> Soles:
+        """Soles of boxes with sides (M, O, 3) metres and kept cells (M, O, 2), on the CPU."""
+        room = (extent * cell - turned[..., :2]) / 2
+        rim = (room / cell - 1e-6).ceil().clamp_min(0)
+        touched = extent - 2 * rim
+        is_small = (touched < 1).any(-1)
+        # A small box keeps some cell, so that it is a box of the catalogue.
+        rim = torch.where(touched < 1, ((extent - 1) / 2).floor(), rim)
+        sizes = torch.cat([extent - 2 * rim, turned[..., 2:].float().double()], -1)
+        is_whole = not bool((rim > 0).any()) and not bool(is_small.any())
+        return Soles(Catalogue.of_boxes(sizes, volume), rim.long(), is_small, is_whole)
+
+    def to(self, device: torch.device) -> Soles:
+        """The same on a device."""
+        return Soles(self.catalogue.to(device), self.rim.to(device), self.is_small.to(device), self.is_whole)
+
+
 class Goods(NamedTuple):
     """Boxes prepared for a packer: equal ones are one row of the catalogue."""
 
     boxes: Boxes
     catalogue: Catalogue
+    soles: Soles
     row: Tensor  # (B,) int64, of each box in the catalogue
     turns: Tensor  # (M, O) bool, orientations that each row may have
     first: Tensor  # (M,) int64, action of each row on an empty pallet; −1 where there is none
@@ -190,7 +222,8 @@ class Choice(NamedTuple):
 class Lying(NamedTuple):
     """A box that lies where it was measured, not on whole cells."""
 
-    region: Tensor  # (X, Y) bool, mask of cells that it covers to the half or more
+    region: Tensor  # (X, Y) bool, mask of cells that it covers to the half or more, its share of the gap included
+    touching: Tensor  # (X, Y) bool, mask of the cells that lie wholly under it
     reached: Tensor  # (X, Y) bool, mask of all cells that it reaches into
     level: float  # height of what it lies on, metres above the pallet's top
     top: float  # its own top, likewise
@@ -262,13 +295,15 @@ class Packer:
         turned = torch.einsum("oij,mj->moi", self.rotations, known[:, :3])  # (M, O, 3) metres
         extent = ((turned[..., :2] + self.pallet.gap) / self.pallet.cell - 1e-6).ceil()
         over = max(self.bin.cells) + 1  # a larger box fits nowhere anyway
-        sizes = torch.cat([extent.clamp(1, over), turned[..., 2:].float().double()], -1)
+        kept = extent.clamp(1, over)
+        sizes = torch.cat([kept, turned[..., 2:].float().double()], -1)
         volume = known[:, :3].prod(1)
         catalogue = Catalogue.of_boxes(sizes, volume).to(self.device)
+        soles = Soles.of(turned, kept, volume, self.pallet.cell).to(self.device)
         turns = (known[:, 3:6] @ self.rotations[:, 2].T > 0.5).to(self.device)  # (M, O), the side along z may be there
         row, weight = row.to(self.device), boxes.weights.float().to(self.device)
         max_load = boxes.max_load.float().to(self.device)
-        goods = Goods(boxes, catalogue, row, turns, row, weight, max_load, [])
+        goods = Goods(boxes, catalogue, soles, row, turns, row, weight, max_load, [])
         if not tested:
             return goods
         first = self._first(goods)
@@ -413,7 +448,7 @@ class Packer:
         placed = Placement(items, *(number.repeat_interleave(pallets) for number in each))
         heightmap, bears = state.heightmap.flatten(0, 1), state.bears
         if self.bearing.numel():
-            bears = self.kernels.bear(heightmap, bears.flatten(0, 1), placed, goods.catalogue, self.bin)
+            bears = self._bearing_after(heightmap, bears.flatten(0, 1), placed, goods)
         after = self.kernels.place(heightmap, placed, goods.catalogue, self.bin.dropped)
         put = slots & there[:, None]
         weight, volume = goods.weight[box] if weight is None else weight, goods.catalogue.volume[item.clamp_min(0)]
@@ -438,11 +473,15 @@ class Packer:
         heights, level = state.heightmap[0, 0], lying.level + self.pallet.deck
         # What is higher than the base reaches into the cells from beside the box, and carries nothing of it.
         carries = lying.region & (heights <= level + self.bin.tolerance)
+        touches = carries & lying.touching
         owned = lying.reached & (heights <= lying.top + self.pallet.deck)
         bears = state.bears
         if self.bearing.numel():
-            held = self._held(heights, bears[0, 0] & carries, lying.region, level)
-            bears = torch.where(owned, held & lying.region, bears[0, 0])[None, None]
+            bears = torch.where(owned, False, bears[0, 0])
+            if bool(touches.any()):
+                held = self._held(heights, state.bears[0, 0] & touches, lying.touching, level)
+                bears = torch.where(lying.touching & owned, held, bears)
+            bears = bears[None, None]
         if state.top.numel():
             touched = carries & (heights >= level - self.bin.contact_tolerance)
             loads = state.loads.put(touched[None], owned[None], goods.weight, goods.max_load)
@@ -473,13 +512,17 @@ class Packer:
 
     def _cells_below(self, heightmap: Tensor, placed: Placement, goods: Goods) -> tuple[Tensor, Tensor]:
         """Masks (N, X, Y) of the cells that placed boxes touch, and of all that they cover."""
-        extent = goods.catalogue.extent[placed.item_id.clamp_min(0), placed.orientation]  # (N, 2)
+        covered = self._covered(placed, goods.catalogue)
+        return covered & (heightmap >= (placed.z - self.bin.contact_tolerance)[:, None, None]), covered
+
+    def _covered(self, placed: Placement, catalogue: Catalogue) -> Tensor:
+        """Mask (N, X, Y) of the cells of placed boxes."""
+        extent = catalogue.extent[placed.item_id.clamp_min(0), placed.orientation]  # (N, 2)
         inside = []
         for first, along, cells in zip((placed.x, placed.y), extent.unbind(1), self.bin.cells, strict=True):
             at = torch.arange(cells, device=self.device, dtype=torch.int64)
             inside.append((at >= first[:, None]) & (at < (first + along)[:, None]))
-        covered = inside[0][:, :, None] & inside[1][:, None] & (placed.item_id >= 0)[:, None, None]
-        return covered & (heightmap >= (placed.z - self.bin.contact_tolerance)[:, None, None]), covered
+        return inside[0][:, :, None] & inside[1][:, None] & (placed.item_id >= 0)[:, None, None]
 
     def corner(self, choice: Choice, goods: Goods) -> tuple[Tensor, Tensor]:
         """Lower corners of the boxes themselves, metres from the pallet's own, and their sides as turned; (R, 3) each.
@@ -505,8 +548,7 @@ class Packer:
         heightmap = state.heightmap.flatten(0, 1)
         z_map, legal = self.kernels.drop_map(heightmap, item, goods.catalogue, self.bin.dropped)
         if self.bearing.numel():
-            bears = state.bears.flatten(0, 1)
-            legal = self.kernels.upheld(heightmap, bears, z_map, legal, item, goods.catalogue, self.bin)
+            legal = self._upheld(heightmap, state.bears.flatten(0, 1), z_map, legal, item, goods)
         if state.top.numel():
             room = state.loads.room()[:, None]
             weak = room < torch.where(weight > 0, weight * (1 - 1e-6), torch.inf)[..., None, None]  # (N, K, X, Y)
@@ -520,6 +562,49 @@ class Packer:
         if self.pallet.deck:
             legal = legal & (z_map >= self.pallet.deck - self.bin.tolerance)  # beside the pallet there is no floor
         return z_map, legal
+
+    def _upheld(
+        self, heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item: Tensor, goods: Goods
+    ) -> Tensor:
+        """Legal placements (N, K, O, Gx, Gy) of which the touched cells hold the box."""
+        soles = goods.soles
+        if soles.is_whole:
+            return self.kernels.upheld(heightmap, bears, z_map, legal, item, goods.catalogue, self.bin)
+        row = item.clamp_min(0)
+        # The kernels judge a sole at its own first cell, so that maps are moved there, and the verdict is moved back.
+        first = []
+        for axis, cells in enumerate(self.bin.cells):
+            begins, _ = grid_positions(goods.catalogue.extent[row, :, axis], cells, self.bin.step)  # (N, K, O, G)
+            first.append((begins + soles.rim[row, :, axis, None]).clamp_max(cells - 1))
+        at = (first[0][..., :, None] * self.bin.cells[1] + first[1][..., None, :]).flatten(-2)  # (N, K, O, Gx·Gy)
+        shape = (*legal.shape[:3], self.bin.cells[0] * self.bin.cells[1])
+        # Placements that do not fit are clamped to the last one that does, so that a legal one decides.
+        none = torch.full(shape, self.bin.size[2], dtype=z_map.dtype, device=self.device)
+        z_if_legal = torch.where(legal, z_map, self.bin.size[2]).flatten(-2)
+        z_of_soles = none.scatter_reduce(-1, at, z_if_legal, "amin")
+        count = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        legal_of_soles = count.scatter_add(-1, at, legal.flatten(-2).long()) > 0
+        every_cell = replace(self.bin, step=1)
+        cells = (*legal.shape[:3], *self.bin.cells)
+        held = self.kernels.upheld(
+            heightmap, bears, z_of_soles.view(cells), legal_of_soles.view(cells), item, soles.catalogue, every_cell
+        )
+        held = held.flatten(-2).gather(-1, at).view(legal.shape)
+        on_floor = z_map <= self.pallet.deck + self.bin.tolerance
+        return legal & held & (on_floor | ~soles.is_small[row][..., None, None])
+
+    def _bearing_after(self, heightmap: Tensor, bears: Tensor, placed: Placement, goods: Goods) -> Tensor:
+        """Mask (N, X, Y) of the cells that bear load after placements (N,) of boxes."""
+        soles = goods.soles
+        if soles.is_whole:
+            return self.kernels.bear(heightmap, bears, placed, goods.catalogue, self.bin)
+        row = placed.item_id.clamp_min(0)
+        rim = soles.rim[row, placed.orientation]
+        touching = placed._replace(x=placed.x + rim[:, 0], y=placed.y + rim[:, 1])
+        after = self.kernels.bear(heightmap, bears, touching, soles.catalogue, self.bin)
+        covered = self._covered(placed, goods.catalogue)
+        touched = self._covered(touching, soles.catalogue) & ~soles.is_small[row, placed.orientation][:, None, None]
+        return after & (touched | ~covered)
 
     def _action(self, heightmap: Tensor, goods: Goods, item: Tensor, z_map: Tensor, legal: Tensor) -> Tensor:
         """Actions (N,) that the policy takes; 0 where nothing is legal."""

@@ -1,0 +1,97 @@
+"""Boxes rest on boxes: never on the room that is kept between them, nor on what rounding to cells adds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from torchrl_gpu.palletizing.packer import Boxes, Packer, Pallet
+
+DIRECTIONS = np.stack([np.cos(np.arange(90) * math.tau / 90), np.sin(np.arange(90) * math.tau / 90)], 1)
+CONTACT_M = 0.0016
+
+
+def packed(pallet: Pallet, sizes: Tensor, step: int = 1, policy: str = "dbl") -> tuple[np.ndarray, np.ndarray]:
+    """Lower corners and sides, (B, 3) each, of the boxes that one pallet takes in their order."""
+    packer = Packer(pallet, turns="yaw", policy=policy, step=step, device="cpu")
+    goods = packer.goods(Boxes.of(sizes))
+    state = packer.empty(1)
+    corners, sides = [], []
+    for number in range(len(sizes)):
+        choice = packer.choose(state, goods, torch.tensor([[number]]))
+        if int(choice.box[0]) < 0 or (bool(choice.fresh[0]) and corners):
+            continue
+        corner, side = packer.corner(choice, goods)
+        state = packer.place(state, goods, choice)
+        corners.append(corner[0].numpy())
+        sides.append(side[0].numpy())
+    return np.array(corners), np.array(sides)
+
+
+def contacts(corners: np.ndarray, sides: np.ndarray, number: int) -> np.ndarray:
+    """Corners (C, 2) of the areas that a box shares with what it rests on."""
+    first, end = corners[number], corners[number] + sides[number]
+    if first[2] < CONTACT_M:
+        return np.array([[x, y] for x in (first[0], end[0]) for y in (first[1], end[1])])
+    found = []
+    for below in range(number):
+        if abs(corners[below, 2] + sides[below, 2] - first[2]) > CONTACT_M:
+            continue
+        low = np.maximum(first[:2], corners[below, :2])
+        high = np.minimum(end[:2], corners[below, :2] + sides[below, :2])
+        if (high - low > 1e-9).all():
+            found += [[x, y] for x in (low[0], high[0]) for y in (low[1], high[1])]
+    return np.array(found).reshape(-1, 2)
+
+
+def is_held(corners: np.ndarray, sides: np.ndarray, number: int) -> bool:
+    """Whether the middle of a box lies in the hull of what it touches."""
+    touched = contacts(corners, sides, number)
+    middle = corners[number, :2] + sides[number, :2] / 2
+    return len(touched) > 0 and bool((((touched - middle) @ DIRECTIONS.T).max(0) >= -1e-6).all())
+
+
+def random_boxes(seed: int, low_mm: int = 105, high_mm: int = 400) -> Tensor:
+    generator = np.random.default_rng(seed)
+    millimetres = generator.integers(low_mm, high_mm, (40, 3))
+    millimetres[:, 2] = generator.choice([100, 150, 200], 40)
+    return torch.from_numpy(millimetres / 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("gap", "cell", "step"),
+    [(0.0, 0.05, 1), (0.015, 0.02, 1), (0.03, 0.02, 1), (0.1, 0.02, 1), (0.1, 0.05, 2), (0.0, 0.1, 1), (0.03, 0.04, 3)],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_middle_of_every_box_lies_over_what_it_touches(gap: float, cell: float, step: int, seed: int) -> None:
+    pallet = Pallet(1.2, 0.8, 1.5, gap=gap, cell=cell)
+    corners, sides = packed(pallet, random_boxes(seed), step)
+    assert len(corners) > 5
+    assert [number for number in range(len(corners)) if not is_held(corners, sides, number)] == []
+
+
+def test_boxes_of_whole_cells_are_judged_as_before() -> None:
+    sizes = (torch.from_numpy(np.random.default_rng(2).integers(5, 20, (30, 3)) / 50.0),)
+    goods = Packer(Pallet(1.2, 0.8, 1.5, cell=0.02), device="cpu").goods(Boxes.of(*sizes))
+    assert goods.soles.is_whole
+
+
+def test_sole_is_what_lies_wholly_under_the_box() -> None:
+    # 430 mm and a gap of 30 take 23 cells of 20 mm, whose middle 430 hold 21 whole ones; 300 and the gap take 17.
+    goods = Packer(Pallet(1.2, 0.8, 1.5, gap=0.03, cell=0.02), turns="fixed", device="cpu").goods(
+        Boxes.of([[0.43, 0.3, 0.2]])
+    )
+    assert goods.catalogue.extent[0, 0].tolist() == [23, 17]
+    assert goods.soles.catalogue.extent[0, 0].tolist() == [21, 15]
+    assert goods.soles.rim[0, 0].tolist() == [1, 1]
+
+
+def test_box_that_fills_no_cell_stands_on_the_floor_and_carries_nothing() -> None:
+    sizes = torch.tensor([[0.105, 0.105, 0.1]] * 200)
+    corners, _ = packed(Pallet(1.2, 0.8, 1.5, cell=0.1), sizes)
+    assert len(corners) == 24
+    assert (corners[:, 2] == 0).all()
