@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import importlib
 import logging
 import os
 import socket
@@ -50,6 +51,9 @@ class Service:
         self.hub = Hub(settings.fps, settings.instant_replay_s)
         self._tls = tls_context(settings.tls)
         self._encoder = EncoderThread(self.hub, settings.jpeg_quality, pipeline)
+        # Here, in the program's thread: the first offer would hold up every viewer while it is loaded.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torchrl_gpu.streaming.web.webrtc")
         self._socket = listen(settings.host, settings.port, settings.port_tries)
         self.port: int = self._socket.getsockname()[1]
         self._stopping = asyncio.Event()
