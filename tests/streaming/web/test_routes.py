@@ -598,3 +598,32 @@ async def test_json_for_strangers_is_short_whatever_else_a_server_takes(stream_s
     status, _, said = await post(stream_server, "login", body)
     assert (status, json.loads(said)["message"]) == (400, "want JSON of at most 65536 bytes")
     assert (await post(stream_server, "login", b'{"token": "drive"}'))[0] == 200
+
+
+OPTIONS = {
+    "stream": "main",
+    "fps": "2",
+    "compat": "1",
+    "since": "0",
+    "transport": "jpeg",
+    "codec": "h264",
+    "beside": "x",
+}
+TAKEN = {"stream.mjpg": ("stream", "fps", "compat"), "snapshot.jpg": ("stream",), "curves": ("since",)}
+
+
+@pytest.mark.parametrize("path", ["ws", "stream.mjpg", "snapshot.jpg", "webrtc/offer", "streams", "curves"])
+@pytest.mark.server(heartbeat_s=0.05)
+async def test_an_option_takes_effect_or_is_refused(stream_server: StreamServer, path: str) -> None:
+    stream_server.publish(scene())
+    for option, value in OPTIONS.items():
+        body = b"{}" if path == "webrtc/offer" else None
+        headers = UPGRADE if path == "ws" else {}
+        async with session() as client:
+            method = "GET" if body is None else "POST"
+            target = address(stream_server, path, f"?{option}={value}&t=77")
+            async with client.request(method, target, data=body, headers=headers) as answer:
+                taken = option in TAKEN.get(path, ())
+                assert answer.status == (200 if taken else 400), option
+                if not taken:
+                    assert f"{option} has no effect at /{path}" in (await answer.json())["message"]

@@ -86,8 +86,11 @@ class Command:
 Message = Ack | Watch | Pause | Replay | Ping | Command
 
 
-def parse(text: str, stream: str = "main") -> Message:
-    """The message in a text of a viewer that watches a stream, which a command is about; or ProtocolError."""
+def parse(text: str, stream: str = "main", codec: Codec = STILLS) -> Message:
+    """The message in a text of a viewer; or ProtocolError.
+
+    A command is about `stream`, which the viewer watches; a `watch` that names no codec asks for `codec`.
+    """
     if len(text.encode("utf-8", "replace")) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"want at most {MAX_MESSAGE_BYTES} bytes a message")
     try:
@@ -99,7 +102,7 @@ def parse(text: str, stream: str = "main") -> Message:
     reader = _READERS.get(str(fields.get("type")))
     if reader is None:
         raise ProtocolError(f"want a type out of {', '.join(_READERS)}")
-    return reader(fields, stream)
+    return reader({"codec": codec, **fields}, stream)
 
 
 def picture_message(encoded: EncodedPicture, sent: float, dropped: int) -> bytes:
@@ -140,7 +143,8 @@ def text_message(kind: str, **fields: Any) -> str:
     return json.dumps({"type": kind, **fields})
 
 
-def _watch(fields: Mapping[str, Any], stream: str) -> Watch:
+def read_watch(fields: Mapping[str, Any], stream: str = "main") -> Watch:
+    """The fields of a message `watch`; or ProtocolError."""
     codec, fps = fields.get("codec", STILLS), fields.get("fps")
     if not isinstance(codec, str) or codec not in CODECS:
         raise ProtocolError(f"watch: want a codec out of {', '.join(CODECS)}")
@@ -200,7 +204,7 @@ def _number(fields: Mapping[str, Any], key: str) -> float:
 # What a viewer may say, by type.
 _READERS: dict[str, Callable[[Mapping[str, Any], str], Message]] = {
     "ack": lambda fields, stream: Ack(int(_number(fields, "seq"))),
-    "watch": _watch,
+    "watch": read_watch,
     "pause": _pause,
     "replay": lambda fields, stream: Replay(),
     "ping": lambda fields, stream: Ping(_number(fields, "t")),

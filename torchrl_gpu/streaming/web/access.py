@@ -23,6 +23,7 @@ _IDLE_TIMEOUT = 10.0
 _SPARE_CONNECTIONS = 64
 _PUBLIC = ("/healthz", "/login", "/", "/static/{name}")  # the page itself holds no secret; it asks for the token
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+_OPTIONS = ("stream", "fps", "compat", "since", "transport", "codec", "beside")
 _PREFLIGHT = {
     hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST",
     hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Authorization, Content-Type",
@@ -109,6 +110,15 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     if isinstance(response, web.HTTPException):
         raise response
     return response
+
+
+def refuse_options(request: web.Request, *taken: str) -> None:
+    """Raises 400 for an option that another path has and this one would ignore. Unknown ones may stand there:
+    programs add a number to an address to get past caches."""
+    ignored = [name for name in _OPTIONS if name in request.query and name not in taken]
+    if ignored:
+        allowed = ", ".join(taken) or "none here"
+        raise web.HTTPBadRequest(**error_body(f"{ignored[0]} has no effect at {request.path}; options: {allowed}"))
 
 
 def let_last(request: web.Request) -> Connection:

@@ -27,6 +27,7 @@ from torchrl_gpu.streaming.web.access import (
     error_body,
     guard,
     let_last,
+    refuse_options,
     role_of_token,
     set_session,
 )
@@ -100,6 +101,7 @@ async def login(request: web.Request) -> web.StreamResponse:
 
 async def snapshot(request: web.Request) -> web.StreamResponse:
     """A JPEG of this moment, or else the newest frame, which is at most a second older; 503 where there is none yet."""
+    refuse_options(request, "stream")
     with admit_viewer(request, "snapshot"), _subscribed(request) as subscription:
         encoded = await _newest(subscription, stream_time() - _FRESH)
     if encoded is None:
@@ -110,6 +112,9 @@ async def snapshot(request: web.Request) -> web.StreamResponse:
 
 async def mjpeg(request: web.Request) -> web.StreamResponse:
     """`/stream.mjpg?stream=…&fps=…&compat=1`: a picture after the other, for `<img>` and simple readers."""
+    refuse_options(request, "stream", "fps", "compat")
+    if request.query.get("compat", "1") not in ("", "0", "1"):
+        raise web.HTTPBadRequest(**error_body("compat must be 0 or 1"))
     with admit_viewer(request, "mjpeg"):
         try:
             fps = read_fps(request.query["fps"]) if "fps" in request.query else None
@@ -120,7 +125,8 @@ async def mjpeg(request: web.Request) -> web.StreamResponse:
 
 
 async def offer(request: web.Request) -> web.StreamResponse:
-    """The answer to a WebRTC offer: {"sdp", "type", "stream"} gives {"sdp", "type", "id"}."""
+    """The answer to a WebRTC offer: {"sdp", "type", "stream", "fps"} gives {"sdp", "type", "id"}."""
+    refuse_options(request)
     fields = await read_object(request)
     try:
         from torchrl_gpu.streaming.web import webrtc
@@ -139,11 +145,13 @@ async def offer(request: web.Request) -> web.StreamResponse:
 
 
 async def streams(request: web.Request) -> web.StreamResponse:
+    refuse_options(request)
     return web.json_response(request.app[STATE].hub.describe_streams())
 
 
 async def curves(request: web.Request) -> web.StreamResponse:
     """Curves of the run behind the point `since`, all of them by default; `newest` is the point to go on from."""
+    refuse_options(request, "since")
     held = request.app[STATE].hub.curves
     since = request.query.get("since", "0")
     if not re.fullmatch(r"[0-9]{1,16}", since):
@@ -226,7 +234,7 @@ async def _stream(request: web.Request, subscription: Subscription) -> web.Strea
         connection = request.transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-    compat = "compat" in request.query
+    compat = request.query.get("compat", "0") != "0"
     chunk = b"" if compat else _BOUNDARY + _PART
     encoded: EncodedPicture | None = None
     counted: EncodedPicture | None = None

@@ -19,7 +19,7 @@ from torchrl_gpu.streaming.broadcast.protocol import Ack, Command, ProtocolError
 from torchrl_gpu.streaming.broadcast.rate_limits import stream_time
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS
-from torchrl_gpu.streaming.web.access import STATE, AppState, admit_viewer, let_last, role_of
+from torchrl_gpu.streaming.web.access import STATE, AppState, admit_viewer, let_last, refuse_options, role_of
 from torchrl_gpu.streaming.web.connection_limit import Connection
 from torchrl_gpu.streaming.web.security import Role
 from torchrl_gpu.streaming.web.viewer import Viewer
@@ -128,6 +128,7 @@ async def opened(request: web.Request, transport: str, max_bytes: int) -> AsyncI
 
 async def serve(request: web.Request) -> web.StreamResponse:
     """`/ws`."""
+    refuse_options(request)
     role = role_of(request)
     async with opened(request, "websocket", protocol.MAX_MESSAGE_BYTES) as socket:
         connection = let_last(request)

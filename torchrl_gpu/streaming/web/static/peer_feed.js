@@ -53,7 +53,7 @@ class PeerFeed {
     await gathered(peer);
     const { sdp, type } = peer.localDescription;
     const answer = await fetch(address("webrtc/offer"), {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ sdp, type, stream: view.stream }),
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ sdp, type, stream: view.stream, fps: view.limit }),
     });
     if (answer.status === 401) return ask();
     if (answer.status === 501) return this.fail("The server has no WebRTC: want its extra, torchrl_gpu[webrtc]");
@@ -103,7 +103,7 @@ class PeerFeed {
   }
 
   /** What the policy saw comes over the WebSocket. */
-  watchSeen() { if (policy.stream()) this.channel?.send({ type: "watch", stream: policy.stream(), codec: "jpeg", fps: 10 }); }
+  watchSeen() { if (policy.stream()) this.channel?.send({ type: "watch", stream: policy.stream(), codec: "jpeg", fps: Math.min(view.limit ?? 10, 10) }); }
 
   receive(data) {
     const [header, bytes] = takeApart(data);
