@@ -23,6 +23,7 @@ _IDLE_TIMEOUT = 10.0
 _SPARE_CONNECTIONS = 64
 _PUBLIC = ("/healthz", "/login", "/", "/static/{name}")  # the page itself holds no secret; it asks for the token
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+_MOST_QUOTED = 100  # characters
 _OPTIONS = ("stream", "fps", "compat", "since", "transport", "codec", "beside")
 _PREFLIGHT = {
     hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST",
@@ -145,7 +146,8 @@ def check_host_and_origin(request: web.Request) -> None:
     state = request.app[STATE]
     if not state.rules.allows_host(request.headers.get(hdrs.HOST, "")):
         state.metrics.refused.labels("host").inc()
-        raise web.HTTPForbidden(**error_body("want a Host of this machine, or one of allowed_origins"))
+        host = _quoted(request.headers.get(hdrs.HOST, ""))
+        raise web.HTTPForbidden(**error_body(f"want a Host of this machine, or one of allowed_origins; got {host}"))
     connects = request.method != hdrs.METH_GET or hdrs.UPGRADE in request.headers
     refused = connects and not state.rules.allows_origin(request.headers.get(hdrs.ORIGIN), request.headers[hdrs.HOST])
     is_cross_site = request.headers.get("Sec-Fetch-Site") == "cross-site"
@@ -153,7 +155,22 @@ def check_host_and_origin(request: web.Request) -> None:
     # The policy of the page itself says who may show it in a frame.
     if refused or (is_embedded and _path(request) != "/" and not _is_listed(request)):
         state.metrics.refused.labels("origin").inc()
-        raise web.HTTPForbidden(**error_body("want a page of this server, or one of allowed_origins"))
+        raise web.HTTPForbidden(**error_body(_foreign_page(request)))
+
+
+def _foreign_page(request: web.Request) -> str:
+    """Why a page is refused that is not of this server, as far as the server can tell, and what helps."""
+    page = _quoted(request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER) or "another site")
+    host = _quoted(request.headers[hdrs.HOST])
+    return (
+        f"want a page of this server, or one of allowed_origins; got the page {page} and the Host {host}. "
+        f"Behind a proxy, have it pass Host on, or name the page's origin in allowed_origins"
+    )
+
+
+def _quoted(text: str) -> str:
+    """What a peer sent, short and printable."""
+    return "".join(each if each.isprintable() else "?" for each in text[:_MOST_QUOTED])
 
 
 def role_of(request: web.Request) -> Role:

@@ -14,7 +14,7 @@ from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
-from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, picture_header, read_fps
+from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, field_header, read_fps
 from torchrl_gpu.streaming.broadcast.rate_limits import stream_time
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.codecs.encoder import STILLS
@@ -106,7 +106,8 @@ async def snapshot(request: web.Request) -> web.StreamResponse:
         encoded = await _newest(subscription, stream_time() - _FRESH)
     if encoded is None:
         raise web.HTTPServiceUnavailable(**error_body("no frame yet"), headers={hdrs.RETRY_AFTER: "1"})
-    about = {"X-Frame": picture_header(encoded, stream_time())}
+    request.app[STATE].metrics.count_sent(STILLS, "snapshot", len(encoded.data))
+    about = {"X-Frame": field_header(encoded, stream_time())}
     return web.Response(body=encoded.data, content_type="image/jpeg", headers=about)
 
 
@@ -217,8 +218,11 @@ def _subscribed(request: web.Request, fps: float | None = None) -> Iterator[Subs
         subscription = hub.subscribe(hub.stream_for(request.query.get("stream")), fps=fps)
     except ProtocolError as error:
         raise web.HTTPNotFound(**error_body(str(error))) from None
-    with contextlib.closing(subscription):
+    try:
         yield subscription
+    finally:
+        request.app[STATE].metrics.count_dropped(subscription.codec, subscription.dropped)
+        subscription.close()
 
 
 async def _stream(request: web.Request, subscription: Subscription) -> web.StreamResponse:
@@ -264,5 +268,5 @@ def _part(encoded: EncodedPicture, compat: bool) -> bytes:
     """
     if not compat:
         return encoded.data + b"\r\n" + _BOUNDARY + _PART
-    about = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {picture_header(encoded, stream_time())}\r\n".encode()
+    about = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {field_header(encoded, stream_time())}\r\n".encode()
     return _BOUNDARY + about + _PART + encoded.data + b"\r\n"

@@ -42,6 +42,7 @@ _MIN_SILENCE = 5.0  # seconds that a page, which pings every two, may be silent 
 _CODECS = ("video/H264", "video/rtx")
 _MAX_CANDIDATES = 16  # addresses of a viewer that are tried
 _MAX_LINES = 400
+_MAX_HEADER = 16_000  # bytes of a header, as SCTP takes messages of 16 KiB between all browsers
 _MAX_BUFFERED = 65_536  # bytes on the data channel that a viewer has not taken
 
 
@@ -242,7 +243,7 @@ class Peer(Viewer):
         self._deadline.cancel()
         if self._headers is not None:
             self._headers.cancel()
-        self._state.metrics.frames_dropped.labels(CODEC).inc(self._track.dropped)
+        self._state.metrics.count_dropped(CODEC, self._track.dropped)
         self._track.stop()
         try:
             await self._connection.close()
@@ -280,7 +281,8 @@ class Peer(Viewer):
                 encoded = self._track.last
                 if encoded is not None and encoded is not described and channel.readyState == "open":
                     origin = "null" if self._track.origin is None else self._track.origin
-                    self.say(f'{encoded.head}, "dropped": {self._track.dropped}, "origin": {origin}}}')
+                    head = protocol.bounded_head(encoded, _MAX_HEADER)
+                    self.say(f'{head}, "dropped": {self._track.dropped}, "origin": {origin}}}')
                     described = encoded
                 await asyncio.sleep(_HEADER_PERIOD)
                 if time.monotonic() - self._last_heard > max(2 * self._state.settings.heartbeat_s, _MIN_SILENCE):

@@ -6,7 +6,7 @@ import { address, pause, reasonOf } from "./http.js";
 import { picture } from "./picture.js";
 import { policy } from "./policy.js";
 import { TRANSPORTS } from "./transports.js";
-import { ask, connected, lost, RETRY_MS, stepDown } from "./connection.js";
+import { ask, connected, forgetRun, lost, RETRY_MS, stepDown } from "./connection.js";
 import { Channel, PING_MS, takeApart } from "./channel.js";
 
 const TICKS = 2 ** 32;     // RTP timestamps wrap here, 90 of them to a millisecond
@@ -31,6 +31,7 @@ class PeerFeed {
   /** Pictures go on without the WebSocket; until it is back there are no commands. */
   reopenChannel() {
     this.channel = null;
+    forgetRun();
     changed();
     this.reopening = setTimeout(() => this.openChannel(), RETRY_MS[Math.min(this.losses++, RETRY_MS.length - 1)]);
   }

@@ -12,7 +12,7 @@ export const kept = {
 
 export const view = {
   stream: null, chosen: query.get("stream"), streams: [], wish: "auto", using: null, limit: rateOf(query.get("fps")),
-  held: null, members: new Map(), hidden: document.hidden, role: "view", state: {}, header: null, replay: false,
+  held: null, members: new Map(), hidden: document.hidden, resumedAt: -Infinity, role: "view", state: {}, header: null, replay: false,
 };
 
 /**
@@ -50,6 +50,22 @@ export const traffic = {
 
 /** The connection: its feed, and "wait", "live", "lost" or "ask". */
 export const link = { feed: null, state: "wait", trouble: "", retryAt: 0, failures: 0 };
+
+const ASLEEP_MS = 5000;    // the page looks ten times a second: where two looks are further apart, the machine slept
+
+/**
+ * Time for which the page has waited for pictures: neither hidden nor holding one, nor on a machine that slept. A gap between
+ * two pictures is told by it, as it says how rare they are, and not how long the page was away.
+ */
+export const attention = {
+  spent: 0, at: now(),
+  ms() {
+    const at = now(), passed = at - this.at;
+    this.at = at;
+    if (!stopped() && passed < ASLEEP_MS) this.spent += passed;
+    return this.spent;
+  },
+};
 
 export const isHeld = () => view.held !== null;
 export const stopped = () => isHeld() || view.hidden;
