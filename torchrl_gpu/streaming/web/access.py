@@ -20,6 +20,7 @@ from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit, Role
 from torchrl_gpu.streaming.web.settings import ServerSettings
 
 _IDLE_TIMEOUT = 10.0
+FINISH_S = 5.0  # seconds that answers which are being made have when the server stops
 _SPARE_CONNECTIONS = 64
 _PUBLIC = ("/healthz", "/login", "/", "/static/{name}")  # the page itself holds no secret; it asks for the token
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
@@ -39,6 +40,8 @@ class AppState:
 
     Attributes:
         sockets: Open WebSockets.
+        finishers: Awaited before anything is closed when the server stops, as answers that are being made. Each of them
+            bounds its own time.
         closers: Awaited when the server stops, such as the closing of peer connections.
         num_viewers: Of all transports.
         idle_timeout: Seconds that a connection may be silent, and a request that is no viewer's may take.
@@ -49,6 +52,7 @@ class AppState:
     hub: Hub
     port: int = 0
     sockets: set[web.WebSocketResponse] = field(default_factory=set)
+    finishers: set[Callable[[], Awaitable[object]]] = field(default_factory=set)
     closers: set[Callable[[], Awaitable[object]]] = field(default_factory=set)
     num_viewers: int = 0
 
@@ -60,6 +64,9 @@ class AppState:
         self.connections = ConnectionLimit(wanted, descriptors_left())
         files = resources.files(__package__).joinpath("static").iterdir()
         self.page = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
+
+    async def finish(self) -> None:
+        await asyncio.gather(*(finish() for finish in self.finishers), return_exceptions=True)
 
     async def close(self) -> None:
         sockets = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server stops") for socket in self.sockets]
