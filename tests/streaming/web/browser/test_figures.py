@@ -61,6 +61,19 @@ def test_a_source_that_hangs_is_not_live_however_long_the_page_was_away(
         assert page.driver.execute_async_script(TICKS) == "No new pictures"
 
 
+@pytest.mark.parametrize("transport", ["mjpeg", "snapshot"])
+def test_a_picture_that_is_sent_again_is_no_new_one(page: Page, transport: str) -> None:
+    page.before_scripts(LATER)
+    with server(heartbeat_s=0.1) as stream_server:
+        stream_server.publish(scene(), meta={"step": 1})
+        page.open(f"{stream_server.url}?transport={transport}")
+        page.wait(lambda: page.text("state") == "Live" and page.step() == 1, "the picture")
+        page.run("later += 4000")
+        assert page.driver.execute_async_script(TICKS) == "No new pictures"
+        page.wait(lambda: page.text("rate") == "–" and page.text("bandwidth") != "–", "bytes, and no new pictures")
+        assert 4.0 <= float(page.text("age").removesuffix(" s")) < 12.0
+
+
 def test_mjpeg_does_not_know_whether_the_run_is_paused(page: Page, studio: Studios) -> None:
     stream_server = studio().server
     page.open(stream_server.url)

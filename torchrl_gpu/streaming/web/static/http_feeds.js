@@ -53,7 +53,7 @@ class HttpFeed {
   show(fields, bytes) {
     const header = JSON.parse(fields.get("X-Frame") ?? "{}");
     if (header.sent) clock.picture(now(), header.sent * 1000);
-    traffic.add(bytes.byteLength);
+    traffic.add(bytes.byteLength, picture.isNew(header));
     if (header.stream && header.stream !== view.stream) return;
     return new Promise((painted) => this.stills.show(header, bytes, painted).catch(painted));
   }

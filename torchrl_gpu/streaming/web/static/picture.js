@@ -27,15 +27,20 @@ export const picture = {
   /** A picture has come and stands on the page. */
   came(header, jpeg) {
     this.turn++; // a kept picture that is still being decoded comes too late
-    const attended = attention.ms(), isNew = !this.any || header.replay || !isSame(header, view.header);
-    if (isNew) {
-      if (this.any && !header.replay) this.gaps = [...this.gaps.slice(-4), attended - this.attendedAt];
-      this.shownAt = now(); this.attendedAt = attended;
-    }
-    const server = clock.server();
-    if (server !== null && !header.replay && header.captured) this.aged(server - header.captured * 1000);
+    if (this.isNew(header)) this.note(header);
     this.shown(header);
     if (!header.replay) this.onCame?.(header, jpeg);
+  },
+
+  /** Whether a picture is another one than that on the page: a server sends the newest again, also of a source that hangs. */
+  isNew(header) { return !this.any || header.replay || !isSame(header, view.header); },
+
+  /** Takes down when a new picture came, how long that took, and how old it is. */
+  note(header) {
+    const attended = attention.ms(), server = clock.server();
+    if (this.any && !header.replay) this.gaps = [...this.gaps.slice(-4), attended - this.attendedAt];
+    this.shownAt = now(); this.attendedAt = attended;
+    if (server !== null && !header.replay && header.captured) this.aged(server - header.captured * 1000);
   },
 
   /** What the page says is from now on said of this picture. */
@@ -69,7 +74,7 @@ export const picture = {
   forget() { this.ages = []; this.gaps = []; this.any = false; view.header = null; view.replay = false; },
 };
 
-/** Whether two headers are of one capture, which a server sends again to whoever comes back to a source that stands still. */
+/** Whether two headers are of one capture. */
 function isSame(one, other) {
   return typeof one.captured === "number" && Math.abs(one.captured - (other?.captured ?? Infinity)) < SAME_S && !other.replay;
 }

@@ -33,17 +33,18 @@ export const clock = {
   },
 };
 
-/** Counts over the last two seconds. */
+/** Counts over the last two seconds: of new pictures, and of the bytes of all. */
 export const traffic = {
   seen: [],
-  add(bytes) { this.seen.push([now(), bytes]); },
+  add(bytes, isNew = true) { this.seen.push([now(), bytes, isNew]); },
   recent() {
     const since = now() - 2000;
     while (this.seen.length && this.seen[0][0] < since) this.seen.shift();
     if (this.seen.length < 2) return { rate: 0, bits: 0 };
     const spanMs = this.seen.at(-1)[0] - this.seen[0][0];
-    const bytes = this.seen.slice(1).reduce((sum, one) => sum + one[1], 0);
-    return { rate: ((this.seen.length - 1) / spanMs) * 1000, bits: (bytes * 8000) / spanMs };
+    const rest = this.seen.slice(1);
+    const bytes = rest.reduce((sum, one) => sum + one[1], 0);
+    return { rate: (rest.filter((one) => one[2]).length / spanMs) * 1000, bits: (bytes * 8000) / spanMs };
   },
   clear() { this.seen = []; },
 };
