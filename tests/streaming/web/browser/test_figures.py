@@ -11,7 +11,7 @@ import pytest
 from tests.streaming.pictures import scene
 from tests.streaming.viewers import server
 from tests.streaming.web.browser.page import Page
-from tests.streaming.web.browser.test_page import HIDE, LATER, TICKS, TURN
+from tests.streaming.web.browser.test_page import HIDE, LATER, NO_SOCKET, TICKS, TURN
 from torchrl_gpu.streaming import PolicyView
 from torchrl_gpu.streaming.server import StreamServer
 
@@ -140,13 +140,29 @@ def test_actions_whose_names_are_long_have_a_bar_each(page: Page) -> None:
         assert [bar[-5:].strip("tfh") for bar in shown] == ["0.25", "−0.5"]
 
 
-def test_why_a_token_was_not_looked_at_is_told(page: Page, studio: Studios) -> None:
-    message = "want a page of this server; got the page https://lab.example and the Host 127.0.0.1:1"
-    refuse = f"new Response({json.dumps(json.dumps({'message': message}))}, {{status: 403}})"
+FOREIGN = "want a page of this server; got the page https://lab.example and the Host 127.0.0.1:1"
+
+
+def refuse_login(page: Page) -> None:
+    """Has the server answer as it does behind a proxy that does not pass Host."""
+    refuse = f"new Response({json.dumps(json.dumps({'message': FOREIGN}))}, {{status: 403}})"
     asks = f"String(there).includes('login') ? Promise.resolve({refuse}) : plain(there, ...rest)"
     page.before_scripts(f"const plain = window.fetch; window.fetch = (there, ...rest) => {asks};")
+
+
+def test_why_a_token_was_not_looked_at_is_told(page: Page, studio: Studios) -> None:
+    refuse_login(page)
     page.open(studio(token="a token of a few letters").server.url.partition("?")[0])
     page.wait(lambda: page.is_shown("gate"), "the form")
     page.run("document.getElementById('token').value = 'a token of a few letters'")
     page.click("#login button")
-    page.wait(lambda: page.text("wrong") == f"{message}.", "the reason")
+    page.wait(lambda: page.text("wrong") == f"{FOREIGN}.", "the reason")
+
+
+def test_why_a_socket_was_refused_is_told_where_it_was_for_the_page(page: Page, studio: Studios) -> None:
+    refuse_login(page)
+    page.before_scripts(NO_SOCKET)
+    page.open(studio().server.url)
+    page.wait(lambda: page.text("said") == f"{FOREIGN}.", "the reason")
+    page.wait_for_picture()
+    assert page.transport() == "Auto (MJPEG)"
