@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import struct
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -307,3 +308,71 @@ def test_lengths_add_up(lengths: list[int]) -> None:
     frames = torch.zeros(7, 3, 2, 2, dtype=torch.uint8)
     with pytest.raises(ValueError, match="want lengths of episodes that add up"):
         ClipStore(frames, lengths, TensorDict(batch_size=[7]), fps=10.0)
+
+
+# a, b, c and d of the matrix of a track: what is in column p and row q is shown in column a·p + c·q, row b·p + d·q.
+TURNS: dict[str, tuple[tuple[int, int, int, int], Callable[[np.ndarray], np.ndarray]]] = {
+    "as it is": ((1, 0, 0, 1), lambda frame: frame),
+    "90 degrees clockwise": ((0, 1, -1, 0), lambda frame: np.rot90(frame, -1)),
+    "180 degrees": ((-1, 0, 0, -1), lambda frame: np.rot90(frame, 2)),
+    "270 degrees clockwise": ((0, -1, 1, 0), lambda frame: np.rot90(frame, 1)),
+    "left and right": ((-1, 0, 0, 1), np.fliplr),
+    "top and bottom": ((1, 0, 0, -1), np.flipud),
+    "rows and columns": ((0, 1, 1, 0), lambda frame: frame.swapaxes(0, 1)),
+    "rows and columns, turned": ((0, -1, -1, 0), lambda frame: np.rot90(frame.swapaxes(0, 1), 2)),
+}
+
+
+def turned(path: Path, to: Path, matrix: tuple[float, float, float, float]) -> Path:
+    """A file whose first track is shown by another matrix, as a phone writes it."""
+    data = path.read_bytes()
+    at = data.index(b"tkhd") + 44  # behind name, flags, times, number, duration, layer and volume
+    a, b, c, d = (round(entry * 65536) for entry in matrix)
+    entries = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    to.write_bytes(data[:at] + entries + data[at + len(entries) :])
+    return to
+
+
+@pytest.fixture(scope="module")
+def corners(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two frames 96×128 of which each quarter has a shade of its own."""
+    frame = np.array([[20, 90], [160, 230]], np.uint8).repeat(48, 0).repeat(64, 1)
+    return drawn.write_video(tmp_path_factory.mktemp("corners") / "corners.mp4", [frame[..., None].repeat(3, 2)] * 2)
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("is_small", [False, True])
+def test_frames_are_turned_as_they_are_to_be_shown(corners: Path, tmp_path: Path, turn: str, is_small: bool) -> None:
+    matrix, shown = TURNS[turn]
+    path = turned(corners, tmp_path / "phone.mp4", matrix)
+    quarters = shown(np.array([[20, 90], [160, 230]], np.uint8)[..., None])
+    height, width = shown(np.empty((96, 128, 1))).shape[:2]
+    assert read_header(path, "phone") == (height, width, drawn.FPS)
+    size = (height // 4, width // 4) if is_small else (height, width)
+    (batch,) = decode(path, "phone", size if is_small else None)
+    found = batch.frames.permute(0, 2, 3, 1).numpy()
+    wanted = quarters.repeat(size[0] // 2, 0).repeat(size[1] // 2, 1)
+    assert found.shape == (2, *size, 3)
+    assert np.abs(found.astype(int) - wanted).mean() < 6
+
+
+def test_a_turn_by_half_a_quarter_is_refused_in_one_line(corners: Path, tmp_path: Path) -> None:
+    path = turned(corners, tmp_path / "phone.mp4", (0.7071, 0.7071, -0.7071, 0.7071))
+    for read in (lambda: read_header(path, "phone.mp4"), lambda: list(decode(path, "phone.mp4", (8, 8)))):
+        with pytest.raises(ValueError, match=r"phone\.mp4: .* display matrix 0\.707") as error:
+            read()
+        assert "\n" not in str(error.value)
+
+
+def test_torchcodec_is_not_given_what_it_may_turn_itself(
+    corners: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(decoding, "torchcodec_problem", lambda device: "")
+    monkeypatch.setattr(decoding, "_by_torchcodec", lambda *_: iter(["by torchcodec"]))
+    decoding._say_turned.cache_clear()
+    assert list(decode(corners, "corners", decoder="torchcodec")) == ["by torchcodec"]
+    path = turned(corners, tmp_path / "phone.mp4", (0, 1, -1, 0))
+    for _ in range(2):
+        (batch,) = decode(path, "phone", decoder="torchcodec")
+        assert batch.frames.shape == (2, 3, 128, 96)
+    assert caplog.text.count("decoded by PyAV") == 1

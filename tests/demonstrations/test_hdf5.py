@@ -149,14 +149,46 @@ def test_where_no_episode_can_be_used_the_first_says_why(tmp_path: Path) -> None
         read_demonstrations(path, on_bad="no")  # type: ignore[arg-type]
 
 
-def test_masks_are_read_as_robomimic_writes_them(tmp_path: Path) -> None:
+NAMES: dict[str, Any] = {
+    "bytes": np.array([b"demo_2", b"demo_0"]),
+    "wide bytes": np.array([b"demo_2", b"demo_0"], "S200"),
+    "bytes of any length": np.array([b"demo_2", b"demo_0"], h5py.string_dtype("ascii")),
+    "text": np.array(["demo_2", "demo_0"], h5py.string_dtype("utf-8", 12)),
+    "text of any length": ["demo_2", "demo_0"],
+    "padded by spaces": np.array([b"demo_2  ", b"demo_0  "]),
+}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_masks_are_read_whatever_strings_they_hold(tmp_path: Path, kind: str, compression: str | None) -> None:
     path = row_files.write_robomimic(tmp_path / "a.hdf5")
     with h5py.File(path, "a") as file:
-        file["mask/valid"] = np.array([b"demo_2"])
-        file["mask/words"] = ["demo_0"]  # of any length, which nothing bounds
+        file.create_dataset("mask/valid", data=NAMES[kind], compression=compression)
+        file["mask/none"] = np.array([], "S8")
+    assert read_demonstrations(path).about["masks"] == {"none": [], "train": [0, 1], "valid": [2, 0]}
+
+
+@pytest.mark.parametrize("names", [[b"demo_9"], ["demo_9"], [b"demo_0", b""], ["demo_1" * 5_000], [b"demo_0"] * 4])
+def test_a_mask_of_strangers_is_refused(tmp_path: Path, names: list[Any]) -> None:
+    path = row_files.write_robomimic(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        file["mask/valid"] = names
+    with pytest.raises(ValueError, match=r"'mask/valid': want names of .*episodes.*; got ") as error:
+        read_demonstrations(path)
+    assert len(str(error.value)) < 500
+
+
+def test_a_mask_of_another_form_is_left_out_with_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = row_files.write_robomimic(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
         file["mask/elsewhere"] = h5py.SoftLink("/mask/train")
-        file["mask/strangers"] = np.array([b"demo_9"])
-    assert read_demonstrations(path).about["masks"] == {"train": [0, 1], "valid": [2], "strangers": []}
+        file["mask/numbers"] = np.arange(3)
+        file["mask/table"] = np.array([[b"demo_0"]])
+        file.create_group("mask/group")
+    assert read_demonstrations(path).about["masks"] == {"train": [0, 1]}
+    for name in ("elsewhere", "numbers", "table", "group"):
+        assert f"'mask/{name}' is left out" in caplog.text
 
 
 def linked(path: Path, wide: int) -> Path:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import threading
@@ -20,7 +21,9 @@ from tensordict.nn import TensorDictModuleBase
 
 from tests.policies import checkpoints
 from tests.serving.clients import TOKEN, ask, documented
+from tests.streaming.viewers import until
 from torchrl_gpu.policies import AgentSpace, InferencePolicy, load_policy
+from torchrl_gpu.serving import asking
 from torchrl_gpu.serving import ending as module
 from torchrl_gpu.serving.ending import Flag, hangups, until_told_to_end
 from torchrl_gpu.serving.server import _LARGE, policy_server
@@ -230,6 +233,73 @@ async def test_a_pass_that_outlasts_the_limit_of_idle_connections_is_answered(sl
     async with talking(running) as socket:
         await socket.send_bytes(body)
         assert load(await socket.receive_bytes())["action"].tolist() == [[1.0]]
+
+
+class Held(TensorDictModuleBase):
+    """Decides once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = ["x"], ["action"]
+        self.began, self.may_end = threading.Event(), threading.Event()
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.began.set()
+        assert self.may_end.wait(20)
+        return tensordict.set("action", tensordict["x"])
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Held, StreamServer, asking.InProgress]]:
+    """A policy that decides once it may, its server, and the answers that this is making."""
+    in_progress = asking.InProgress()
+    monkeypatch.setattr(asking, "InProgress", lambda: in_progress)
+    module = Held()
+    space = AgentSpace("test", (), {"x": ((1,), "float32")}, low=(-9.0,), high=(9.0,))
+    try:
+        with policy_server(InferencePolicy(module, space, "Held"), port=0) as running:
+            yield module, running, in_progress
+    finally:
+        module.may_end.set()
+
+
+ROW = {"x": np.ones((1, 1), np.float32)}
+
+
+async def test_stop_delivers_the_answers_that_are_being_made(
+    held: tuple[Held, StreamServer, asking.InProgress],
+) -> None:
+    module, running, in_progress = held
+    async with talking(running) as socket, talking(running) as late:
+        posts = [asyncio.create_task(asyncio.to_thread(ask, running, save(ROW))) for _ in range(3)]
+        await socket.send_bytes(save(ROW))
+        await until(lambda: len(in_progress._deadlines) == 4 and module.began.is_set())
+        stopping = asyncio.create_task(asyncio.to_thread(running.stop))
+        await until(lambda: in_progress._is_stopping)
+        await late.send_bytes(save(ROW))
+        said = json.loads((await late.receive()).data)
+        assert said == {"message": "the server stops"}, "nothing new is begun"
+        module.may_end.set()
+        assert load(await socket.receive_bytes())["action"].tolist() == [[1.0]]
+        answers = await asyncio.gather(*posts)
+        assert [(status, load(body)["action"].tolist()) for status, body in answers] == [(200, [[1.0]])] * 3
+        await stopping
+
+
+async def test_stop_gives_up_an_answer_that_takes_too_long(
+    held: tuple[Held, StreamServer, asking.InProgress], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "FINISH_S", 0.05)
+    module, running, in_progress = held
+    async with talking(running) as socket:
+        post = asyncio.create_task(asyncio.to_thread(ask, running, save(ROW)))
+        await socket.send_bytes(save(ROW))
+        await until(lambda: len(in_progress._deadlines) == 2 and module.began.is_set())
+        await asyncio.to_thread(running.stop)
+        assert not module.may_end.is_set(), "the pass still runs, and nothing waits for it"
+        assert json.loads((await socket.receive()).data) == {"message": "the server stops"}
+        status, body = await post
+        assert (status, json.loads(body)) == (503, {"message": "the server stops"})
 
 
 def test_a_policy_that_fails_is_told_as_json(

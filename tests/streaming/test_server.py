@@ -250,7 +250,7 @@ with StreamServer(port=0) as server:
     server.stop()
     server.start()
 server.start().publish(frame)
-print(server.port, *(name for name in ("torch", "lightning", "multiprocessing") if name in sys.modules))
+print(server.port, *(name for name in ("torch", "lightning") if name in sys.modules))
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
@@ -258,6 +258,47 @@ print(server.port, *(name for name in ("torch", "lightning", "multiprocessing") 
     assert "want aiohttp, which an extra brings, pip install 'torchrl_gpu[stream]'" in lacking
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(port))).close()
+
+
+_FIRST_VIEWERS = """
+import asyncio, importlib.abc, importlib.util, sys, threading
+from tests.streaming import viewers
+from tests.streaming.plain_client import PeerClient
+from torchrl_gpu.streaming.codecs.encoder import CODECS
+
+late = set()
+
+class Imports(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread().name.startswith("torchrl_gpu"):
+            late.add(name)
+
+async def watch(server):
+    for codec in CODECS:
+        async with viewers.watching(server, codec) as guest:
+            assert (await guest.picture())[0]["codec"] == codec
+    for path in ("", "streams", "curves", "metrics", "healthz", "snapshot.jpg"):
+        assert (await viewers.get(server, path))[0] == 200, path
+    async with viewers.session() as client, client.get(viewers.address(server, "stream.mjpg")) as answer:
+        await answer.content.readuntil(b"--frame")
+    if importlib.util.find_spec("aiortc"):
+        peer = PeerClient(viewers.address(server))
+        await peer.connect("main")
+        await peer.connection.close()
+
+with viewers.server() as server:
+    sys.meta_path.insert(0, Imports())
+    server.log(1, reward=1.0)
+    with viewers.producing(server):
+        asyncio.run(watch(server))
+print(sorted(late), "torch" in sys.modules)
+"""
+
+
+def test_first_viewers_of_every_codec_and_transport_load_nothing_and_no_torch() -> None:
+    command = [sys.executable, "-c", _FIRST_VIEWERS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=Path(__file__).parents[2])
+    assert (done.stdout, done.returncode) == ("[] False\n", 0), done.stderr
 
 
 async def test_publishing_threads_do_not_disturb_each_other(started: StreamServer) -> None:

@@ -39,11 +39,36 @@ Decoder = Literal["auto", "pyav", "torchcodec"]
 
 
 class VideoHeader(NamedTuple):
-    """Size and rate that the file of a video declares."""
+    """Size, as its frames are to be shown, and rate that the file of a video declares."""
 
     height: int
     width: int
     fps: Fraction
+
+
+class Orientation(NamedTuple):
+    """How frames are to be shown: rows and columns swapped first, then mirrored.
+
+    A phone records as its sensor lies, on its side where it is held upright, and writes a matrix into the file.
+    """
+
+    is_transposed: bool = False
+    mirrors_columns: bool = False  # left becomes right
+    mirrors_rows: bool = False  # top becomes bottom
+
+    def apply(self, frame: np.ndarray) -> np.ndarray:
+        """A frame H×W×C as it is to be shown; a view of its memory."""
+        if self.is_transposed:
+            frame = frame.swapaxes(0, 1)
+        if self.mirrors_columns:
+            frame = frame[:, ::-1]
+        if self.mirrors_rows:
+            frame = frame[::-1]
+        return frame
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width before and after; each gives the other."""
+        return (width, height) if self.is_transposed else (height, width)
 
 
 class Batch(NamedTuple):
@@ -55,8 +80,7 @@ class Batch(NamedTuple):
 
 def read_header(path: Path, name: str) -> VideoHeader:
     """The header of an MP4 file; ValueError for another file, or one without video or with too large frames."""
-    with _opened(path, name) as container:
-        return _header(container, name)
+    return _read(path, name)[0]
 
 
 def count_frames(path: Path, name: str) -> int:
@@ -75,15 +99,20 @@ def decode(
     device: torch.device | None = None,
     decoder: Decoder = "auto",
 ) -> Iterator[Batch]:
-    """All frames of an MP4 file in order, resized by area means to a height and width.
+    """All frames of an MP4 file in order and as they are to be shown, resized by area means to a height and width.
 
     "auto" is torchcodec where that works on a CUDA device, else PyAV, which is faster on a CPU as it resizes frames
     before they are RGB. ValueError where the file cannot be decoded, or frames change their size.
     """
     device = device or torch.device("cpu")
-    if _takes_torchcodec(decoder, device):
-        yield from _by_torchcodec(path, name, size, device)
+    if not _takes_torchcodec(decoder, device):
+        yield from _by_pyav(path, name, size)
+        return
+    header, orientation = _read(path, name)  # so that torchcodec gets valid files alone
+    if orientation == Orientation():
+        yield from _by_torchcodec(path, name, header, size, device)
     else:
+        _say_turned()
         yield from _by_pyav(path, name, size)
 
 
@@ -179,6 +208,36 @@ def _header(container: Any, name: str) -> VideoHeader:
     return VideoHeader(height, width, Fraction(rate))
 
 
+def _read(path: Path, name: str) -> tuple[VideoHeader, Orientation]:
+    """The header of an MP4 file, and how its frames are to be shown, which only a decoded one tells."""
+    with _opened(path, name) as container:
+        coded = _header(container, name)
+        container.streams.video[0].codec_context.options = {"max_pixels": str(MOST_PIXELS)}
+        frame = next(container.decode(container.streams.video[0]), None)
+        orientation = Orientation() if frame is None else _orientation(frame, name)
+    height, width = orientation.size(coded.height, coded.width)
+    return VideoHeader(height, width, coded.fps), orientation
+
+
+def _orientation(frame: Any, name: str) -> Orientation:
+    """How a frame is to be shown; ValueError for what is no quarter turn or mirror image."""
+    matrices = [data for data in frame.side_data if data.type.name == "DISPLAYMATRIX"]
+    if not matrices:
+        return Orientation()
+    # Its rows are a b u, c d v, x y w (ISO 14496-12): what the sensor has in column p and row q is to be shown in
+    # column a·p + c·q and row b·p + d·q.
+    a, b, _, c, d, *_ = np.frombuffer(bytes(matrices[0]), np.int32).tolist()
+    if a and d and not b and not c and abs(a) == abs(d):
+        return Orientation(False, a < 0, d < 0)
+    if b and c and not a and not d and abs(b) == abs(c):
+        return Orientation(True, c < 0, b < 0)
+    entries = ", ".join(f"{entry / 65536:g}" for entry in (a, b, c, d))
+    raise ValueError(
+        f"demonstrations: {name}: want frames that are shown as they are, turned by quarters or mirrored; "
+        f"got a display matrix {entries}"
+    )
+
+
 def _batch_size(height: int, width: int) -> int:
     return max(1, min(_MOST_BATCH, _BATCH_BYTES // (3 * height * width)))
 
@@ -186,7 +245,7 @@ def _batch_size(height: int, width: int) -> int:
 def _by_pyav(path: Path, name: str, size: tuple[int, int] | None) -> Iterator[Batch]:
     with _opened(path, name) as container:
         given = _header(container, name)
-        height, width = size or given[:2]
+        orientation: Orientation | None = None
         stream = container.streams.video[0]
         context = stream.codec_context
         # Without "explode", corrupt frames are made up from those before.
@@ -194,15 +253,22 @@ def _by_pyav(path: Path, name: str, size: tuple[int, int] | None) -> Iterator[Ba
         context.thread_count = torch.get_num_threads()
         # One for all frames: to set it up takes longer than a frame.
         reformatter = load("av.video.reformatter", "video", "demonstrations").VideoReformatter()
-        how = SMALL if (height, width) != given[:2] else None
-        frames = np.empty((_batch_size(height, width), height, width, 3), np.uint8)
+        frames = np.empty((0, 0, 0, 3), np.uint8)
         seconds: list[float] = []
         for frame in container.decode(stream):
             if (frame.height, frame.width) != given[:2] or frame.is_corrupt or frame.time is None:
                 came = "a corrupt one" if frame.is_corrupt else f"{frame.height}×{frame.width} at {frame.time} s"
                 refuse(name, f"frames of {given.height}×{given.width}, each with its time", came)
-            small = reformatter.reformat(frame, width, height, "rgb24", interpolation=how)
-            frames[len(seconds)] = small.to_ndarray()
+            if orientation is None:
+                orientation = _orientation(frame, name)
+                height, width = size or orientation.size(*given[:2])
+                frames = np.empty((_batch_size(height, width), height, width, 3), np.uint8)
+                coded_height, coded_width = orientation.size(height, width)
+                how = SMALL if (coded_height, coded_width) != given[:2] else None
+            elif _orientation(frame, name) != orientation:
+                refuse(name, "frames that are all shown the same way", f"one turned otherwise at {frame.time} s")
+            small = reformatter.reformat(frame, coded_width, coded_height, "rgb24", interpolation=how)
+            frames[len(seconds)] = orientation.apply(small.to_ndarray())
             seconds.append(frame.time)
             if len(seconds) == len(frames):
                 yield Batch(torch.from_numpy(frames).permute(0, 3, 1, 2), seconds)
@@ -254,8 +320,15 @@ def _sample() -> bytes:
     return file.getvalue()
 
 
-def _by_torchcodec(path: Path, name: str, size: tuple[int, int] | None, device: torch.device) -> Iterator[Batch]:
-    given = read_header(path, name)  # so that torchcodec gets valid files alone
+@functools.cache
+def _say_turned() -> None:
+    # Its versions differ in whether they turn frames themselves.
+    _LOG.warning("demonstrations: videos to be shown turned or mirrored are decoded by PyAV, not by torchcodec")
+
+
+def _by_torchcodec(
+    path: Path, name: str, given: VideoHeader, size: tuple[int, int] | None, device: torch.device
+) -> Iterator[Batch]:
     decoders = importlib.import_module("torchcodec.decoders")
     step = _batch_size(given.height, given.width)
     with _mp4(path, name) as file, reading(name, _VIDEO):

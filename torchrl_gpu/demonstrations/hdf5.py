@@ -7,6 +7,7 @@ what followed the last action.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Collection
@@ -21,8 +22,10 @@ from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, Arrays, check_file
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.system.arguments import shown
 
+_LOG = logging.getLogger(__name__)
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_EPISODES, _MOST_ENTRIES, _MOST_AGAIN = 10**6, 1000, 10_000
+_MOST_CHUNK = 1 << 20  # bytes of packed names, which HDF5 keeps unpacked between two of them
 _MOST_LETTERS = 64  # of the name of an episode
 _MOST_DEEP = 4  # groups in each other
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}  # that come with h5py; others load a plug-in
@@ -78,25 +81,50 @@ class _Reader:
                 episodes.append((where, self._episode(root, name, observed, more)))
         out, kept = from_episodes(episodes, self.bad, str(self.path), {"format": observed})
         number_of = {names[where]: number for number, where in enumerate(kept)}
-        if masks := self._masks(file):
+        if masks := self._masks(file, set(found.values())):
             out.about["masks"] = {key: [number_of[m] for m in each if m in number_of] for key, each in masks.items()}
         return out
 
-    def _masks(self, file: Any) -> dict[str, list[str]]:
-        """Names of episodes by the names of robomimic's masks: plain arrays of short bytes in the group `mask`."""
+    def _masks(self, file: Any, known: Collection[str]) -> dict[str, list[str]]:
+        """Names of episodes by the names of robomimic's masks: the members of the group `mask`.
+
+        ValueError for a name that is not among the known ones. A mask of another form is left out and logged.
+        """
         masks: dict[str, list[str]] = {}
-        hard = self.h5py.HardLink
-        group = file["mask"] if isinstance(file.get("mask", getlink=True), hard) else None
-        if not isinstance(group, self.h5py.Group) or len(group) > _MOST_ENTRIES:
+        group = self._member(file, "mask")
+        if not isinstance(group, self.h5py.Group):
             return masks
+        if len(group) > _MOST_ENTRIES:
+            refuse(f"{self.path}: mask", f"at most {_MOST_ENTRIES:,} masks", f"{len(group):,}")
         for name in sorted(group):
-            found = group[name] if isinstance(group.get(name, getlink=True), hard) else None
-            if not isinstance(found, self.h5py.Dataset) or not self._lies_plain(found):
+            where = f"{self.path}: {shown(f'mask/{name}')}"
+            found = self._member(group, name)
+            if not self._holds_names(found):
+                _LOG.warning("demonstrations: %s is left out: it is no list of names in the file itself", where)
                 continue
-            kind = found.dtype
-            if found.ndim == 1 and len(found) <= _MOST_EPISODES and kind.kind == "S" and kind.itemsize <= _MOST_LETTERS:
-                masks[name] = [each.decode("ascii", "replace") for each in found[()]]
+            if len(found) > len(known):
+                refuse(where, f"names of at most the {len(known):,} episodes", f"{len(found):,}")
+            masks[name] = [self._episode_name(found[i], known, where) for i in range(len(found))]
         return masks
+
+    def _member(self, group: Any, name: str) -> Any:
+        """The member `name` that lies in this file; None for a link to elsewhere, or without one."""
+        return group[name] if isinstance(group.get(name, getlink=True), self.h5py.HardLink) else None
+
+    def _holds_names(self, found: Any) -> bool:
+        """True for one row of strings, of a fixed length or each of its own."""
+        if not isinstance(found, self.h5py.Dataset) or found.ndim != 1 or not self._lies_plain(found):
+            return False
+        chunk = 0 if found.chunks is None else math.prod(found.chunks) * found.dtype.itemsize
+        return self.h5py.check_string_dtype(found.dtype) is not None and chunk <= _MOST_CHUNK
+
+    def _episode_name(self, value: Any, known: Collection[str], where: str) -> str:
+        # One string is read at a time: those of variable length may all be the same large one of the file.
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        name = text[: _MOST_LETTERS + 1].rstrip(" \0")
+        if name not in known:
+            refuse(where, "names of episodes of this file", shown(name))
+        return name
 
     def _episode(self, root: Any, name: str, observed: str, more: int) -> Arrays:
         episode, where = self.child(root, name, ""), f"{self.path}: {name}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
 from torchrl_gpu.serving.batching import Busy
 from torchrl_gpu.streaming.broadcast.rate_limits import TokenBucket
-from torchrl_gpu.streaming.web.access import error_body, let_last, role_of
+from torchrl_gpu.streaming.web.access import FINISH_S, STATE, error_body, let_last, role_of
 from torchrl_gpu.streaming.web.routes import read_body
 from torchrl_gpu.streaming.web.sockets import opened
 from torchrl_gpu.streaming.web.viewer import message_limit
@@ -23,6 +23,48 @@ _MISTAKES, _MISTAKE_S = 2, 10.0  # that are let pass on a WebSocket, and seconds
 
 Answer = Callable[[bytes | str, bool], Awaitable[bytes]]
 """Gives the answer to a message, which may be JSON, in the same form; BadMessage, BadAction or Busy where it cannot."""
+
+
+class Stopping(Exception):
+    """The server stops, and has no time for an answer."""
+
+
+class InProgress:
+    """Answers that are being made, each of which is finished or given up within `FINISH_S` once the server stops."""
+
+    def __init__(self) -> None:
+        self._deadlines: set[asyncio.Timeout] = set()
+        self._is_stopping = False
+        self._idle = asyncio.Event()
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Within, an answer is made; `Stopping` where none is begun any more, or time is up."""
+        if self._is_stopping:
+            raise Stopping
+        deadline = asyncio.timeout(None)
+        try:
+            async with deadline:
+                self._deadlines.add(deadline)
+                yield
+        except TimeoutError:
+            if deadline.expired():
+                raise Stopping from None
+            raise
+        finally:
+            self._deadlines.discard(deadline)
+            if not self._deadlines:
+                self._idle.set()
+
+    async def finish(self) -> None:
+        """Returns once nothing is in progress any more; from now on nothing is begun."""
+        self._is_stopping = True
+        end = asyncio.get_running_loop().time() + FINISH_S
+        for deadline in self._deadlines:
+            deadline.reschedule(end)
+        while self._deadlines:
+            self._idle.clear()
+            await self._idle.wait()
 
 
 class Asking:
@@ -36,9 +78,11 @@ class Asking:
     """
 
     def __init__(self, path: str, answer: Answer, what: str, max_body: int) -> None:
-        self._path, self._answer, self._what, self._max_body = path, answer, what, max_body
+        self._path, self._make_answer, self._what, self._max_body = path, answer, what, max_body
+        self._in_progress = InProgress()
 
     def add(self, app: web.Application) -> None:
+        app[STATE].finishers.add(self._in_progress.finish)
         app.add_routes([web.post(self._path, self._post), web.get(f"{self._path}/ws", self._socket)])
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
@@ -47,10 +91,11 @@ class Asking:
         body = await read_body(request)
         let_last(request)  # an answer may take as long as it takes
         try:
-            answer = await self._answer(body, is_json)
+            async with self._in_progress.one():
+                answer = await self._make_answer(body, is_json)
         except Exception as error:
             status, message = self._failure(error)
-            headers = {hdrs.RETRY_AFTER: "1"} if isinstance(error, Busy) else None
+            headers = {hdrs.RETRY_AFTER: "1"} if status == 503 else None
             return web.Response(status=status, headers=headers, **error_body(message))
         return web.Response(body=answer, content_type="application/json" if is_json else "application/octet-stream")
 
@@ -85,13 +130,23 @@ class Asking:
     async def _reply(self, socket: web.WebSocketResponse, body: bytes | str, is_json: bool) -> int:
         """Answers a message of a WebSocket; the status of a request with it."""
         try:
-            answer = await self._answer(body, is_json)
+            async with self._in_progress.one():
+                return await self._reply_now(socket, body, is_json)
+        except Stopping as error:
+            return await self._reply_failure(socket, error)
+
+    async def _reply_now(self, socket: web.WebSocketResponse, body: bytes | str, is_json: bool) -> int:
+        try:
+            answer = await self._make_answer(body, is_json)
         except Exception as error:
-            status, message = self._failure(error)
-            await socket.send_json({"message": message})
-            return status
+            return await self._reply_failure(socket, error)
         await (socket.send_str(answer.decode()) if is_json else socket.send_bytes(answer))
         return 200
+
+    async def _reply_failure(self, socket: web.WebSocketResponse, error: Exception) -> int:
+        status, message = self._failure(error)
+        await socket.send_json({"message": message})
+        return status
 
     def _failure(self, error: Exception) -> tuple[int, str]:
         """Status and message of an error of a request."""
@@ -99,6 +154,8 @@ class Asking:
             return 400, str(error)
         if isinstance(error, Busy):
             return 503, "too much waits"
+        if isinstance(error, Stopping):
+            return 503, "the server stops"
         _LOG.error("%s failed", self._what, exc_info=error)
         return 500, f"{self._what} failed: {type(error).__name__}"
 

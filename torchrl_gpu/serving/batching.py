@@ -6,9 +6,9 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,15 @@ class _Request(NamedTuple):
     rows: int
     came: float
     decided: asyncio.Future[np.ndarray]
+
+
+@contextmanager
+def released(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
+    """A thread that is given up at the end, with what waits for it: a server's stop does not wait for a long pass."""
+    try:
+        yield thread
+    finally:
+        thread.shutdown(wait=False, cancel_futures=True)
 
 
 class Batching:
@@ -69,7 +78,7 @@ class Batching:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        with ThreadPoolExecutor(1, "torchrl_gpu policy") as thread:
+        with released(ThreadPoolExecutor(1, "torchrl_gpu policy")) as thread:
             task = asyncio.create_task(self._run(thread))
             try:
                 yield

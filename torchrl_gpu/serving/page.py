@@ -17,11 +17,13 @@ from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.serving.messages import Observations
 from torchrl_gpu.streaming import PolicyView, StreamServer, observation_picture
+from torchrl_gpu.streaming.broadcast.policy_view import short_names
 
 STREAM = "policy"
 _PERIOD_S = 0.1  # between views: looks at a few of many requests
 _LEAST_SIDE = 8  # pixels of a picture: what is smaller is a list of numbers
 _WIDTH, _HEIGHT = 480, 320  # of what is drawn
+_LABEL_LETTERS = 16
 _LINE, _LABEL, _MARGIN = 14, 96, 6  # pixels of a number
 
 
@@ -112,18 +114,19 @@ def _numbers(
         if known is None or len(known) != len(values):
             known = [f"{name} {i}" for i in range(len(values))]
         numbers += [(label, float(value)) for label, value in zip(known, values, strict=True)]
+    labels = short_names([label for label, _ in numbers], _LABEL_LETTERS)
     image = Image.new("RGB", (_WIDTH, _HEIGHT), BACKGROUND)
     pen, font = ImageDraw.Draw(image), ImageFont.load_default(11)
     rows = _HEIGHT // _LINE - 1
     columns = max(1, -(-min(len(numbers), 3 * rows) // rows))
     width = _WIDTH // columns
     most = max((abs(value) for _, value in numbers), default=0) or 1
-    for i, (label, value) in enumerate(numbers[: columns * rows]):
+    for i, (label, (_, value)) in enumerate(zip(labels[: columns * rows], numbers, strict=False)):
         left, top = (i // rows) * width + _MARGIN, (i % rows) * _LINE + _MARGIN
         room = width - _LABEL - _MARGIN
         middle = left + _LABEL + room // 2
         end = middle + round(0.3 * room * value / most)
-        pen.text((left, top), label[:16], fill="#5a6068", font=font)
+        pen.text((left, top), label, fill="#5a6068", font=font)
         pen.rectangle((min(middle, end), top + 3, max(middle, end), top + 9), fill=ITEM)
         pen.text((middle + 2 if value < 0 else end + 4, top), f"{value:.3g}", fill="#1c1e20", font=font)
     return np.asarray(image)

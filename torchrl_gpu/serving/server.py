@@ -14,7 +14,7 @@ from torchrl_gpu.palletizing.sessions import PackingSessions
 from torchrl_gpu.policies.export.manifest import manifest_of
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.serving.asking import Asking
-from torchrl_gpu.serving.batching import Batching
+from torchrl_gpu.serving.batching import Batching, released
 from torchrl_gpu.serving.messages import Messages
 from torchrl_gpu.serving.page import PolicyPage
 from torchrl_gpu.serving.pallets import PalletRoutes
@@ -40,7 +40,8 @@ def policy_server(
     `POST /act` and the WebSocket `/act/ws` take the entries of `policy.in_keys`, (rows, …) each, as safetensors or
     JSON, and give `action` in the same form; `GET /info` says what they mean, see `manifest_of`. A WebSocket is closed
     at the third mistake in ten seconds, and after more pings than a viewer may send. `/pallet` and `/pallet/ws` are the
-    same for packing sessions, JSON alone. docs/deploy.md lists the errors; all else is as in `StreamServer`.
+    same for packing sessions, JSON alone. `stop` lets answers that are being made be given within five seconds, and
+    refuses the others. docs/deploy.md lists the errors; all else is as in `StreamServer`.
 
     Args:
         policy: Decides, on its device; None for packing sessions alone.
@@ -92,7 +93,7 @@ class PolicyRoutes:
         app.cleanup_ctx.append(self._running)
 
     async def _running(self, app: web.Application) -> AsyncIterator[None]:
-        with ThreadPoolExecutor(1, "torchrl_gpu messages") as self._reader:
+        with released(ThreadPoolExecutor(1, "torchrl_gpu messages")) as self._reader:
             async with self.batching.running():
                 yield
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from torchrl_gpu.system import nvidia
+
 _PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "numpy", "mujoco", "jumanji", "jax")
 _GIB = 2**30
 
@@ -45,17 +47,7 @@ def cuda_versions(device: torch.device) -> dict[str, str]:
     properties = torch.cuda.get_device_properties(device)
     capability = f"{properties.major}.{properties.minor}"
     device_name = f"{properties.name}, compute capability {capability}"
-    return {"device": device_name, "driver": driver(), "CUDA": str(torch.version.cuda)}
-
-
-def driver() -> str:
-    """The NVIDIA driver's version, or else the newest CUDA that it runs; "none" where there is none."""
-    try:
-        line = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
-        return next((word for word in line.split() if word[0].isdigit() and "." in word), line)
-    except (OSError, IndexError):
-        newest = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)()
-        return f"for CUDA {newest // 1000}.{newest % 1000 // 10}" if newest else "none"
+    return {"device": device_name, "driver": nvidia.driver() or "none", "CUDA": str(torch.version.cuda)}
 
 
 def _processor() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene, unit_types
 from tests.streaming.viewers import counted, until
@@ -18,7 +19,7 @@ from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.codecs import encoder as registry
-from torchrl_gpu.streaming.codecs import h264
+from torchrl_gpu.streaming.codecs import h264, pipeline
 from torchrl_gpu.streaming.codecs.encoder import Codec, EncoderSettings, StreamCodec
 from torchrl_gpu.streaming.codecs.images import Packet
 
@@ -272,7 +273,7 @@ class Numbers:
 
 @pytest.mark.parametrize("has_deltas", [True, False])
 async def test_another_codec_is_one_line(monkeypatch: pytest.MonkeyPatch, has_deltas: bool) -> None:
-    monkeypatch.setitem(registry.CODECS, "numbers", StreamCodec(Numbers, has_deltas))
+    monkeypatch.setitem(registry.CODECS, "numbers", StreamCodec(Numbers, has_deltas, lambda: None))
     async with encoding_hub() as (hub, encoding):
         viewers = [hub.subscribe(hub.declare("main").name, codec) for codec in ("numbers", "jpeg")]
         pictures = [(await shown(hub, scene(), *viewers))[0] for _ in range(3)]
@@ -284,3 +285,30 @@ async def test_another_codec_is_one_line(monkeypatch: pytest.MonkeyPatch, has_de
         await shown(hub, scene(), viewers[1])
         assert (place in encoding._encoders) is not has_deltas, "one for all streams stays"
     assert made.number == -1
+
+
+def test_a_pipeline_for_frames_of_a_gpu_is_made_while_pictures_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, closed = threading.Event(), threading.Event()
+
+    class Slow:
+        """A pipeline whose making takes long, as where NVJPEG is tried for the first time."""
+
+        def __init__(self, device: object) -> None:
+            assert may_end.wait(20)
+
+        def encode_jpeg(self, frame: Any, quality: int, *, bgr: bool) -> bytes:
+            return b"by the pipeline"
+
+        def close(self) -> None:
+            closed.set()
+
+    monkeypatch.setattr(pipeline, "GpuFramePipeline", Slow)
+    encoder = registry.JpegEncoder(EncoderSettings(30.0, 80, None))
+    frame = torch.from_numpy(scene())
+    assert psnr(decode_jpeg(encoder.encode(frame).data), scene()) > 28
+    may_end.set()
+    assert encoder._own_pipeline is not None
+    encoder._own_pipeline.result(20)
+    assert encoder.encode(frame).data == b"by the pipeline"
+    encoder.close()
+    assert closed.is_set()

@@ -24,6 +24,7 @@ from torchrl_gpu.streaming.broadcast.frames import (
     record_event,
     with_facts,
 )
+from torchrl_gpu.streaming.broadcast.policy_view import short_names
 from torchrl_gpu.streaming.codecs import pixels
 from torchrl_gpu.streaming.codecs.images import format_of
 from torchrl_gpu.streaming.codecs.pixels import UNMEASURED, color_map, grid, picture_of
@@ -358,3 +359,34 @@ def test_facts_of_a_policy_never_push_out_the_metadata_of_a_program() -> None:
     assert found.items() >= meta.items()
     with pytest.raises(ValueError, match="want at most 64 values of metadata; got 65"):
         clean_meta(with_facts({f"m{i}": i for i in range(65)}, facts))
+
+
+def test_integers_that_pages_would_read_as_others_are_text() -> None:
+    exact, large = 2**53 - 1, 2**53 + 1
+    values = [exact, -exact, large, -large, np.int64(large), np.uint64(2**64 - 1), True]
+    wanted = [exact, -exact, str(large), str(-large), str(large), str(2**64 - 1), True]
+    assert list(clean_meta({str(i): value for i, value in enumerate(values)}).values()) == wanted
+    assert check_state({"all": [exact, large]}) == {"all": [exact, str(large)]}
+    assert PolicyView(action=np.array([large, 3])).facts() == {"choices": True, "action/0": str(large), "action/1": 3.0}
+    with pytest.raises(ValueError, match="bits as metadata; got more as 'seed'"):
+        clean_meta({"seed": 1 << 5000})
+    with pytest.raises(ValueError, match="names of metadata"):
+        clean_meta({"x" * 257: 1})
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"robot_arm_shoulder_joint_velocity_{side}_{i}" for side in ("left", "right") for i in range(7)],
+        ["a" * 40 + str(i) + "b" * 40 for i in range(32)],
+        ["line\n", "line\t", "line?", "line"],
+        [1, "1", 1.0, True],
+        ["x", "x~2", *("x" for _ in range(30))],
+    ],
+)
+def test_names_of_actions_stay_apart(names: list[Any]) -> None:
+    short = short_names(names, 32)
+    assert len(set(short)) == len(names)
+    assert all(len(name) <= 32 and name.isprintable() for name in short)
+    facts = PolicyView(action=dict(zip(names, range(len(names)), strict=True))).facts()
+    assert len([name for name in facts if name.startswith("action/")]) == len(set(names))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from tests.streaming.codecs.test_nvjpeg import by_opencv, refuses
 from torchrl_gpu.device import cuda_problem
 from torchrl_gpu.streaming.codecs import libavcodec, nvjpeg, probes
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.system import machine, self_tests
+from torchrl_gpu.system import machine, nvidia, self_tests
 from torchrl_gpu.system.self_tests import SelfTest, Unavailable
 
 CPU = torch.device("cpu")
@@ -78,7 +79,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
         return "no answer within 300 seconds"
 
     monkeypatch.setattr(SelfTest, "failure", failure)
-    monkeypatch.setattr(probes, "cuda_missing", lambda: "")
+    monkeypatch.setattr(nvidia, "driver", lambda: "1.0")
     monkeypatch.setattr(machine, "cuda_versions", lambda device: {"device": "a chip", "driver": "1.0"})
     return tried
 
@@ -134,3 +135,17 @@ def test_a_missing_package_names_the_extra(module: str, package: str, monkeypatc
 def test_another_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"want no_such_package, .*'torchrl_gpu\[webrtc\]'"):
         load("no_such_package", "webrtc")
+
+
+def test_driver_and_chips_are_what_the_driver_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia, "_DRIVER", tmp_path)
+    monkeypatch.setattr(nvidia, "_newest_cuda", lambda: 0)
+    assert (nvidia.driver(), nvidia.chips()) == ("", [])
+    monkeypatch.setattr(nvidia, "_newest_cuda", lambda: 13010)
+    assert nvidia.driver() == "for CUDA 13.1"
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun\nGCC\n")
+    for number in range(2):
+        folder = tmp_path / "gpus" / f"0000:0{number}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t\t NVIDIA H{number}00\nIRQ: 5\n")
+    assert (nvidia.driver(), nvidia.chips()) == ("580.65.06", ["NVIDIA H000", "NVIDIA H100"])

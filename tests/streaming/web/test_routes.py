@@ -22,7 +22,18 @@ from aiohttp import WSServerHandshakeError
 
 import torchrl_gpu.streaming.web
 from tests.streaming.pictures import decode_jpeg, psnr, scene
-from tests.streaming.viewers import address, get, producing, server, session, until, viewer, watching
+from tests.streaming.viewers import (
+    address,
+    counted,
+    get,
+    hub_of,
+    producing,
+    server,
+    session,
+    until,
+    viewer,
+    watching,
+)
 from tests.streaming.web.test_sockets import UPGRADE
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import access, routes
@@ -598,3 +609,89 @@ async def test_json_for_strangers_is_short_whatever_else_a_server_takes(stream_s
     status, _, said = await post(stream_server, "login", body)
     assert (status, json.loads(said)["message"]) == (400, "want JSON of at most 65536 bytes")
     assert (await post(stream_server, "login", b'{"token": "drive"}'))[0] == 200
+
+
+OPTIONS = {
+    "stream": "main",
+    "fps": "2",
+    "compat": "1",
+    "since": "0",
+    "transport": "jpeg",
+    "codec": "h264",
+    "beside": "x",
+}
+TAKEN = {"stream.mjpg": ("stream", "fps", "compat"), "snapshot.jpg": ("stream",), "curves": ("since",)}
+
+
+@pytest.mark.parametrize("path", ["ws", "stream.mjpg", "snapshot.jpg", "webrtc/offer", "streams", "curves"])
+@pytest.mark.server(heartbeat_s=0.05)
+async def test_an_option_takes_effect_or_is_refused(stream_server: StreamServer, path: str) -> None:
+    stream_server.publish(scene())
+    for option, value in OPTIONS.items():
+        body = b"{}" if path == "webrtc/offer" else None
+        headers = UPGRADE if path == "ws" else {}
+        async with session() as client:
+            method = "GET" if body is None else "POST"
+            target = address(stream_server, path, f"?{option}={value}&t=77")
+            async with client.request(method, target, data=body, headers=headers) as answer:
+                taken = option in TAKEN.get(path, ())
+                assert answer.status == (200 if taken else 400), option
+                if not taken:
+                    assert f"{option} has no effect at /{path}" in (await answer.json())["message"]
+
+
+@pytest.mark.server(token="a token of a few letters")
+async def test_a_proxy_without_host_is_told_from_a_wrong_token(stream_server: StreamServer) -> None:
+    token = json.dumps({"token": "a token of a few letters"}).encode()
+    page = {"Origin": "https://lab.example", "Referer": "https://lab.example/run/"}
+    status, _, body = await get(stream_server, "login", body=token, **page)
+    message = json.loads(body)["message"]
+    assert (status, "token" in message) == (403, False)
+    for said in ("https://lab.example", f"127.0.0.1:{stream_server.port}", "pass Host on", "allowed_origins"):
+        assert said in message
+    assert counted(hub_of(stream_server), "failed_tokens_total") == 0
+    status, _, body = await get(stream_server, "login", body=token, Origin="https://" + "x" * 4000)
+    assert (status, len(body) < 500) == (403, True)
+
+
+async def test_pictures_of_every_transport_are_counted(stream_server: StreamServer) -> None:
+    stream_server.publish(scene())
+    hub = hub_of(stream_server)
+    assert (await get(stream_server, "snapshot.jpg"))[0] == 200
+    async with session() as client, client.get(address(stream_server, "stream.mjpg")) as answer:
+        await answer.content.readuntil(b"\xff\xd9")
+    async with watching(stream_server) as guest:
+        await guest.picture()
+    for transport in ("snapshot", "mjpeg", "websocket"):
+        assert counted(hub, "frames_sent_total", codec="jpeg", transport=transport) == 1, transport
+        assert counted(hub, "sent_bytes_total", codec="jpeg", transport=transport) > 1000, transport
+
+
+async def test_pictures_that_a_reader_of_multipart_missed_are_counted(stream_server: StreamServer) -> None:
+    hub = hub_of(stream_server)
+    stream_server.declare("main")
+    async with session() as client, client.get(address(stream_server, "stream.mjpg")):
+        await until(lambda: stream_server.watchers() == 1)
+        (subscription,) = hub.streams["main"].subscriptions
+        subscription.queue.dropped = 3
+    await until(lambda: stream_server.watchers() == 0)
+    await until(lambda: counted(hub, "frames_dropped_total", codec="jpeg") == 3)
+
+
+LONG_META = {f"{i:02d} " + "ü" * 60: "ü" * 1_000 for i in range(60)} | {"step": 7, "return": 0.5}
+
+
+async def test_metadata_beyond_a_field_of_http_is_left_out_with_a_word(stream_server: StreamServer) -> None:
+    stream_server.publish(scene(), meta=LONG_META)
+    status, headers, _ = await get(stream_server, "snapshot.jpg")
+    header = json.loads(headers["X-Frame"])
+    assert (status, header["meta"], header["left_out"]) == (200, {"step": 7, "return": 0.5}, 60)
+    assert len(headers["X-Frame"]) <= 3_600
+    async with session() as client, client.get(address(stream_server, "stream.mjpg?compat=1")) as answer:
+        fields = (await answer.content.readuntil(b"\r\n\r\n")).split(b"\r\n")
+    (field,) = [line for line in fields if b"X-Frame" in line]
+    assert json.loads(field.partition(b":")[2])["left_out"] == 60
+    async with watching(stream_server) as guest:
+        header, _ = await guest.picture()
+        assert (header["meta"], "left_out" in header) == (LONG_META, False), "all of it, over a WebSocket"
+    stream_server.publish(scene(), meta={"step": 8})

@@ -413,6 +413,29 @@ async def test_a_paused_viewer_whose_stream_is_gone(stream_server: StreamServer)
         assert (await guest.picture())[0]["stream"] == "env3"
 
 
+async def test_replay_of_a_stream_that_came_beside_reaches_a_slow_viewer(stream_server: StreamServer) -> None:
+    """The replay holds the picture that came beside and was not acknowledged then."""
+    seen = "main:seen"
+    for name in ("main", seen):
+        stream_server.declare(name)
+    async with viewer(stream_server) as guest:
+        await guest.say("watch", stream="main", beside=seen)
+        await until(lambda: seen in stream_server.wanted_streams())
+        stream_server.publish(scene(), seen)
+        beside, _ = await guest.picture(ack=False)
+        (listener,) = hub_of(stream_server).listeners
+        listener.__self__._window._limit = 1  # type: ignore[attr-defined]
+        await guest.watch(seen)
+        live, _ = await guest.picture()
+        assert live["stream"] == seen
+        await guest.say("replay")
+        again, _ = await guest.picture()
+        assert (again["seq"], again["replay"]) == (beside["seq"], True)
+        await until(lambda: seen in stream_server.wanted_streams())
+        stream_server.publish(scene(shift=3), seen)
+        assert (await guest.picture())[0]["replay"] is False, "the live stream goes on"
+
+
 async def test_a_second_stream_comes_in_between(stream_server: StreamServer) -> None:
     for name in ("main", "main:seen"):
         stream_server.declare(name)

@@ -28,7 +28,7 @@ from tests.streaming.pictures import psnr, scene
 from tests.streaming.viewers import counted, hub_of, only_loopback, producing, session, until
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
-from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
+from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, Watch
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import webrtc
 from torchrl_gpu.streaming.web.access import AppState
@@ -139,7 +139,7 @@ async def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     ("stream", "wanted"),
-    [*((each, "the name of a stream") for each in (7, None, ["main"])), ("none", "one of the streams main")],
+    [*((each, "stream to be 1 to 64") for each in (7, None, ["main"])), ("none", "one of the streams main")],
 )
 async def test_a_stream_that_is_none_is_refused(stream: Any, wanted: str) -> None:
     with pytest.raises(ValueError, match=f"want {wanted}"):
@@ -235,7 +235,7 @@ async def test_a_strangers_packet_is_no_failure_of_the_server(
 async def test_messages_of_a_data_channel_have_the_rules_of_a_websocket() -> None:
     """The stream of a page's address may yet come; watching another does not end a pause; the third mistake ends it."""
     server = state()
-    peer = webrtc.Peer(server, "main", Seat())
+    peer = webrtc.Peer(server, Watch("main", "h264"), Seat())
     said: list[str] = []
     peer._channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
 
@@ -260,8 +260,37 @@ async def test_messages_of_a_data_channel_have_the_rules_of_a_websocket() -> Non
     await peer._closing
 
 
+@pytest.mark.parametrize(("fps", "interval"), [(2, 0.5), (None, 1 / 30), (60, 1 / 30)])
+async def test_an_offer_and_a_watch_set_the_rate_of_pictures(fps: float | None, interval: float) -> None:
+    server, seat = state(), Seat()
+    viewer = receiver()
+    await webrtc.answer(server, await offer_of(viewer, "video/H264") | {"fps": fps}, seat)
+    (subscription,) = server.hub.streams["main"].subscriptions
+    assert subscription.schedule.interval == interval
+    peer = next(iter(server.closers)).__self__  # type: ignore[attr-defined]
+    peer._on_message(json.dumps({"type": "watch", "stream": "main", "fps": 4}))
+    (subscription,) = server.hub.streams["main"].subscriptions
+    assert subscription.schedule.interval == 0.25
+    await peer.close()
+    await viewer.close()
+
+
+@pytest.mark.parametrize("fields", [{"fps": 0}, {"fps": "many"}, {"codec": "jpeg"}, {"beside": "main"}])
+async def test_what_webrtc_cannot_do_is_refused_in_an_offer_and_in_a_watch(fields: dict[str, Any]) -> None:
+    server = state()
+    server.hub.declare("main:seen")
+    wanted = "frames per second" if "fps" in fields else next(iter(fields))
+    with pytest.raises(ProtocolError, match=wanted):
+        await webrtc.answer(server, {"type": "offer", "sdp": OFFER} | fields, Seat())
+    peer, said = webrtc.Peer(server, Watch("main", "h264"), Seat()), []
+    peer.say = said.append  # type: ignore[method-assign]
+    peer._on_message(json.dumps({"type": "watch", "stream": "main"} | fields))
+    assert [wanted in text for text in said] == [True]
+    await peer.close()
+
+
 async def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
-    peer = webrtc.Peer(state(), "main", Seat())
+    peer = webrtc.Peer(state(), Watch("main", "h264"), Seat())
     said: list[str] = []
     channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
     peer.say("none to say it on")

@@ -11,7 +11,6 @@ from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Stream
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec, Encoder, EncoderSettings
-from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.images import Packet
 
 if TYPE_CHECKING:
@@ -35,8 +34,9 @@ class EncoderThread:
         self._failed: set[tuple[str, str]] = set()
         self._encoders: dict[tuple[str, Codec], Encoder] = {}
         self._thread = threading.Thread(target=self._run, name="torchrl_gpu stream encoder", daemon=True)
-        for module in ("cv2", "av"):  # now, and not in the way of the first picture
-            load(module)
+        # Now, where nobody watches yet: what the thread has to load or to find out, every viewer waits for.
+        for codec in CODECS.values():
+            codec.prepare()
 
     def start(self) -> None:
         self._thread.start()

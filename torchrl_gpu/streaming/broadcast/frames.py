@@ -26,6 +26,9 @@ Meta: TypeAlias = Mapping[str, Any] | None
 MAX_FRAME_SIDE = 16_384
 MAX_META = 64
 MAX_TEXT = 1_024
+MAX_META_NAME = 256
+MAX_BITS = 3 * MAX_TEXT  # of an integer, which then has fewer digits than a text may have characters
+MAX_EXACT = 2**53  # integers below it are numbers of JavaScript, which reads larger ones as others
 _KINDS = frozenset((str, int, float, bool, type(None)))
 _WHERE = "StreamServer.publish"
 
@@ -116,7 +119,10 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def clean_meta(meta: Meta) -> dict[str, Scalar]:
-    """Metadata as JSON can hold it: NumPy scalars become Python's, what is not finite None; ValueError for all else."""
+    """Metadata as JSON and JavaScript can hold it; ValueError for all else.
+
+    NumPy scalars become Python's, what is not finite None, and integers from 2⁵³ on text.
+    """
     if not meta:
         return {}
     if len(meta) > MAX_META:
@@ -152,7 +158,12 @@ def _scalar(name: Any, value: Any) -> Scalar:
     kind = type(value)
     if kind is float and not math.isfinite(value):
         return None
-    if kind not in _KINDS or type(name) is not str or (kind is str and len(value) > MAX_TEXT):
+    if type(name) is not str or len(name) > MAX_META_NAME:
+        got = f"{len(name)} characters" if isinstance(name, str) else type(name).__name__
+        raise ValueError(f"StreamServer: want names of metadata of at most {MAX_META_NAME} characters; got {got}")
+    if kind is int and abs(value) >= MAX_EXACT:
+        return _digits(name, value)
+    if kind not in _KINDS or (kind is str and len(value) > MAX_TEXT):
         got = f"{len(value)} characters" if kind is str else kind.__name__
         raise ValueError(
             f"StreamServer: want numbers, bools, None and strings of at most {MAX_TEXT} characters as metadata; "
@@ -160,3 +171,10 @@ def _scalar(name: Any, value: Any) -> Scalar:
         )
     scalar: Scalar = value
     return scalar
+
+
+def _digits(name: str, value: int) -> str:
+    """An integer that pages would read as another one, as text."""
+    if value.bit_length() > MAX_BITS:
+        raise ValueError(f"StreamServer: want integers of at most {MAX_BITS} bits as metadata; got more as {name!r}")
+    return str(value)

@@ -52,6 +52,9 @@ class Metrics:
         self.peer_errors = counter("peer_errors", "Errors of packages over what peers sent.", "package")
         self.bad_messages = counter("bad_messages", "Messages of viewers that are none of the protocol's.")
 
+    def count_dropped(self, codec: str, number: int) -> None:
+        self.frames_dropped.labels(codec).inc(number)
+
     def count_sent(self, codec: str, transport: str, size: int) -> None:
         self.frames_sent.labels(codec, transport).inc()
         self.sent_bytes.labels(codec, transport).inc(size)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torchrl_gpu.streaming.broadcast.frames import Scalar
+from torchrl_gpu.streaming.broadcast.frames import MAX_BITS, MAX_EXACT, Scalar
 from torchrl_gpu.streaming.codecs.images import Frame, to_array
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class PolicyView(NamedTuple):
         if action is None:
             return facts
         if isinstance(action, Mapping):
-            actions = list(action.items())[:MAX_ACTIONS]
+            names = short_names(list(action)[:MAX_ACTIONS], _MAX_NAME)
+            actions = list(zip(names, action.values(), strict=False))
         else:
             if hasattr(action, "is_floating_point"):  # a tensor; NumPy knows not every dtype of theirs
                 action = to_array(action.double() if action.is_floating_point() else action)
@@ -65,7 +67,34 @@ class PolicyView(NamedTuple):
             if values.size > 1 and values.dtype.kind in "iu":
                 facts["choices"] = True
             actions = [(str(i), value) for i, value in enumerate(np.ravel(values)[:MAX_ACTIONS])]
-        return facts | {f"action/{_line(name, _MAX_NAME)}": _number(value) for name, value in actions}
+        return facts | {f"action/{name}": _number(value) for name, value in actions}
+
+
+def short_names(names: Sequence[object], most: int) -> list[str]:
+    """Names as text of at most so many printable characters, of which no two are the same.
+
+    Names that would be the same once they are cut keep both their ends, as names of parts often differ at the last
+    letter. Where that is not enough, a number is added.
+    """
+    texts = [_printable(str(name)) for name in names]
+    times = Counter(text[:most] for text in texts)
+    found: dict[str, None] = {}
+    for text in texts:
+        short = text[:most] if times[text[:most]] == 1 else _with_both_ends(text, most)
+        unique, number = short, 1
+        while unique in found:
+            number += 1
+            mark = f"~{number}"
+            unique = short[: most - len(mark)] + mark
+        found[unique] = None
+    return list(found)
+
+
+def _with_both_ends(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    head = most // 2
+    return f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"
 
 
 def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:
@@ -90,11 +119,17 @@ def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:
 
 
 def _line(text: object, most: int) -> str:
-    return "".join(each if each.isprintable() else "?" for each in str(text)[:most])
+    return _printable(str(text)[:most])
 
 
-def _number(value: Any) -> float | None:
-    """A finite number as JSON holds it; None for what is none."""
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def _number(value: Any) -> float | str | None:
+    """A finite number as JSON holds it, an integer that JavaScript would read as another as text; None for others."""
+    if isinstance(value, int | np.integer) and abs(int(value)) >= MAX_EXACT:
+        return str(int(value)) if int(value).bit_length() <= MAX_BITS else None
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -10,7 +10,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture, Scalar
@@ -20,7 +20,9 @@ MAX_MESSAGE_BYTES = 4_096  # bytes that a viewer may send at once
 MAX_NAME = 64
 MAX_VALUE = 1_024
 MAX_HEADER_BYTES = 1 << 20  # bytes of a picture's header
+MAX_FIELD_BYTES = 3_500  # of a header in a field of HTTP: proxies take 4 KiB for all fields of an answer
 SERVER_MESSAGES = ("hello", "state", "streams", "curves", "pong", "error")  # the types of text that the server sends
+_ROOM_FOR_COUNT, _ROOM_FOR_REST = 20, 100  # bytes of `left_out`, and of what is another for each viewer
 _LENGTH = struct.Struct(">I")
 
 
@@ -86,8 +88,11 @@ class Command:
 Message = Ack | Watch | Pause | Replay | Ping | Command
 
 
-def parse(text: str, stream: str = "main") -> Message:
-    """The message in a text of a viewer that watches a stream, which a command is about; or ProtocolError."""
+def parse(text: str, stream: str = "main", codec: Codec = STILLS) -> Message:
+    """The message in a text of a viewer; or ProtocolError.
+
+    A command is about `stream`, which the viewer watches; a `watch` that names no codec asks for `codec`.
+    """
     if len(text.encode("utf-8", "replace")) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"want at most {MAX_MESSAGE_BYTES} bytes a message")
     try:
@@ -99,7 +104,7 @@ def parse(text: str, stream: str = "main") -> Message:
     reader = _READERS.get(str(fields.get("type")))
     if reader is None:
         raise ProtocolError(f"want a type out of {', '.join(_READERS)}")
-    return reader(fields, stream)
+    return reader({"codec": codec, **fields}, stream)
 
 
 def picture_message(encoded: EncodedPicture, sent: float, dropped: int) -> bytes:
@@ -110,7 +115,31 @@ def picture_message(encoded: EncodedPicture, sent: float, dropped: int) -> bytes
 
 def picture_header(encoded: EncodedPicture, sent: float, dropped: int = 0) -> str:
     """The header of a picture for one viewer: a JSON object in ASCII."""
-    return f'{encoded.head}, "sent": {sent:.4f}, "dropped": {dropped}}}'
+    head = bounded_head(encoded, MAX_HEADER_BYTES - _ROOM_FOR_REST)
+    return f'{head}, "sent": {sent:.4f}, "dropped": {dropped}}}'
+
+
+def field_header(encoded: EncodedPicture, sent: float) -> str:
+    """The header of a picture as a field of an HTTP answer, without metadata that is too long for one."""
+    return f'{bounded_head(encoded, MAX_FIELD_BYTES)}, "sent": {sent:.4f}, "dropped": 0}}'
+
+
+def bounded_head(encoded: EncodedPicture, most: int) -> str:
+    """The head of a picture, without the longest values of its metadata where it has more bytes than `most`.
+
+    How many are missing stands beside the rest, as `left_out`.
+    """
+    if len(encoded.head) <= most:
+        return encoded.head
+    meta = dict(encoded.meta)
+    sizes = {name: len(json.dumps({name: value})) for name, value in meta.items()}
+    longest = sorted(sizes, key=sizes.__getitem__)
+    size = len(encoded.head) + _ROOM_FOR_COUNT
+    while longest and size > most:
+        name = longest.pop()
+        size -= sizes[name]
+        del meta[name]
+    return f'{replace(encoded, meta=meta).head}, "left_out": {len(sizes) - len(meta)}'
 
 
 def read_picture(message: bytes) -> tuple[dict[str, Any], bytes]:
@@ -140,7 +169,8 @@ def text_message(kind: str, **fields: Any) -> str:
     return json.dumps({"type": kind, **fields})
 
 
-def _watch(fields: Mapping[str, Any], stream: str) -> Watch:
+def read_watch(fields: Mapping[str, Any], stream: str = "main") -> Watch:
+    """The fields of a message `watch`; or ProtocolError."""
     codec, fps = fields.get("codec", STILLS), fields.get("fps")
     if not isinstance(codec, str) or codec not in CODECS:
         raise ProtocolError(f"watch: want a codec out of {', '.join(CODECS)}")
@@ -200,7 +230,7 @@ def _number(fields: Mapping[str, Any], key: str) -> float:
 # What a viewer may say, by type.
 _READERS: dict[str, Callable[[Mapping[str, Any], str], Message]] = {
     "ack": lambda fields, stream: Ack(int(_number(fields, "seq"))),
-    "watch": _watch,
+    "watch": read_watch,
     "pause": _pause,
     "replay": lambda fields, stream: Replay(),
     "ping": lambda fields, stream: Ping(_number(fields, "t")),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.images import Frame, Packet, encode_jpeg
 
 if TYPE_CHECKING:
+    import torch
+
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
 Codec: TypeAlias = str  # a name of `CODECS`
@@ -39,24 +44,57 @@ class JpegEncoder:
 
     def __init__(self, settings: EncoderSettings) -> None:
         self._quality, self._pipeline = settings.jpeg_quality, settings.pipeline
-        self._own_pipeline: GpuFramePipeline | None = None
+        self._own_pipeline: Future[GpuFramePipeline] | None = None
 
     def encode(self, rgb: Frame, key_frame: bool = False, *, bgr: bool = False) -> Packet:
-        if self._pipeline is None and isinstance(rgb, np.ndarray):
-            return Packet(encode_jpeg(rgb, self._quality, bgr=bgr), True)
-        pipeline = self._pipeline or self._own_pipeline
+        pipeline = self._pipeline
+        if pipeline is None and not isinstance(rgb, np.ndarray):
+            pipeline = self._pipeline_of(rgb.device)
         if pipeline is None:
-            from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
-
-            pipeline = self._own_pipeline = GpuFramePipeline(rgb.device)
+            return Packet(encode_jpeg(rgb, self._quality, bgr=bgr), True)
         return Packet(pipeline.encode_jpeg(rgb, self._quality, bgr=bgr), True)
 
     def close(self) -> None:
         if self._own_pipeline is not None:
-            self._own_pipeline.close()
+            self._own_pipeline.add_done_callback(_close)
+
+    def _pipeline_of(self, device: torch.device) -> GpuFramePipeline | None:
+        """A pipeline of the encoder's own for frames on a device; None while it is being made."""
+        # Making one may run a self-test of NVJPEG, for minutes where the machine is new. So it has a thread of its own,
+        # and OpenCV encodes until then.
+        if self._own_pipeline is None:
+            self._own_pipeline = Future()
+            arguments = self._own_pipeline, device
+            threading.Thread(target=_make_pipeline, args=arguments, name="torchrl_gpu nvjpeg", daemon=True).start()
+        return self._own_pipeline.result() if self._own_pipeline.done() else None
 
 
-def _h264(width: int, height: int, settings: EncoderSettings) -> Encoder:
+def _make_pipeline(made: Future[GpuFramePipeline], device: torch.device) -> None:
+    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+
+    try:
+        made.set_result(GpuFramePipeline(device))
+    except Exception as error:  # whatever a driver raises: the encoder says it
+        made.set_exception(error)
+
+
+def _close(made: Future[GpuFramePipeline]) -> None:
+    if made.exception() is None:
+        made.result().close()
+
+
+def _prepare_jpeg() -> None:
+    load("cv2")
+
+
+def _prepare_h264() -> None:
+    """Loads the codec and finds out what encodes it here."""
+    from torchrl_gpu.streaming.codecs import h264
+
+    h264.probes.nvenc_problem()
+
+
+def _make_h264(width: int, height: int, settings: EncoderSettings) -> Encoder:
     from torchrl_gpu.streaming.codecs.h264 import H264Encoder
 
     return H264Encoder(width, height, settings.fps)
@@ -71,10 +109,11 @@ class StreamCodec(NamedTuple):
 
     make: Callable[[int, int, EncoderSettings], Encoder]  # for frames of a width and height
     has_deltas: bool
+    prepare: Callable[[], None]  # does beforehand what would hold up the first picture: imports, probes
 
 
 CODECS = {
-    "h264": StreamCodec(_h264, has_deltas=True),
-    STILLS: StreamCodec(lambda width, height, settings: JpegEncoder(settings), has_deltas=False),
+    "h264": StreamCodec(_make_h264, has_deltas=True, prepare=_prepare_h264),
+    STILLS: StreamCodec(lambda width, height, settings: JpegEncoder(settings), has_deltas=False, prepare=_prepare_jpeg),
 }
 """The first is the one that needs the fewest bytes."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from torchrl_gpu.device import cuda_problem as cuda_missing
 from torchrl_gpu.streaming.codecs import libavcodec
+from torchrl_gpu.system import nvidia
 from torchrl_gpu.system.self_tests import SelfTest, Unavailable, one_line, usable
 
 if TYPE_CHECKING:
@@ -38,12 +41,11 @@ def nvjpeg_problem(device: torch.device) -> str:
 @functools.cache
 def nvenc_problem() -> str:
     """Why NVENC encodes nothing here. Found out once per process, since each encoder makes a context on the GPU."""
-    if not cuda_missing():
-        import torch
-
-        from torchrl_gpu.system import machine
-
-        depends_on = machine.cuda_versions(torch.device("cuda")) | {"av": str(machine.version("av"))}
+    # Without torch, whose import takes seconds and half a gigabyte: a program that streams arrays has no use for it.
+    driver, av_version = nvidia.driver(), _version("av")
+    if driver and av_version:
+        depends_on = {"driver": driver, "chips": ", ".join(nvidia.chips()), "av": av_version}
+        depends_on["visible"] = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         test = SelfTest("H.264 by NVENC", f"{libavcodec.__name__}:codec_problem", ("nvenc",), depends_on)
         if problem := test.failure():
             return problem
@@ -53,3 +55,10 @@ def nvenc_problem() -> str:
 @functools.cache
 def x264_problem() -> str:
     return libavcodec.codec_problem("x264")
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

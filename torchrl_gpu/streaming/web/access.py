@@ -20,9 +20,12 @@ from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit, Role
 from torchrl_gpu.streaming.web.settings import ServerSettings
 
 _IDLE_TIMEOUT = 10.0
+FINISH_S = 5.0  # seconds that answers which are being made have when the server stops
 _SPARE_CONNECTIONS = 64
 _PUBLIC = ("/healthz", "/login", "/", "/static/{name}")  # the page itself holds no secret; it asks for the token
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+_MOST_QUOTED = 100  # characters
+_OPTIONS = ("stream", "fps", "compat", "since", "transport", "codec", "beside")
 _PREFLIGHT = {
     hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST",
     hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Authorization, Content-Type",
@@ -37,6 +40,8 @@ class AppState:
 
     Attributes:
         sockets: Open WebSockets.
+        finishers: Awaited before anything is closed when the server stops, as answers that are being made. Each of them
+            bounds its own time.
         closers: Awaited when the server stops, such as the closing of peer connections.
         num_viewers: Of all transports.
         idle_timeout: Seconds that a connection may be silent, and a request that is no viewer's may take.
@@ -47,6 +52,7 @@ class AppState:
     hub: Hub
     port: int = 0
     sockets: set[web.WebSocketResponse] = field(default_factory=set)
+    finishers: set[Callable[[], Awaitable[object]]] = field(default_factory=set)
     closers: set[Callable[[], Awaitable[object]]] = field(default_factory=set)
     num_viewers: int = 0
 
@@ -58,6 +64,9 @@ class AppState:
         self.connections = ConnectionLimit(wanted, descriptors_left())
         files = resources.files(__package__).joinpath("static").iterdir()
         self.page = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
+
+    async def finish(self) -> None:
+        await asyncio.gather(*(finish() for finish in self.finishers), return_exceptions=True)
 
     async def close(self) -> None:
         sockets = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server stops") for socket in self.sockets]
@@ -111,6 +120,15 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     return response
 
 
+def refuse_options(request: web.Request, *taken: str) -> None:
+    """Raises 400 for an option that another path has and this one would ignore. Unknown ones may stand there:
+    programs add a number to an address to get past caches."""
+    ignored = [name for name in _OPTIONS if name in request.query and name not in taken]
+    if ignored:
+        allowed = ", ".join(taken) or "none here"
+        raise web.HTTPBadRequest(**error_body(f"{ignored[0]} has no effect at {request.path}; options: {allowed}"))
+
+
 def let_last(request: web.Request) -> Connection:
     """Lifts the time limit of a request; its connection makes no room for others. ConnectionError if it is lost."""
     connection = connection_of(request.transport)
@@ -135,7 +153,8 @@ def check_host_and_origin(request: web.Request) -> None:
     state = request.app[STATE]
     if not state.rules.allows_host(request.headers.get(hdrs.HOST, "")):
         state.metrics.refused.labels("host").inc()
-        raise web.HTTPForbidden(**error_body("want a Host of this machine, or one of allowed_origins"))
+        host = _quoted(request.headers.get(hdrs.HOST, ""))
+        raise web.HTTPForbidden(**error_body(f"want a Host of this machine, or one of allowed_origins; got {host}"))
     connects = request.method != hdrs.METH_GET or hdrs.UPGRADE in request.headers
     refused = connects and not state.rules.allows_origin(request.headers.get(hdrs.ORIGIN), request.headers[hdrs.HOST])
     is_cross_site = request.headers.get("Sec-Fetch-Site") == "cross-site"
@@ -143,7 +162,22 @@ def check_host_and_origin(request: web.Request) -> None:
     # The policy of the page itself says who may show it in a frame.
     if refused or (is_embedded and _path(request) != "/" and not _is_listed(request)):
         state.metrics.refused.labels("origin").inc()
-        raise web.HTTPForbidden(**error_body("want a page of this server, or one of allowed_origins"))
+        raise web.HTTPForbidden(**error_body(_foreign_page(request)))
+
+
+def _foreign_page(request: web.Request) -> str:
+    """Why a page is refused that is not of this server, as far as the server can tell, and what helps."""
+    page = _quoted(request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER) or "another site")
+    host = _quoted(request.headers[hdrs.HOST])
+    return (
+        f"want a page of this server, or one of allowed_origins; got the page {page} and the Host {host}. "
+        f"Behind a proxy, have it pass Host on, or name the page's origin in allowed_origins"
+    )
+
+
+def _quoted(text: str) -> str:
+    """What a peer sent, short and printable."""
+    return "".join(each if each.isprintable() else "?" for each in text[:_MOST_QUOTED])
 
 
 def role_of(request: web.Request) -> Role:

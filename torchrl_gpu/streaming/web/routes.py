@@ -14,7 +14,7 @@ from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
-from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, picture_header, read_fps
+from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, field_header, read_fps
 from torchrl_gpu.streaming.broadcast.rate_limits import stream_time
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.codecs.encoder import STILLS
@@ -27,6 +27,7 @@ from torchrl_gpu.streaming.web.access import (
     error_body,
     guard,
     let_last,
+    refuse_options,
     role_of_token,
     set_session,
 )
@@ -100,16 +101,21 @@ async def login(request: web.Request) -> web.StreamResponse:
 
 async def snapshot(request: web.Request) -> web.StreamResponse:
     """A JPEG of this moment, or else the newest frame, which is at most a second older; 503 where there is none yet."""
+    refuse_options(request, "stream")
     with admit_viewer(request, "snapshot"), _subscribed(request) as subscription:
         encoded = await _newest(subscription, stream_time() - _FRESH)
     if encoded is None:
         raise web.HTTPServiceUnavailable(**error_body("no frame yet"), headers={hdrs.RETRY_AFTER: "1"})
-    about = {"X-Frame": picture_header(encoded, stream_time())}
+    request.app[STATE].metrics.count_sent(STILLS, "snapshot", len(encoded.data))
+    about = {"X-Frame": field_header(encoded, stream_time())}
     return web.Response(body=encoded.data, content_type="image/jpeg", headers=about)
 
 
 async def mjpeg(request: web.Request) -> web.StreamResponse:
     """`/stream.mjpg?stream=…&fps=…&compat=1`: a picture after the other, for `<img>` and simple readers."""
+    refuse_options(request, "stream", "fps", "compat")
+    if request.query.get("compat", "1") not in ("", "0", "1"):
+        raise web.HTTPBadRequest(**error_body("compat must be 0 or 1"))
     with admit_viewer(request, "mjpeg"):
         try:
             fps = read_fps(request.query["fps"]) if "fps" in request.query else None
@@ -120,7 +126,8 @@ async def mjpeg(request: web.Request) -> web.StreamResponse:
 
 
 async def offer(request: web.Request) -> web.StreamResponse:
-    """The answer to a WebRTC offer: {"sdp", "type", "stream"} gives {"sdp", "type", "id"}."""
+    """The answer to a WebRTC offer: {"sdp", "type", "stream", "fps"} gives {"sdp", "type", "id"}."""
+    refuse_options(request)
     fields = await read_object(request)
     try:
         from torchrl_gpu.streaming.web import webrtc
@@ -139,11 +146,13 @@ async def offer(request: web.Request) -> web.StreamResponse:
 
 
 async def streams(request: web.Request) -> web.StreamResponse:
+    refuse_options(request)
     return web.json_response(request.app[STATE].hub.describe_streams())
 
 
 async def curves(request: web.Request) -> web.StreamResponse:
     """Curves of the run behind the point `since`, all of them by default; `newest` is the point to go on from."""
+    refuse_options(request, "since")
     held = request.app[STATE].hub.curves
     since = request.query.get("since", "0")
     if not re.fullmatch(r"[0-9]{1,16}", since):
@@ -209,8 +218,11 @@ def _subscribed(request: web.Request, fps: float | None = None) -> Iterator[Subs
         subscription = hub.subscribe(hub.stream_for(request.query.get("stream")), fps=fps)
     except ProtocolError as error:
         raise web.HTTPNotFound(**error_body(str(error))) from None
-    with contextlib.closing(subscription):
+    try:
         yield subscription
+    finally:
+        request.app[STATE].metrics.count_dropped(subscription.codec, subscription.dropped)
+        subscription.close()
 
 
 async def _stream(request: web.Request, subscription: Subscription) -> web.StreamResponse:
@@ -226,7 +238,7 @@ async def _stream(request: web.Request, subscription: Subscription) -> web.Strea
         connection = request.transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-    compat = "compat" in request.query
+    compat = request.query.get("compat", "0") != "0"
     chunk = b"" if compat else _BOUNDARY + _PART
     encoded: EncodedPicture | None = None
     counted: EncodedPicture | None = None
@@ -256,5 +268,5 @@ def _part(encoded: EncodedPicture, compat: bool) -> bytes:
     """
     if not compat:
         return encoded.data + b"\r\n" + _BOUNDARY + _PART
-    about = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {picture_header(encoded, stream_time())}\r\n".encode()
+    about = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {field_header(encoded, stream_time())}\r\n".encode()
     return _BOUNDARY + about + _PART + encoded.data + b"\r\n"

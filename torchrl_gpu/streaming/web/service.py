@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import importlib
 import logging
 import os
 import socket
@@ -20,7 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 
 from torchrl_gpu.streaming.broadcast.encoder_thread import EncoderThread
 from torchrl_gpu.streaming.broadcast.hub import Hub
-from torchrl_gpu.streaming.web.access import AppState
+from torchrl_gpu.streaming.web.access import FINISH_S, AppState
 from torchrl_gpu.streaming.web.connection_limit import Connection
 from torchrl_gpu.streaming.web.routes import make_app
 from torchrl_gpu.streaming.web.settings import ServerSettings
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 128
 _ACCEPTED_AT_ONCE = 8  # connections
-_TIMEOUT = 10.0  # seconds that starting and stopping may take
+_TIMEOUT = 10.0  # seconds that starting may take, and stopping besides what `FINISH_S` allows
 _SHUTDOWN_TIMEOUT = 1.0
 _PEER_ERRORS = (HttpProcessingError, PayloadEncodingError, OSError)
 AddRoutes = Callable[[web.Application], None]
@@ -50,6 +51,9 @@ class Service:
         self.hub = Hub(settings.fps, settings.instant_replay_s)
         self._tls = tls_context(settings.tls)
         self._encoder = EncoderThread(self.hub, settings.jpeg_quality, pipeline)
+        # Here, in the program's thread: the first offer would hold up every viewer while it is loaded.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torchrl_gpu.streaming.web.webrtc")
         self._socket = listen(settings.host, settings.port, settings.port_tries)
         self.port: int = self._socket.getsockname()[1]
         self._stopping = asyncio.Event()
@@ -65,9 +69,10 @@ class Service:
     def stop(self) -> BaseException | None:
         """Ends the thread; the first error in it or its encoder, besides those of single requests."""
         self.hub.call_in_loop(self._stopping.set)
-        self._thread.join(_TIMEOUT)
+        timeout = _TIMEOUT + FINISH_S
+        self._thread.join(timeout)
         if self._thread.is_alive():
-            return TimeoutError(f"its thread does not end within {_TIMEOUT:g} s")
+            return TimeoutError(f"its thread does not end within {timeout:g} s")
         return self._error or self._encoder.error
 
     def _run(self) -> None:
@@ -103,6 +108,7 @@ class Service:
             await self._accept(runner, state)
         finally:
             self.hub.attach(None)
+            await state.finish()
             await state.close()
             await runner.cleanup()
             state.connections.close()  # those that came meanwhile, or whose peer does not read what is still to be sent

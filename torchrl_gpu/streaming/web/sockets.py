@@ -19,7 +19,7 @@ from torchrl_gpu.streaming.broadcast.protocol import Ack, Command, ProtocolError
 from torchrl_gpu.streaming.broadcast.rate_limits import stream_time
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS
-from torchrl_gpu.streaming.web.access import STATE, AppState, admit_viewer, let_last, role_of
+from torchrl_gpu.streaming.web.access import STATE, AppState, admit_viewer, let_last, refuse_options, role_of
 from torchrl_gpu.streaming.web.connection_limit import Connection
 from torchrl_gpu.streaming.web.security import Role
 from torchrl_gpu.streaming.web.viewer import Viewer
@@ -128,6 +128,7 @@ async def opened(request: web.Request, transport: str, max_bytes: int) -> AsyncI
 
 async def serve(request: web.Request) -> web.StreamResponse:
     """`/ws`."""
+    refuse_options(request)
     role = role_of(request)
     async with opened(request, "websocket", protocol.MAX_MESSAGE_BYTES) as socket:
         connection = let_last(request)
@@ -215,9 +216,9 @@ class SocketViewer(Viewer):
                 self.say(protocol.text_message("error", message="command: want the role control"))
 
     def _acknowledge(self, seq: int) -> None:
+        # One picture may be under way in both roles: who turns to the stream beside, or replays it, is sent it again.
         if seq == self._beside_seq:
             self._beside_acked.set()
-            return
         latency = self._window.acknowledge(seq, time.monotonic())
         if latency is not None:
             self._state.metrics.ack_seconds.observe(latency)
@@ -285,11 +286,12 @@ class SocketViewer(Viewer):
                 task.cancel()
         self._sending = []
         if self._beside is not None:
+            self._state.metrics.count_dropped(self._beside.codec, self._beside.dropped)
             self._beside.close()
-            self._beside = None
+            self._beside, self._beside_seq = None, -1
         if self._subscription is not None:
             self._dropped += self._subscription.dropped
-            self._state.metrics.frames_dropped.labels(self._subscription.codec).inc(self._subscription.dropped)
+            self._state.metrics.count_dropped(self._subscription.codec, self._subscription.dropped)
             self._subscription.close()
             self._subscription = None
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.broadcast.protocol import Pause, Ping, ProtocolError, UnknownStream, Watch
 from torchrl_gpu.streaming.broadcast.rate_limits import TokenBucket, stream_time
+from torchrl_gpu.streaming.codecs.encoder import STILLS, Codec
 from torchrl_gpu.streaming.web.access import AppState
 
 MAX_MISTAKES = 3  # at the third a viewer is sent away
@@ -25,7 +26,10 @@ class Viewer(ABC):
     Attributes:
         watched: Its choice of stream and codec; None before the first.
         is_paused: True while it wants no pictures. Nothing is encoded for it then.
+        codec: What a choice that names no codec asks for.
     """
+
+    codec: Codec = STILLS
 
     def __init__(self, state: AppState) -> None:
         self.watched: Watch | None = None
@@ -65,7 +69,7 @@ class Viewer(ABC):
         try:
             if not isinstance(data, str):
                 raise ProtocolError("want text")
-            match protocol.parse(data, self.watched.stream if self.watched else "main"):
+            match protocol.parse(data, self.watched.stream if self.watched else "main", self.codec):
                 case Watch() as watch:
                     self._watch(watch)
                 case Pause(on):

@@ -42,25 +42,24 @@ _MIN_SILENCE = 5.0  # seconds that a page, which pings every two, may be silent 
 _CODECS = ("video/H264", "video/rtx")
 _MAX_CANDIDATES = 16  # addresses of a viewer that are tried
 _MAX_LINES = 400
+_MAX_HEADER = 16_000  # bytes of a header, as SCTP takes messages of 16 KiB between all browsers
 _MAX_BUFFERED = 65_536  # bytes on the data channel that a viewer has not taken
 
 
 async def answer(state: AppState, fields: Mapping[str, Any], seat: ExitStack) -> dict[str, str]:
-    """Connects a viewer by its offer, {"sdp", "type", "stream"}; gives {"sdp", "type", "id"} of the answer.
+    """Connects a viewer by its offer, {"sdp", "type", "stream", "fps"}; gives {"sdp", "type", "id"} of the answer.
 
     The seat is closed once the viewer has gone; by the caller if this raises: ValueError for an offer that cannot be
     answered, HTTPServiceUnavailable where there is no room for its sockets.
     """
     sdp = read_offer(fields)
-    stream = fields["stream"] if "stream" in fields else state.hub.stream_for(None)
-    if not isinstance(stream, str):
-        raise ValueError("webrtc: want the name of a stream; got something else")
+    watch = read_choice(fields, state.hub.stream_for(None))
     # One socket for each address of this machine, for the video and for a data channel that does not share it.
     sockets = 2 * len(get_host_addresses(use_ipv4=True, use_ipv6=True))
     if not state.connections.reserve(sockets):
         raise web.HTTPServiceUnavailable(**error_body("want fewer viewers: no more files may be opened"))
     seat.callback(state.connections.release, sockets)
-    peer = Peer(state, stream, seat)
+    peer = Peer(state, watch, seat)
     try:
         return await peer.answer(sdp)
     except BaseException:
@@ -89,6 +88,21 @@ def read_offer(fields: Mapping[str, Any]) -> str:
     return "\r\n".join(lines) + "\r\n"
 
 
+def read_choice(fields: Mapping[str, Any], stream: str) -> Watch:
+    """What an offer asks to watch, by default a stream; ProtocolError for what WebRTC does not send."""
+    asked = {name: fields[name] for name in ("stream", "codec", "fps", "beside") if name in fields}
+    watch = protocol.read_watch({"type": "webrtc", "stream": stream, "codec": CODEC, **asked})
+    _check_choice(watch)
+    return watch
+
+
+def _check_choice(watch: Watch) -> None:
+    if watch.codec != CODEC:
+        raise ProtocolError(f"watch: codec must be {CODEC} over WebRTC, or left out; got {watch.codec}")
+    if watch.beside is not None:
+        raise ProtocolError("watch: beside must be left out over WebRTC, which sends one stream; use the WebSocket")
+
+
 def _has_address(candidate: str) -> bool:
     words = candidate.split()
     try:
@@ -106,7 +120,7 @@ class PacketTrack(MediaStreamTrack):
 
     kind = "video"
 
-    def __init__(self, hub: Hub, stream: str) -> None:
+    def __init__(self, hub: Hub, stream: str, fps: float | None = None) -> None:
         super().__init__()
         self.last: EncodedPicture | None = None
         self.sender: Any = None
@@ -115,7 +129,7 @@ class PacketTrack(MediaStreamTrack):
         self._ticks = -1
         self._dropped = 0
         self._changed = asyncio.Event()
-        self._subscription: Subscription | None = hub.subscribe(stream, CODEC)
+        self._subscription: Subscription | None = hub.subscribe(stream, CODEC, fps)
 
     @property
     def dropped(self) -> int:
@@ -135,9 +149,9 @@ class PacketTrack(MediaStreamTrack):
         self._hub.metrics.count_sent(CODEC, "webrtc", len(encoded.data))
         return packet
 
-    def watch(self, stream: str) -> None:
-        """Goes on with another stream, from a key frame."""
-        subscription = self._hub.subscribe(stream, CODEC)
+    def watch(self, stream: str, fps: float | None = None) -> None:
+        """Goes on with another stream, or at another rate, from a key frame."""
+        subscription = self._hub.subscribe(stream, CODEC, fps)
         self.leave()
         self._subscription = subscription
         self._changed.set()
@@ -181,12 +195,14 @@ class Peer(Viewer):
     it must send something within two heartbeats, or five seconds if those are shorter.
     """
 
-    def __init__(self, state: AppState, stream: str, seat: ExitStack) -> None:
+    codec = CODEC
+
+    def __init__(self, state: AppState, watch: Watch, seat: ExitStack) -> None:
         super().__init__(state)
         self.id = secrets.token_urlsafe(8)
-        self.watched = Watch(stream, CODEC)
+        self.watched = watch
         self._seat = seat
-        self._track = PacketTrack(state.hub, stream)
+        self._track = PacketTrack(state.hub, watch.stream, watch.fps)
         # An empty list: without one, aiortc would ask a public server for this machine's address.
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self._connection.on("connectionstatechange", self._on_state_change)
@@ -227,7 +243,7 @@ class Peer(Viewer):
         self._deadline.cancel()
         if self._headers is not None:
             self._headers.cancel()
-        self._state.metrics.frames_dropped.labels(CODEC).inc(self._track.dropped)
+        self._state.metrics.count_dropped(CODEC, self._track.dropped)
         self._track.stop()
         try:
             await self._connection.close()
@@ -265,7 +281,8 @@ class Peer(Viewer):
                 encoded = self._track.last
                 if encoded is not None and encoded is not described and channel.readyState == "open":
                     origin = "null" if self._track.origin is None else self._track.origin
-                    self.say(f'{encoded.head}, "dropped": {self._track.dropped}, "origin": {origin}}}')
+                    head = protocol.bounded_head(encoded, _MAX_HEADER)
+                    self.say(f'{head}, "dropped": {self._track.dropped}, "origin": {origin}}}')
                     described = encoded
                 await asyncio.sleep(_HEADER_PERIOD)
                 if time.monotonic() - self._last_heard > max(2 * self._state.settings.heartbeat_s, _MIN_SILENCE):
@@ -285,8 +302,12 @@ class Peer(Viewer):
     def _on_broadcast(self, text: str) -> None:
         self.look_again()  # texts go to the WebSocket that a page has besides
 
+    def _watch(self, watch: Watch) -> None:
+        _check_choice(watch)
+        super()._watch(watch)
+
     def show(self, watch: Watch) -> None:
-        self._track.watch(watch.stream)
+        self._track.watch(watch.stream, watch.fps)
 
     def hide(self) -> None:
         self._track.leave()

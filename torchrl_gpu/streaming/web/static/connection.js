@@ -2,7 +2,7 @@
 
 import { $, say, setText } from "./dom.js";
 import { changed, link, now, rewrite, traffic, view } from "./state.js";
-import { address, told, within } from "./http.js";
+import { address, reasonOf, within } from "./http.js";
 import { LADDER, listTransports, TRANSPORTS } from "./transports.js";
 import { listCommands, listStreams } from "./lists.js";
 
@@ -36,17 +36,20 @@ export async function connect() {
   catch { return mine === turn && lost("The server does not answer"); }
   if (mine !== turn) return;
   if (answer.status === 401) return ask();
-  if (!answer.ok) return lost(told(answer.status));
+  if (!answer.ok) return lost(await reasonOf(answer));
   const streams = await answer.json().catch(() => []);
   if (mine !== turn) return;
   $("gate").hidden = true; $("body").hidden = false;
   listStreams(streams);
   view.using = choose();
-  if (TRANSPORTS[view.using].onlyWatches) { view.role = "view"; listCommands(); }
+  if (TRANSPORTS[view.using].onlyWatches) forgetRun();
   link.feed = TRANSPORTS[view.using].make();
   listTransports();
   changed();
 }
+
+/** Nothing tells the state of the run any more: what was told of it would stay, however it changes. */
+export function forgetRun() { view.role = "view"; view.state = {}; listCommands(); }
 
 export function connected() { link.failures = socketFailures = 0; link.state = "live"; link.trouble = ""; changed(); }
 
@@ -54,6 +57,7 @@ export function connected() { link.failures = socketFailures = 0; link.state = "
 export function lost(why) {
   if (link.feed && TRANSPORTS[view.using].onlyWatches && view.wish === "auto") rung = socketFailures = 0; // what refused it may be gone
   link.feed?.close(); link.feed = null;
+  if (why === "socket") explainRefusal();
   if (why === "socket" && ++socketFailures >= 2 && view.wish === "auto" && rung < 2) return stepDown("", "mjpeg");
   const wait = RETRY_MS[Math.min(link.failures++, RETRY_MS.length - 1)] * (.8 + .4 * Math.random());
   link.state = "lost"; link.trouble = why === "socket" ? "The WebSocket was refused" : why;
@@ -61,6 +65,13 @@ export function lost(why) {
   clearTimeout(retryTimer);
   retryTimer = setTimeout(connect, wait);
   changed();
+}
+
+/** Says why a WebSocket was refused, where it was for the page's origin: a browser tells only of requests that it posts. */
+async function explainRefusal() {
+  const body = { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" };
+  const answer = await fetch(address("login"), body).catch(() => null);
+  if (answer?.status === 403) say(`${await reasonOf(answer)}.`);
 }
 
 export function soon() { if (link.state === "lost") { link.failures = 0; connect(); } }
@@ -83,8 +94,8 @@ export async function login(event) {
     answer = await fetch(address("login"), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ token }) });
   } catch { return setText($("wrong"), "The server does not answer."); }
   if (answer.ok) { $("token").value = ""; setText($("wrong"), ""); return connect(); }
-  const known = { 401: "This is not the token.", 403: "This is not the token.", 429: "Too many attempts. Try again in a minute." };
-  setText($("wrong"), known[answer.status] ?? `The server answered ${answer.status}.`);
+  const known = { 401: "This is not the token.", 429: "Too many attempts. Try again in a minute." };
+  setText($("wrong"), known[answer.status] ?? `${await reasonOf(answer)}.`);
   $("token").select();
 }
 

@@ -1,7 +1,7 @@
 // Theme, full screen, saving, keys.
 
 import { $, setIcon } from "./dom.js";
-import { kept, link, traffic, view } from "./state.js";
+import { attention, kept, link, now, traffic, view } from "./state.js";
 import { filled, fit, picture } from "./picture.js";
 import { replay, showAfter, showBefore, toggleHold } from "./past.js";
 import { tabs, withOverlay } from "./names.js";
@@ -11,9 +11,10 @@ import { nextOverlay, watch } from "./lists.js";
 import { soon } from "./connection.js";
 
 export function setHidden() {
+  attention.ms(); // up to here, before it stops or begins to count
   view.hidden = document.hidden;
   link.feed?.hold();
-  if (!view.hidden) { traffic.clear(); soon(); }
+  if (!view.hidden) { view.resumedAt = now(); traffic.clear(); soon(); }
 }
 
 export function setTheme(theme, keep) {

@@ -7,6 +7,13 @@ export const percent = new Intl.NumberFormat("en", { style: "percent", minimumFr
 export const large = (value) => (Math.abs(value) >= 1e6 ? short.format(value / 1e6) + " M" : whole.format(value));
 export const twoPlaces = (value) => (Math.abs(value) >= 1000 ? whole.format(value) : value.toFixed(2));
 
+/** Makes texts of names of which no two read the same: those that would, have their names behind them. */
+export function distinct(names, text) {
+  const count = new Map();
+  for (const name of new Set(names)) count.set(text(name), (count.get(text(name)) ?? 0) + 1);
+  return (name) => (count.get(text(name)) > 1 && text(name) !== name ? `${text(name)} (${name})` : text(name));
+}
+
 /** A value as short as it can be told. */
 export function figure(value) {
   const size = Math.abs(value);
@@ -16,6 +23,8 @@ export function figure(value) {
 
 export function factText(value) {
   if (typeof value === "boolean") return value ? "Yes" : "No";
+  if (value === null) return "–";
+  if (Array.isArray(value)) return value.map(factText).join(", ");
   if (typeof value !== "number") return String(value);
   return Number.isInteger(value) ? whole.format(value) : short.format(value);
 }

@@ -1,7 +1,7 @@
 // Pictures over plain HTTP: multipart JPEG, or one at a time.
 
 import { clock, now, stopped, traffic, view } from "./state.js";
-import { address, decodeText, pause, told, within } from "./http.js";
+import { address, decodeText, pause, reasonOf, within } from "./http.js";
 import { picture } from "./picture.js";
 import { Stills } from "./decoders.js";
 import { curves } from "./curves.js";
@@ -29,7 +29,7 @@ class HttpFeed {
     try {
       if (view.stream === null) connected();
       else if (!stopped()) await this.pictures(signal);
-    } catch (error) { if (!signal.aborted) lost(error.status ? told(error.status) : ""); }
+    } catch (error) { if (!signal.aborted) lost(error.why ?? ""); }
   }
 
   /** What the WebSocket would have told. */
@@ -53,7 +53,7 @@ class HttpFeed {
   show(fields, bytes) {
     const header = JSON.parse(fields.get("X-Frame") ?? "{}");
     if (header.sent) clock.picture(now(), header.sent * 1000);
-    traffic.add(bytes.byteLength);
+    traffic.add(bytes.byteLength, picture.isNew(header));
     if (header.stream && header.stream !== view.stream) return;
     return new Promise((painted) => this.stills.show(header, bytes, painted).catch(painted));
   }
@@ -90,7 +90,7 @@ class MultipartFeed extends HttpFeed {
     const answer = await within(5000, signal, (both) =>
       fetch(address("stream.mjpg", { ...watched(), compat: 1 }), { signal: both, cache: "no-store" }));
     if (answer.status === 401) return ask();
-    if (!answer.ok) throw Object.assign(new Error("refused"), { status: answer.status });
+    if (!answer.ok) throw Object.assign(new Error("refused"), { why: await reasonOf(answer) });
     connected();
     for await (const part of parts(answer.body.getReader())) await this.show(part.fields, part.bytes);
     throw new Error("ended");

@@ -1,7 +1,7 @@
 // What the server tells: streams, environments, overlays, commands.
 
 import { $, say, setText } from "./dom.js";
-import { whole, worded } from "./format.js";
+import { distinct, whole, worded } from "./format.js";
 import { changed, isHeld, isLive, link, rewrite, view } from "./state.js";
 import { picture } from "./picture.js";
 import { past } from "./past.js";
@@ -26,7 +26,7 @@ export function listStreams(streams) {
   policy.asked = policy.stream();
   const names = tabs(), base = stream === null ? null : partsOf(stream).base;
   $("streams").dataset.count = names.length;
-  radios($("streams"), names, base, nameOf, (name) => watch(withOverlay(name)));
+  radios($("streams"), names, base, distinct(names, nameOf), (name) => watch(withOverlay(name)));
   listEnvironments(base);
   listOverlays(base);
 }
@@ -46,7 +46,8 @@ function listEnvironments(base) {
 function listOverlays(base) {
   const overlays = base === null ? [] : overlaysOf(base);
   $("overlaid").hidden = overlays.length === 0;
-  radios($("overlays"), overlays.length ? ["", ...overlays] : [], partsOf(view.stream ?? "").overlay, overlayName, (overlay) => {
+  const choices = overlays.length ? ["", ...overlays] : [];
+  radios($("overlays"), choices, partsOf(view.stream ?? "").overlay, distinct(choices, overlayName), (overlay) => {
     const here = partsOf(view.stream).base;
     watch(overlay ? `${here}:${overlay}` : here);
   });
@@ -90,13 +91,13 @@ export function listCommands() {
   const both = names.includes("pause") && names.includes("resume"); // one of them has a meaning at a time
   const shown = names.filter((name) => !both || name !== (view.state.paused ? "pause" : "resume"));
   $("control").hidden = shown.length === 0;
-  const box = $("commands");
+  const box = $("commands"), commandName = distinct(shown, (name) => RUN_COMMANDS.get(name) ?? worded(name));
   if (shown.join("\n") === box.dataset.shown) return;
   box.dataset.shown = shown.join("\n");
   box.replaceChildren(...shown.map((name) => {
     const button = document.createElement("button");
     button.type = "button"; button.className = "push"; button.dataset.command = name;
-    button.textContent = RUN_COMMANDS.get(name) ?? worded(name);
+    button.textContent = commandName(name);
     button.disabled = !isLive();
     button.onclick = () => link.feed?.command?.(name, null);
     return button;

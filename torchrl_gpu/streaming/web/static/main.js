@@ -3,7 +3,7 @@
 // server tells; `curves.js`, `metrics.js`, `policy.js` are panels; `render.js` draws the rest; `state.js` is what all share.
 
 import { $, say } from "./dom.js";
-import { kept, link, query, rateOf, rewrite, traffic, view } from "./state.js";
+import { attention, kept, link, query, rateOf, rewrite, traffic, view } from "./state.js";
 import { fit } from "./picture.js";
 import { replay, showPast, toggleHold } from "./past.js";
 import { watchedMember } from "./names.js";
@@ -50,5 +50,5 @@ if (Object.hasOwn(TRANSPORTS, query.get("transport"))) view.wish = query.get("tr
 else if (query.has("transport") && query.get("transport") !== "auto") say(`transport: want one of auto, ${Object.keys(TRANSPORTS).join(", ")}.`);
 if (query.get("fps") && view.limit === null) say("fps: want 0.1 to 1000 pictures a second.");
 listLimits(); listTransports();
-setInterval(() => { if (!document.hidden) requestAnimationFrame(render); }, 100);
+setInterval(() => { attention.ms(); if (!document.hidden) requestAnimationFrame(render); }, 100);
 tryDecoder().then(connect);

@@ -2,7 +2,8 @@
 
 import { $, setText } from "./dom.js";
 import { large, percent, short, twoPlaces } from "./format.js";
-import { isHeld, view } from "./state.js";
+import { view } from "./state.js";
+import { picture } from "./picture.js";
 import { boundsOf, dot, penOf } from "./plots.js";
 import { past } from "./past.js";
 
@@ -15,6 +16,9 @@ class Metric {
   valueOf(header) { const value = header?.meta?.[this.name]; return typeof value === "number" ? value : null; }
 
   text(value) { return this.format(value); }
+
+  /** Whether it shows this value of the metadata. */
+  tells(name, value) { return name === this.name && typeof value === "number"; }
 
   render() {
     const value = this.valueOf(view.header);
@@ -52,8 +56,8 @@ class Steps extends Metric {
     const counted = past.kept.filter((one) => this.valueOf(one.header) !== null), newest = counted.at(-1);
     const before = counted.find((one) => newest.at - one.at < 10000);
     const steps = newest ? this.valueOf(newest.header) - this.valueOf(before.header) : 0, seconds = newest ? (newest.at - before.at) / 1000 : 0;
-    const older = isHeld() || view.replay || seconds < 2 || steps <= 0;
-    return older ? large(value) : `${large(value)} · ${short.format(Math.round(steps / seconds * 10) / 10)}/s`;
+    const isPast = !picture.isFresh() || view.state.paused === true; // a rate is one of now
+    return isPast || seconds < 2 || steps <= 0 ? large(value) : `${large(value)} · ${short.format(Math.round(steps / seconds * 10) / 10)}/s`;
   }
 }
 

@@ -86,7 +86,7 @@ function goLive() {
   const video = $("video");
   if (video.srcObject) { video.hidden = false; picture.canvas.hidden = true; }
   else if (newest) drawKept(newest);
-  picture.shownAt = now();
+  view.resumedAt = now();
   link.feed?.hold();
   changed();
 }

@@ -6,7 +6,7 @@ import { address, pause, reasonOf } from "./http.js";
 import { picture } from "./picture.js";
 import { policy } from "./policy.js";
 import { TRANSPORTS } from "./transports.js";
-import { ask, connected, lost, RETRY_MS, stepDown } from "./connection.js";
+import { ask, connected, forgetRun, lost, RETRY_MS, stepDown } from "./connection.js";
 import { Channel, PING_MS, takeApart } from "./channel.js";
 
 const TICKS = 2 ** 32;     // RTP timestamps wrap here, 90 of them to a millisecond
@@ -31,6 +31,7 @@ class PeerFeed {
   /** Pictures go on without the WebSocket; until it is back there are no commands. */
   reopenChannel() {
     this.channel = null;
+    forgetRun();
     changed();
     this.reopening = setTimeout(() => this.openChannel(), RETRY_MS[Math.min(this.losses++, RETRY_MS.length - 1)]);
   }
@@ -53,7 +54,7 @@ class PeerFeed {
     await gathered(peer);
     const { sdp, type } = peer.localDescription;
     const answer = await fetch(address("webrtc/offer"), {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ sdp, type, stream: view.stream }),
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ sdp, type, stream: view.stream, fps: view.limit }),
     });
     if (answer.status === 401) return ask();
     if (answer.status === 501) return this.fail("The server has no WebRTC: want its extra, torchrl_gpu[webrtc]");
@@ -103,7 +104,7 @@ class PeerFeed {
   }
 
   /** What the policy saw comes over the WebSocket. */
-  watchSeen() { if (policy.stream()) this.channel?.send({ type: "watch", stream: policy.stream(), codec: "jpeg", fps: 10 }); }
+  watchSeen() { if (policy.stream()) this.channel?.send({ type: "watch", stream: policy.stream(), codec: "jpeg", fps: Math.min(view.limit ?? 10, 10) }); }
 
   receive(data) {
     const [header, bytes] = takeApart(data);

@@ -6,7 +6,7 @@ import { isHeld, view } from "./state.js";
 import { partsOf } from "./names.js";
 
 const FACTS = ["policy", "stale", "inference_ms", "message_age_ms", "confidence", "choices"];
-export const isOfPolicy = (name) => FACTS.includes(name) || name.startsWith("action/");
+const isOfPolicy = (name) => FACTS.includes(name) || name.startsWith("action/");
 
 /** The panel of a policy: numbers are those of the picture that is shown, the small picture is the newest there is. */
 export const policy = {
@@ -31,7 +31,15 @@ export const policy = {
     image?.close();
   },
 
-  facts() { return { ...view.state, ...view.header?.meta }; },
+  /** Whether the panel shows this fact as it is: a number, the policy's name, a flag. */
+  tells(name, value) {
+    if ($("policy").hidden || !isOfPolicy(name)) return false;
+    if (name === "policy") return typeof value === "string";
+    return typeof value === (name === "stale" || name === "choices" ? "boolean" : "number");
+  },
+
+  /** What is told of it: by the picture, and by the program, whose numbers are of now and not of an older picture. */
+  facts() { return isHeld() || view.replay ? view.header?.meta ?? {} : { ...view.state, ...view.header?.meta }; },
 
   /** Whether there is more to tell than a name, which is told among the facts otherwise. */
   any(facts = this.facts()) { return Object.keys(facts).some((name) => name !== "policy" && isOfPolicy(name)); },
@@ -48,14 +56,14 @@ export const policy = {
     this.fact("inference", facts.inference_ms, ms);
     this.fact("message-age", facts.message_age_ms, ms, stale);
     this.fact("confidence", facts.confidence, (value) => percent.format(value));
-    const actions = Object.entries(facts).filter(([name]) => name.startsWith("action/")).map(([name, value]) => [name.slice(7), value]);
+    const actions = Object.entries(facts).filter(([name, value]) => name.startsWith("action/") && (value === null || typeof value === "number")).map(([name, value]) => [name.slice(7), value]);
     const one = actions.length === 1 && Number.isInteger(actions[0][1]); // a choice
     this.fact("action", one ? actions[0][1] : undefined, (value) => whole.format(value));
     this.bars(one ? [] : actions, facts.choices === true);
   },
 
   fact(id, value, text, bad = false) {
-    $(id).parentElement.hidden = value === undefined;
+    $(id).parentElement.hidden = value !== null && typeof value !== "number";
     setText($(id), typeof value === "number" ? text(value) : "–");
     $(id).dataset.kind = bad ? "bad" : "";
   },

@@ -1,27 +1,44 @@
 // Drawing of everything beside the picture.
 
 import { $, setDisabled, setIcon, setText } from "./dom.js";
-import { ageKind, ageText, bitsText, factText, whole, worded } from "./format.js";
+import { ageKind, ageText, bitsText, distinct, factText, whole, worded } from "./format.js";
 import { isHeld, isLive, link, now, traffic, view } from "./state.js";
 import { picture } from "./picture.js";
 import { past } from "./past.js";
 import { title, watchedMember } from "./names.js";
 import { metrics } from "./metrics.js";
 import { curves } from "./curves.js";
-import { isOfPolicy, policy } from "./policy.js";
+import { policy } from "./policy.js";
 import { soon } from "./connection.js";
+
+const SHOWN_ELSEWHERE = new Set(["commands", "curve_axis", "loading"]); // of the state
+
+/** Whether a value of the state is told by something else on the page, or by its absence. */
+const isKnown = (key, value) => SHOWN_ELSEWHERE.has(key) || (key === "paused" && value === false);
+
+/** What else the picture tells, and then the program, by name. A picture's own value goes before one of the program. */
+function factsNow() {
+  const older = isHeld() || view.replay, meta = view.header?.meta ?? {};
+  const ofPicture = Object.entries(meta).filter(([key, value]) => !metrics.some((one) => one.tells(key, value)));
+  const ofRun = Object.entries(view.state).filter(([key, value]) => !(key in meta) && !isKnown(key, value));
+  const names = distinct([...ofPicture, ...ofRun].map(([key]) => key), worded);
+  const rows = [
+    ...ofPicture.map(([key, value]) => [key, names(key), value]),
+    ...ofRun.map(([key, value]) => [key, names(key) + (older ? " (now)" : ""), value]), // beside a picture of another moment
+  ];
+  if (view.header?.left_out) rows.push(["left_out", "Left out", `${view.header.left_out} values: too long for this transport`]);
+  return rows.filter(([key, , value]) => value !== null && !policy.tells(key, value));
+}
 
 /** Lists what else the picture and the program tell; how much that is. */
 function listFacts() {
-  const hidden = new Set([...metrics.map((metric) => metric.name), "commands", "curve_axis", "loading", view.state.paused === true ? "" : "paused"]);
-  const told = (key) => isOfPolicy(key) && !$("policy").hidden;
-  const entries = Object.entries({ ...view.header?.meta, ...view.state }).filter(([key, value]) => !hidden.has(key) && !told(key) && value !== null && typeof value !== "object");
+  const entries = factsNow();
   const box = $("facts");
   while (box.children.length > entries.length) box.lastChild.remove();
-  entries.forEach(([key, value], i) => {
+  entries.forEach(([, name, value], i) => {
     const row = box.children[i] ?? box.appendChild(document.createElement("div"));
     if (!row.firstChild) row.append(document.createElement("dt"), document.createElement("dd"));
-    setText(row.firstChild, worded(key)); setText(row.lastChild, factText(value));
+    setText(row.firstChild, name); setText(row.lastChild, factText(value));
   });
   return entries.length;
 }
@@ -34,7 +51,7 @@ function stateText() {
   if (view.replay) return ["replay", "Replay"];
   if (view.state.paused === true) return ["idle", "Run paused"];
   if (!picture.any) return ["wait", "Waiting for a picture"];
-  if (now() - picture.shownAt > picture.patience()) return ["wait", "No new pictures"];
+  if (!picture.isFresh()) return ["wait", picture.isAwaited() ? "Waiting for a picture" : "No new pictures"];
   return ["live", "Live"];
 }
 
@@ -53,7 +70,7 @@ export function render() {
   setText($("dropped"), view.header?.dropped === undefined ? "–" : whole.format(view.header.dropped));
   setText($("size"), view.header ? `${view.header.width} × ${view.header.height}` : "–");
   const listed = view.streams.find((one) => one.name === view.stream)?.watchers ?? 0;
-  const watching = Math.max(listed, isLive() && !isHeld() && view.stream !== null ? 1 : 0); // the list may be older than we are
+  const watching = !isLive() ? 0 : Math.max(listed, !isHeld() && view.stream !== null ? 1 : 0); // the list may be older than we are
   setText($("watching"), watching ? `${watching} viewer${watching === 1 ? "" : "s"}` : "–");
   picture.canvas.setAttribute("aria-label", `${isHeld() ? "Held" : "Live"} picture: ${title()}`);
   renderTime(age);

@@ -12,7 +12,7 @@ export const kept = {
 
 export const view = {
   stream: null, chosen: query.get("stream"), streams: [], wish: "auto", using: null, limit: rateOf(query.get("fps")),
-  held: null, members: new Map(), hidden: document.hidden, role: "view", state: {}, header: null, replay: false,
+  held: null, members: new Map(), hidden: document.hidden, resumedAt: -Infinity, role: "view", state: {}, header: null, replay: false,
 };
 
 /**
@@ -33,23 +33,40 @@ export const clock = {
   },
 };
 
-/** Counts over the last two seconds. */
+/** Counts over the last two seconds: of new pictures, and of the bytes of all. */
 export const traffic = {
   seen: [],
-  add(bytes) { this.seen.push([now(), bytes]); },
+  add(bytes, isNew = true) { this.seen.push([now(), bytes, isNew]); },
   recent() {
     const since = now() - 2000;
     while (this.seen.length && this.seen[0][0] < since) this.seen.shift();
     if (this.seen.length < 2) return { rate: 0, bits: 0 };
     const spanMs = this.seen.at(-1)[0] - this.seen[0][0];
-    const bytes = this.seen.slice(1).reduce((sum, one) => sum + one[1], 0);
-    return { rate: ((this.seen.length - 1) / spanMs) * 1000, bits: (bytes * 8000) / spanMs };
+    const rest = this.seen.slice(1);
+    const bytes = rest.reduce((sum, one) => sum + one[1], 0);
+    return { rate: (rest.filter((one) => one[2]).length / spanMs) * 1000, bits: (bytes * 8000) / spanMs };
   },
   clear() { this.seen = []; },
 };
 
 /** The connection: its feed, and "wait", "live", "lost" or "ask". */
 export const link = { feed: null, state: "wait", trouble: "", retryAt: 0, failures: 0 };
+
+const ASLEEP_MS = 5000;    // the page looks ten times a second: where two looks are further apart, the machine slept
+
+/**
+ * Time for which the page has waited for pictures: neither hidden nor holding one, nor on a machine that slept. A gap between
+ * two pictures is told by it, as it says how rare they are, and not how long the page was away.
+ */
+export const attention = {
+  spent: 0, at: now(),
+  ms() {
+    const at = now(), passed = at - this.at;
+    this.at = at;
+    if (!stopped() && passed < ASLEEP_MS) this.spent += passed;
+    return this.spent;
+  },
+};
 
 export const isHeld = () => view.held !== null;
 export const stopped = () => isHeld() || view.hidden;
