@@ -133,7 +133,7 @@ def test_a_resumed_run_that_goes_back_again_lowers_rates_again() -> None:
     assert resumed._diverged(trainer, "NaN").times == 0  # no checkpoint: it does not go back
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torchrl_gpu.callbacks.divergence.EpisodeCheckpoint", SimpleNamespace)
-        patch.setattr("torchrl_gpu.callbacks.divergence.newest_checkpoint", lambda folder: (Path("last.ckpt"), []))
+        patch.setattr("torchrl_gpu.callbacks.checkpoint.newest_checkpoint", lambda folder, run: (Path("last.ckpt"), []))
         trainer.checkpoint_callbacks = [folder]
         found = resumed._diverged(trainer, "NaN")
     assert (found.checkpoint, found.times) == (Path("last.ckpt"), 2)

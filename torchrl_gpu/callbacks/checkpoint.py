@@ -8,11 +8,14 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -26,11 +29,13 @@ from torchrl_gpu.checkpoints.files import (
     Order,
     check_writable,
     checkpoints_of,
+    found_aside,
     lock_folder,
     new_id,
     newest_checkpoint,
     order_of,
     remove_checkpoint,
+    set_aside,
 )
 from torchrl_gpu.checkpoints.loops import validates_next
 from torchrl_gpu.system import arguments
@@ -52,7 +57,10 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
 
     SIGTERM, an interrupt (Ctrl-C) and SLURM's signal before the time limit end the run after the training step that
     they come in, with a `last.ckpt`; SLURM's also requeues the job, and a second interrupt ends the run at once.
-    Checkpoints of another run in the folder are moved to `earlier-N` in it.
+    Checkpoints of another run in the folder are moved to `earlier-N` in it once the first update is done.
+
+    `ckpt_path` of `fit`, `validate`, `test` and `predict` may be "last" (or "latest") and "best" in Python, too. A job
+    that SLURM or torchrun has started again goes on from its newest checkpoint, whatever `ckpt_path` is.
 
     Args:
         dirpath: Folder; None stands for `checkpoints` in the Trainer's `default_root_dir`.
@@ -99,6 +107,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         self._lock: int | None = None  # of the folder, in the first process
         self._came_from: Order = (0, 0, 0)  # of the checkpoint that is resumed
         self._saved: list[str] = []  # names of checkpoints by a period, oldest first
+        self._others: list[Path] = []  # checkpoints of other runs, in the first process
+        self._first_update = 0
         self._best: float | None = None
         self._generation = 0
         self._signals = EndSignals()
@@ -136,12 +146,25 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def _read(self, folder: Path, resumed: Path | None) -> tuple[list[str], float | None, int]:
         """Names of this run's numbered checkpoints, oldest first; value of its best one; its generation."""
         assert self._run is not None
-        orders, best = checkpoints_of(folder, self._run, resumed)
+        orders, best, self._others = checkpoints_of(folder, self._run)
+        if resumed is not None and resumed.resolve() in {path.resolve() for path in self._others}:
+            self._others = []
         came_from = (0, 0, 0) if resumed is None else self._came_from
         later = [order[0] for order in orders.values() if order > came_from]
         numbered = re.compile(rf"({'|'.join(map(re.escape, self._kinds))})\d{{1,20}}")
         saved = [name for name in sorted(orders, key=orders.__getitem__) if numbered.fullmatch(Path(name).stem)]
         return saved, self._best_value(best or {}), 1 + max(later) if later else came_from[0]
+
+    def _set_others_aside(self, trainer: Trainer) -> None:
+        """Move checkpoints of other runs away, in the first process.
+
+        A run that fails before its first update, or is over by then, must leave the folder as it found it.
+        """
+        others, self._others = self._others, []
+        if others:
+            names = ", ".join(path.name for path in others)
+            aside = set_aside(others, self.folder(trainer))
+            rank_zero_info(f"EpisodeCheckpoint: {len(others)} checkpoints of another run moved to {aside}: {names}")
 
     def folder(self, trainer: Trainer) -> Path:
         return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
@@ -160,10 +183,16 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             rank_zero_info(f"EpisodeCheckpoint: passed over {line}")
         if found is None:
             never = f" ({BEST} is saved by validation, where `monitor` names what it logs)" if word == "best" else ""
+            aside = ", ".join(str(path) for path in found_aside(folder))
+            elsewhere = f"; earlier runs left {aside}, which --ckpt_path takes by its path" if aside else ""
             raise ValueError(
-                f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none{never}"
+                f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none{never}{elsewhere}"
             )
         return found
+
+    def newest(self, trainer: Trainer) -> Path | None:
+        """The newest whole checkpoint that this run has saved, or comes from; None for none."""
+        return newest_checkpoint(self.folder(trainer), self._run)[0]
 
     def find_restart(self, trainer: Trainer) -> Path | None:
         """The checkpoint to go on from where SLURM or torchrun has started this job again; None where there is none."""
@@ -187,6 +216,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Replaces Lightning's signal handlers, which are installed by now."""
+        self._first_update = trainer.global_step
         if not _only_tries(trainer):
             self._signals.replace_handlers(trainer)
 
@@ -208,6 +238,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         if _only_tries(trainer) or self._passed is None:
             return
+        if trainer.global_step > self._first_update:
+            self._set_others_aside(trainer)
         signals, passed = self._signals, self._multiples(trainer, pl_module)
         due = trainer.is_global_zero and any(new > old for new, old in zip(passed, self._passed, strict=True))
         asked = signals.terminate or trainer.received_sigterm
@@ -297,6 +329,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> bool:
         """Saves; False, with a warning, where that cannot be written."""
         begun = time.monotonic()
+        self._set_others_aside(trainer)
         about = {"run": self._run or new_id(), "generation": self._generation, "monitor": self._measure}
         saved = write_checkpoint(trainer, pl_module, self.folder(trainer) / name, replay, about)
         now = time.monotonic()
@@ -324,3 +357,45 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
 
 def _only_tries(trainer: Any) -> bool:
     return bool(trainer.fast_dev_run)
+
+
+# -- "last" and "best" of a Trainer -----------------------------------------------------------------------------------
+
+
+def find_checkpoint(trainer: Any, word: Any, *, fits: bool) -> Path | None:
+    """The file that `ckpt_path` stands for where an `EpisodeCheckpoint` saves; None where Lightning decides.
+
+    ValueError where there is none: a run that was meant to go on must not begin anew.
+    """
+    savers = [each for each in trainer.callbacks if isinstance(each, EpisodeCheckpoint)]
+    restarts = fits and is_restart()
+    named = word in ("last", "latest", "best")
+    if not savers or not (restarts or named):
+        return None
+    for listener in listeners(trainer):
+        listener.fetch(savers[0].folder(trainer))
+    restart = savers[0].find_restart(trainer) if restarts else None
+    if restart is not None:
+        rank_zero_info(f"EpisodeCheckpoint: this job was started again; it goes on from {restart}")
+        return restart
+    return savers[0].find(trainer, word) if named else None
+
+
+# Lightning looks for "last" and "best" at its own `ModelCheckpoint` alone, before any hook of a callback or a module is
+# called, and begins anew where it finds none. There is no way to tell it of another callback's files but to take the
+# place of this method, for every Trainer; one without an `EpisodeCheckpoint` finds Lightning's own behaviour.
+_lightnings_own = _CheckpointConnector._parse_ckpt_path
+
+
+@wraps(_lightnings_own)
+def _parse_ckpt_path(
+    self: _CheckpointConnector, state_fn: TrainerFn, ckpt_path: Any, model_provided: bool, model_connected: bool
+) -> Any:
+    word = ckpt_path
+    if ckpt_path is None and model_connected and not model_provided:
+        word = "best"  # of the fit before, as Lightning has it
+    found = find_checkpoint(self.trainer, word, fits=state_fn == TrainerFn.FITTING)
+    return _lightnings_own(self, state_fn, ckpt_path, model_provided, model_connected) if found is None else str(found)
+
+
+_CheckpointConnector._parse_ckpt_path = _parse_ckpt_path  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.callbacks.device_count import DeviceCount
-from torchrl_gpu.checkpoints.files import newest_checkpoint, write_whole
+from torchrl_gpu.checkpoints.files import write_whole
 from torchrl_gpu.system import arguments
 from torchrl_gpu.training.divergence import Diverged, drop_broken, not_finite
 from torchrl_gpu.training.run import EnvRun
@@ -119,7 +119,7 @@ class Divergence(Callback):
             write_whole({"update": trainer.global_step, "batches": batches}, path)
             text += f"; the last {len(batches)} batches are in {path}"
         savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, EpisodeCheckpoint)]
-        saved = newest_checkpoint(savers[0].folder(trainer))[0] if savers and trainer.is_global_zero else None
+        saved = savers[0].newest(trainer) if savers and trainer.is_global_zero else None
         if saved is None:
             return Diverged(f"{text}; no checkpoint was saved before: want a lower learning rate", complete=True)
         if self.action == "back" and trainer.world_size == 1 and self.times < _MOST:
