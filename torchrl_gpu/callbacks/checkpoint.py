@@ -117,6 +117,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def _begin(self) -> None:
         self._passed: tuple[int, ...] | None = None  # multiples of each period so far
         self._waits = self._warned = False  # for a validation; of the time that saving takes
+        self._told_absent = False
         self._trains = False  # whether a training step has begun
         self._begun, self._saving_s = time.monotonic(), 0.0
         self._episodes = DeviceCount()
@@ -313,11 +314,23 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
                 for old in dropped:
                     remove_checkpoint(self.folder(trainer) / old)
 
+    def _note_absent(self, trainer: Trainer, pl_module: Any) -> None:
+        """Warn once of a value that was not logged yet, such as a mean over no episode; ValueError for any other."""
+        if not (hasattr(pl_module, "may_log") and pl_module.may_log(self.monitor)):
+            known = ", ".join(sorted(trainer.callback_metrics))
+            raise ValueError(f"EpisodeCheckpoint: monitor must be one of {known}; got {self.monitor}")
+        if not self._told_absent:
+            self._told_absent = True
+            rank_zero_warn(
+                f"EpisodeCheckpoint: there is no value of {self.monitor} at update {trainer.global_step}, so that"
+                f" {BEST} stays as it is until there is one"
+            )
+
     def _save_if_best(self, trainer: Trainer, pl_module: LightningModule) -> None:
         metrics = trainer.callback_metrics
         if self.monitor not in metrics:
-            known = ", ".join(sorted(metrics))
-            raise ValueError(f"EpisodeCheckpoint: monitor must be one of {known}; got {self.monitor}")
+            self._note_absent(trainer, pl_module)
+            return
         value = float(trainer.strategy.broadcast(float(metrics[self.monitor])))
         sign = 1 if self.mode == "max" else -1
         if math.isfinite(value) and (self._best is None or sign * value > sign * self._best):

@@ -249,6 +249,7 @@ class PackageCLI(LightningCLI):
         for guard in () if config.get("barebones") else (Divergence, LoggerGuard):
             if not any(isinstance(each, guard) for each in given):
                 given.append(guard())
+        _refuse_twins(given)
         for each in given:
             if isinstance(each, Divergence):
                 each.times = self.gone_back
@@ -258,6 +259,27 @@ class PackageCLI(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         if self.runs:
             super()._run_subcommand(subcommand)
+
+
+def _refuse_twins(callbacks: list[Callback]) -> None:
+    """ValueError for two callbacks whose state a checkpoint would hold under one name, which Lightning cannot run."""
+    seen: dict[str, Callback] = {}
+    for callback in callbacks:
+        if not is_overridden("state_dict", callback, parent=Callback):
+            continue
+        name = type(callback).__name__
+        if callback.state_key in seen:
+            raise ValueError(
+                f"trainer.callbacks: want one {name}; got two: --trainer.callbacks+={name} adds one to those of the"
+                f" config, where --trainer.callbacks.{_an_option(callback)} changes the last one"
+            )
+        seen[callback.state_key] = callback
+
+
+def _an_option(callback: Callback) -> str:
+    """Name of an argument of a callback's constructor, for an example."""
+    names = [*inspect.signature(type(callback)).parameters]
+    return names[0] if names else "NAME"
 
 
 def _plain_strings(node: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -179,6 +179,9 @@ class AfterstateLearning(EnvRun):
         processes = self.trainer.world_size
         most = 2 * self.env.num_envs * processes
         self._shared = None if alone else SharedTables(self.tables, self.global_rank, processes, most)
+
+    def step_names(self) -> Sequence[str]:
+        return ("loss", *self.env.outcome_names, "frames")
 
     def _take_tables(self, trained: nn.Module) -> None:
         plan = trained.plan if isinstance(trained, PatchTables) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -134,6 +134,9 @@ class AgentRun(EnvRun):
         self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
         self._losses: Losses = CompiledLosses(self.agent) if self.compiles else self.agent.losses
         self.graphed_update = self._make_graphed_update() if self.graph_updates else None
+
+    def step_names(self) -> Sequence[str]:
+        return ("loss", "*_loss", *self.env.outcome_names, *self.agent.metrics, "frames")
 
     def learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
         """An update from a batch, as `Agent.losses` takes it: its losses, without gradients."""

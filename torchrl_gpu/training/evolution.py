@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -84,6 +85,9 @@ class PlacementEvolution(EnvRun):
             raise ValueError(f"{type(self).__name__}: want one process; got {self.trainer.world_size}")
         self.env.renumber(self.env.first_env, copies=self.members)
         self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0)  # keeps the environment's state
+
+    def step_names(self) -> Sequence[str]:
+        return ("fitness", "best", "step_size", *self.env.outcome_names, "frames")
 
     @in_section("step")
     @torch.no_grad()

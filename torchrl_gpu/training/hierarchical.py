@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -29,6 +29,7 @@ from torchrl_gpu.training.updates.optimizers import keep_capturable
 
 _KEY = "box_heightmap"
 _STATE = ["box_heightmap", "item_id", "item_mask", "utilization", "num_packed"]
+_SLOPES = ("slope", "box_slope", "waste_slope")
 _DECISION = ["slot", "variant", "place", "least", "candidates", "waste"]
 
 
@@ -197,6 +198,9 @@ class HierarchicalPacking(ReplayRun):
         rule, worker = both.choosing("box", "growth"), both.choosing("box", "learned")
         self.__dict__ |= {"rule": rule, "worker": worker, "both": both}  # no submodules: weights are saved once
 
+    def step_names(self) -> Sequence[str]:
+        return ("loss", "stage", "frames", *_SLOPES, "utilization")
+
     def on_train_start(self) -> None:
         self.fill(lambda: self._play(self.rule), self.batch_size)
 
@@ -205,7 +209,7 @@ class HierarchicalPacking(ReplayRun):
         self._play(self.both if self.joint else self.worker)
         losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
         if self.step_log.due:
-            slopes = {name: getattr(self.networks, name).detach() for name in ("slope", "box_slope", "waste_slope")}
+            slopes = {name: getattr(self.networks, name).detach() for name in _SLOPES}
             values = {"loss": losses.mean(), "stage": 2 if self.joint else 1, "frames": self.frames, **slopes}
             self.step_log.write(values | {"utilization": self.outcomes["utilization"]})
         return {"loss": losses[-1]}

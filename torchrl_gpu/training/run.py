@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
@@ -201,14 +202,32 @@ class EnvRun(LightningModule):
 
     def on_fit_start(self) -> None:
         self.step_log.begin()
-        names = score_names(self.env) if type(self).validation_step is EnvRun.validation_step else None
-        check_monitors(self.trainer, None if names is None else {f"val/{name}" for name in names})
+        self.check_monitors()
         adapt_resumed(self.trainer)
         self._clock = None
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
 
     def on_train_start(self) -> None:
         self.resume.restore()
+
+    def check_monitors(self) -> None:
+        """ValueError where a callback's `monitor` cannot be logged; see `step_names` and `validation_names`."""
+        is_own = type(self).__module__.startswith("torchrl_gpu.")  # one of the user's own may log more
+        check_monitors(self.trainer, self.validation_names(), self.step_names() if is_own else None)
+
+    def may_log(self, name: str) -> bool:
+        """True for a value that is known to be logged now and then, though not by every validation."""
+        known = [f"val/{each}" for each in self.validation_names() or ()]
+        known += [f"train/{each}" for each in self.step_names() or ()]
+        return any(fnmatchcase(name, each) for each in known)
+
+    def step_names(self) -> Sequence[str] | None:
+        """Patterns of what training steps log behind "train/"; None where that is not known."""
+        return None
+
+    def validation_names(self) -> Sequence[str] | None:
+        """Patterns of what validation logs behind "val/"; None where that is not known."""
+        return score_names(self.env) if type(self).validation_step is EnvRun.validation_step else None
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if self._clock is None:
