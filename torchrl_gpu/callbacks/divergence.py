@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -24,6 +24,52 @@ from torchrl_gpu.training.run import EnvRun
 _BATCHES, _BATCHES_BYTES = 16, 256 * 2**20
 _IN_A_ROW = 100
 _LOWER, _MOST = 0.5, 3  # factor on learning rates of a run that goes back, and how often it does
+
+
+_GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
+_SCHEDULE_RATES = ("base_lrs", "max_lrs", "eta_min", "_last_lr")
+
+
+def lower_rates(optimizers: Iterable[Optimizer], schedules: Iterable[Any], factor: float) -> None:
+    """Multiply the learning rates of optimizers, and of all that their schedules will set, by a factor.
+
+    The schedules of torch are linear in the rates that they were given: in that of each group, and in their own first,
+    largest and least ones, some of which they keep in the groups. With all of them multiplied, so is every rate to come.
+    """
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+            for name in _GROUP_RATES:
+                if name in group:
+                    group[name] = group[name] * factor
+    for schedule in _with_inner(schedules):
+        for name in _SCHEDULE_RATES:
+            rates = getattr(schedule, name, None)
+            if isinstance(rates, list):
+                setattr(schedule, name, [rate * factor for rate in rates])
+            elif rates is not None:
+                setattr(schedule, name, rates * factor)
+
+
+def _with_inner(schedules: Iterable[Any]) -> Iterator[Any]:
+    """Schedules, and those that they are made of."""
+    for schedule in schedules:
+        yield schedule
+        yield from _with_inner(getattr(schedule, "_schedulers", ()))
+
+
+def _check_rates(module: LightningModule, optimizers: Sequence[Optimizer], schedules: Sequence[Any]) -> None:
+    """ValueError where there are no learning rates to lower, or a schedule that may set any."""
+    if not optimizers:
+        name = type(module).__name__
+        raise ValueError(
+            f"Divergence: action back wants learning rates to lower; got a {name} without an optimizer: use action stop,"
+            " and begin anew with other options"
+        )
+    for schedule in _with_inner(schedules):
+        name = type(schedule).__name__
+        if type(schedule).__module__ != "torch.optim.lr_scheduler":
+            raise ValueError(f"Divergence: action back wants an lr_scheduler of torch, whose rates it lowers; got {name}")
 
 
 class RecentBatches(deque[Any]):
@@ -70,16 +116,13 @@ class Divergence(Callback):
         self._batches = RecentBatches() if isinstance(pl_module, EnvRun) else None
         if self._batches is not None:
             cast("EnvRun", pl_module).watch_batch = self._batches.append
+        schedules = [each.scheduler for each in trainer.lr_scheduler_configs]
+        if self.action == "back":
+            _check_rates(pl_module, trainer.optimizers, schedules)
         lower = _LOWER ** (self.times - self._rates_taken)
         self._rates_taken = self.times
         if lower != 1:
-            for optimizer in trainer.optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] *= lower
-                    group["initial_lr"] = group.get("initial_lr", group["lr"] / lower) * lower
-            for schedule in trainer.lr_scheduler_configs:
-                base = getattr(schedule.scheduler, "base_lrs", [])
-                base[:] = [rate * lower for rate in base]
+            lower_rates(trainer.optimizers, schedules, lower)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if self.action != "skip":

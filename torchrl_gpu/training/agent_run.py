@@ -56,6 +56,10 @@ class AgentRun(EnvRun):
         return self.agent.name
 
     @property
+    def kept_options(self) -> Sequence[str]:
+        return (*super().kept_options, "encoder.pretrained", *(f"agent.{each}" for each in self.agent.learned_settings))
+
+    @property
     def space(self) -> AgentSpace:
         """Observations and actions of the agent."""
         return self.agent.space

@@ -29,6 +29,7 @@ from torchrl_gpu.training.updates.optimizers import keep_capturable
 
 _KEY = "box_heightmap"
 _STATE = ["box_heightmap", "item_id", "item_mask", "utilization", "num_packed"]
+_TAU = 0.01
 _SLOPES = ("slope", "box_slope", "waste_slope")
 _DECISION = ["slot", "variant", "place", "least", "candidates", "waste"]
 
@@ -94,7 +95,7 @@ class HierarchicalPacking(ReplayRun):
         warmup_frames: int = 10_000,
         n_steps: int = 50,
         gamma: float = 1.0,
-        tau: float = 0.01,
+        tau: float = _TAU,
         epsilon: float = 0.3,
         item_epsilon: float = 0.3,
         margin: float = 0.002,
@@ -139,6 +140,9 @@ class HierarchicalPacking(ReplayRun):
         made: Any = self.make_networks
         self.networks: PackerNetworks = made if isinstance(made, PackerNetworks) else made()
         self.bootstraps = self.n_steps < self.env.num_items
+        if not self.bootstraps:
+            wanted = f"targets, which n_steps below the {self.env.num_items} items of an episode bring"
+            arguments.check_effect("HierarchicalPacking", wanted, tau=(self.tau, _TAU))
         self.targets = copy.deepcopy(self.networks).requires_grad_(False) if self.bootstraps else None
 
     def _new_replay(self) -> TensorDictReplayBuffer:
@@ -197,6 +201,10 @@ class HierarchicalPacking(ReplayRun):
         both.item_epsilon.fill_(self.item_epsilon)
         rule, worker = both.choosing("box", "growth"), both.choosing("box", "learned")
         self.__dict__ |= {"rule": rule, "worker": worker, "both": both}  # no submodules: weights are saved once
+
+    @property
+    def kept_options(self) -> Sequence[str]:
+        return (*super().kept_options, "deep_rate", *(f"networks.{each}" for each in _SLOPES))
 
     def step_names(self) -> Sequence[str]:
         return ("loss", "stage", "frames", *_SLOPES, "utilization")

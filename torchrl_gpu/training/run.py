@@ -70,6 +70,11 @@ class EnvRun(LightningModule):
     run_config: dict[str, Any] | None = None
     """The resolved configuration as plain data, where the command line made this module."""
 
+    @property
+    def kept_options(self) -> Sequence[str]:
+        """Patterns of options of the module that a checkpoint decides, so that a resumed run tells of them as kept."""
+        return ("optimizer*", "lr_scheduler*", "learning_rates*", "warm_start")
+
     leaves_weights_out = False
     """True where some updates leave some weights out, which DDP must be told."""
 
@@ -185,11 +190,16 @@ class EnvRun(LightningModule):
                 f"{type(self).__name__}: want an environment whose episodes end where nothing is legal; got"
                 " skip_unplaceable=True, which is for evaluation"
             )
+        if fits:
+            self.check_fit()
         if fits and self.leaves_weights_out and isinstance(strategy := self.trainer.strategy, DDPStrategy):
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
         if fits and self.global_rank:
             # The golden ratio, so that seeds of processes are far from those that a user tries.
             torch.manual_seed((torch.initial_seed() + self.global_rank * 0x9E3779B97F4A7C15) % 2**63)
+
+    def check_fit(self) -> None:
+        """Raise ValueError where environment and options cannot be trained with, though they can be evaluated."""
 
     def check_precision(self) -> None:
         """ValueError where weights would not be in float32."""

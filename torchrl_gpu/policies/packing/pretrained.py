@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,8 @@ class PackingPolicy(TensorDictModuleBase):
         """A trained policy.
 
         Args:
-            name: One of `names()`, or the path of a file that `save` wrote.
+            name: One of `names()`, or the path of a file that `save` wrote, or of a checkpoint of a run that learned
+                such values (`AfterstateLearning`, `PlacementEvolution`).
             device: As in `get_device`.
             space: Of the environment that it will pack in; None stands for the one that it was trained in.
 
@@ -87,7 +89,7 @@ class PackingPolicy(TensorDictModuleBase):
                 f"PackingPolicy: want one of {', '.join(cls.names())} or the path of a file; got {str(name)!r}"
             )
         with torch.device("cpu"):  # whatever torch's default is
-            policy = _read(path, space)
+            policy = _of_checkpoint(path, space) if zipfile.is_zipfile(path) else _read(path, space)
         return policy.to(get_device(device)).eval()
 
     def save(self, path: str | Path) -> None:
@@ -138,6 +140,12 @@ def pretrained_for(env: BatchedEnv) -> dict[str, PackingPolicy]:
     if name is None or name not in PackingPolicy.names():
         return {}
     return {"pretrained": PackingPolicy.from_pretrained(name, env.device, space=AgentSpace.of(env))}
+
+
+def _of_checkpoint(path: Path, space: AgentSpace | None) -> PackingPolicy:
+    from torchrl_gpu.policies.loading import packing_policy  # knows this module, as it makes such policies
+
+    return packing_policy(path, space)
 
 
 def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
