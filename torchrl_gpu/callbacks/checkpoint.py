@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -290,7 +290,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if not self._trains and not _only_tries(trainer) and trainer.ckpt_path is not None:
             rank_zero_info(
                 f"EpisodeCheckpoint: nothing was left to train, as {trainer.ckpt_path} stands at step"
-                f" {trainer.global_step}; go on with a larger --trainer.max_steps"
+                f" {trainer.global_step}; go on with a larger --trainer.{_limit(trainer)}"
             )
 
     def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -366,6 +366,14 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         run = state_dict.get("run")
         self._run = run if isinstance(run, str) and _RUN.fullmatch(run) else None
+
+
+def _limit(trainer: Any) -> str:
+    """Name of the Trainer's option that ended a run before it began."""
+    left = [each.time_remaining() for each in trainer.callbacks if isinstance(each, Timer)]
+    if any(each is not None and each <= 0 for each in left):
+        return "max_time"
+    return "max_steps" if 0 <= trainer.max_steps <= trainer.global_step else "max_epochs"
 
 
 def _only_tries(trainer: Any) -> bool:

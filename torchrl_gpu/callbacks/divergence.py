@@ -38,7 +38,8 @@ def lower_rates(optimizers: Iterable[Optimizer], schedules: Iterable[Any], facto
     """
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])
+            if "lr" in group:
+                group.setdefault("initial_lr", group["lr"])
             for name in _GROUP_RATES:
                 if name in group:
                     group[name] = group[name] * factor
@@ -60,7 +61,8 @@ def _with_inner(schedules: Iterable[Any]) -> Iterator[Any]:
 
 def _check_rates(module: LightningModule, optimizers: Sequence[Optimizer], schedules: Sequence[Any]) -> None:
     """ValueError where there are no learning rates to lower, or a schedule that may set any."""
-    if not optimizers:
+    # Lightning puts an optimizer without rates where a module has none.
+    if not any("lr" in group for optimizer in optimizers for group in optimizer.param_groups):
         name = type(module).__name__
         raise ValueError(
             f"Divergence: action back wants learning rates to lower; got a {name} without an optimizer: use action stop,"

@@ -56,6 +56,7 @@ class BehaviourCloning(EnvRun):
     """
 
     learner_name = "BC"
+    exact_anywhere = True  # the rows of an update follow from its number
 
     def __init__(
         self,
@@ -209,7 +210,7 @@ class BehaviourCloning(EnvRun):
         self.step_log.begin()
         self.check_monitors()
         adapt_resumed(self.trainer)
-        self._clock = None
+        self._clock = self._cut = None
         self._pass: tuple[int, Tensor] | None = None
 
     def _draw(self, update: int) -> Tensor:

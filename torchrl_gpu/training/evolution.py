@@ -42,6 +42,7 @@ class PlacementEvolution(EnvRun):
 
     learner_name = "placement values"
     has_values = True
+    plays_in_rollout = False
 
     policy: PackingPolicy
     unit: Tensor

@@ -95,6 +95,10 @@ class OnPolicy(AgentRun):
                 f" each of {self.num_trajectories} trajectories; got {self.minibatches}"
             )
 
+    @property
+    def updates_of_step(self) -> int:
+        return self.epochs * self.minibatches
+
     def on_fit_start(self) -> None:
         super().on_fit_start()
         keys: list[Any] = [*self.agent.observations, *({"active"} & set(self.agent.space.observations))]
@@ -106,7 +110,7 @@ class OnPolicy(AgentRun):
             cuda_graphs=self.cuda_graphs,
             decisions=self.agent.policy.out_keys,
             group=self.group,
-            compiled=self.compiles,
+            compiled=self._compiled,
         )
         self.graphed_learning = None if self.graphed_update is None else self._make_graphed_learning()
 

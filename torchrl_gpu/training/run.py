@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -75,6 +75,12 @@ class EnvRun(LightningModule):
         """Patterns of options of the module that a checkpoint decides, so that a resumed run tells of them as kept."""
         return ("optimizer*", "lr_scheduler*", "learning_rates*", "warm_start")
 
+    plays_in_rollout = True
+    """False where a run steps its environment itself, so that no workers can for it."""
+
+    exact_anywhere = False
+    """True where a run that ends within a training step goes on bit for bit; see `updates_now`."""
+
     leaves_weights_out = False
     """True where some updates leave some weights out, which DDP must be told."""
 
@@ -85,6 +91,7 @@ class EnvRun(LightningModule):
         self.resume, self.step_log = RunResume(self), StepLog(self)
         self.watch_batch: Callable[[TensorDictBase], None] | None = None  # called with every batch of an update
         self._clock: Clock | None = None
+        self._cut: tuple[int, int] | None = None  # updates of the last training step, where they were not all
         # In sequences, so that an environment is no submodule: its state is saved with the rollout.
         self._given_env: tuple[Any, ...] = (env,)
         self._made_env: list[BatchedEnv] = []
@@ -130,6 +137,14 @@ class EnvRun(LightningModule):
 
     def build(self) -> None:
         """Makes the objects that depend on the environment, such as an agent; its weights are loaded after that."""
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
+        """Refused: a checkpoint of a run has no arguments of its module, and names no code to make them."""
+        raise ValueError(
+            f"{cls.__name__}.load_from_checkpoint: want torchrl_gpu.policies.load_policy(path) for the trained policy, or"
+            f" Trainer.fit(…, ckpt_path=path) to go on with the run; got {checkpoint_path}"
+        )
 
     # -- what a run is -----------------------------------------------------------------------------------------------
 
@@ -214,7 +229,7 @@ class EnvRun(LightningModule):
         self.step_log.begin()
         self.check_monitors()
         adapt_resumed(self.trainer)
-        self._clock = None
+        self._clock = self._cut = None
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
 
     def on_train_start(self) -> None:
@@ -248,6 +263,13 @@ class EnvRun(LightningModule):
         if self._clock is not None:
             rank_zero_info(f"{type(self).__name__}: {summary(self._clock.read())}")
             stop_clock()
+        if self._cut is not None:
+            made, wanted = self._cut
+            rank_zero_info(
+                f"{type(self).__name__}: ended within a training step, after {made} of its {wanted} updates, so that a"
+                " run that goes on from here is not bit for bit one that never ended here: a multiple of"
+                f" {wanted} as trainer.max_steps keeps it so"
+            )
         for callback in cast("Any", self.trainer).callbacks:
             if isinstance(callback, RunAveraging):
                 callback.finish(self)
@@ -276,7 +298,10 @@ class EnvRun(LightningModule):
     def updates_now(self, most: int) -> int:
         """Updates of this training step: so many, but never beyond `trainer.max_steps`."""
         left = self.trainer.max_steps - self.trainer.global_step
-        return min(most, left) if self.trainer.max_steps > 0 else most
+        if self.trainer.max_steps <= 0 or left >= most:
+            return most
+        self._cut = None if self.exact_anywhere else (left, most)
+        return left
 
     def scheduled(self, optimizer: torch.optim.Optimizer, make: LRSchedulerCallable | None) -> Any:
         """An optimizer and its schedule, which is stepped at every update, as `configure_optimizers` returns them."""
