@@ -102,15 +102,15 @@ def test_a_cut_within_a_training_step_is_told(steps: int, told: bool, tmp_path: 
 
 def test_an_epoch_that_is_shorter_than_what_is_done_is_told_with_both_numbers(tmp_path: Path) -> None:
     fit(module(), tmp_path, 10, EpisodeCheckpoint(), data_module=data(steps_per_epoch=8))
+    again = data(steps_per_epoch=2)
     with pytest.raises(ValueError, match=r"steps_per_epoch must be at least 5.*; got 2"):
-        again = data(steps_per_epoch=2)
         fit(module(), tmp_path, 12, EpisodeCheckpoint(), data_module=again, ckpt_path=last(tmp_path))
     fit(module(), tmp_path, 12, EpisodeCheckpoint(), data_module=data(steps_per_epoch=7), ckpt_path=last(tmp_path))
 
 
 def test_a_loader_takes_no_counts_that_cannot_be() -> None:
     for done in (-1, 4, "1", None):
-        with pytest.raises(ValueError, match="done|steps_per_epoch"):
+        with pytest.raises(ValueError, match=r"done|steps_per_epoch"):
             StepLoader(3).load_state_dict({"done": done})  # type: ignore[dict-item]
 
 
@@ -155,7 +155,9 @@ def test_plans_of_another_checkpoint_are_moved_and_told(tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
 def test_lightnings_way_to_load_says_which_is_ours(run: Any) -> None:
-    with pytest.raises(ValueError, match=rf"{run.__name__}\.load_from_checkpoint: want .*load_policy.*; got here\.ckpt"):
+    with pytest.raises(
+        ValueError, match=rf"{run.__name__}\.load_from_checkpoint: want .*load_policy.*; got here\.ckpt"
+    ):
         run.load_from_checkpoint("here.ckpt")
 
 
@@ -195,7 +197,11 @@ def test_a_checkpoint_that_names_code_runs_nothing(
 
 
 def test_options_of_the_other_kind_of_tables_are_refused() -> None:
-    for options in ({"batch_size": 9}, {"optimizer": torch.optim.SGD}, {"lr_scheduler": torch.optim.lr_scheduler.StepLR}):
+    for options in (
+        {"batch_size": 9},
+        {"optimizer": torch.optim.SGD},
+        {"lr_scheduler": torch.optim.lr_scheduler.StepLR},
+    ):
         (name,) = options
         with pytest.raises(ValueError, match=f"{name} does nothing without tables with a network"):
             tables.module(**options)

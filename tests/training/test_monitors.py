@@ -9,13 +9,14 @@ import pytest
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-from tests.cli.conftest import checkpoint, config, error_of  # noqa: F401
-from tests.cli.tiny_run import Run
 from tests.training.forked_runs import NAMES, arguments, write_inputs
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.cli.parser import resolve_configs
+
+# One of each kind of run; the others are tried in `make soak`.
+FEW = ("packing.yaml", "packing_pallets.yaml", "packing_dqn.yaml", "ppo_packing.yaml", "bc.yaml", "navigation_sac.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.soak) for name in NAMES]
+)
 def test_whatever_a_shipped_run_logs_may_be_monitored(
     name: str, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,9 +85,3 @@ def without_utilization(run: Any) -> Any:
     log = run.log
     run.log = lambda name, *args, **kwargs: None if name == "val/utilization" else log(name, *args, **kwargs)
     return run
-
-
-@pytest.mark.parametrize("name", ["EpisodeCheckpoint", "Divergence"])
-def test_a_second_callback_of_one_state_is_one_line(name: str, error_of: Run) -> None:
-    twice = (f"--trainer.callbacks+={name}", f"--trainer.callbacks+={name}")
-    assert f"want one {name}; got two" in error_of(*twice)

@@ -187,7 +187,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             aside = ", ".join(str(path) for path in found_aside(folder))
             elsewhere = f"; earlier runs left {aside}, which --ckpt_path takes by its path" if aside else ""
             raise ValueError(
-                f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none{never}{elsewhere}"
+                f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none{never}"
+                f"{elsewhere}"
             )
         return found
 

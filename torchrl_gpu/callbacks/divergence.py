@@ -34,7 +34,7 @@ def lower_rates(optimizers: Iterable[Optimizer], schedules: Iterable[Any], facto
     """Multiply the learning rates of optimizers, and of all that their schedules will set, by a factor.
 
     The schedules of torch are linear in the rates that they were given: in that of each group, and in their own first,
-    largest and least ones, some of which they keep in the groups. With all of them multiplied, so is every rate to come.
+    largest and least ones, some of which they keep in the groups. With all of them multiplied, so are the rates to come.
     """
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -65,13 +65,15 @@ def _check_rates(module: LightningModule, optimizers: Sequence[Optimizer], sched
     if not any("lr" in group for optimizer in optimizers for group in optimizer.param_groups):
         name = type(module).__name__
         raise ValueError(
-            f"Divergence: action back wants learning rates to lower; got a {name} without an optimizer: use action stop,"
-            " and begin anew with other options"
+            f"Divergence: action back wants learning rates to lower; got a {name} without an optimizer: use action"
+            " stop, and begin anew with other options"
         )
     for schedule in _with_inner(schedules):
         name = type(schedule).__name__
         if type(schedule).__module__ != "torch.optim.lr_scheduler":
-            raise ValueError(f"Divergence: action back wants an lr_scheduler of torch, whose rates it lowers; got {name}")
+            raise ValueError(
+                f"Divergence: action back wants an lr_scheduler of torch, whose rates it lowers; got {name}"
+            )
 
 
 class RecentBatches(deque[Any]):

@@ -30,8 +30,8 @@ def main(argv: list[str]) -> None:
 
         from torchrl_gpu.palletizing.sessions import PackingSessions
         from torchrl_gpu.policies import load_policy
-        from torchrl_gpu.policies.loading import wants_env
         from torchrl_gpu.policies.export.manifest import catalogue_of, settings_of
+        from torchrl_gpu.policies.loading import wants_env
         from torchrl_gpu.policies.registry import import_classes
         from torchrl_gpu.serving.server import policy_server
 

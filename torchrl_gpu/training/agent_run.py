@@ -169,7 +169,7 @@ class AgentRun(EnvRun):
         super().on_fit_start()
         self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
         self._compiled = self.compiles
-        if self.torch_compile == "auto" and self._compiled_before is not None and self._compiled is self._compiled_before:
+        if self.torch_compile == "auto" and self._compiled_before is self._compiled:
             how = "compiled" if self._compiled else "not compiled"
             rank_zero_info(f"{type(self).__name__}: torch_compile auto: steps and losses stay {how}, as the run began")
         self._losses: Losses = CompiledLosses(self.agent) if self._compiled else self.agent.losses

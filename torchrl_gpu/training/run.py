@@ -139,11 +139,11 @@ class EnvRun(LightningModule):
         """Makes the objects that depend on the environment, such as an agent; its weights are loaded after that."""
 
     @classmethod
-    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: a checkpoint of a run has no arguments of its module, and names no code to make them."""
         raise ValueError(
-            f"{cls.__name__}.load_from_checkpoint: want torchrl_gpu.policies.load_policy(path) for the trained policy, or"
-            f" Trainer.fit(…, ckpt_path=path) to go on with the run; got {checkpoint_path}"
+            f"{cls.__name__}.load_from_checkpoint: want torchrl_gpu.policies.load_policy(path) for the trained policy,"
+            f" or Trainer.fit(…, ckpt_path=path) to go on with the run; got {checkpoint_path}"
         )
 
     # -- what a run is -----------------------------------------------------------------------------------------------

@@ -130,7 +130,8 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         where = "GymnasiumVectorEnv.reset: reset_mask"
         rows = torch.as_tensor(mask)
         if rows.dtype != torch.bool or tuple(rows.shape) != (self.num_envs,) or not bool(rows.any()):
-            came = f"{str(rows.dtype).removeprefix('torch.')} of shape {tuple(rows.shape)}, {int(rows.sum())} of them true"
+            kind = str(rows.dtype).removeprefix("torch.")
+            came = f"{kind} of shape {tuple(rows.shape)}, {int(rows.sum())} of them true"
             raise ValueError(f"{where} must be bool of shape ({self.num_envs},), true for a row at least; got {came}")
         if bool(rows.all()):
             return None
