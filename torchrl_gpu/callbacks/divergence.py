@@ -34,7 +34,7 @@ def lower_rates(optimizers: Iterable[Optimizer], schedules: Iterable[Any], facto
     """Multiply the learning rates of optimizers, and of all that their schedules will set, by a factor.
 
     The schedules of torch are linear in the rates that they were given: in that of each group, and in their own first,
-    largest and least ones, some of which they keep in the groups. With all of them multiplied, so are the rates to come.
+    largest and least ones, some of which they keep in the groups. With all of them multiplied, so is what follows.
     """
     for optimizer in optimizers:
         for group in optimizer.param_groups:

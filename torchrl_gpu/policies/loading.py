@@ -26,7 +26,7 @@ from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker,
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
-from torchrl_gpu.policies.packing.pretrained import PackingPolicy
+from torchrl_gpu.policies.packing.pretrained import PackingPolicy, register_reader
 from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.policies.registry import REGISTRY, Registry, check_plain
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -186,6 +186,9 @@ def packing_policy(path: str | Path, space: AgentSpace | None = None) -> Packing
         return PackingPolicy(found, _packing_values(state, settings, found, most_bytes, REGISTRY), about)
     except Exception as error:  # of settings that are a stranger's, as in `load_policy`
         raise ValueError(f"{where}: {_said(error)}") from error
+
+
+register_reader(packing_policy)
 
 
 def wants_env(path: str | Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,10 +142,19 @@ def pretrained_for(env: BatchedEnv) -> dict[str, PackingPolicy]:
     return {"pretrained": PackingPolicy.from_pretrained(name, env.device, space=AgentSpace.of(env))}
 
 
-def _of_checkpoint(path: Path, space: AgentSpace | None) -> PackingPolicy:
-    from torchrl_gpu.policies.loading import packing_policy  # knows this module, as it makes such policies
+CheckpointReader = Callable[[Path, AgentSpace | None], PackingPolicy]
+"""Makes the policy of a run's checkpoint, in a space, or in the one that it was trained in."""
 
-    return packing_policy(path, space)
+_READERS: list[CheckpointReader] = []
+
+
+def register_reader(reader: CheckpointReader) -> None:
+    """Let `from_pretrained` read checkpoints of runs; their reader makes such policies, so that it imports this one."""
+    _READERS.append(reader)
+
+
+def _of_checkpoint(path: Path, space: AgentSpace | None) -> PackingPolicy:
+    return _READERS[-1](path, space)
 
 
 def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
