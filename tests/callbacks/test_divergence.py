@@ -122,7 +122,7 @@ def test_a_resumed_run_that_goes_back_again_lowers_rates_again() -> None:
     """It went back once, was stopped, and is resumed by another process; there it diverges for the first time."""
     resumed: Any = Divergence("back")
     resumed.load_state_dict({"rates_taken": 1})
-    folder: Any = SimpleNamespace(folder=lambda trainer: Path("x"))
+    saver: Any = SimpleNamespace(newest=lambda trainer: Path("last.ckpt"))
     trainer: Any = SimpleNamespace(
         lightning_module=torch.nn.Linear(1, 1),
         is_global_zero=True,
@@ -133,8 +133,7 @@ def test_a_resumed_run_that_goes_back_again_lowers_rates_again() -> None:
     assert resumed._diverged(trainer, "NaN").times == 0  # no checkpoint: it does not go back
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torchrl_gpu.callbacks.divergence.EpisodeCheckpoint", SimpleNamespace)
-        patch.setattr("torchrl_gpu.callbacks.divergence.newest_checkpoint", lambda folder: (Path("last.ckpt"), []))
-        trainer.checkpoint_callbacks = [folder]
+        trainer.checkpoint_callbacks = [saver]
         found = resumed._diverged(trainer, "NaN")
     assert (found.checkpoint, found.times) == (Path("last.ckpt"), 2)
     again: Any = Divergence("back")

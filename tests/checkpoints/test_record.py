@@ -46,9 +46,8 @@ def test_what_has_changed_is_named_as_on_the_command_line() -> None:
     found = changed_options(SAVED, with_change("env", "init_args", "bin_size", value=[10.0, 6.0]))
     assert found == {"model.env.bin_size": ([10.0, 5.0], [10.0, 6.0])}
     found = changed_options(SAVED, with_change("optimizer", "init_args", "lr", value=0.2))
-    assert describe_changes(found) == [
-        "optimizer and schedule go on as they were saved, whatever options say: model.optimizer.lr 0.1 → 0.2"
-    ]
+    (line,) = describe_changes(found, ["optimizer*"])
+    assert "change nothing: model.optimizer.lr 0.1 → 0.2" in line
     found = changed_options(SAVED, with_change("batch_size", value=17))
     assert describe_changes(found) == ["goes on with other options: model.batch_size 16 → 17"]
     found = changed_options(SAVED, with_change("new", value=1))

@@ -126,6 +126,14 @@ def test_boxes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["table.json"]
 
 
+@pytest.mark.parametrize("cases", [1, 3])
+def test_fewer_worlds_than_rows(cases: int, tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    assert cli.main([*WORLDS, "--device=cpu", f"--cases={cases}", f"--output={path}"], "torchrl-gpu") is None
+    (table,) = json.loads(path.read_text(encoding="utf-8"))["tables"]
+    assert {len(row["rows"]) for row in table["policies"]} == {cases}
+
+
 def test_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.json"
     assert cli.main([*WORLDS, "--device=cpu", "--cases=5", f"--output={path}"], "torchrl-gpu") is None

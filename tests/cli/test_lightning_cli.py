@@ -141,6 +141,12 @@ def test_a_monitor_that_nothing_logs_is_one_line(error_of: Run, monitor: str) ->
     assert f"`{monitor}` which is not available" in error_of(*stopping)
 
 
+@pytest.mark.parametrize("name", ["EpisodeCheckpoint", "Divergence"])
+def test_a_second_callback_of_one_state_is_one_line(name: str, error_of: Run) -> None:
+    twice = (f"--trainer.callbacks+={name}", f"--trainer.callbacks+={name}")
+    assert f"want one {name}; got two" in error_of(*twice)
+
+
 def test_print_config_builds_nothing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Note.built.clear()
     assert cli.main(["fit", "--config", str(config), "--model.env.num_envs=-1", "--print_config"]) == 0

@@ -88,10 +88,15 @@ def test_members_pack_the_same_sequences(tmp_path: Path) -> None:
     assert len(keys[0].unique()) == 3
 
 
+def test_environments_are_a_multiple_of_the_members_in_training_alone() -> None:
+    made = PlacementEvolution(make_env(device="cpu"), members=5)  # as it is evaluated, in any number of environments
+    with pytest.raises(ValueError, match="PlacementEvolution: want num_envs a multiple of 5 members; got 12"):
+        made.check_fit()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"members": 5}, "PlacementEvolution: want num_envs a multiple of 5 members; got 12"),
         ({"begin": "rs"}, "PlacementEvolution: want begin a policy of placement weights; got 'rs'"),
         ({"members": 3}, "PlacementEvolution: members must be at least 4; got 3"),
         ({"step": 0}, "PlacementEvolution: step must be above 0; got 0"),

@@ -335,8 +335,9 @@ def test_it_learns_to_pack(tmp_path: Path) -> None:
 
 def test_minibatches_divide_a_rollout() -> None:
     wanted = "minibatches must divide the 32 steps of a rollout, 4 of each of 8 trajectories; got 5"
+    made = module(minibatches=5)  # as it is evaluated, in any number of environments
     with pytest.raises(ValueError, match=f"OnPolicy: {wanted}"):
-        module(minibatches=5)
+        made.check_fit()
 
 
 def test_each_agent_has_its_run() -> None:

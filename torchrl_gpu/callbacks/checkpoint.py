@@ -8,11 +8,14 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, Timer
+from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -26,10 +29,12 @@ from torchrl_gpu.checkpoints.files import (
     Order,
     check_writable,
     checkpoints_of,
+    found_aside,
     new_id,
     newest_checkpoint,
     order_of,
     remove_checkpoint,
+    set_aside,
 )
 from torchrl_gpu.checkpoints.loops import validates_next
 from torchrl_gpu.system import arguments, locks
@@ -51,7 +56,10 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
 
     SIGTERM, an interrupt (Ctrl-C) and SLURM's signal before the time limit end the run after the training step that
     they come in, with a `last.ckpt`; SLURM's also requeues the job, and a second interrupt ends the run at once.
-    Checkpoints of another run in the folder are moved to `earlier-N` in it.
+    Checkpoints of another run in the folder are moved to `earlier-N` in it once the first update is done.
+
+    `ckpt_path` of `fit`, `validate`, `test` and `predict` may be "last" (or "latest") and "best" in Python, too. A job
+    that SLURM or torchrun has started again goes on from its newest checkpoint, whatever `ckpt_path` is.
 
     Args:
         dirpath: Folder; None stands for `checkpoints` in the Trainer's `default_root_dir`.
@@ -98,6 +106,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         self._lock: int | None = None  # of the folder, in the first process
         self._came_from: Order = (0, 0, 0)  # of the checkpoint that is resumed
         self._saved: list[str] = []  # names of checkpoints by a period, oldest first
+        self._others: list[Path] = []  # checkpoints of other runs, in the first process
+        self._first_update = 0
         self._best: float | None = None
         self._generation = 0
         self._signals = EndSignals()
@@ -106,6 +116,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def _begin(self) -> None:
         self._passed: tuple[int, ...] | None = None  # multiples of each period so far
         self._waits = self._warned = False  # for a validation; of the time that saving takes
+        self._told_absent = False
         self._trains = False  # whether a training step has begun
         self._begun, self._saving_s = time.monotonic(), 0.0
         self._episodes = DeviceCount()
@@ -135,12 +146,25 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def _read(self, folder: Path, resumed: Path | None) -> tuple[list[str], float | None, int]:
         """Names of this run's numbered checkpoints, oldest first; value of its best one; its generation."""
         assert self._run is not None
-        orders, best = checkpoints_of(folder, self._run, resumed)
+        orders, best, self._others = checkpoints_of(folder, self._run)
+        if resumed is not None and resumed.resolve() in {path.resolve() for path in self._others}:
+            self._others = []
         came_from = (0, 0, 0) if resumed is None else self._came_from
         later = [order[0] for order in orders.values() if order > came_from]
         numbered = re.compile(rf"({'|'.join(map(re.escape, self._kinds))})\d{{1,20}}")
         saved = [name for name in sorted(orders, key=orders.__getitem__) if numbered.fullmatch(Path(name).stem)]
         return saved, self._best_value(best or {}), 1 + max(later) if later else came_from[0]
+
+    def _set_others_aside(self, trainer: Trainer) -> None:
+        """Move checkpoints of other runs away, in the first process.
+
+        A run that fails before its first update, or is over by then, must leave the folder as it found it.
+        """
+        others, self._others = self._others, []
+        if others:
+            names = ", ".join(path.name for path in others)
+            aside = set_aside(others, self.folder(trainer))
+            rank_zero_info(f"EpisodeCheckpoint: {len(others)} checkpoints of another run moved to {aside}: {names}")
 
     def folder(self, trainer: Trainer) -> Path:
         return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
@@ -159,10 +183,17 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             rank_zero_info(f"EpisodeCheckpoint: passed over {line}")
         if found is None:
             never = f" ({BEST} is saved by validation, where `monitor` names what it logs)" if word == "best" else ""
+            aside = ", ".join(str(path) for path in found_aside(folder))
+            elsewhere = f"; earlier runs left {aside}, which --ckpt_path takes by its path" if aside else ""
             raise ValueError(
                 f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none{never}"
+                f"{elsewhere}"
             )
         return found
+
+    def newest(self, trainer: Trainer) -> Path | None:
+        """The newest whole checkpoint that this run has saved, or comes from; None for none."""
+        return newest_checkpoint(self.folder(trainer), self._run)[0]
 
     def find_restart(self, trainer: Trainer) -> Path | None:
         """The checkpoint to go on from where SLURM or torchrun has started this job again; None where there is none."""
@@ -186,6 +217,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Replaces Lightning's signal handlers, which are installed by now."""
+        self._first_update = trainer.global_step
         if not _only_tries(trainer):
             self._signals.replace_handlers(trainer)
 
@@ -207,6 +239,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         if _only_tries(trainer) or self._passed is None:
             return
+        if trainer.global_step > self._first_update:
+            self._set_others_aside(trainer)
         signals, passed = self._signals, self._multiples(trainer, pl_module)
         due = trainer.is_global_zero and any(new > old for new, old in zip(passed, self._passed, strict=True))
         asked = signals.terminate or trainer.received_sigterm
@@ -256,7 +290,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if not self._trains and not _only_tries(trainer) and trainer.ckpt_path is not None:
             rank_zero_info(
                 f"EpisodeCheckpoint: nothing was left to train, as {trainer.ckpt_path} stands at step"
-                f" {trainer.global_step}; go on with a larger --trainer.max_steps"
+                f" {trainer.global_step}; go on with a larger --trainer.{_limit(trainer)}"
             )
 
     def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -280,11 +314,23 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
                 for old in dropped:
                     remove_checkpoint(self.folder(trainer) / old)
 
+    def _note_absent(self, trainer: Trainer, pl_module: Any) -> None:
+        """Warn once of a value that was not logged yet, such as a mean over no episode; ValueError for any other."""
+        if not (hasattr(pl_module, "may_log") and pl_module.may_log(self.monitor)):
+            known = ", ".join(sorted(trainer.callback_metrics))
+            raise ValueError(f"EpisodeCheckpoint: monitor must be one of {known}; got {self.monitor}")
+        if not self._told_absent:
+            self._told_absent = True
+            rank_zero_warn(
+                f"EpisodeCheckpoint: there is no value of {self.monitor} at update {trainer.global_step}, so that"
+                f" {BEST} stays as it is until there is one"
+            )
+
     def _save_if_best(self, trainer: Trainer, pl_module: LightningModule) -> None:
         metrics = trainer.callback_metrics
         if self.monitor not in metrics:
-            known = ", ".join(sorted(metrics))
-            raise ValueError(f"EpisodeCheckpoint: monitor must be one of {known}; got {self.monitor}")
+            self._note_absent(trainer, pl_module)
+            return
         value = float(trainer.strategy.broadcast(float(metrics[self.monitor])))
         sign = 1 if self.mode == "max" else -1
         if math.isfinite(value) and (self._best is None or sign * value > sign * self._best):
@@ -296,6 +342,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> bool:
         """Saves; False, with a warning, where that cannot be written."""
         begun = time.monotonic()
+        self._set_others_aside(trainer)
         about = {"run": self._run or new_id(), "generation": self._generation, "monitor": self._measure}
         saved = write_checkpoint(trainer, pl_module, self.folder(trainer) / name, replay, about)
         now = time.monotonic()
@@ -321,5 +368,55 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         self._run = run if isinstance(run, str) and _RUN.fullmatch(run) else None
 
 
+def _limit(trainer: Any) -> str:
+    """Name of the Trainer's option that ended a run before it began."""
+    left = [each.time_remaining() for each in trainer.callbacks if isinstance(each, Timer)]
+    if any(each is not None and each <= 0 for each in left):
+        return "max_time"
+    return "max_steps" if 0 <= trainer.max_steps <= trainer.global_step else "max_epochs"
+
+
 def _only_tries(trainer: Any) -> bool:
     return bool(trainer.fast_dev_run)
+
+
+# -- "last" and "best" of a Trainer -----------------------------------------------------------------------------------
+
+
+def find_checkpoint(trainer: Any, word: Any, *, fits: bool) -> Path | None:
+    """The file that `ckpt_path` stands for where an `EpisodeCheckpoint` saves; None where Lightning decides.
+
+    ValueError where there is none: a run that was meant to go on must not begin anew.
+    """
+    savers = [each for each in trainer.callbacks if isinstance(each, EpisodeCheckpoint)]
+    restarts = fits and is_restart()
+    named = word in ("last", "latest", "best")
+    if not savers or not (restarts or named):
+        return None
+    for listener in listeners(trainer):
+        listener.fetch(savers[0].folder(trainer))
+    restart = savers[0].find_restart(trainer) if restarts else None
+    if restart is not None:
+        rank_zero_info(f"EpisodeCheckpoint: this job was started again; it goes on from {restart}")
+        return restart
+    return savers[0].find(trainer, word) if named else None
+
+
+# Lightning looks for "last" and "best" at its own `ModelCheckpoint` alone, before any hook of a callback or a module is
+# called, and begins anew where it finds none. There is no way to tell it of another callback's files but to take the
+# place of this method, for every Trainer; one without an `EpisodeCheckpoint` finds Lightning's own behaviour.
+_lightnings_own = _CheckpointConnector._parse_ckpt_path
+
+
+@wraps(_lightnings_own)
+def _parse_ckpt_path(
+    self: _CheckpointConnector, state_fn: TrainerFn, ckpt_path: Any, model_provided: bool, model_connected: bool
+) -> Any:
+    word = ckpt_path
+    if ckpt_path is None and model_connected and not model_provided:
+        word = "best"  # of the fit before, as Lightning has it
+    found = find_checkpoint(self.trainer, word, fits=state_fn == TrainerFn.FITTING)
+    return _lightnings_own(self, state_fn, ckpt_path, model_provided, model_connected) if found is None else str(found)
+
+
+_CheckpointConnector._parse_ckpt_path = _parse_ckpt_path  # type: ignore[method-assign]

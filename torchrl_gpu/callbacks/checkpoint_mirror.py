@@ -44,7 +44,7 @@ class CheckpointMirror(CheckpointListener):
         # whether it is the best one.
         self._pending: dict[bool, tuple[dict[str, Any], list[Path]]] = {}
         self._changed = threading.Condition()
-        self._busy = self._ended = self._warned = False
+        self._busy = self._ended = self._warned = self._has_cleared = False
         self._thread: threading.Thread | None = None
 
     def fetch(self, folder: Path) -> None:
@@ -71,14 +71,16 @@ class CheckpointMirror(CheckpointListener):
             raise ValueError("CheckpointMirror: want an EpisodeCheckpoint among trainer.callbacks; got none")
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._folder = savers[0].folder(trainer) / _STAGED
-            shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was killed
-            self._ended = False
+            self._ended = self._has_cleared = False
             self._thread = threading.Thread(target=self._upload_all, name="CheckpointMirror", daemon=True)
             self._thread.start()
 
     def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None:
         """Links the files of a checkpoint, to be uploaded; one that still waits gives way to it."""
         folder = path.parent / _STAGED / entry["id"]
+        if not self._has_cleared:
+            shutil.rmtree(folder.parent, ignore_errors=True)  # of a run that was killed
+            self._has_cleared = True
         try:
             folder.mkdir(parents=True, exist_ok=True)
             links = [_link(each, folder / each.name) for each in (*parts, path) if each.exists()]
@@ -128,7 +130,8 @@ class CheckpointMirror(CheckpointListener):
             done = self._changed.wait_for(lambda: not self._pending and not self._busy, self.wait_s)
             self._ended = True
             self._changed.notify_all()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._has_cleared:
+            shutil.rmtree(self._folder, ignore_errors=True)
         if not done:
             self._warn(TimeoutError(f"nothing within {self.wait_s:g} s, so that the last checkpoint is only here"))
 

@@ -22,6 +22,9 @@ from torchrl_gpu.training.divergence import Diverged, not_finite
 class CheckpointListener(Callback):
     """Base class of callbacks that are notified of every checkpoint of a run, and flushed at its end."""
 
+    def fetch(self, folder: Path) -> None:
+        """Bring checkpoints from elsewhere into a folder that has none; called before one is looked for there."""
+
     def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None: ...
 
     def flush(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.callbacks.device_count import DeviceCount
-from torchrl_gpu.checkpoints.files import newest_checkpoint, write_whole
+from torchrl_gpu.checkpoints.files import write_whole
 from torchrl_gpu.system import arguments
 from torchrl_gpu.training.divergence import Diverged, drop_broken, not_finite
 from torchrl_gpu.training.run import EnvRun
@@ -24,6 +24,56 @@ from torchrl_gpu.training.run import EnvRun
 _BATCHES, _BATCHES_BYTES = 16, 256 * 2**20
 _IN_A_ROW = 100
 _LOWER, _MOST = 0.5, 3  # factor on learning rates of a run that goes back, and how often it does
+
+
+_GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
+_SCHEDULE_RATES = ("base_lrs", "max_lrs", "eta_min", "_last_lr")
+
+
+def lower_rates(optimizers: Iterable[Optimizer], schedules: Iterable[Any], factor: float) -> None:
+    """Multiply the learning rates of optimizers, and of all that their schedules will set, by a factor.
+
+    The schedules of torch are linear in the rates that they were given: in that of each group, and in their own first,
+    largest and least ones, some of which they keep in the groups. With all of them multiplied, so is what follows.
+    """
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if "lr" in group:
+                group.setdefault("initial_lr", group["lr"])
+            for name in _GROUP_RATES:
+                if name in group:
+                    group[name] = group[name] * factor
+    for schedule in _with_inner(schedules):
+        for name in _SCHEDULE_RATES:
+            rates = getattr(schedule, name, None)
+            if isinstance(rates, list):
+                setattr(schedule, name, [rate * factor for rate in rates])
+            elif rates is not None:
+                setattr(schedule, name, rates * factor)
+
+
+def _with_inner(schedules: Iterable[Any]) -> Iterator[Any]:
+    """Schedules, and those that they are made of."""
+    for schedule in schedules:
+        yield schedule
+        yield from _with_inner(getattr(schedule, "_schedulers", ()))
+
+
+def _check_rates(module: LightningModule, optimizers: Sequence[Optimizer], schedules: Sequence[Any]) -> None:
+    """ValueError where there are no learning rates to lower, or a schedule that may set any."""
+    # Lightning puts an optimizer without rates where a module has none.
+    if not any("lr" in group for optimizer in optimizers for group in optimizer.param_groups):
+        name = type(module).__name__
+        raise ValueError(
+            f"Divergence: action back wants learning rates to lower; got a {name} without an optimizer: use action"
+            " stop, and begin anew with other options"
+        )
+    for schedule in _with_inner(schedules):
+        name = type(schedule).__name__
+        if type(schedule).__module__ != "torch.optim.lr_scheduler":
+            raise ValueError(
+                f"Divergence: action back wants an lr_scheduler of torch, whose rates it lowers; got {name}"
+            )
 
 
 class RecentBatches(deque[Any]):
@@ -70,16 +120,13 @@ class Divergence(Callback):
         self._batches = RecentBatches() if isinstance(pl_module, EnvRun) else None
         if self._batches is not None:
             cast("EnvRun", pl_module).watch_batch = self._batches.append
+        schedules = [each.scheduler for each in trainer.lr_scheduler_configs]
+        if self.action == "back":
+            _check_rates(pl_module, trainer.optimizers, schedules)
         lower = _LOWER ** (self.times - self._rates_taken)
         self._rates_taken = self.times
         if lower != 1:
-            for optimizer in trainer.optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] *= lower
-                    group["initial_lr"] = group.get("initial_lr", group["lr"] / lower) * lower
-            for schedule in trainer.lr_scheduler_configs:
-                base = getattr(schedule.scheduler, "base_lrs", [])
-                base[:] = [rate * lower for rate in base]
+            lower_rates(trainer.optimizers, schedules, lower)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if self.action != "skip":
@@ -119,7 +166,7 @@ class Divergence(Callback):
             write_whole({"update": trainer.global_step, "batches": batches}, path)
             text += f"; the last {len(batches)} batches are in {path}"
         savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, EpisodeCheckpoint)]
-        saved = newest_checkpoint(savers[0].folder(trainer))[0] if savers and trainer.is_global_zero else None
+        saved = savers[0].newest(trainer) if savers and trainer.is_global_zero else None
         if saved is None:
             return Diverged(f"{text}; no checkpoint was saved before: want a lower learning rate", complete=True)
         if self.action == "back" and trainer.world_size == 1 and self.times < _MOST:

@@ -35,6 +35,14 @@ class EnvWorkers(ClosingCallback):
         self.threads = arguments.whole(where, "threads", threads, 1, 4096)
         self.pool: WorkerPool | None = None
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and not getattr(pl_module, "plays_in_rollout", True):
+            name = type(pl_module).__name__
+            raise ValueError(
+                f"{type(self).__name__}: want a module that plays by a rollout, such as OffPolicy; got {name}, which"
+                " steps its environment in one process"
+            )
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         rollout = self._rollout(pl_module)
         env, where = rollout.env, type(self).__name__

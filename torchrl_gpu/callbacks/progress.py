@@ -99,15 +99,22 @@ class FinalTable(Callback):
 
     def __init__(self, num_episodes: int | None = None) -> None:
         self.num_episodes = arguments.optional(arguments.whole, "FinalTable", "num_episodes", num_episodes, 1)
+        self._has_trained = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and not (hasattr(pl_module, "compare")):
             came = type(pl_module).__name__
             raise ValueError(f"FinalTable: want a module with `compare`, such as HierarchicalPacking; got {came}")
+        self._has_trained = False
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        self._has_trained = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluates. Lightning has moved the module to the CPU by now, but not its environment."""
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        if not self._has_trained:  # the table there is that of the run that did
             return
         bar, module = trainer.progress_bar_callback, pl_module
         if bar is not None:

@@ -13,10 +13,9 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info
 
 from torchrl_gpu.system.archives import ENTRY, read_archive
 from torchrl_gpu.system.arguments import whole
@@ -145,8 +144,10 @@ def find_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]
             yield path, content if torn is None else f"checkpoint {path}: {torn}"
 
 
-def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
+def newest_checkpoint(folder: Path, run: str | None = None) -> tuple[Path | None, list[str]]:
     """The whole checkpoint of a folder that is furthest in its run, and a line for each that is torn.
+
+    With `run`, the id of one, checkpoints of other runs do not count.
 
     Later is what `order_of` says; of equals `last.ckpt`. `best.ckpt`, which trails the run, does not count. Every byte
     of the one that is found has been held against its checksums.
@@ -156,7 +157,7 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     for path, content in find_checkpoints(folder):
         if isinstance(content, str):
             torn.append(content)
-        elif path.name != BEST:
+        elif path.name != BEST and (run is None or content.get(ENTRY, {}).get("run") == run):
             found.append((order_of(content, f"checkpoint {path}"), path.name == LAST, path))
     for *_, path in sorted(found, reverse=True):
         try:
@@ -199,12 +200,25 @@ def check_writable(folder: Path) -> None:
         raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
-def checkpoints_of(folder: Path, run: str, resumed: Path | None) -> tuple[dict[str, Order], Mapping[str, Any] | None]:
-    """Order of each checkpoint of a run by file name, and content of its best one, None for none.
+class FolderContent(NamedTuple):
+    """Checkpoints of a folder, as one run sees them.
 
-    Checkpoints of other runs are moved to a folder `earlier-N`, unless `resumed` is one of them.
+    Attributes:
+        own: Order of each checkpoint of the run, by file name, without its best one.
+        best: Content of the run's best checkpoint; None for none.
+        others: Checkpoints of other runs, and torn ones.
     """
-    own, best, others = dict[str, Order](), None, list[Path]()
+
+    own: dict[str, Order]
+    best: Mapping[str, Any] | None
+    others: list[Path]
+
+
+def checkpoints_of(folder: Path, run: str) -> FolderContent:
+    """Sort the checkpoints of a folder by whether a run saved them."""
+    own = dict[str, Order]()
+    best: Mapping[str, Any] | None = None
+    others = list[Path]()
     for path, content in find_checkpoints(folder):
         entry = None if isinstance(content, str) else content.get(ENTRY)
         if isinstance(content, str) or entry is None or entry.get("run") != run:
@@ -213,11 +227,21 @@ def checkpoints_of(folder: Path, run: str, resumed: Path | None) -> tuple[dict[s
             best = content
         else:
             own[path.name] = order_of(content, f"checkpoint {path}")
-    if others and (resumed is None or resumed.resolve() not in {path.resolve() for path in others}):
-        number = next(n for n in range(1, 1_000_000) if not (folder / f"earlier-{n}").exists())
-        aside = folder / f"earlier-{number}"
-        aside.mkdir()
-        for path in [*others, *(part for each in others for part in parts_of(each))]:
+    return FolderContent(own, best, others)
+
+
+def set_aside(checkpoints: list[Path], folder: Path) -> Path:
+    """Move checkpoints with their parts to a new folder `earlier-N` in `folder`; return that folder."""
+    number = next(n for n in range(1, 1_000_000) if not (folder / f"earlier-{n}").exists())
+    aside = folder / f"earlier-{number}"
+    aside.mkdir()
+    for checkpoint in checkpoints:
+        parts = parts_of(checkpoint)
+        for path in (checkpoint, *parts):
             path.replace(aside / path.name)
-        rank_zero_info(f"EpisodeCheckpoint: {len(others)} checkpoints of another run moved to {aside}")
-    return own, best
+    return aside
+
+
+def found_aside(folder: Path) -> list[Path]:
+    """Checkpoints that were set aside in a folder."""
+    return sorted(folder.glob("earlier-*/*.ckpt"))

@@ -6,7 +6,8 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from torchrl_gpu.system.machine import commit, version
 _PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "numpy")
 _SECRET = re.compile(r"(.*_)?(token|password|secret|api_key)", re.IGNORECASE)
 _ABSENT = "nothing"
-_RESTORED = ("model.optimizer.", "model.lr_scheduler.", "model.learning_rates")  # which a checkpoint decides
+_RESUMED = ("model.", "data.", "trainer.precision", "seed_everything")  # what a resume tells of
+_KEPT = ("seed_everything", "model.env.seed")
 _SAME_REPLAY = ("model.env.device", "model.env.num_envs", "model.env.seed")
 _SAME_RESULTS = (
     *(".device", ".num_envs", ".pictures", ".batch_size", ".steps_per_epoch", ".num_val_episodes"),
@@ -59,19 +61,43 @@ def changed_options(saved: Any, now: Any, groups: tuple[str, ...] = ("model.",))
     before, after = dict(_flat(saved)), dict(_flat(now))
     if not before or not after:
         return {}
-    names = [name for name in {**before, **after} if name.startswith(groups) and name != "model.warm_start"]
+    names = [name for name in {**before, **after} if name.startswith(groups)]
     pairs = {name: (before.get(name, _ABSENT), after.get(name, _ABSENT)) for name in names}
     return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 
 
-def describe_changes(changed: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """Lines about changed options: those that take effect, and those that the checkpoint decides."""
-    kept = {name: pair for name, pair in changed.items() if name.startswith(_RESTORED)}
-    others = {name: pair for name, pair in changed.items() if name not in kept}
+def resumed_changes(saved: Any, now: Any) -> dict[str, tuple[Any, Any]]:
+    """Options of a run that goes on that are others than those of its checkpoint; see `changed_options`."""
+    changed = changed_options(saved, now, _RESUMED)
+    begun = changed.get("model.warm_start")
+    if begun is not None and begun[1] in (None, _ABSENT):  # it has done its part
+        del changed["model.warm_start"]
+    return changed
+
+
+def describe_changes(changed: Mapping[str, tuple[Any, Any]], kept: Sequence[str] = ()) -> list[str]:
+    """Lines about changed options: those that take effect, and those that the checkpoint decides.
+
+    `kept` are patterns of the latter, without the "model." that they begin with.
+    """
+    patterns = [*_KEPT, *(f"model.{each}" for each in kept)]
+    stays = {name: pair for name, pair in changed.items() if any(fnmatchcase(name, each) for each in patterns)}
+    others = {name: pair for name, pair in changed.items() if name not in stays}
     lines = [f"goes on with other options: {in_words(others)}"] if others else []
-    if kept:
-        lines.append(f"optimizer and schedule go on as they were saved, whatever options say: {in_words(kept)}")
+    if stays:
+        lines.append(
+            f"keeps what the checkpoint holds, so that these options change nothing: {in_words(stays)}; to change them"
+            " begin anew, with --model.warm_start where the model has it"
+        )
     return lines
+
+
+def check_fixed(changed: Mapping[str, tuple[Any, Any]], where: str) -> None:
+    """ValueError for a number of environments that is not that of the environments in a checkpoint."""
+    name = "model.env.num_envs"
+    if name in changed:
+        before, now = changed[name]
+        raise ValueError(f"{where}: {name} must be {before}, as its environments go on where they were; got {now}")
 
 
 def check_replay_options(changed: Mapping[str, tuple[Any, Any]], where: str) -> None:

@@ -282,9 +282,11 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 
 def _in_its_bin(policy: Any, env: PackingEnv) -> Any:
     """A policy; one by placement weights, which fit bins of any size, in that of an environment."""
-    from torchrl_gpu.policies import AgentSpace, PackingPolicy
+    from torchrl_gpu.policies import AgentSpace, InferencePolicy, PackingPolicy
     from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
 
+    if isinstance(policy, InferencePolicy) and isinstance(policy.policy, PackingPolicy):
+        policy = policy.policy
     if not isinstance(policy, PackingPolicy) or not isinstance(policy.tables, LinearPlacementValues):
         return policy
     space, values = AgentSpace.of(env), policy.tables

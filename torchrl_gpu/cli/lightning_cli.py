@@ -17,7 +17,7 @@ from typing import Any, Literal
 import yaml
 from jsonargparse import Namespace
 from lightning.fabric.connector import _PRECISION_INPUT
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -77,6 +77,13 @@ class SaveConfig(SaveConfigCallback):
                     arguments[name] = None
         parser.save = partial(parser.save, skip_validation=True)  # it was valid when parsed
         super().__init__(parser, config, **kwargs)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Nothing yet: a run that does not begin leaves the file of the one before."""
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            super().setup(trainer, pl_module, "fit")
 
 
 class PackageCLI(LightningCLI):
@@ -172,9 +179,11 @@ class PackageCLI(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Validates the checkpoint against the model before anything is run or written."""
-        from torchrl_gpu.checkpoints.resume import CheckedRestore, check_resumed  # brings torchrl
+        from torchrl_gpu.callbacks.checkpoint import find_checkpoint  # brings torchrl
+        from torchrl_gpu.checkpoints.resume import CheckedRestore, check_resumed
 
-        self._found = self._find_checkpoint()
+        found = find_checkpoint(self.trainer, self._get(self.config, "ckpt_path"), fits=self.name == "fit")
+        self._found = None if found is None else str(found)
         if make_env := getattr(self.model, "make_env", None):  # so that networks are there to be checked
             make_env(self.trainer.strategy.root_device, self.trainer.global_rank if self.name == "fit" else 0)
         model: Any = self.model
@@ -188,32 +197,6 @@ class PackageCLI(LightningCLI):
 
     _found: str | None = None
     _opened: tuple[str, dict[str, Any]] | None = None
-
-    def _find_checkpoint(self) -> str | None:
-        """The file of "last" or "best" where an `EpisodeCheckpoint` saves; None for other values of `ckpt_path`.
-
-        A job that SLURM or torchrun has started again continues from the newest one, whatever `ckpt_path` is.
-        ValueError where there is none: a run that was meant to go on must not begin anew.
-        """
-        word = self._get(self.config, "ckpt_path")
-        from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
-        from torchrl_gpu.callbacks.checkpoint_mirror import CheckpointMirror
-        from torchrl_gpu.callbacks.end_signals import is_restart
-
-        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        savers = [each for each in callbacks if isinstance(each, EpisodeCheckpoint)]
-        if not savers:
-            return None
-        restarts = self.name == "fit" and is_restart()
-        if restarts or word in ("last", "latest", "best"):
-            for mirror in callbacks:
-                if isinstance(mirror, CheckpointMirror):
-                    mirror.fetch(savers[0].folder(self.trainer))
-        restart = savers[0].find_restart(self.trainer) if restarts else None
-        if restart is not None:
-            rank_zero_info(f"EpisodeCheckpoint: this job was started again; it goes on from {restart}")
-            return str(restart)
-        return str(savers[0].find(self.trainer, word)) if word in ("last", "latest", "best") else None
 
     def _open_checkpoint(self) -> tuple[str, dict[str, Any]] | None:
         from torchrl_gpu.checkpoints.resume import open_checkpoint  # brings torchrl, which --help does without
@@ -266,6 +249,7 @@ class PackageCLI(LightningCLI):
         for guard in () if config.get("barebones") else (Divergence, LoggerGuard):
             if not any(isinstance(each, guard) for each in given):
                 given.append(guard())
+        _refuse_twins(given)
         for each in given:
             if isinstance(each, Divergence):
                 each.times = self.gone_back
@@ -275,6 +259,27 @@ class PackageCLI(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         if self.runs:
             super()._run_subcommand(subcommand)
+
+
+def _refuse_twins(callbacks: list[Callback]) -> None:
+    """ValueError for two callbacks whose state a checkpoint would hold under one name, which Lightning cannot run."""
+    seen: dict[str, Callback] = {}
+    for callback in callbacks:
+        if not is_overridden("state_dict", callback, parent=Callback):
+            continue
+        name = type(callback).__name__
+        if callback.state_key in seen:
+            raise ValueError(
+                f"trainer.callbacks: want one {name}; got two: --trainer.callbacks+={name} adds one to those of the"
+                f" config, where --trainer.callbacks.{_an_option(callback)} changes the last one"
+            )
+        seen[callback.state_key] = callback
+
+
+def _an_option(callback: Callback) -> str:
+    """Name of an argument of a callback's constructor, for an example."""
+    names = [*inspect.signature(type(callback)).parameters]
+    return names[0] if names else "NAME"
 
 
 def _plain_strings(node: Any) -> None:

@@ -31,6 +31,7 @@ def main(argv: list[str]) -> None:
         from torchrl_gpu.palletizing.sessions import PackingSessions
         from torchrl_gpu.policies import load_policy
         from torchrl_gpu.policies.export.manifest import catalogue_of, settings_of
+        from torchrl_gpu.policies.loading import wants_env
         from torchrl_gpu.policies.registry import import_classes
         from torchrl_gpu.serving.server import policy_server
 
@@ -39,7 +40,8 @@ def main(argv: list[str]) -> None:
         env = _env_of(words, args.device) if words else None
         classes, policy = import_classes(WHERE, args.classes), None
         if args.checkpoint is not None:
-            policy = load_policy(args.checkpoint, args.device, env=env, classes=classes)
+            known = env if env is not None and wants_env(args.checkpoint) else None
+            policy = load_policy(args.checkpoint, args.device, env=known, classes=classes)
         pallets = None if args.pallets is None else PackingSessions(args.pallets, args.max_pallets, args.device)
         if env is not None and policy is not None:
             policy.about |= {"env": settings_of(env), "catalogue": catalogue_of(env)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -202,9 +204,14 @@ class Suite(ABC, Generic[E, R]):
         return results[name].scores()
 
     def plan(self, policy: Policy, folder: Path) -> list[dict[str, Any]]:
-        """Plays every episode and writes what was done in each into `folder`."""
+        """Plays every episode and writes what was done in each into `folder`.
+
+        Plans that are there already, and are others, keep their place under another name: `plans-1.json` and so on.
+        """
         plans = without_noise(self.plans(self.play(policy)))
         self.say("")
+        if (aside := _others_aside(folder / self.plans_name, plans)) is not None:
+            Console().print(f"Moved: other plans, {folder / self.plans_name}, to {aside}", soft_wrap=True)
         write_json(folder / self.plans_name, plans)
         Console().print(f"Written: {folder / self.plans_name}, {len(plans)} {self.unit}", soft_wrap=True)
         return plans
@@ -222,6 +229,19 @@ class Suite(ABC, Generic[E, R]):
         self.say("")
         print_whole(shown)
         yield {"title": shown.title, self.unit: self.describe()} | report
+
+
+def _others_aside(path: Path, plans: list[dict[str, Any]]) -> Path | None:
+    """Move a file of other plans than these to the first free name beside it; return its new path, None for none."""
+    if not path.exists():
+        return None
+    try:
+        if json.loads(path.read_text(encoding="utf-8")) == json.loads(json.dumps(plans)):
+            return None
+    except ValueError:  # not a file of ours
+        pass
+    number = next(n for n in itertools.count(1) if not path.with_stem(f"{path.stem}-{n}").exists())
+    return path.replace(path.with_stem(f"{path.stem}-{number}"))
 
 
 def unseen_seed(seed: int, trained: Collection[int], *, validation: bool = False) -> int:

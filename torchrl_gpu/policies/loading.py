@@ -26,7 +26,7 @@ from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker,
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
-from torchrl_gpu.policies.packing.pretrained import PackingPolicy
+from torchrl_gpu.policies.packing.pretrained import PackingPolicy, register_reader
 from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.policies.registry import REGISTRY, Registry, check_plain
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -129,15 +129,10 @@ def _policy(content: Mapping[str, Any], env: PackingEnv | None, most_bytes: int,
     if env is not None:
         raise ValueError(_NO_ENV)
     space = _space(content)
-    if "tables" in settings:
-        make_tables = registry.build("tables", settings["tables"], PatchTables)
-        tables: PatchTables = _built(lambda: make_tables(space), _behind(state, "tables."), most_bytes)
-        return InferencePolicy(PackingPolicy(space, tables), space, "afterstate values", about)
-    if "members" in settings:
-        candidates = arguments.whole("config", "candidates", settings.get("candidates", 40), 1, 2**16)
-        make_values = partial(LinearPlacementValues, space, [0.0] * len(NAMES), candidates)
-        values: LinearPlacementValues = _built(make_values, _behind(state, "values."), most_bytes)
-        return InferencePolicy(PackingPolicy(space, values), space, "placement values", about)
+    if _packs_by_values(settings):
+        name = "afterstate values" if "tables" in settings else "placement values"
+        values = _packing_values(state, settings, space, most_bytes, registry)
+        return InferencePolicy(PackingPolicy(space, values), space, name, about)
     if "agent" not in settings:
         network = registry.build("network", settings.get("network"), nn.Module)
         given = {name: settings[name] for name in ("temperature",) if name in settings}
@@ -145,6 +140,64 @@ def _policy(content: Mapping[str, Any], env: PackingEnv | None, most_bytes: int,
         return InferencePolicy(PolicyWrapper(Cloned(space, choice.policy), flat=True), space, "BC", about)
     agent = _built(lambda: _agent(space, settings, registry), _behind(state, "agent."), most_bytes)
     return InferencePolicy(PolicyWrapper(agent, flat=True), space, agent.name, about)
+
+
+def _packs_by_values(settings: Mapping[str, Any]) -> bool:
+    return "tables" in settings or "members" in settings
+
+
+def _packing_values(
+    state: Mapping[str, Any], settings: Mapping[str, Any], space: AgentSpace, most_bytes: int, registry: Registry
+) -> PatchTables | LinearPlacementValues:
+    """The values of bins or of placements that a run has learned, in an environment's space."""
+    if "tables" in settings:
+        make_tables = registry.build("tables", settings["tables"], PatchTables)
+        tables: PatchTables = _built(lambda: make_tables(space), _behind(state, "tables."), most_bytes)
+        return tables
+    candidates = arguments.whole("config", "candidates", settings.get("candidates", 40), 1, 2**16)
+    make_values = partial(LinearPlacementValues, space, [0.0] * len(NAMES), candidates)
+    values: LinearPlacementValues = _built(make_values, _behind(state, "values."), most_bytes)
+    return values
+
+
+def packing_policy(path: str | Path, space: AgentSpace | None = None) -> PackingPolicy:
+    """The policy of a checkpoint whose run learned values of bins or of placements, on the CPU.
+
+    Args:
+        path: The file.
+        space: Of the environment that it will pack in; None stands for the one that it was trained in.
+
+    Raises:
+        ValueError: It is something else, is cut off, or its values do not fit that environment.
+    """
+    where = f"policy {path}"
+    content = read_archive(Path(path), "policy", every_byte=True)
+    most_bytes = _FREE_BYTES + _BYTES_PER_BYTE * Path(path).stat().st_size
+    try:
+        state, record = content.get("state_dict"), content.get(ENTRY)
+        settings = _settings(record) if isinstance(record, Mapping) else {}
+        if not isinstance(state, Mapping) or not _packs_by_values(settings):
+            raise ValueError(
+                "want a checkpoint of a run that learns values of bins or of placements (AfterstateLearning,"
+                " PlacementEvolution), which pack in other environments than their own, too; got another one"
+            )
+        about = _about(content, record or {}, settings)
+        found = _space(content) if space is None else space
+        return PackingPolicy(found, _packing_values(state, settings, found, most_bytes, REGISTRY), about)
+    except Exception as error:  # of settings that are a stranger's, as in `load_policy`
+        raise ValueError(f"{where}: {_said(error)}") from error
+
+
+register_reader(packing_policy)
+
+
+def wants_env(path: str | Path) -> bool:
+    """True for a checkpoint of the hierarchical packer, for which `load_policy` wants an `env`."""
+    record = read_archive(Path(path), "policy").get(ENTRY)
+    found: Any = record
+    for name in ("config", "model", "init_args"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return isinstance(found, Mapping) and "networks" in found
 
 
 def _agent(space: AgentSpace, settings: Mapping[str, Any], registry: Registry) -> Agent:

@@ -15,6 +15,12 @@ _MOST_PICKLE_BYTES = 2**26  # of what is no tensor
 _LONGEST = 200  # characters of a reason
 
 
+# Arguments of module and data module in a checkpoint of Lightning's, and the function that makes an object of them:
+# versions before 2.6.6 import and call whatever a file names there.
+_ARGUMENTS = ("hyper_parameters", "datamodule_hyper_parameters")
+_MAKER, _LIGHTNINGS_MAKER = "_instantiator", "lightning.pytorch.cli.instantiate_module"
+
+
 def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: bool = True) -> dict[str, Any]:
     """Dict of tensors and plain values of a `torch.save` archive; `what` names it in errors.
 
@@ -34,6 +40,11 @@ def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: boo
         raise ValueError(f"{where}: want a complete archive; got {_first_line(error)}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{where}: want a dict; got a {type(content).__name__}")
+    for name in _ARGUMENTS:
+        given = content.get(name)
+        maker = given.get(_MAKER) if isinstance(given, dict) else None
+        if maker not in (None, _LIGHTNINGS_MAKER):
+            raise ValueError(f"{where}: want a checkpoint that names no code to run; got {_MAKER} {str(maker)[:80]!r}")
     return content
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -30,6 +30,7 @@ from torchrl_gpu.training.updates.optimizers import keep_capturable
 TablesFactory = Callable[[AgentSpace], PatchTables]
 """Makes the tables of an environment's space."""
 
+_RATE, _BATCH_SIZE = 0.5, 1024
 _STATES = {"state_dict", "current_model_state"}  # the second where the first is an average of `WeightAveraging`
 
 
@@ -83,12 +84,13 @@ class AfterstateLearning(EnvRun):
         tables: Makes the tables, once the environment is there.
         rollout_steps: Steps in every environment per training step.
         sweeps: Times that a rollout is gone over.
-        rate: Of the steps: the share of a bin's error that one takes away, if it were alone.
+        rate: Of the steps of plain tables: the share of a bin's error that one takes away, if it were alone; 0.5 by
+            default.
         lam: λ of the returns: 0 for the next bin's value alone, 1 for what was gained until the rollout's end.
         warm_start: Trained policy whose tables a run begins with: a name or a file, as in
             `PackingPolicy.from_pretrained`; a run that goes on has its own.
-        optimizer, lr_scheduler, batch_size: Of a network: makes the optimizer, and its schedule, which is stepped at
-            every update; bins of an update.
+        optimizer, lr_scheduler, batch_size: Of the network of `RefinedTables`: makes the optimizer, Adam by default,
+            and its schedule, which is stepped at every update; bins of an update, 1,024 by default.
     """
 
     learner_name = "afterstate values"
@@ -104,22 +106,31 @@ class AfterstateLearning(EnvRun):
         *,
         rollout_steps: int = 32,
         sweeps: int = 1,
-        rate: float = 0.5,
+        rate: float | None = None,
         lam: float = 0.8,
         warm_start: str | Path | None = None,
-        optimizer: OptimizerCallable = torch.optim.Adam,
+        optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
     ) -> None:
         super().__init__(env)
         where = type(self).__name__
-        check_counts(where, rollout_steps=rollout_steps, sweeps=sweeps, batch_size=batch_size)
+        check_counts(where, rollout_steps=rollout_steps, sweeps=sweeps)
         self.make_tables = tables
         self.rollout_steps, self.sweeps = rollout_steps, sweeps
-        self.rate = arguments.number(where, "rate", rate, 0, 2, above=0)
         self.lam = arguments.number(where, "lam", lam, 0, 1)
-        self.warm_start, self.batch_size = warm_start, batch_size
-        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
+        self.warm_start = warm_start
+        # Those of plain tables, and those of a network: what is given for the other kind would do nothing.
+        self._of_tables = {"rate": (rate, None)}
+        self._of_network = {
+            "optimizer": (optimizer, None),
+            "lr_scheduler": (lr_scheduler, None),
+            "batch_size": (batch_size, None),
+        }
+        self.rate = arguments.number(where, "rate", _RATE if rate is None else rate, 0, 2, above=0)
+        self.batch_size = arguments.whole(where, "batch_size", _BATCH_SIZE if batch_size is None else batch_size, 1)
+        self.make_optimizer: OptimizerCallable = torch.optim.Adam if optimizer is None else optimizer
+        self.make_scheduler = lr_scheduler
         self.take_made_env()
 
     def build(self) -> None:
@@ -131,6 +142,10 @@ class AfterstateLearning(EnvRun):
             raise ValueError(f"{where}: want an env that includes z_map; got include={list(env.include)}")
         self.space = AgentSpace.of(env)
         self.tables = self.make_tables(self.space)
+        if isinstance(self.tables, RefinedTables):
+            arguments.check_effect(where, "plain tables, PatchTables", **self._of_tables)
+        else:
+            arguments.check_effect(where, "tables with a network, RefinedTables", **self._of_network)
         if isinstance(self.tables, RefinedTables) and self.rollout_steps < 2:
             raise ValueError(f"{where}: want rollout_steps of 2 or more for refined tables; got {self.rollout_steps}")
 
@@ -181,6 +196,13 @@ class AfterstateLearning(EnvRun):
         most = 2 * self.env.num_envs * processes
         self._shared = None if alone else SharedTables(self.tables, self.global_rank, processes, most)
 
+    @property
+    def kept_options(self) -> Sequence[str]:
+        return (*super().kept_options, "tables.initial")
+
+    def step_names(self) -> Sequence[str]:
+        return ("loss", *self.env.outcome_names, "frames")
+
     def _take_tables(self, trained: nn.Module) -> None:
         plan = trained.plan if isinstance(trained, PatchTables) else None
         if plan != self.tables.plan:
@@ -188,6 +210,19 @@ class AfterstateLearning(EnvRun):
             raise ValueError(f"warm_start {self.warm_start}: want {wanted}; got {came}")
         for name in ("weight", "drift", "path"):
             getattr(self.tables, name).copy_(getattr(trained, name))
+        if isinstance(trained, RefinedTables):
+            self._take_network(trained)
+
+    def _take_network(self, trained: RefinedTables) -> None:
+        where, names = f"warm_start {self.warm_start}", ("sides", "width")
+        given = ", ".join(f"{name} {getattr(trained, name)}" for name in names)
+        if not isinstance(self.tables, RefinedTables):
+            wanted = "model.tables RefinedTables, as its values are those of tables and a network"
+            raise ValueError(f"{where}: want {wanted} ({given}); got {type(self.tables).__name__}, without the network")
+        own = ", ".join(f"{name} {getattr(self.tables, name)}" for name in names)
+        if own != given:
+            raise ValueError(f"{where}: want tables with {given}, as its network has; got {own}")
+        self.tables.network.load_state_dict(trained.network.state_dict())
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.utilities import rank_zero_info
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -17,7 +18,7 @@ from torchrl_gpu.policies.agents.base import Agent
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.wrapper import PolicyWrapper
-from torchrl_gpu.training.run import EnvRun
+from torchrl_gpu.training.run import STEPS_PER_EPOCH, EnvRun
 from torchrl_gpu.training.updates.compiled import CompiledLosses
 from torchrl_gpu.training.updates.graphed import GraphedUpdate, Losses
 from torchrl_gpu.training.updates.optimizers import keep_capturable
@@ -50,10 +51,16 @@ class AgentRun(EnvRun):
     graph_updates: bool
     torch_compile: bool | Literal["auto"]
     graphed_update: GraphedUpdate | None
+    _compiled_before: bool | None = None  # in the run that this one goes on from
+    _compiled = False
 
     @property
     def learner_name(self) -> str:
         return self.agent.name
+
+    @property
+    def kept_options(self) -> Sequence[str]:
+        return (*super().kept_options, "encoder.pretrained", *(f"agent.{each}" for each in self.agent.learned_settings))
 
     @property
     def space(self) -> AgentSpace:
@@ -84,13 +91,42 @@ class AgentRun(EnvRun):
         A compiled backward pass is over before the scaler sees the loss, so that small gradients would be lost.
         """
         if self.torch_compile == "auto":
-            return not self._scaled and not 0 <= self.trainer.max_steps < _MANY
+            pays = not self._scaled and self._planned_updates() >= _MANY
+            return pays if self._compiled_before is None or self._scaled else self._compiled_before
         if self.torch_compile and self._scaled:
             raise ValueError(
                 f"{type(self).__name__}: torch_compile wants gradients that need no scaler; got precision"
                 f" {self.trainer.precision}"
             )
         return self.torch_compile
+
+    def _planned_updates(self) -> float:
+        """The most updates of this fit, by `max_steps` and `max_epochs`."""
+        trainer, per_step = self.trainer, self.updates_of_step
+        most = trainer.max_steps if trainer.max_steps >= 0 else math.inf
+        epochs = trainer.max_epochs
+        if epochs is None or epochs < 0:
+            return most
+        data: Any = getattr(trainer, "datamodule", None)
+        steps = getattr(data, "steps_per_epoch", None) or STEPS_PER_EPOCH
+        limit: Any = trainer.limit_train_batches
+        steps = min(steps, limit) if isinstance(limit, int) else int(steps * limit)
+        return min(most, epochs * steps * per_step)
+
+    @property
+    def updates_of_step(self) -> int:
+        """Updates of a training step."""
+        raise NotImplementedError
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["compiled"] = self._compiled
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Compiled code rounds otherwise: a run that is extended goes on as it was, however long it is to be now."""
+        super().on_load_checkpoint(checkpoint)
+        compiled = checkpoint.get("compiled")
+        self._compiled_before = compiled if isinstance(compiled, bool) else None
 
     @property
     def _scaled(self) -> bool:
@@ -132,8 +168,15 @@ class AgentRun(EnvRun):
     def on_fit_start(self) -> None:
         super().on_fit_start()
         self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
-        self._losses: Losses = CompiledLosses(self.agent) if self.compiles else self.agent.losses
+        self._compiled = self.compiles
+        if self.torch_compile == "auto" and self._compiled_before is self._compiled:
+            how = "compiled" if self._compiled else "not compiled"
+            rank_zero_info(f"{type(self).__name__}: torch_compile auto: steps and losses stay {how}, as the run began")
+        self._losses: Losses = CompiledLosses(self.agent) if self._compiled else self.agent.losses
         self.graphed_update = self._make_graphed_update() if self.graph_updates else None
+
+    def step_names(self) -> Sequence[str]:
+        return ("loss", "*_loss", *self.env.outcome_names, *self.agent.metrics, "frames")
 
     def learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
         """An update from a batch, as `Agent.losses` takes it: its losses, without gradients."""

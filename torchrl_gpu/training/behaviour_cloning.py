@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -15,6 +16,7 @@ from torchrl_gpu.demonstrations import Demonstrations
 from torchrl_gpu.demonstrations.untrusted import refuse
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.state_validation import Bounds, Entry, entries_of
+from torchrl_gpu.evaluation.episodes import score_names
 from torchrl_gpu.policies.agents.base import NetworkFactory
 from torchrl_gpu.policies.cloning import BCPolicy, Cloned, ClonedChoice
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -54,6 +56,7 @@ class BehaviourCloning(EnvRun):
     """
 
     learner_name = "BC"
+    exact_anywhere = True  # the rows of an update follow from its number
 
     def __init__(
         self,
@@ -193,10 +196,21 @@ class BehaviourCloning(EnvRun):
     def _updates_of(self, rows: int) -> int:
         return max(1, rows // (self.batch_size * self.trainer.world_size))
 
+    def step_names(self) -> Sequence[str]:
+        return self._score_names()
+
+    def validation_names(self) -> Sequence[str] | None:
+        of_episodes = score_names(self.env) if self.has_env else ()
+        return None if of_episodes is None else (*self._score_names(), *of_episodes)
+
+    def _score_names(self) -> tuple[str, ...]:
+        return ("loss", "agreement" if isinstance(self.learner, ClonedChoice) else "error")
+
     def on_fit_start(self) -> None:
         self.step_log.begin()
+        self.check_monitors()
         adapt_resumed(self.trainer)
-        self._clock = None
+        self._clock = self._cut = None
         self._pass: tuple[int, Tensor] | None = None
 
     def _draw(self, update: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -41,6 +42,7 @@ class PlacementEvolution(EnvRun):
 
     learner_name = "placement values"
     has_values = True
+    plays_in_rollout = False
 
     policy: PackingPolicy
     unit: Tensor
@@ -60,8 +62,6 @@ class PlacementEvolution(EnvRun):
         env, where = self.env, type(self).__name__
         if not isinstance(env, PackingEnv) or not env.catalogue.flat or "z_map" not in env.include:
             raise ValueError(f"{where}: want a PackingEnv of boxes that includes z_map; got another environment")
-        if env.num_envs % self.members:
-            raise ValueError(f"{where}: want num_envs a multiple of {self.members} members; got {env.num_envs}")
         self.space = AgentSpace.of(env)
         first = PackingPolicy.from_pretrained(self.begin, "cpu", space=self.space).tables
         if not isinstance(first, LinearPlacementValues):
@@ -70,6 +70,13 @@ class PlacementEvolution(EnvRun):
         self.register_buffer("unit", weight.abs().clamp_min(LEAST_UNIT))
         self.population = Population(weight / self.unit, self.step_size, self.members)
         self.values = LinearPlacementValues(self.space, weight.tolist(), self.candidates)
+
+    def check_fit(self) -> None:
+        where, num_envs = type(self).__name__, self.env.num_envs
+        if num_envs % self.members:
+            raise ValueError(f"{where}: want num_envs a multiple of {self.members} members; got {num_envs}")
+        if self.trainer.world_size > 1:
+            raise ValueError(f"{where}: want one process; got {self.trainer.world_size}")
 
     def policy_for(self, env: BatchedEnv) -> Policy:
         return PackingPolicy(self.space, self.values)
@@ -80,10 +87,15 @@ class PlacementEvolution(EnvRun):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        if self.trainer.world_size > 1:
-            raise ValueError(f"{type(self).__name__}: want one process; got {self.trainer.world_size}")
         self.env.renumber(self.env.first_env, copies=self.members)
         self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0)  # keeps the environment's state
+
+    @property
+    def kept_options(self) -> Sequence[str]:
+        return ("step", "begin")
+
+    def step_names(self) -> Sequence[str]:
+        return ("fitness", "best", "step_size", *self.env.outcome_names, "frames")
 
     @in_section("step")
     @torch.no_grad()

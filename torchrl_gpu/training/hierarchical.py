@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -29,6 +29,8 @@ from torchrl_gpu.training.updates.optimizers import keep_capturable
 
 _KEY = "box_heightmap"
 _STATE = ["box_heightmap", "item_id", "item_mask", "utilization", "num_packed"]
+_TAU = 0.01
+_SLOPES = ("slope", "box_slope", "waste_slope")
 _DECISION = ["slot", "variant", "place", "least", "candidates", "waste"]
 
 
@@ -93,7 +95,7 @@ class HierarchicalPacking(ReplayRun):
         warmup_frames: int = 10_000,
         n_steps: int = 50,
         gamma: float = 1.0,
-        tau: float = 0.01,
+        tau: float = _TAU,
         epsilon: float = 0.3,
         item_epsilon: float = 0.3,
         margin: float = 0.002,
@@ -138,6 +140,9 @@ class HierarchicalPacking(ReplayRun):
         made: Any = self.make_networks
         self.networks: PackerNetworks = made if isinstance(made, PackerNetworks) else made()
         self.bootstraps = self.n_steps < self.env.num_items
+        if not self.bootstraps:
+            wanted = f"targets, which n_steps below the {self.env.num_items} items of an episode bring"
+            arguments.check_effect("HierarchicalPacking", wanted, tau=(self.tau, _TAU))
         self.targets = copy.deepcopy(self.networks).requires_grad_(False) if self.bootstraps else None
 
     def _new_replay(self) -> TensorDictReplayBuffer:
@@ -197,6 +202,13 @@ class HierarchicalPacking(ReplayRun):
         rule, worker = both.choosing("box", "growth"), both.choosing("box", "learned")
         self.__dict__ |= {"rule": rule, "worker": worker, "both": both}  # no submodules: weights are saved once
 
+    @property
+    def kept_options(self) -> Sequence[str]:
+        return (*super().kept_options, "deep_rate", *(f"networks.{each}" for each in _SLOPES))
+
+    def step_names(self) -> Sequence[str]:
+        return ("loss", "stage", "frames", *_SLOPES, "utilization")
+
     def on_train_start(self) -> None:
         self.fill(lambda: self._play(self.rule), self.batch_size)
 
@@ -205,7 +217,7 @@ class HierarchicalPacking(ReplayRun):
         self._play(self.both if self.joint else self.worker)
         losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
         if self.step_log.due:
-            slopes = {name: getattr(self.networks, name).detach() for name in ("slope", "box_slope", "waste_slope")}
+            slopes = {name: getattr(self.networks, name).detach() for name in _SLOPES}
             values = {"loss": losses.mean(), "stage": 2 if self.joint else 1, "frames": self.frames, **slopes}
             self.step_log.write(values | {"utilization": self.outcomes["utilization"]})
         return {"loss": losses[-1]}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import difflib
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -125,20 +126,35 @@ def check_trainer(where: str, trainer: Trainer) -> None:
         raise ValueError(f"{where}: want {wanted}; got {came}")
 
 
-def check_monitors(trainer: Any, known: Collection[str] | None) -> None:
-    """ValueError, before anything runs, where a callback's `monitor` is not logged by the validation.
+def check_monitors(trainer: Any, validation: Sequence[str] | None, steps: Sequence[str] | None) -> None:
+    """ValueError, before anything runs, where a callback's `monitor` is the name of nothing that is logged.
 
-    `known` are patterns of what it may log; None where that is not known before.
+    `validation` are patterns of what is logged behind "val/", and `steps` behind "train/"; None where that is not known
+    before.
     """
-    ours = all(type(each).__module__.startswith(("torchrl_gpu.", "lightning.")) for each in trainer.callbacks)
-    if known is None or not ours:  # one of the user's own may log more
+    callbacks = trainer.callbacks
+    ours = all(type(each).__module__.startswith(("torchrl_gpu.", "lightning.")) for each in callbacks)
+    if not ours:  # one of the user's own may log more
         return
-    for callback in trainer.callbacks:
+    known = [f"val/{name}" for name in validation or ("*",)] + [f"train/{name}" for name in steps or ()]
+    of_callbacks = ["machine/*", "throughput/*", "lr-*"]
+    for callback in callbacks:
         monitor = getattr(callback, "monitor", None)
         name = monitor.partition("/dataloader_idx_")[0] if isinstance(monitor, str) else ""
-        if name.startswith("val/") and not any(fnmatchcase(name, each) for each in known):
+        if not name or (steps is None and not name.startswith("val/")):
+            continue
+        if not any(fnmatchcase(name, each) for each in known + of_callbacks):
             where = type(callback).__name__
-            raise ValueError(f"{where}: monitor must be one of {', '.join(sorted(known))}; got {monitor}")
+            raise ValueError(f"{where}: monitor must be one of {', '.join(_nearest(name, known))}; got {monitor}")
+
+
+def _nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Names of `known`, the most alike first: those that differ in their beginning alone, then those spelt alike."""
+    last = name.rpartition("/")[2]
+    alike = [each for each in known if each.rpartition("/")[2] == last]
+    alike += difflib.get_close_matches(name, known, n=5, cutoff=0.5)
+    of_validation = sorted(each for each in known if each.startswith("val/"))
+    return list(dict.fromkeys([*alike, *of_validation]))
 
 
 def adapt_callbacks(trainer: Any) -> None:

@@ -274,6 +274,10 @@ class OffPolicy(AgentRun, ReplayRun):
             )
         return replay
 
+    @property
+    def updates_of_step(self) -> int:
+        return self.updates_per_step
+
     # -- fit --------------------------------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
@@ -293,7 +297,7 @@ class OffPolicy(AgentRun, ReplayRun):
             self.cuda_graphs,
             store=self.replay.codec_for(self.env) if isinstance(self.replay, DeviceReplay) else None,
             group=self.group,
-            compiled=self.compiles,
+            compiled=self._compiled,
         )
 
     def on_train_start(self) -> None:

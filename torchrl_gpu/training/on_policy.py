@@ -85,12 +85,19 @@ class OnPolicy(AgentRun):
         if agent.learns_from_replay:
             raise ValueError(f"{where}: want an agent that learns from rollouts, such as PPO; got {agent.name}")
         self.agent = cast("PPO", agent)  # not the type of the argument: a final class is read as one of plain data
-        if (rows := self.num_trajectories * self.rollout_steps) % self.minibatches:
-            raise ValueError(
-                f"{where}: minibatches must divide the {rows} steps of a rollout, {self.rollout_steps} of each of"
-                f" {self.num_trajectories} trajectories; got {self.minibatches}"
-            )
         self.check_rates()
+
+    def check_fit(self) -> None:
+        rows = self.num_trajectories * self.rollout_steps
+        if rows % self.minibatches:
+            raise ValueError(
+                f"{type(self).__name__}: minibatches must divide the {rows} steps of a rollout, {self.rollout_steps} of"
+                f" each of {self.num_trajectories} trajectories; got {self.minibatches}"
+            )
+
+    @property
+    def updates_of_step(self) -> int:
+        return self.epochs * self.minibatches
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
@@ -103,7 +110,7 @@ class OnPolicy(AgentRun):
             cuda_graphs=self.cuda_graphs,
             decisions=self.agent.policy.out_keys,
             group=self.group,
-            compiled=self.compiles,
+            compiled=self._compiled,
         )
         self.graphed_learning = None if self.graphed_update is None else self._make_graphed_learning()
 

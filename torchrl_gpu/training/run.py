@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -70,6 +71,17 @@ class EnvRun(LightningModule):
     run_config: dict[str, Any] | None = None
     """The resolved configuration as plain data, where the command line made this module."""
 
+    @property
+    def kept_options(self) -> Sequence[str]:
+        """Patterns of options of the module that a checkpoint decides, so that a resumed run tells of them as kept."""
+        return ("optimizer*", "lr_scheduler*", "learning_rates*", "warm_start")
+
+    plays_in_rollout = True
+    """False where a run steps its environment itself, so that no workers can for it."""
+
+    exact_anywhere = False
+    """True where a run that ends within a training step goes on bit for bit; see `updates_now`."""
+
     leaves_weights_out = False
     """True where some updates leave some weights out, which DDP must be told."""
 
@@ -80,6 +92,7 @@ class EnvRun(LightningModule):
         self.resume, self.step_log = RunResume(self), StepLog(self)
         self.watch_batch: Callable[[TensorDictBase], None] | None = None  # called with every batch of an update
         self._clock: Clock | None = None
+        self._cut: tuple[int, int] | None = None  # updates of the last training step, where they were not all
         # In sequences, so that an environment is no submodule: its state is saved with the rollout.
         self._given_env: tuple[Any, ...] = (env,)
         self._made_env: list[BatchedEnv] = []
@@ -125,6 +138,14 @@ class EnvRun(LightningModule):
 
     def build(self) -> None:
         """Makes the objects that depend on the environment, such as an agent; its weights are loaded after that."""
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: a checkpoint of a run has no arguments of its module, and names no code to make them."""
+        raise ValueError(
+            f"{cls.__name__}.load_from_checkpoint: want torchrl_gpu.policies.load_policy(path) for the trained policy,"
+            f" or Trainer.fit(…, ckpt_path=path) to go on with the run; got {checkpoint_path}"
+        )
 
     # -- what a run is -----------------------------------------------------------------------------------------------
 
@@ -186,11 +207,16 @@ class EnvRun(LightningModule):
                 f"{type(self).__name__}: want an environment whose episodes end where nothing is legal; got"
                 " skip_unplaceable=True, which is for evaluation"
             )
+        if fits:
+            self.check_fit()
         if fits and self.leaves_weights_out and isinstance(strategy := self.trainer.strategy, DDPStrategy):
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
         if fits and self.global_rank:
             # The golden ratio, so that seeds of processes are far from those that a user tries.
             torch.manual_seed((torch.initial_seed() + self.global_rank * 0x9E3779B97F4A7C15) % 2**63)
+
+    def check_fit(self) -> None:
+        """Raise ValueError where environment and options cannot be trained with, though they can be evaluated."""
 
     def check_precision(self) -> None:
         """ValueError where weights would not be in float32."""
@@ -203,14 +229,32 @@ class EnvRun(LightningModule):
 
     def on_fit_start(self) -> None:
         self.step_log.begin()
-        names = score_names(self.env) if type(self).validation_step is EnvRun.validation_step else None
-        check_monitors(self.trainer, None if names is None else {f"val/{name}" for name in names})
+        self.check_monitors()
         adapt_resumed(self.trainer)
-        self._clock = None
+        self._clock = self._cut = None
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
 
     def on_train_start(self) -> None:
         self.resume.restore()
+
+    def check_monitors(self) -> None:
+        """ValueError where a callback's `monitor` cannot be logged; see `step_names` and `validation_names`."""
+        is_own = type(self).__module__.startswith("torchrl_gpu.")  # one of the user's own may log more
+        check_monitors(self.trainer, self.validation_names(), self.step_names() if is_own else None)
+
+    def may_log(self, name: str) -> bool:
+        """True for a value that is known to be logged now and then, though not by every validation."""
+        known = [f"val/{each}" for each in self.validation_names() or ()]
+        known += [f"train/{each}" for each in self.step_names() or ()]
+        return any(fnmatchcase(name, each) for each in known)
+
+    def step_names(self) -> Sequence[str] | None:
+        """Patterns of what training steps log behind "train/"; None where that is not known."""
+        return None
+
+    def validation_names(self) -> Sequence[str] | None:
+        """Patterns of what validation logs behind "val/"; None where that is not known."""
+        return score_names(self.env) if type(self).validation_step is EnvRun.validation_step else None
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if self._clock is None:
@@ -221,6 +265,13 @@ class EnvRun(LightningModule):
         if self._clock is not None:
             rank_zero_info(f"{type(self).__name__}: {summary(self._clock.read())}")
             stop_clock()
+        if self._cut is not None:
+            made, wanted = self._cut
+            rank_zero_info(
+                f"{type(self).__name__}: ended within a training step, after {made} of its {wanted} updates, so that a"
+                " run that goes on from here is not bit for bit one that never ended here: a multiple of"
+                f" {wanted} as trainer.max_steps keeps it so"
+            )
         for callback in cast("Any", self.trainer).callbacks:
             if isinstance(callback, RunAveraging):
                 callback.finish(self)
@@ -249,7 +300,10 @@ class EnvRun(LightningModule):
     def updates_now(self, most: int) -> int:
         """Updates of this training step: so many, but never beyond `trainer.max_steps`."""
         left = self.trainer.max_steps - self.trainer.global_step
-        return min(most, left) if self.trainer.max_steps > 0 else most
+        if self.trainer.max_steps <= 0 or left >= most:
+            return most
+        self._cut = None if self.exact_anywhere else (left, most)
+        return left
 
     def scheduled(self, optimizer: torch.optim.Optimizer, make: LRSchedulerCallable | None) -> Any:
         """An optimizer and its schedule, which is stepped at every update, as `configure_optimizers` returns them."""

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from torchrl_gpu.checkpoints.files import read_entry, read_part
 from torchrl_gpu.checkpoints.loops import go_on
-from torchrl_gpu.checkpoints.record import changed_options, describe_changes
+from torchrl_gpu.checkpoints.record import check_fixed, describe_changes, in_words, resumed_changes
 from torchrl_gpu.policies.generators import set_random_state
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.system.arguments import shown, whole
@@ -47,7 +47,7 @@ class RunResume:
         if checkpoint is None or trainer.ckpt_path is None:
             return
         go_on(trainer)
-        path, rank = Path(str(trainer.ckpt_path)), run.global_rank
+        path = Path(str(trainer.ckpt_path))
         entry = read_entry(checkpoint, f"checkpoint {path}")
         saved_by = trainer.world_size if entry is None else entry["world_size"]
         if saved_by != trainer.world_size:
@@ -56,17 +56,24 @@ class RunResume:
                 f" {run.begins_anew(saved_by, trainer.world_size)}, and an update learns from"
                 f" {trainer.world_size / saved_by:g} times the rows"
             )
-        self.changed = changed_options((checkpoint.get(ENTRY) or {}).get("config"), run.run_config)
-        for line in describe_changes(self.changed):
+        self.changed = resumed_changes((checkpoint.get(ENTRY) or {}).get("config"), run.run_config)
+        if "rollout" in checkpoint:
+            self._restore_play(checkpoint, entry, path, saved_by)
+        for line in describe_changes(self.changed, run.kept_options):
             rank_zero_info(f"{type(run).__name__}: {path} {line}")
-        if "rollout" not in checkpoint:
-            return
+
+    def _restore_play(
+        self, checkpoint: Mapping[str, Any], entry: Mapping[str, Any] | None, path: Path, saved_by: int
+    ) -> None:
+        """Restores environments, random numbers and replay; ValueError where they are not those of this run."""
+        run, rank = self._run, self._run.global_rank
+        check_fixed(self.changed, f"checkpoint {path}")
         part = None if entry is None else read_part(path, entry, rank)
         run.restore_part(part, path)
         state = checkpoint if rank == 0 else part
         if state is not None and "rollout" in state:
             self._restore_process(state, f"checkpoint {path}")
-        elif saved_by == trainer.world_size:  # else it is said of all of them
+        elif saved_by == run.trainer.world_size:  # else it is said of all of them
             _LOG.warning("%s: %s holds no state of this process: its environments begin anew", self.process, path)
 
     @property
@@ -85,7 +92,9 @@ class RunResume:
             run.rollout.load_state_dict(state["rollout"])
             run.meter.load_state_dict(state["meter"])
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+            others = {name: pair for name, pair in self.changed.items() if name.startswith("model.env.")}
+            more = f"; its environment had other options: {in_words(others)}" if others else ""
+            raise ValueError(f"{where}: {error}{more}") from error
         set_random_state(state["random"], run.env.device)
         saved, now = "cuda" if "cuda" in state["random"] else "cpu", run.env.device.type
         if saved != now:

@@ -290,3 +290,73 @@ def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delitem(sys.modules, "torchrl_gpu.envs.adapters.gymnasium")
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'torchrl_gpu\[gymnasium\]'"):
         importlib.import_module("torchrl_gpu.envs.adapters.gymnasium")
+
+
+def played(kind: str, masked_at: int | None, steps: int = 12) -> tuple[list[Any], np.ndarray]:
+    """What a vector environment shows, with a reset of every other environment before one of the steps."""
+    env = GymnasiumVectorEnv(env_of(kind))
+    generator = np.random.default_rng(0)
+    seen, infos = env.reset(seed=4)
+    each = np.arange(env.env.num_envs) % 2 == 0
+    mask = np.repeat(each, env.num_envs // env.env.num_envs)
+    shown: list[Any] = []
+    for step in range(steps):
+        if step == masked_at:
+            seen, infos = env.reset(options={"reset_mask": mask})
+        shown.append((seen, infos.get("action_mask")))
+        if env.masked:
+            action = (generator.random(infos["action_mask"].shape) * infos["action_mask"]).argmax(-1)
+        else:
+            low, high = env.action_space.low, env.action_space.high
+            action = (low + (high - low) * generator.random(low.shape)).astype(np.float32)
+        seen, reward, terminated, truncated, infos = env.step(action)
+        shown.append((seen, reward, terminated, truncated))
+    return shown, mask
+
+
+def rows_of(value: Any, rows: np.ndarray) -> Any:
+    if isinstance(value, dict):
+        return {name: rows_of(each, rows) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(rows_of(each, rows) for each in value)
+    return None if value is None else np.asarray(value)[rows]
+
+
+@each_kind
+def test_a_mask_restarts_its_rows_and_leaves_the_others_as_they_are(kind: str) -> None:
+    (masked, mask), (plain, _) = played(kind, 5), played(kind, None)
+    for ours, theirs in zip(masked, plain, strict=True):
+        assert data_equivalence(rows_of(ours, ~mask), rows_of(theirs, ~mask))
+    assert not data_equivalence(rows_of(masked[10], mask), rows_of(plain[10], mask))  # they begin anew
+    assert data_equivalence(masked[:10], plain[:10])
+
+
+def test_a_mask_of_all_rows_is_a_reset() -> None:
+    ours, theirs = GymnasiumVectorEnv(env_of("packing")), GymnasiumVectorEnv(env_of("packing"))
+    everyone = np.ones(ours.num_envs, dtype=bool)
+    assert data_equivalence(ours.reset(seed=3, options={"reset_mask": everyone}), theirs.reset(seed=3))
+    assert data_equivalence(ours.reset(options={"reset_mask": everyone}), theirs.reset())
+
+
+@pytest.mark.parametrize(
+    ("kind", "mask", "seed", "told"),
+    [
+        ("packing", np.zeros(8, dtype=bool), None, "reset_mask must be"),
+        ("packing", np.ones(8), None, "reset_mask must be .*; got float64"),
+        ("packing", np.ones(3, dtype=bool), None, r"reset_mask must be .*\(8,\)"),
+        ("packing", np.arange(8) < 2, 7, "reset_mask wants no seed.*; got 7"),
+        ("v2", None, None, "one value for the .* robots"),
+    ],
+)
+def test_masks_that_cannot_be_are_refused(kind: str, mask: Any, seed: int | None, told: str) -> None:
+    env = GymnasiumVectorEnv(env_of(kind))
+    env.reset()
+    mask = np.arange(env.num_envs) < 1 if mask is None else mask
+    with pytest.raises(ValueError, match=told):
+        env.reset(seed=seed, options={"reset_mask": mask})
+
+
+def test_a_mask_wants_a_reset_before_it() -> None:
+    env = GymnasiumVectorEnv(env_of("packing"))
+    with pytest.raises(gymnasium.error.ResetNeeded, match="reset_mask"):
+        env.reset(options={"reset_mask": np.arange(env.num_envs) < 1})

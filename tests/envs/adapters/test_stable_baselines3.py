@@ -113,3 +113,19 @@ def test_attributes_are_those_of_the_environment() -> None:
 def test_tensors_are_refused() -> None:
     with pytest.raises(ValueError, match=r"Sb3VecEnv: want .* output=\"numpy\"; got 'torch'"):
         Sb3VecEnv(GymnasiumVectorEnv(env_of("dishes"), output="torch"))
+
+
+def test_masks_before_the_first_reset_are_one_line() -> None:
+    env = rows_of("packing")
+    for ask in (env.action_masks, lambda: env.env_method("action_masks")):
+        with pytest.raises(ValueError, match="action_masks: want a reset"):
+            ask()
+    env.reset()
+    assert env.action_masks().any(1).all()
+
+
+def test_masks_where_all_actions_are_legal_are_one_line() -> None:
+    env = rows_of("dishes")
+    env.reset()
+    with pytest.raises(ValueError, match="action_masks: want an environment that masks actions"):
+        env.action_masks()

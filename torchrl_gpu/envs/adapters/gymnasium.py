@@ -101,16 +101,49 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         self._current: TensorDictBase | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins the next episode of every row, or the first of a given seed; `options` are not used.
+        """Begins the next episode of every row, or the first of a given seed.
+
+        `options["reset_mask"]` (N,) bool restarts the rows where it is true alone; all others stay as they are. Robots
+        of one environment restart together.
 
         Returns:
             Observations, and infos as those of `step`.
+
+        Raises:
+            ValueError: The mask does not fit the rows, chooses none, or stands beside a seed, which is that of all.
         """
+        mask = None if options is None else options.get("reset_mask")
+        chosen = None if mask is None else self._chosen(mask, seed)
         super().reset(seed=seed)
         if seed is not None:
             self.env.set_seed(seed)
-        self._current = self.env.reset()
+        if chosen is None:
+            self._current = self.env.reset()
+        else:
+            assert self._current is not None
+            # As rows that are done begin anew in a step.
+            self._current = self.env.maybe_reset(self._current.copy().set("done", chosen))
         return self._seen(self._current), self._infos(self._current)
+
+    def _chosen(self, mask: Any, seed: int | None) -> Tensor | None:
+        """The environments (environments, 1) bool whose rows are in a mask; None for all of them."""
+        where = "GymnasiumVectorEnv.reset: reset_mask"
+        rows = torch.as_tensor(mask)
+        if rows.dtype != torch.bool or tuple(rows.shape) != (self.num_envs,) or not bool(rows.any()):
+            kind = str(rows.dtype).removeprefix("torch.")
+            came = f"{kind} of shape {tuple(rows.shape)}, {int(rows.sum())} of them true"
+            raise ValueError(f"{where} must be bool of shape ({self.num_envs},), true for a row at least; got {came}")
+        if bool(rows.all()):
+            return None
+        if seed is not None:
+            raise ValueError(f"{where} wants no seed, which all rows have together; got {seed}")
+        if self._current is None:
+            raise error.ResetNeeded(f"{where} wants a reset of all rows before it; got none")
+        each = rows.view(self.env.num_envs, -1)
+        if bool((each != each[:, :1]).any()):
+            robots = each.shape[1]
+            raise ValueError(f"{where} must have one value for the {robots} robots of an environment; got several")
+        return each[:, :1].to(self.env.device)
 
     @torch.no_grad()
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

@@ -60,6 +60,12 @@ class Sb3VecEnv(VecEnv):
 
     def action_masks(self) -> np.ndarray:
         """Legal actions, (N, A) bool, of an environment that was reset."""
+        if not self.env.masked:
+            raise ValueError(
+                "Sb3VecEnv.action_masks: want an environment that masks actions; got one of legal ones alone"
+            )
+        if "action_mask" not in self._infos:
+            raise ValueError("Sb3VecEnv.action_masks: want a reset before the first one; got none")
         masks: np.ndarray = self._infos["action_mask"].astype(bool)
         return masks
 

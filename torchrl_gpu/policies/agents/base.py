@@ -103,6 +103,11 @@ class Agent(nn.Module, ABC):
         """Scalars on the device to log beside the losses."""
         return {} if self.exploration is None else {"epsilon": self.exploration.epsilon}
 
+    @property
+    def learned_settings(self) -> Sequence[str]:
+        """Names of arguments that are the first value of something learned, which checkpoints hold."""
+        return ()
+
     def anneal(self, frame: int) -> None:
         """Updates schedules, such as epsilon, for the number of frames played."""
         if self.exploration is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar, final
 
 import torch
@@ -107,3 +108,7 @@ class SAC(Agent):
             "actor": list(self.policy.parameters()),
         }
         return groups if self.target_entropy is None else {**groups, "alpha": [self.log_alpha]}
+
+    @property
+    def learned_settings(self) -> Sequence[str]:
+        return () if self.target_entropy is None else ("alpha",)

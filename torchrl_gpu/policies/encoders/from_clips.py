@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import torch
@@ -94,6 +94,10 @@ class FromClips(Agent):
     @property
     def metrics(self) -> dict[str, Tensor]:
         return self.agent.metrics
+
+    @property
+    def learned_settings(self) -> Sequence[str]:
+        return self.agent.learned_settings
 
     @property
     def batch_keys(self) -> list[NestedKey]:

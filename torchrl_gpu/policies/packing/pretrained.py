@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,8 @@ class PackingPolicy(TensorDictModuleBase):
         """A trained policy.
 
         Args:
-            name: One of `names()`, or the path of a file that `save` wrote.
+            name: One of `names()`, or the path of a file that `save` wrote, or of a checkpoint of a run that learned
+                such values (`AfterstateLearning`, `PlacementEvolution`).
             device: As in `get_device`.
             space: Of the environment that it will pack in; None stands for the one that it was trained in.
 
@@ -87,7 +89,7 @@ class PackingPolicy(TensorDictModuleBase):
                 f"PackingPolicy: want one of {', '.join(cls.names())} or the path of a file; got {str(name)!r}"
             )
         with torch.device("cpu"):  # whatever torch's default is
-            policy = _read(path, space)
+            policy = _of_checkpoint(path, space) if zipfile.is_zipfile(path) else _read(path, space)
         return policy.to(get_device(device)).eval()
 
     def save(self, path: str | Path) -> None:
@@ -138,6 +140,21 @@ def pretrained_for(env: BatchedEnv) -> dict[str, PackingPolicy]:
     if name is None or name not in PackingPolicy.names():
         return {}
     return {"pretrained": PackingPolicy.from_pretrained(name, env.device, space=AgentSpace.of(env))}
+
+
+CheckpointReader = Callable[[Path, AgentSpace | None], PackingPolicy]
+"""Makes the policy of a run's checkpoint, in a space, or in the one that it was trained in."""
+
+_READERS: list[CheckpointReader] = []
+
+
+def register_reader(reader: CheckpointReader) -> None:
+    """Let `from_pretrained` read checkpoints of runs; their reader makes such policies, so that it imports this one."""
+    _READERS.append(reader)
+
+
+def _of_checkpoint(path: Path, space: AgentSpace | None) -> PackingPolicy:
+    return _READERS[-1](path, space)
 
 
 def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:

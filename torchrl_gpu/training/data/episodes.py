@@ -46,7 +46,13 @@ class StepLoader:
         return {"done": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.done, self._goes_on = whole("checkpoint", "done", state.get("done"), 0, self.length), True
+        done = whole("checkpoint", "done", state.get("done"), 0)
+        if done > self.length:
+            raise ValueError(
+                f"data.steps_per_epoch must be at least {done}, the training steps that are done of the epoch that goes"
+                f" on; got {self.length}"
+            )
+        self.done, self._goes_on = done, True
 
 
 def single_batch(*suites: object) -> Any:
