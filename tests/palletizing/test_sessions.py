@@ -302,7 +302,7 @@ def test_what_lies_elsewhere_bears_load_there(tmp_path: Path) -> None:
         cell.ask("report", center=center, turn=turn, sure=True)
     bears = torch.ones(30, 20, dtype=torch.bool)
     bears[9:22, 2:18] = False  # of the upper box
-    bears[12:18, 5:15] = True  # above the lower one
+    bears[13:17, 5:15] = True  # above the cells that the lower one fills
     found = cell.progress.loaded.bears[0, 0]
     assert (found >= bears).all()
     assert not found[9:12, 3:17].any()
@@ -492,7 +492,7 @@ def test_lost_answers_and_restarts_change_nothing(seed: int, settings: dict[str,
     """After each message the server is killed, and the client sends it again: all is as if neither had happened."""
     through, broken = (opened(tmp_path / name, **settings) for name in ("one", "two"))
     rng, measured = random.Random(seed), 0
-    for number, (do, given) in enumerate(messages(through, seed, 60)):
+    for number, (do, given) in enumerate(messages(through, seed, 70)):
         wanted = through.tell(do, **given, request=number)
         if rng.random() < 0.3:
             broken.restart()  # before the message arrives

@@ -585,9 +585,9 @@ class Packer:
         count = torch.zeros(shape, dtype=torch.int64, device=self.device)
         legal_of_soles = count.scatter_add(-1, at, legal.flatten(-2).long()) > 0
         every_cell = replace(self.bin, step=1)
-        cells = (*legal.shape[:3], *self.bin.cells)
+        every = (*legal.shape[:3], *self.bin.cells)
         held = self.kernels.upheld(
-            heightmap, bears, z_of_soles.view(cells), legal_of_soles.view(cells), item, soles.catalogue, every_cell
+            heightmap, bears, z_of_soles.view(every), legal_of_soles.view(every), item, soles.catalogue, every_cell
         )
         held = held.flatten(-2).gather(-1, at).view(legal.shape)
         on_floor = z_map <= self.pallet.deck + self.bin.tolerance
