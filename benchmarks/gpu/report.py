@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.gpu import page
 from benchmarks.gpu.parts import Part, parts
 from torchrl_gpu.device import get_device
-from torchrl_gpu.system import machine
+from torchrl_gpu.system import machine, nvidia
 
 ROOT = Path(__file__).parents[2]
 PASSED, FAILED, LATE, NOT_TRIED = "passed", "failed", "ended: too long", "not tried"
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     told: dict[str, Any] = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": args.quick,
-        "machine": machine.describe(device) | {"driver": machine.driver()},
+        "machine": machine.describe(device) | {"driver": nvidia.driver()},
         "parts": [],
     }
     for part in wanted:

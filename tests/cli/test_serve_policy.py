@@ -130,11 +130,12 @@ def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.Captur
 def test_export_tells_what_a_packing_wants_computed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def written(graph: Any, example: list[Tensor], path: Path, names: list[str]) -> Run:
+    def written(graph: Any, example: list[Tensor], path: Path, names: list[str], chunk: int | None) -> Run:
         path.write_bytes(b"a program, which takes long to be traced")
         return lambda observations: graph(*observations)
 
     monkeypatch.setitem(exporter._WRITERS, "pt2", written)
+    monkeypatch.setattr(exporter, "milliseconds_a_row", lambda policy, path: (2.5, 0.25))
     path, _ = checkpoints.saved(tmp_path, "DQN packs")
     assert main(["export", str(path), "--format", "pt2"], "torchrl-gpu") is None
     assert "It takes z_map, legal_mask, action_mask, too" in capsys.readouterr().out

@@ -91,6 +91,8 @@ def test_quota_limits_torch_and_kernels(monkeypatch: pytest.MonkeyPatch, caplog:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or platform.machine() != "x86_64", reason="for the wheel")
 def test_library_loads_wherever_torch_does() -> None:
+    if "ziglang" in build.compiler():
+        pytest.skip("no wheel is made by ziglang, which links a library of its own")
     library = Path(build.library()._name).read_bytes()
     versions = {tuple(map(int, each.split(b"."))) for each in re.findall(rb"GLIBC_(\d+\.\d+)", library)}
     assert max(versions) <= GLIBC_OF_TORCH

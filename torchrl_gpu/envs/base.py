@@ -61,6 +61,10 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
     is_native = False
     """True where steps are C++ on this device, which torch.compile would only replace by torch's operators."""
 
+    few_envs: int = 0
+    """Environments up to which the operators of a step are too small to be worth several threads of a CPU; see
+    `system.threads`."""
+
     outcomes: Sequence[NestedKey] = ()
     """Entries of `next`, numbers or flags (N, 1), that tell at the end of an episode what it came to; the first counts
     most. See `episode_outcomes` for entries of another shape."""

@@ -49,11 +49,11 @@ def single_threaded(active: bool = True) -> Iterator[None]:
 
 
 def runs_single_threaded(method: _Method) -> _Method:
-    """Decorate a method of an environment whose operators are small: on a CPU it runs in `single_threaded`."""
+    """Decorate a method of an environment: on a CPU it runs in `single_threaded` up to `few_envs` environments."""
 
     @functools.wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_traced() or self.device.type != "cpu":
+        if is_traced() or self.device.type != "cpu" or self.num_envs > self.few_envs:
             return method(self, *args, **kwargs)
         with single_threaded():
             return method(self, *args, **kwargs)

@@ -128,7 +128,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
     def _chosen(self, mask: Any, seed: int | None) -> Tensor | None:
         """The environments (environments, 1) bool whose rows are in a mask; None for all of them."""
         where = "GymnasiumVectorEnv.reset: reset_mask"
-        rows = torch.as_tensor(mask)
+        rows = torch.as_tensor(mask, device="cpu")
         if rows.dtype != torch.bool or tuple(rows.shape) != (self.num_envs,) or not bool(rows.any()):
             kind = str(rows.dtype).removeprefix("torch.")
             came = f"{kind} of shape {tuple(rows.shape)}, {int(rows.sum())} of them true"
