@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
+from tests.envs.test_base import Countdown
 from tests.native.compilers import need_compiler, threads
 from torchrl_gpu import native
+from torchrl_gpu.envs import BatchedEnv, MarineNavEnv, PackingEnv
 from torchrl_gpu.native import build
 from torchrl_gpu.system import threads as system_threads
 
@@ -97,3 +101,38 @@ def test_library_loads_wherever_torch_does() -> None:
     versions = {tuple(map(int, each.split(b"."))) for each in re.findall(rb"GLIBC_(\d+\.\d+)", library)}
     assert max(versions) <= GLIBC_OF_TORCH
     assert b"libgomp" not in library
+
+
+class Counting(Countdown):
+    """Tells how many threads a step has."""
+
+    few_envs = 2
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.threads_of_step = torch.get_num_threads()
+        return super()._step(tensordict)
+
+    _step = system_threads.runs_single_threaded(_step)
+
+
+@pytest.mark.parametrize(("num_envs", "wanted"), [(2, 1), (3, 4)])
+def test_few_environments_step_on_one_thread(num_envs: int, wanted: int) -> None:
+    env = Counting(num_envs)
+    with threads(4):
+        env.rollout(2)
+        assert env.threads_of_step == wanted
+        assert torch.get_num_threads() == 4
+
+
+@pytest.mark.parametrize(
+    ("env", "single"),
+    [
+        (lambda: PackingEnv(4, device="cpu", seed=0), True),
+        (lambda: PackingEnv(1, items="procedural", num_items=2, device="cpu", seed=0), False),
+        (lambda: MarineNavEnv(4, device="cpu", seed=0), True),
+        (lambda: MarineNavEnv(512, version="v3", device="cpu", seed=0), False),
+    ],
+)
+def test_shipped_environments_know_how_many_are_few(env: Callable[[], BatchedEnv], single: bool) -> None:
+    made = env()
+    assert (made.num_envs <= made.few_envs) is single

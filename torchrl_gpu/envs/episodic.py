@@ -15,6 +15,7 @@ from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
 from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
 from torchrl_gpu.envs.state_validation import Entry
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.threads import runs_single_threaded
 
 _COUNTS = ("step_count", "episode", "score")
 _OF_STEPS = ("action", "reward", "next", "_reset", *DONE_KEYS)  # entries that TorchRL has itself
@@ -187,6 +188,7 @@ class EpisodicEnv(BatchedEnv):
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
+    @runs_single_threaded
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
         before = self._state
         self._state = before | {"step_count": before["step_count"] * ~mask}
@@ -204,6 +206,7 @@ class EpisodicEnv(BatchedEnv):
         """Observations before a step, with zeros for outcomes, which are not known yet."""
         return self._current_observations() | {name: self.observation_spec[name].zero() for name in self.outcomes}
 
+    @runs_single_threaded
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         shape = tuple(self.action_spec.shape)
         action = self._given_action(tensordict, "action", shape, whole=self._discrete).to(self.action_spec.dtype)
