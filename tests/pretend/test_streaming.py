@@ -15,6 +15,7 @@ from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
 from tests.streaming.viewers import run
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.codecs import h264, images, pipeline, pixels
+from torchrl_gpu.streaming.codecs.encoder import JpegEncoder
 from torchrl_gpu.streaming.codecs.images import to_array
 from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 from torchrl_gpu.system import self_tests
@@ -111,6 +112,13 @@ def test_the_encoder_copies_through_pinned_memory_on_a_stream_of_its_own(
         async with encoding_hub() as (hub, encoder):
             hub.declare("main")
             frame = RGB.cuda()
+            # OpenCV makes the pictures until the pipeline of a GPU's frames is there.
+            if codec == "jpeg":
+                await shown(hub, frame, hub.subscribe("main", codec))
+            for made in encoder._encoders.values():
+                if isinstance(made, JpegEncoder) and made._own_pipeline is not None:
+                    made._own_pipeline.result()
+            streams.clear()
             with waits() as counted:
                 (picture,) = await shown(hub, frame, hub.subscribe("main", codec))
             decoded = decode_jpeg(picture.data) if codec == "jpeg" else decode_h264([picture.data])[0]
