@@ -190,7 +190,7 @@ def main(argv: list[str]) -> int:
         return 1
     if args.peers and find_spec("vmas") is None:
         args.peers = False
-        measurement.result["missing"].append("VMAS: not installed; `pip install 'torchrl_gpu[peers]'` brings it")
+        measurement.result["missing"].append("VMAS: not installed; the extra peers brings it")
     for name, changes in chosen.items():
         torch._dynamo.reset()
         torch._dynamo.config.recompile_limit = 64  # of one function: two graphs of each batch

@@ -1,4 +1,4 @@
-"""A policy drives a scene of Genesis, and browsers watch its camera: `pip install 'torchrl_gpu[genesis,stream]'`.
+"""A policy drives a scene of Genesis, and browsers watch its camera: `pip install -e '.[genesis,stream]'`.
 
 python examples/genesis_camera.py --policy push.pt
 

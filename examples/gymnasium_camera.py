@@ -1,4 +1,4 @@
-"""A policy drives an environment of Gymnasium, and browsers watch it: `pip install 'torchrl_gpu[gymnasium,stream]'`.
+"""A policy drives an environment of Gymnasium, and browsers watch it: `pip install -e '.[gymnasium,stream]'`.
 
 python examples/gymnasium_camera.py --policy cart.pt
 

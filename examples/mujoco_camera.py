@@ -1,4 +1,4 @@
-"""A policy drives a scene of MuJoCo, and browsers watch its camera: `pip install 'torchrl_gpu[physics,stream]'`.
+"""A policy drives a scene of MuJoCo, and browsers watch its camera: `pip install -e '.[physics,stream]'`.
 
 python examples/mujoco_camera.py --policy swing.pt
 

@@ -1,4 +1,4 @@
-"""Sweeps seeds and learning rates of a shipped config over the workers of a Ray cluster; wants torchrl_gpu[ray].
+"""Sweeps seeds and learning rates of a shipped config over the workers of a Ray cluster; wants the extra `ray`.
 
 python examples/ray_sweep.py --config packing.yaml --option model.rate --values 0.25 0.5 --seeds 0 1 --workers 2
 python examples/ray_sweep.py --config packing_dqn.yaml --option model.optimizer.lr --values 1e-3 3e-4 --address auto

@@ -1,4 +1,4 @@
-"""sb3-contrib's MaskablePPO packs boxes: `pip install 'torchrl_gpu[gymnasium]'`, and no Lightning.
+"""sb3-contrib's MaskablePPO packs boxes: `pip install -e '.[gymnasium]'`, and no Lightning.
 
 python examples/train_maskable_ppo.py --steps 200000 --output runs/maskable_ppo.zip
 """

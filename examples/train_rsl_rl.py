@@ -1,4 +1,4 @@
-"""rsl_rl's own PPO runner on a shift at the sink: `pip install 'torchrl_gpu[rsl-rl]'`, and no Lightning.
+"""rsl_rl's own PPO runner on a shift at the sink: `pip install -e '.[rsl-rl]'`, and no Lightning.
 
 python examples/train_rsl_rl.py --iterations 100 --log_dir runs/rsl_rl
 python examples/train_rsl_rl.py --iterations 100 --checkpoint runs/rsl_rl/model_99.pt

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from torchrl_gpu.cli.bench import TimedRow
 
-MISSING = "not installed: the extra brings it, pip install 'torchrl_gpu[peers]'"
+MISSING = "not installed; the extra peers brings it"
 _STEPS, _LEAST_SCAN = 1024, 4  # environment steps of one call over the whole batch, and of each: they hide the call
 
 

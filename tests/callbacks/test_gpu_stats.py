@@ -102,7 +102,7 @@ def test_without_nvml_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     strategy = SimpleNamespace(root_device=torch.device("cuda:0"))
     trainer: Any = SimpleNamespace(fast_dev_run=False, strategy=strategy)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'torchrl_gpu\[monitor\]'; got no module pynvml"):
+    with pytest.raises(ModuleNotFoundError, match=r"pynvml.*\[monitor\]"):
         GpuStats().on_fit_start(trainer, None)  # type: ignore[arg-type]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -100,6 +102,29 @@ def test_scripts_from_another_folder(program: str, tmp_path: Path) -> None:
     wrong = script("fit", "--config", "no.yaml")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: --config: want a file")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps a folder that is in use")
+@pytest.mark.parametrize("args", [["--help"], ["doctor"], ["fit", "--config", "packing.yaml"]])
+def test_a_removed_working_folder_is_one_line(
+    args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert cli.main(args) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert "folder" in said
+
+
+@pytest.mark.parametrize("option", ["--trainer.default_root_dir", "--out ", "--output"])
+def test_a_place_that_is_not_allowed_names_the_option_of_another(option: str) -> None:
+    said = one_line(PermissionError(errno.EACCES, "Permission denied", "pallets"))
+    assert said.startswith("pallets: ")
+    assert option in said
 
 
 def test_configs_are_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

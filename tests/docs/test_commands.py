@@ -141,6 +141,42 @@ def test_an_install_of_extras_keeps_the_install_that_is_there() -> None:
     )
 
 
+SAFE = re.compile(r" @ git\+")
+BARE = re.compile(r"pip\W{1,4}install\b[^`\n]*?(?<![\w/.-])torchrl[_-]gpu(?![\w/.])(?:\[[^\]]*\])?(?P<rest>.{0,8})")
+TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".ipynb", ".js", ".html", ".txt", ".cfg", ".sh", ".json", ""}
+
+
+def bare_installs(text: str) -> list[str]:
+    """Installs of the package by its name alone, which pip looks for on a public registry."""
+    return [each.group() for each in BARE.finditer(text) if not SAFE.match(each["rest"])]
+
+
+def test_bare_installs_are_found() -> None:
+    for line in (
+        "pip install torchrl_gpu",
+        "`pip install -q 'torchrl-gpu[stream]'`",
+        '"pip", "install", "torchrl_gpu"',
+    ):
+        assert bare_installs(line), line
+    for line in ("pip install -e '.[stream]'", "pip install dist/torchrl_gpu-0.1.0.whl", "torchrl_gpu @ git+https://a"):
+        assert not bare_installs(line), line
+
+
+def test_nothing_installs_the_package_by_its_name_alone() -> None:
+    """On the public registry anybody may register it."""
+    folders = ("torchrl_gpu", "docs", "examples", "cloud", "benchmarks")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    paths += [ROOT / name for name in ("README.md", "CHANGELOG.md", "Makefile", "Dockerfile", "constraints.txt")]
+    faults = []
+    for path in paths:
+        # Results hold what a machine printed on a day, and are not edited.
+        if path.suffix in TEXT and path.is_file() and "results" not in path.parts:
+            text = path.read_text(encoding="utf-8")
+            faults += [f"{path.relative_to(ROOT)}: {found}" for found in bare_installs(text)]
+            faults += [f"{path.relative_to(ROOT)}: {found}" for found in re.findall(r"torchrl_gpu\[[a-z,{].{20}", text)]
+    assert [fault for fault in faults if "@ git+" not in fault] == []
+
+
 def test_programs_of_the_repository_are_there() -> None:
     asked = [(name, words) for name, words in others("python") if words[1] != "-m"]
     assert asked

@@ -78,10 +78,8 @@ def made(tmp_path: Path, folder: str = "cache") -> list[Path]:
 
 def test_without_a_compiler_the_problem_names_the_extra_that_brings_one() -> None:
     problem = build.problem()
-    assert problem == (
-        "no C++ compiler: none of c++, g++, clang++ is on the PATH; `pip install 'torchrl_gpu[compiler]'` brings one,"
-        " and training of packing on a CPU takes up to forty times as long without"
-    )
+    assert "none of c++, g++, clang++ is on the PATH" in problem
+    assert "[compiler]" in problem
     with pytest.raises(CompilerError, match="no C\\+\\+ compiler"):
         build.library()
 

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from torchrl_gpu.system.extras import how_to_install
 from torchrl_gpu.system.sections import OUTSIDE, running_clock
 from torchrl_gpu.training.step_log import on_host
 
@@ -56,7 +57,7 @@ class GpuStats(Callback):
         device = trainer.strategy.root_device
         if device.type == "cuda" and torch.version.cuda and importlib.util.find_spec("pynvml") is None:
             raise ModuleNotFoundError(
-                "GpuStats: want NVML to ask the GPU, pip install 'torchrl_gpu[monitor]'; got no module pynvml",
+                f"GpuStats: want pynvml to ask the GPU; got no such module; to bring it: {how_to_install('monitor')}",
                 name="pynvml",
             )
         self._readings, self._busy, self._before, self._warned, self._next_at = [], [], {}, False, 0.0

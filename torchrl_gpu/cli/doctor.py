@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torchrl_gpu.cli.parser import OneLineParser
 from torchrl_gpu.system.cores import usable_cores
+from torchrl_gpu.system.extras import how_to_install
 
 if TYPE_CHECKING:
     import torch
@@ -237,7 +238,7 @@ def _module(name: str, extra: str) -> Finding:
     try:
         return Finding("streaming", name, "works", str(importlib.import_module(name).__version__))
     except ModuleNotFoundError:
-        return Finding("streaming", name, "cannot", f"not installed; pip install 'torchrl_gpu[{extra}]' brings it")
+        return Finding("streaming", name, "cannot", f"not installed; to bring it: {how_to_install(extra)}")
     except ImportError as error:
         return Finding("streaming", name, "cannot", " ".join(str(error).split()))
 

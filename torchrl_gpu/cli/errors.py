@@ -73,8 +73,8 @@ def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
         return f"checkpoint: want the weights of this model; got {_shorten(text)}"
     if isinstance(root, OSError) and root.errno in _NOT_ALLOWED and root.filename:
         return (
-            f"{root.filename}: want a place that this user may read, and write where a run leaves its files"
-            f" (--trainer.default_root_dir); got {_flat(str(root.strerror))}"
+            f"{root.filename}: want a place that this user may read, and write where results go (by"
+            f" --trainer.default_root_dir of a run, --out of pack, --output of others); got {_flat(str(root.strerror))}"
         )
     if isinstance(root, OSError) and root.strerror and (root.filename or root.errno in _OF_THE_DISK):
         return f"{root.filename or 'disk'}: {root.strerror}"

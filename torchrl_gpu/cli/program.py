@@ -56,8 +56,13 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
     os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
     prepare_output()
     argv = sys.argv[1:] if argv is None else argv
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError:
+        print("error: the folder of this shell has been removed; change to one that is there, by cd", file=sys.stderr)
+        return USER_ERROR
     # For classes of the user that a config names; last, so that no file here shadows a package.
-    if (here := str(Path.cwd())) not in sys.path:
+    if here not in sys.path:
         sys.path.append(here)
     program = program or ("lightning" if Path(sys.argv[0]).stem == "lightning" else "torchrl-gpu")
     try:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from torchrl_gpu.system.cache import private_folder
+from torchrl_gpu.system.extras import how_to_install
 from torchrl_gpu.system.self_tests import SelfTest
 
 _LOG = logging.getLogger(__name__)
@@ -136,8 +137,8 @@ def compiler() -> tuple[str, ...]:
     except ImportError:
         tried = ", ".join(filter(None, (" ".join(named), "c++", "g++", "clang++")))
         raise CompilerError(
-            f"no C++ compiler: none of {tried} is on the PATH; `pip install 'torchrl_gpu[compiler]'` brings one,"
-            " and training of packing on a CPU takes up to forty times as long without"
+            f"no C++ compiler: none of {tried} is on the PATH, and training of packing on a CPU takes up to forty"
+            f" times as long without; to bring one: {how_to_install('compiler')}"
         ) from None
     return sys.executable, "-m", "ziglang", "c++"
 

@@ -288,7 +288,7 @@ def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(builtins, "__import__", without)
     monkeypatch.delitem(sys.modules, "torchrl_gpu.envs.adapters.gymnasium")
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'torchrl_gpu\[gymnasium\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"\[gymnasium\]"):
         importlib.import_module("torchrl_gpu.envs.adapters.gymnasium")
 
 

@@ -84,5 +84,5 @@ def test_walls_leave_the_bin_free(tmp_path: Path) -> None:
 
 def test_without_trimesh_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "trimesh", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'torchrl_gpu\[meshes\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"\[meshes\]"):
         save_glb(mixed(), tmp_path / "packing.glb")

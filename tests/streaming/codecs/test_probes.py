@@ -125,15 +125,13 @@ def test_gpu_probes_agree_with_what_they_stand_for() -> None:
 @pytest.mark.parametrize(("module", "package"), [("cv2", "OpenCV"), ("av", "PyAV"), ("aiohttp", "aiohttp")])
 def test_a_missing_package_names_the_extra(module: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(
-        ModuleNotFoundError, match=rf"^streaming: want {package}, .*'torchrl_gpu\[stream\]'; got "
-    ) as got:
+    with pytest.raises(ModuleNotFoundError, match=rf"^streaming: want {package}, .*\[stream\]") as got:
         load(module)
     assert got.value.name == module
 
 
 def test_another_extra() -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"want no_such_package, .*'torchrl_gpu\[webrtc\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"want no_such_package, .*\[webrtc\]"):
         load("no_such_package", "webrtc")
 
 

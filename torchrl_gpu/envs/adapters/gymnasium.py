@@ -15,6 +15,7 @@ from torchrl_gpu.envs.adapters.agent_rows import AgentRows
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import viewable
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.extras import how_to_install
 
 try:
     from gymnasium import error, spaces
@@ -22,8 +23,8 @@ try:
     from gymnasium.vector.utils import batch_space
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "GymnasiumVectorEnv: want Gymnasium, which an extra brings, pip install 'torchrl_gpu[gymnasium]';"
-        f" got an install without it ({missing})",
+        f"GymnasiumVectorEnv: want Gymnasium, which an extra brings; got an install without it ({missing});"
+        f" to bring it: {how_to_install('gymnasium')}",
         name=missing.name,
     ) from missing
 

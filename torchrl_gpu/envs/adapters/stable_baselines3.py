@@ -8,13 +8,14 @@ from typing import Any, final
 import numpy as np
 
 from torchrl_gpu.envs.adapters.gymnasium import GymnasiumVectorEnv
+from torchrl_gpu.system.extras import how_to_install
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "Sb3VecEnv: want Stable-Baselines3, which an extra brings, pip install 'torchrl_gpu[gymnasium]';"
-        f" got an install without it ({missing})",
+        f"Sb3VecEnv: want Stable-Baselines3, which an extra brings; got an install without it ({missing});"
+        f" to bring it: {how_to_install('gymnasium')}",
         name=missing.name,
     ) from missing
 

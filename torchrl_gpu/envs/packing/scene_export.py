@@ -12,8 +12,7 @@ import torch
 
 from torchrl_gpu.envs.packing.plan import PackingPlan
 from torchrl_gpu.envs.packing.render.palette import decode_srgb, item_colors
-
-MISSING = "save_glb: want trimesh, which an extra brings, pip install 'torchrl_gpu[meshes]'; got an install without it"
+from torchrl_gpu.system.extras import how_to_install
 
 WALL_COLOR = (0.45, 0.5, 0.55, 0.18)  # linear light and opacity
 WALL_SHARE = 0.01  # thickness, of the bin's shortest side
@@ -61,7 +60,11 @@ def scene_of(plan: PackingPlan) -> Any:
     try:
         import trimesh
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(MISSING, name=error.name) from error
+        raise ModuleNotFoundError(
+            "save_glb: want trimesh, which an extra brings; got an install without it;"
+            f" to bring it: {how_to_install('meshes')}",
+            name=error.name,
+        ) from error
     scene = trimesh.Scene(base_frame="world")
     scene.graph.update("bin", "world", matrix=Y_UP)
     colors = decode_srgb(item_colors(torch.arange(len(plan.poses), dtype=torch.int64, device="cpu"))).tolist()

@@ -8,6 +8,7 @@ import socket
 from typing import Any, cast
 
 from torchrl_gpu.envs.workers.shard import Recipe, Shard, Tensors, WorkerDied, WorkerFailed, one_line
+from torchrl_gpu.system.extras import how_to_install
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports usage to its makers
 
@@ -16,8 +17,8 @@ try:
     from ray import exceptions
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "EnvWorkers: want Ray for transport='ray', which an extra brings, pip install 'torchrl_gpu[ray]';"
-        f" got an install without it ({missing})",
+        f"EnvWorkers: want Ray for transport='ray', which an extra brings; got an install without it ({missing});"
+        f" to bring it: {how_to_install('ray')}",
         name=missing.name,
     ) from missing
 

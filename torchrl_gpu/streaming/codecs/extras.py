@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from torchrl_gpu.system.extras import how_to_install
+
 _PACKAGES = {
     "av": "PyAV",
     "cv2": "OpenCV",
@@ -21,7 +23,7 @@ def load(module: str, extra: str = "stream", where: str = "streaming") -> Any:
     except ModuleNotFoundError as error:
         package = _PACKAGES.get(module.partition(".")[0], module)
         raise ModuleNotFoundError(
-            f"{where}: want {package}, which an extra brings, pip install 'torchrl_gpu[{extra}]'; "
-            f"got an install without it ({error})",
+            f"{where}: want {package}, which an extra brings; got an install without it ({error});"
+            f" to bring it: {how_to_install(extra)}",
             name=error.name,
         ) from error

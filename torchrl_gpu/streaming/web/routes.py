@@ -133,7 +133,7 @@ async def offer(request: web.Request) -> web.StreamResponse:
         from torchrl_gpu.streaming.web import webrtc
     except ImportError:
         raise web.HTTPNotImplemented(
-            **error_body("want aiortc, which an extra brings, pip install 'torchrl_gpu[webrtc]'")
+            **error_body("the server has no aiortc, which its extra webrtc brings; `torchrl-gpu doctor` there says how")
         ) from None
     seat = admit_viewer(request, "webrtc")
     try:

@@ -108,7 +108,7 @@ def test_what_is_missing_is_named(installed: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ValueError, match="orientations must be yaw, as goods stand upright; got 'cube'"):
         make_protocol("boards", 1, device="cpu", orientations="cube")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'torchrl_gpu\[robobpp\]'; got an install without it"):
+    with pytest.raises(ModuleNotFoundError, match=r"packsim.*\[robobpp\]"):
         FactoryBoxes("boards")
 
 

@@ -246,5 +246,5 @@ def test_what_is_thinner_than_the_edge_of_a_cell_is_refused(folder: Path) -> Non
 
 def test_a_missing_package_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trimesh", None)
-    with pytest.raises(ImportError, match=r'the extra that brings it, "torchrl_gpu\[meshes\]"; import of trimesh'):
+    with pytest.raises(ImportError, match=r"import of trimesh.*\[meshes\]"):
         MeshItems(folder)

@@ -99,7 +99,7 @@ def test_a_saved_environment_goes_on_bit_by_bit() -> None:
 
 def test_without_mujoco_it_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'torchrl_gpu\[physics\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"\[physics\]"):
         empty_bins(1, stability_judge="physics")
 
 

@@ -74,6 +74,6 @@ def test_a_solid_without_volume_is_refused() -> None:
 
 def test_without_mujoco_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'torchrl_gpu\[physics\]'") as caught:
+    with pytest.raises(ModuleNotFoundError, match=r"\[physics\]") as caught:
         load_mujoco()
     assert "\n" not in str(caught.value)

@@ -17,6 +17,7 @@ from torchrl_gpu.envs.packing.items.lists import number_of, table_rows
 from torchrl_gpu.envs.packing.items.source import NUM_BITS, Built, DrawnSequences, ItemSource
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.extras import how_to_install
 
 DATA, SPLITS = ("repetitive", "diverse", "boards"), ("train", "test")
 _FILES = {
@@ -148,6 +149,9 @@ def data_folder() -> Path:
     """Folder of the data in `packsim`, which is not imported: that wants OMPL."""
     found = importlib.util.find_spec("packsim")
     if found is None or not found.submodule_search_locations:
-        wanted = "packsim, which an extra brings, pip install 'torchrl_gpu[robobpp]'"
-        raise ModuleNotFoundError(f"FactoryBoxes: want {wanted}; got an install without it", name="packsim")
+        raise ModuleNotFoundError(
+            "FactoryBoxes: want packsim, which an extra brings; got an install without it;"
+            f" to bring it: {how_to_install('robobpp')}",
+            name="packsim",
+        )
     return Path(found.submodule_search_locations[0]) / "data"

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.extras import how_to_install
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".xlsx", ".parquet")
 # In millimetres, and in kilograms.
@@ -377,5 +378,9 @@ def _library(module: str, path: Path, extra: str = "lists") -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        wanted = f"{module.partition('.')[0]}, which an extra brings, pip install 'torchrl_gpu[{extra}]'"
-        raise ModuleNotFoundError(f"BoxSequences: {path}: want {wanted}; got an install without it") from error
+        package = module.partition(".")[0]
+        raise ModuleNotFoundError(
+            f"BoxSequences: {path}: want {package}, which an extra brings; got an install without it;"
+            f" to bring it: {how_to_install(extra)}",
+            name=error.name,
+        ) from error

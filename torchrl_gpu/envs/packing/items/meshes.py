@@ -20,6 +20,7 @@ from torchrl_gpu.envs.packing.items.source import Built, EndlessSequences, ItemS
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import UNITS, Bin, Catalogue
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.extras import how_to_install
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape
@@ -195,7 +196,7 @@ def _shapes() -> Callable[[str, Sequence[Mesh]], MeshShape]:
 
         from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape
     except ImportError as error:
-        raise ImportError(f'MeshItems: want the extra that brings it, "torchrl_gpu[meshes]"; {error}') from error
+        raise ImportError(f"MeshItems: {error}; an extra brings it: {how_to_install('meshes')}") from error
     return MeshShape.of
 
 

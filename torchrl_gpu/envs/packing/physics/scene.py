@@ -8,8 +8,7 @@ import numpy as np
 
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.plan import PackingPlan, Pose, quaternion
-
-MISSING = "physics: want MuJoCo, which an extra brings, pip install 'torchrl_gpu[physics]'; got an install without it"
+from torchrl_gpu.system.extras import how_to_install
 
 TIMESTEP_S = 0.004
 FRICTION = 0.5
@@ -27,7 +26,11 @@ def load_mujoco() -> Any:
     try:
         import mujoco
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(MISSING, name=error.name) from error
+        raise ModuleNotFoundError(
+            "physics: want MuJoCo, which an extra brings; got an install without it;"
+            f" to bring it: {how_to_install('physics')}",
+            name=error.name,
+        ) from error
     return mujoco
 
 

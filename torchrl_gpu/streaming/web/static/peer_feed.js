@@ -57,7 +57,7 @@ class PeerFeed {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ sdp, type, stream: view.stream, fps: view.limit }),
     });
     if (answer.status === 401) return ask();
-    if (answer.status === 501) return this.fail("The server has no WebRTC: want its extra, torchrl_gpu[webrtc]");
+    if (answer.status === 501) return this.fail("The server has no WebRTC: `torchrl-gpu doctor` there says how to bring its extra webrtc");
     if (!answer.ok) return this.fail(await reasonOf(answer));
     if (!this.over) await peer.setRemoteDescription(await answer.json());
   }

@@ -1,0 +1,37 @@
+"""How to install an extra of this package into the environment that runs it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+
+NAME = "torchrl_gpu"
+
+
+def how_to_install(extra: str) -> str:
+    """Words for a message, on one line: the command that brings an extra, or several, "stream,webrtc".
+
+    No command names the package alone: the package is on no public registry, so pip would take whatever somebody
+    else registered there under this name.
+    """
+    clone = _clone(Path(__file__).parents[2])
+    if clone is None:
+        return (
+            f"install the extra [{extra}] from the wheel or the clone that {NAME} came from,"
+            " never by the bare name, which anybody may register"
+        )
+    return shlex.join([sys.executable, "-m", "pip", "install", "-e", f"{clone}[{extra}]"])
+
+
+def _clone(folder: Path) -> Path | None:
+    """The folder around the package where it is a clone of the repository, else None."""
+    try:
+        text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+        project = tomllib.loads(text).get("project")
+    except (OSError, ValueError):
+        return None
+    if not isinstance(project, dict) or project.get("name") != NAME:
+        return None
+    return folder
