@@ -16,7 +16,7 @@ from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.cli.parser import resolve_configs
 
 # One of each kind of run; the others are tried in `make soak`.
-FEW = ("packing.yaml", "packing_pallets.yaml", "packing_dqn.yaml", "ppo_packing.yaml", "bc.yaml", "navigation_sac.yaml")
+FEW = ("packing.yaml", "packing_pallets.yaml", "packing_dqn.yaml", "ppo_packing.yaml")
 
 
 @pytest.fixture(scope="module")
