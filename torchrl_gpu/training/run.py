@@ -267,10 +267,11 @@ class EnvRun(LightningModule):
             stop_clock()
         if self._cut is not None:
             made, wanted = self._cut
+            before = self.trainer.global_step - made
             rank_zero_info(
                 f"{type(self).__name__}: ended within a training step, after {made} of its {wanted} updates, so that a"
-                " run that goes on from here is not bit for bit one that never ended here: a multiple of"
-                f" {wanted} as trainer.max_steps keeps it so"
+                " run that goes on from here is not bit for bit one that never ended here: trainer.max_steps"
+                f" {before + wanted} would have ended with that step"
             )
         for callback in cast("Any", self.trainer).callbacks:
             if isinstance(callback, RunAveraging):
