@@ -83,7 +83,12 @@ def test_a_full_tmpdir_costs_no_checkpoint(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(tempfile, "mkstemp", no_temporary_files)
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     fit(module(), tmp_path, 6, EpisodeCheckpoint(every_n_updates=2, monitor="val/utilization"))
-    assert {path.stem for path in (tmp_path / "checkpoints").glob("*.ckpt")} == {"updates-4", "updates-6", "best", "last"}
+    assert {path.stem for path in (tmp_path / "checkpoints").glob("*.ckpt")} == {
+        "updates-4",
+        "updates-6",
+        "best",
+        "last",
+    }
     assert newest_checkpoint(tmp_path / "checkpoints")[1] == []
 
 

@@ -127,6 +127,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if _only_tries(trainer):
             return
         self._begin()
+        if trainer.ckpt_path is None and trainer.global_step == 0:
+            self._run = None  # one that begins, though this object may have saved another before
         self._run = trainer.strategy.broadcast(self._run or new_id())
         folder, free = self.folder(trainer), True
         found: Any = None
@@ -182,7 +184,9 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         for line in torn:
             rank_zero_info(f"EpisodeCheckpoint: passed over {line}")
         if found is None:
-            never = f" ({BEST} is saved by validation, where `monitor` names what it logs)" if word == "best" else ""
+            never = ""
+            if word == "best":
+                never = f" ({BEST} is saved by validation, where `monitor` names what it logs; 'last' is the newest)"
             aside = ", ".join(str(path) for path in found_aside(folder))
             elsewhere = f"; earlier runs left {aside}, which --ckpt_path takes by its path" if aside else ""
             raise ValueError(
@@ -358,6 +362,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._came_from = order_of(checkpoint, f"checkpoint {trainer.ckpt_path}")
+        self._run = None  # the checkpoint's, which `load_state_dict` takes next where there is one
 
     def state_dict(self) -> dict[str, Any]:
         """The run, and the value of its `best.ckpt`, which is read from there alone."""

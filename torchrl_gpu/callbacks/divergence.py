@@ -156,6 +156,7 @@ class Divergence(Callback):
             diverged = self._diverged(trainer, str(exception))
             exception.args, exception.checkpoint, exception.complete = diverged.args, diverged.checkpoint, True
             exception.times = diverged.times
+        self._release(pl_module)  # Lightning tears nothing down after an error
 
     def _diverged(self, trainer: Trainer, found: str) -> Diverged:
         where = type(trainer.lightning_module).__name__
@@ -189,6 +190,10 @@ class Divergence(Callback):
             rank_zero_warn(f"Divergence: {skipped} of {trainer.global_step} updates skipped")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._release(pl_module)
+
+    def _release(self, pl_module: LightningModule) -> None:
+        """Forget the last batches, and look at no more."""
         self._batches = None
         if isinstance(pl_module, EnvRun):
             pl_module.watch_batch = None

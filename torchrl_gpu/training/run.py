@@ -447,6 +447,11 @@ class ReplayRun(EnvRun):
     def __init__(self, env: EnvFactory | BatchedEnv, warmup_frames: int) -> None:
         super().__init__(env)
         self.warmup_frames = whole(type(self).__name__, "warmup_frames", warmup_frames, 0)
+        self._refilled_from = 0  # frames of a checkpoint whose replay is lost
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self._refilled_from = 0
 
     def check_replay(self, replay: TensorDictReplayBuffer, needed: int) -> None:
         """ValueError unless a replay can hold so many transitions: a batch, and those played between two updates."""
@@ -461,7 +466,8 @@ class ReplayRun(EnvRun):
         """
         self.resume.restore()
         callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
-        while self.any_process(self.frames < self.warmup_frames or len(self.replay) < batch_size):
+        needed = self._refilled_from + self.warmup_frames
+        while self.any_process(self.frames < needed or len(self.replay) < batch_size):
             for saver in [each for each in callbacks if hasattr(each, "end_if_asked")]:
                 saver.end_if_asked(self.trainer)
             play()
@@ -482,7 +488,7 @@ class ReplayRun(EnvRun):
             ValueError: The replay is of another environment, or of other returns, than this run learns from.
         """
         if part is None or "replay" not in part:
-            self.warmup_frames += self.frames
+            self._refilled_from = self.frames
             rank_zero_info(f"{self.resume.process}: no replay beside {path}: it is filled again before updates go on")
             return
         check_replay_options(self.resume.changed, f"checkpoint {path}")
