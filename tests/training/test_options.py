@@ -102,6 +102,8 @@ TRIED = [
     ("packing_dqn.yaml", "model.env.stability", "com", REFUSED),
     ("packing_dqn.yaml", "model.env.num_envs", "5", REFUSED),
     ("packing_dqn.yaml", "model.env.seed", "9", KEPT),
+    ("packing_dqn.yaml", "model.warmup_frames", "20", KEPT),  # it is past either
+    ("packing_dqn.yaml", "model.warmup_frames", "100", EFFECT),
     ("packing_dqn.yaml", "model.optimizer.lr", "0.1", KEPT),
     ("packing_dqn.yaml", "model.lr_scheduler.end_factor", "0.9", KEPT),
     ("packing_irregular.yaml", "model.deep_rate", "0.5", KEPT),
@@ -138,6 +140,7 @@ FEW = {
     ("packing_pallets.yaml", "model.step"),
     ("packing_dqn.yaml", "model.agent.targets.tau"),
     ("packing_dqn.yaml", "model.env.stability"),
+    ("packing_dqn.yaml", "model.warmup_frames"),
     ("packing_dqn.yaml", "model.optimizer.lr"),
     ("packing_irregular.yaml", "model.tau"),
     ("navigation_sac.yaml", "model.agent.alpha"),

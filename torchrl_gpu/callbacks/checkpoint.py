@@ -144,6 +144,12 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             found = self._read(folder, None if trainer.ckpt_path is None else Path(str(trainer.ckpt_path)))
         self._saved, self._best, self._generation = trainer.strategy.broadcast(found)
         self._signals.begin()
+        if self.monitor is not None and self.monitor.startswith("val/") and not trainer.enable_validation:
+            self._told_absent = True
+            rank_zero_info(
+                f"EpisodeCheckpoint: this run has no validation (limit_val_batches, val_dataloader), which logs"
+                f" {self.monitor}, so that it saves no {BEST}"
+            )
 
     def _read(self, folder: Path, resumed: Path | None) -> tuple[list[str], float | None, int]:
         """Names of this run's numbered checkpoints, oldest first; value of its best one; its generation."""
@@ -286,6 +292,11 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             self._save_numbered(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.monitor is not None and self._best is None and self._trains and not self._told_absent:
+            rank_zero_info(
+                f"EpisodeCheckpoint: no {BEST} was saved, as no validation has logged a finite {self.monitor}: it comes"
+                " every trainer.check_val_every_n_epoch epochs"
+            )
         if self._trains and not _only_tries(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
             path = self.folder(trainer) / LAST
             raise OSError(errno.EIO, "the run is over, and its last checkpoint could not be written", str(path))

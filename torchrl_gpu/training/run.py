@@ -37,6 +37,7 @@ from torchrl_gpu.training.lightning_callbacks import (
     adapt_resumed,
     check_monitors,
     check_trainer,
+    tell_idle_stopping,
 )
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.run_resume import RunResume
@@ -241,6 +242,7 @@ class EnvRun(LightningModule):
         """ValueError where a callback's `monitor` cannot be logged; see `step_names` and `validation_names`."""
         is_own = type(self).__module__.startswith("torchrl_gpu.")  # one of the user's own may log more
         check_monitors(self.trainer, self.validation_names(), self.step_names() if is_own else None)
+        tell_idle_stopping(self.trainer)
 
     def may_log(self, name: str) -> bool:
         """True for a value that is known to be logged now and then, though not by every validation."""
@@ -448,6 +450,12 @@ class ReplayRun(EnvRun):
         super().__init__(env)
         self.warmup_frames = whole(type(self).__name__, "warmup_frames", warmup_frames, 0)
         self._refilled_from = 0  # frames of a checkpoint whose replay is lost
+
+    @property
+    def kept_options(self) -> Sequence[str]:
+        """As in the base class; a run that is past its warm-up, before and now, has none to change."""
+        is_warm = self.frames > 0 and self.frames >= self.warmup_frames and not self._refilled_from
+        return (*super().kept_options, "warmup_frames") if is_warm else super().kept_options
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
