@@ -198,7 +198,7 @@ def run_of(path: Path) -> str:
 
 
 def test_a_saver_that_is_used_again_saves_a_run_of_its_own(tmp_path: Path) -> None:
-    """The last and the best checkpoint of the run before are moved away, and not overwritten or mistaken for its own."""
+    """The checkpoints of the run before are moved away, and neither overwritten nor mistaken for its own."""
     again = saver()
     fit(module(), tmp_path, 6, again)
     before = tree(tmp_path / "checkpoints")

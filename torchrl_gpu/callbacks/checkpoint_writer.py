@@ -14,7 +14,15 @@ from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu.callbacks.end_signals import any_of_all
-from torchrl_gpu.checkpoints.files import bytes_of, checkpoint_entry, new_id, part_path, parts_of, write_whole
+from torchrl_gpu.checkpoints.files import (
+    bytes_of,
+    checkpoint_entry,
+    new_id,
+    part_path,
+    parts_of,
+    write_file,
+    write_whole,
+)
 from torchrl_gpu.checkpoints.loops import settle
 from torchrl_gpu.checkpoints.record import run_record
 from torchrl_gpu.system.archives import ENTRY
@@ -107,13 +115,13 @@ def _all_wrote(trainer: Trainer, problem: Exception | None) -> bool:
 
 def _write(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
     """Write a checkpoint's content as the Trainer's strategy does; an OSError leaves nothing of it."""
-    if _writes_one_file(trainer.strategy):
-        if trainer.is_global_zero:
-            write_whole(content, path)
-        return
     fresh = path.with_suffix(".ckpt-new")
+    beside = _writes_one_file(trainer.strategy)
     try:
-        trainer.strategy.save_checkpoint(content, fresh)
+        if not beside:
+            trainer.strategy.save_checkpoint(content, fresh)
+        elif trainer.is_global_zero:
+            write_file(content, fresh)
         if trainer.is_global_zero:
             publish(fresh, path)
     except OSError as error:
@@ -121,7 +129,7 @@ def _write(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
             fresh.unlink(missing_ok=True)
         name = error.filename
         has_room = shutil.disk_usage(path.parent).free > bytes_of(content)
-        if name is None and error.errno == errno.ENOSPC and has_room:
+        if not beside and name is None and error.errno == errno.ENOSPC and has_room:
             name = str(Path(tempfile.gettempdir(), path.name))  # the other disk that Lightning's writers fill
         raise OSError(error.errno or errno.EIO, f"{error.strerror or error}", name) from error
 

@@ -164,8 +164,12 @@ class Divergence(Callback):
         if self._batches and trainer.is_global_zero:
             path = Path(trainer.default_root_dir) / "diverged" / f"update-{trainer.global_step}.pt"
             batches = [each.detach().to_dict() for each in self._batches]
-            write_whole({"update": trainer.global_step, "batches": batches}, path)
-            text += f"; the last {len(batches)} batches are in {path}"
+            try:
+                write_whole({"update": trainer.global_step, "batches": batches}, path)
+            except OSError as error:  # what diverged matters more than its batches
+                text += f"; the last {len(batches)} batches could not be written to {path} ({error.strerror})"
+            else:
+                text += f"; the last {len(batches)} batches are in {path}"
         savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, EpisodeCheckpoint)]
         saved = savers[0].newest(trainer) if savers and trainer.is_global_zero else None
         if saved is None:
