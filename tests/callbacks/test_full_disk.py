@@ -225,6 +225,15 @@ def test_what_went_well_begins_the_count_of_failures_anew(tmp_path: Path) -> Non
     assert asked == plan  # ten in a row are enough: it was not asked again
 
 
+@pytest.mark.filterwarnings("ignore:LoggerGuard")
+def test_a_run_after_one_whose_logger_failed_asks_it_again(tmp_path: Path) -> None:
+    guard, logger = LoggerGuard(), Failing(tmp_path, range(1, 11))
+    weights(tmp_path / "one", guard, logger=logger)
+    assert logger.calls == 10
+    weights(tmp_path / "two", guard, logger=logger)
+    assert logger.calls > 20
+
+
 def test_what_is_only_looked_at_costs_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*args: Any) -> None:
         raise FULL
