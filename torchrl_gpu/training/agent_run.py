@@ -91,20 +91,14 @@ class AgentRun(EnvRun):
         A compiled backward pass is over before the scaler sees the loss, so that small gradients would be lost.
         """
         if self.torch_compile == "auto":
-            if self._goes_on and self._compiled_before is not None and not self._scaled:
-                return self._compiled_before
-            return not self._scaled and self._planned_updates() >= _MANY
+            pays = not self._scaled and self._planned_updates() >= _MANY
+            return pays if self._compiled_before is None or self._scaled else self._compiled_before
         if self.torch_compile and self._scaled:
             raise ValueError(
                 f"{type(self).__name__}: torch_compile wants gradients that need no scaler; got precision"
                 f" {self.trainer.precision}"
             )
         return self.torch_compile
-
-    @property
-    def _goes_on(self) -> bool:
-        """True where this fit goes on from a checkpoint, and not only after something else has loaded one."""
-        return self.trainer.ckpt_path is not None
 
     def _planned_updates(self) -> float:
         """The most updates of this fit, by `max_steps` and `max_epochs`."""
@@ -174,8 +168,10 @@ class AgentRun(EnvRun):
     def on_fit_start(self) -> None:
         super().on_fit_start()
         self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
+        if self.trainer.ckpt_path is None:
+            self._compiled_before = None  # of a checkpoint that another command has loaded
         self._compiled = self.compiles
-        if self.torch_compile == "auto" and self._goes_on and self._compiled_before is self._compiled:
+        if self.torch_compile == "auto" and self._compiled_before is self._compiled:
             how = "compiled" if self._compiled else "not compiled"
             rank_zero_info(f"{type(self).__name__}: torch_compile auto: steps and losses stay {how}, as the run began")
         self._losses: Losses = CompiledLosses(self.agent) if self._compiled else self.agent.losses
