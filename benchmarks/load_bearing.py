@@ -83,7 +83,8 @@ def whole_piles(piles: int, folder: Path, seed: int) -> dict[str, dict[str, floa
     for rule, margin in rules:
         generator = torch.Generator().manual_seed(seed)
         source = boxes(folder, piles, seed)
-        env = PackingEnv(piles, items=source, stability=rule, margin=margin, seed=0, **PALLET)
+        of_bearing = {"margin": margin} if rule == "load_bearing" else {}
+        env = PackingEnv(piles, items=source, stability=rule, seed=0, **of_bearing, **PALLET)
         env.reset()
         for _ in range(15):
             action = low_action(env, env.state.legal, generator)

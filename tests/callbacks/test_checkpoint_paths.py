@@ -13,10 +13,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from tests.standins import TinyData, TinyEnv, TinyModule
 from tests.training.rank_cases import Lines
-from tests.training.resuming import differences, everything, last
+from tests.training.resuming import differences, everything, last, part_of
 from tests.training.tiny import data, fit, module, trainer
 from torchrl_gpu.callbacks import CheckpointMirror, Divergence, EnvWorkers, EpisodeCheckpoint, FinalTable
 from torchrl_gpu.callbacks.checkpoint_writer import CheckpointListener
+from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.training.divergence import Diverged
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
@@ -187,3 +188,67 @@ def test_a_run_that_diverges_at_once_never_goes_back_to_another_one(copy: Path) 
     with pytest.raises(Diverged) as raised:
         fit(module(), copy, 6, Poison(), Divergence("back"), saver())
     assert raised.value.checkpoint is None
+
+
+# -- objects that are used again
+
+
+def run_of(path: Path) -> str:
+    return str(torch.load(path, weights_only=True)[ENTRY]["run"])
+
+
+def test_a_saver_that_is_used_again_saves_a_run_of_its_own(tmp_path: Path) -> None:
+    """The checkpoints of the run before are moved away, and neither overwritten nor mistaken for its own."""
+    again = saver()
+    fit(module(), tmp_path, 6, again)
+    before = tree(tmp_path / "checkpoints")
+    fit(module(), tmp_path, 4, again)
+    aside = tmp_path / "checkpoints" / "earlier-1"
+    assert tree(aside) == before
+    assert run_of(last(tmp_path)) != run_of(aside / "last.ckpt")
+    assert step_of(last(tmp_path)) == 4
+
+
+def test_a_saver_that_is_used_again_goes_on_with_the_run_it_is_given(copy: Path, tmp_path: Path) -> None:
+    again = saver()
+    fit(module(), tmp_path / "other", 4, again)
+    fit(module(), copy, 8, again, ckpt_path=last(copy))
+    assert run_of(last(copy)) == run_of(copy / "checkpoints" / "best.ckpt")
+    assert not list((copy / "checkpoints").glob("earlier-*"))
+
+
+def test_a_trainer_that_fits_again_goes_on_with_its_run(tmp_path: Path) -> None:
+    runner, run = trainer(tmp_path, 4, saver()), module()
+    runner.fit(run, datamodule=data())
+    first = run_of(last(tmp_path))
+    runner.fit_loop.epoch_loop.max_steps = 8
+    runner.fit(run, datamodule=data())
+    assert (run_of(last(tmp_path)), step_of(last(tmp_path))) == (first, 8)
+
+
+def test_a_lost_replay_is_filled_again_as_far_at_every_fit(copy: Path) -> None:
+    part_of(last(copy)).unlink()
+    run = module()
+    fit(run, copy / "first", 8, saver(), ckpt_path=last(copy))
+    frames = run.frames
+    fit(run, copy / "second", 8, saver(), ckpt_path=last(copy))
+    assert run.frames == frames
+
+
+def test_what_another_command_has_loaded_does_not_decide_how_a_run_begins(copy: Path) -> None:
+    run = module(torch_compile="auto")
+    trainer(copy, 6, saver()).validate(run, datamodule=data(), ckpt_path=last(copy), weights_only=True)
+    with Lines() as lines:
+        fit(run, copy / "new", 2)
+    assert not any("as the run began" in line for line in lines)
+
+
+def test_nothing_looks_at_batches_once_a_run_has_failed(tmp_path: Path) -> None:
+    class Fails(Callback):
+        def on_train_batch_end(self, *args: Any) -> None:
+            raise ValueError("of the user's own")
+
+    run = module()
+    with pytest.raises(ValueError, match="of the user's own"):
+        fit(run, tmp_path, 4, Divergence(), Fails())
+    assert run.watch_batch is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +70,15 @@ def test_the_batches_that_it_came_from_are_written(tmp_path: Path) -> None:
     assert [bool(each.isnan().any()) for each in errors] == [False] * 9 + [True]  # from weights broken by update 9
     assert differences(content["batches"], [batch.exclude("td_error").to_dict() for batch in seen]) == []
     assert content["batches"][0]["next"]["reward"].shape == (16, 1)
+
+
+def test_a_full_disk_does_not_hide_what_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("torchrl_gpu.callbacks.divergence.write_whole", full)
+    with pytest.raises(Diverged, match=r"by update 10, NaN or infinity in .*batches could not be written.*No space"):
+        fit(module(), tmp_path, 20, Poison(9), Divergence())
 
 
 def test_what_a_checkpoint_notices_is_told_in_full(tmp_path: Path) -> None:

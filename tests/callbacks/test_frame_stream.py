@@ -497,3 +497,13 @@ def test_scalars_of_every_kind_are_passed_on() -> None:
     scalars = {"true": True, "numpy": np.bool_(False), "half": np.float16(0.5), "whole": np.int64(2)}
     logger.log_metrics(scalars | {"tensor": torch.tensor(0.25), "text": "x", "two": np.zeros(2), "none": None})
     assert server.logged == [(3, {"true": 1, "numpy": 0, "half": 0.5, "whole": 2, "tensor": 0.25})]
+
+
+@pytest.mark.usefixtures("watched_by")
+def test_a_stream_that_is_used_again_films_the_run_that_it_watches(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    stream = small(streams=("env0",), record=str(tmp_path / "films"), record_every_n_episodes=5)
+    for name, size in (("one", 5), ("two", 4)):
+        run = module(env={"bin_size": (float(size),) * 3, "resolution": size})
+        fit(run, tmp_path / name, 16, stream, enable_checkpointing=False)
+    assert len(list((tmp_path / "films").iterdir())) >= 1

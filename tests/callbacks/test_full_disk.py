@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import resource
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from tests.callbacks.test_checkpoint import Luck
@@ -50,6 +54,7 @@ class OnAFullDisk(EpisodeCheckpoint):
             return super()._save(trainer, *args, **kwargs)
 
 
+MKSTEMP = tempfile.mkstemp
 no_validation = partial(data, steps_per_epoch=100)  # within a run
 
 
@@ -65,6 +70,42 @@ def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path) -> None:
         assert stems == {"updates-12", "updates-16", "last"}
         assert len(list((folder / "checkpoints").iterdir())) == 6  # of each a part, and nothing else
         assert newest_checkpoint(folder / "checkpoints")[1] == []  # each is whole
+
+
+def no_temporary_files(*args: Any, **kwargs: Any) -> Any:
+    """As `tempfile` fails where the disk of TMPDIR is full; files that name their folder are on another disk."""
+    if kwargs.get("dir") is None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/nowhere/tmp")
+    return MKSTEMP(*args, **kwargs)
+
+
+def test_a_full_tmpdir_costs_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "mkstemp", no_temporary_files)
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    fit(module(), tmp_path, 6, EpisodeCheckpoint(every_n_updates=2, monitor="val/utilization"))
+    assert {path.stem for path in (tmp_path / "checkpoints").glob("*.ckpt")} == {
+        "updates-4",
+        "updates-6",
+        "best",
+        "last",
+    }
+    assert newest_checkpoint(tmp_path / "checkpoints")[1] == []
+
+
+class ByLightning(TorchCheckpointIO):
+    """A writer of the user's own, which is asked."""
+
+
+def test_the_disk_that_is_named_is_the_one_that_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+
+    def full(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "tmp" / "tmp1"))
+
+    monkeypatch.setattr("fsspec.implementations.local.tempfile.mkstemp", full)
+    wanted = f"MiB free on the disk of {tmp_path / 'tmp'}, where"
+    with pytest.warns(UserWarning, match=wanted), pytest.raises(OSError, match="last checkpoint could not"):
+        fit(module(), tmp_path / "run", 2, EpisodeCheckpoint(), plugins=[ByLightning()])
 
 
 def test_what_was_not_saved_takes_nobodys_place(tmp_path: Path) -> None:
@@ -182,6 +223,15 @@ def test_what_went_well_begins_the_count_of_failures_anew(tmp_path: Path) -> Non
     for fails in [*plan, False]:
         call(fails)
     assert asked == plan  # ten in a row are enough: it was not asked again
+
+
+@pytest.mark.filterwarnings("ignore:LoggerGuard")
+def test_a_run_after_one_whose_logger_failed_asks_it_again(tmp_path: Path) -> None:
+    guard, logger = LoggerGuard(), Failing(tmp_path, range(1, 11))
+    weights(tmp_path / "one", guard, logger=logger)
+    assert logger.calls == 10
+    weights(tmp_path / "two", guard, logger=logger)
+    assert logger.calls > 20
 
 
 def test_what_is_only_looked_at_costs_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

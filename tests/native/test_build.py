@@ -359,3 +359,14 @@ def test_one_that_fails_its_self_test_is_left_with_a_line(
     assert build.problem() == ""
     assert build.library()._name == str(made(tmp_path)[0])
     assert f"{wheel.name} is not used: no" in caplog.text
+
+
+def test_the_compilers_own_files_lie_beside_the_library(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk of TMPDIR is full, a compiler that writes there would fail beside a cache with room."""
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    script(before=f'echo "$TMPDIR" >> {tmp_path}/temporary')
+    build.library()
+    (temporary,) = set((tmp_path / "temporary").read_text(encoding="utf-8").split())
+    assert Path(temporary).is_relative_to(tmp_path / "cache")

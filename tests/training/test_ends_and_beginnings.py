@@ -90,7 +90,9 @@ def test_a_cut_within_a_training_step_is_told(steps: int, told: bool, tmp_path: 
     """Of two updates a training step. Where nothing is told a run that goes on is the one that never stopped."""
     with Lines() as lines:
         fit(module(), tmp_path / "cut", steps, EpisodeCheckpoint())
-    assert any("within a training step, after 1 of its 2 updates" in line for line in lines) is told
+    said = [line for line in lines if "within a training step, after 1 of its 2 updates" in line]
+    assert bool(said) is told
+    assert all(f"trainer.max_steps {steps + 1} would have ended with that step" in line for line in said)
     fit(module(), tmp_path / "cut", 8, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "cut"))
     fit(module(), tmp_path / "whole", 8, EpisodeCheckpoint())
     same = differences(everything(last(tmp_path / "cut")), everything(last(tmp_path / "whole"))) == []

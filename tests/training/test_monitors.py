@@ -10,13 +10,14 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from tests.training.forked_runs import NAMES, arguments, write_inputs
+from tests.training.rank_cases import Lines
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.cli.parser import resolve_configs
 
 # One of each kind of run; the others are tried in `make soak`.
-FEW = ("packing.yaml", "packing_pallets.yaml", "packing_dqn.yaml", "ppo_packing.yaml", "bc.yaml", "navigation_sac.yaml")
+FEW = ("packing.yaml", "packing_pallets.yaml", "packing_dqn.yaml", "ppo_packing.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +86,32 @@ def without_utilization(run: Any) -> Any:
     log = run.log
     run.log = lambda name, *args, **kwargs: None if name == "val/utilization" else log(name, *args, **kwargs)
     return run
+
+
+# -- validations that never come
+
+
+@pytest.mark.parametrize("monitor", ["val/utilization", "train/utilization"])
+def test_a_best_checkpoint_that_never_comes_is_told_at_the_start(monitor: str, tmp_path: Path) -> None:
+    saver, stopping = EpisodeCheckpoint(monitor=monitor), EarlyStopping(monitor, check_on_train_epoch_end=False)
+    with Lines() as lines:
+        fit(module(), tmp_path, 2, saver, stopping, limit_val_batches=0)
+    said = [line for line in lines if "limit_val_batches" in line and monitor in line]
+    assert len(said) == (2 if monitor.startswith("val/") else 0)
+
+
+@pytest.mark.parametrize(("every", "told"), [(1, False), (9, True)])
+def test_a_run_that_ends_before_its_first_validation_says_so(every: int, told: bool, tmp_path: Path) -> None:
+    with Lines() as lines:
+        fit(module(), tmp_path, 6, EpisodeCheckpoint(monitor="val/utilization"), check_val_every_n_epoch=every)
+    assert any("no best.ckpt was saved" in line and "val/utilization" in line for line in lines) is told
+    assert (tmp_path / "checkpoints" / "best.ckpt").exists() is not told
+
+
+def test_a_resumed_run_stops_by_the_patience_that_it_is_given(tmp_path: Path) -> None:
+    """Lightning would go on with that of the checkpoint, without a word."""
+    kept = {"monitor": "val/utilization", "mode": "max"}
+    fit(module(), tmp_path, 6, EarlyStopping(**kept, patience=7), EpisodeCheckpoint())
+    stopping = EarlyStopping(**kept, patience=2)
+    fit(module(), tmp_path, 12, stopping, EpisodeCheckpoint(), ckpt_path=tmp_path / "checkpoints" / "last.ckpt")
+    assert stopping.patience == 2

@@ -127,6 +127,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if _only_tries(trainer):
             return
         self._begin()
+        if trainer.ckpt_path is None and trainer.global_step == 0:
+            self._run = None  # one that begins, though this object may have saved another before
         self._run = trainer.strategy.broadcast(self._run or new_id())
         folder, free = self.folder(trainer), True
         found: Any = None
@@ -142,6 +144,12 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             found = self._read(folder, None if trainer.ckpt_path is None else Path(str(trainer.ckpt_path)))
         self._saved, self._best, self._generation = trainer.strategy.broadcast(found)
         self._signals.begin()
+        if self.monitor is not None and self.monitor.startswith("val/") and not trainer.enable_validation:
+            self._told_absent = True
+            rank_zero_info(
+                f"EpisodeCheckpoint: this run has no validation (limit_val_batches, val_dataloader), which logs"
+                f" {self.monitor}, so that it saves no {BEST}"
+            )
 
     def _read(self, folder: Path, resumed: Path | None) -> tuple[list[str], float | None, int]:
         """Names of this run's numbered checkpoints, oldest first; value of its best one; its generation."""
@@ -182,7 +190,9 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         for line in torn:
             rank_zero_info(f"EpisodeCheckpoint: passed over {line}")
         if found is None:
-            never = f" ({BEST} is saved by validation, where `monitor` names what it logs)" if word == "best" else ""
+            never = ""
+            if word == "best":
+                never = f" ({BEST} is saved by validation, where `monitor` names what it logs; 'last' is the newest)"
             aside = ", ".join(str(path) for path in found_aside(folder))
             elsewhere = f"; earlier runs left {aside}, which --ckpt_path takes by its path" if aside else ""
             raise ValueError(
@@ -282,6 +292,11 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             self._save_numbered(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.monitor is not None and self._best is None and self._trains and not self._told_absent:
+            rank_zero_info(
+                f"EpisodeCheckpoint: no {BEST} was saved, as no validation has logged a finite {self.monitor}: it comes"
+                " every trainer.check_val_every_n_epoch epochs"
+            )
         if self._trains and not _only_tries(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
             path = self.folder(trainer) / LAST
             raise OSError(errno.EIO, "the run is over, and its last checkpoint could not be written", str(path))
@@ -358,6 +373,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._came_from = order_of(checkpoint, f"checkpoint {trainer.ckpt_path}")
+        self._run = None  # the checkpoint's, which `load_state_dict` takes next where there is one
 
     def state_dict(self) -> dict[str, Any]:
         """The run, and the value of its `best.ckpt`, which is read from there alone."""

@@ -71,7 +71,7 @@ class CheckpointMirror(CheckpointListener):
             raise ValueError("CheckpointMirror: want an EpisodeCheckpoint among trainer.callbacks; got none")
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._folder = savers[0].folder(trainer) / _STAGED
-            self._ended = self._has_cleared = False
+            self._ended = self._has_cleared = self._warned = False
             self._thread = threading.Thread(target=self._upload_all, name="CheckpointMirror", daemon=True)
             self._thread.start()
 

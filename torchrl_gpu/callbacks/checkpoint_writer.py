@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import errno
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu.callbacks.end_signals import any_of_all
-from torchrl_gpu.checkpoints.files import bytes_of, checkpoint_entry, new_id, part_path, parts_of, write_whole
+from torchrl_gpu.checkpoints.files import (
+    bytes_of,
+    checkpoint_entry,
+    new_id,
+    part_path,
+    parts_of,
+    write_file,
+    write_whole,
+)
 from torchrl_gpu.checkpoints.loops import settle
 from torchrl_gpu.checkpoints.record import run_record
 from torchrl_gpu.system.archives import ENTRY
@@ -68,10 +79,12 @@ def write_checkpoint(trainer: Trainer, pl_module: Any, path: Path, replay: bool,
             problem = error
     if not _all_wrote(trainer, problem):
         part_path(path, checkpoint_id, rank).unlink(missing_ok=True)
-        free = shutil.disk_usage(path.parent).free
+        disk = _disk_written_to(problem, path)
+        free = shutil.disk_usage(disk).free
+        where = "that disk" if disk == path.parent else f"the disk of {disk}, where the strategy writes first"
         why = "another process could not write" if problem is None else getattr(problem, "strerror", None) or problem
         rank_zero_warn(
-            f"EpisodeCheckpoint: want {size / 2**20:,.3f} MiB for {path}; got {free / 2**20:,.1f} MiB free on that disk"
+            f"EpisodeCheckpoint: want {size / 2**20:,.3f} MiB for {path}; got {free / 2**20:,.1f} MiB free on {where}"
             f" ({'no space left' if free < size else why}). It is not saved, what was saved before stays, and the run"
             " goes on: make room, or keep less there (--trainer.callbacks.keep 1, save_replay false, another dirpath)"
         )
@@ -101,13 +114,37 @@ def _all_wrote(trainer: Trainer, problem: Exception | None) -> bool:
 
 
 def _write(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
-    """Writes a checkpoint's content as Lightning's own `save_checkpoint` would; an OSError leaves nothing of it."""
+    """Write a checkpoint's content as the Trainer's strategy does; an OSError leaves nothing of it."""
     fresh = path.with_suffix(".ckpt-new")
+    beside = _writes_one_file(trainer.strategy)
     try:
-        trainer.strategy.save_checkpoint(content, fresh)
+        if not beside:
+            trainer.strategy.save_checkpoint(content, fresh)
+        elif trainer.is_global_zero:
+            write_file(content, fresh)
         if trainer.is_global_zero:
             publish(fresh, path)
     except OSError as error:
         if trainer.is_global_zero:
             fresh.unlink(missing_ok=True)
-        raise OSError(error.errno or errno.EIO, f"{error.strerror or error}", str(path)) from error
+        name = error.filename
+        has_room = shutil.disk_usage(path.parent).free > bytes_of(content)
+        if not beside and name is None and error.errno == errno.ENOSPC and has_room:
+            name = str(Path(tempfile.gettempdir(), path.name))  # the other disk that Lightning's writers fill
+        raise OSError(error.errno or errno.EIO, f"{error.strerror or error}", name) from error
+
+
+# Lightning's own writer fills a buffer in memory, then a file in TMPDIR, and moves that into its place. A full TMPDIR
+# would lose the checkpoint where its own disk has room, so that the same file is written beside its place. A strategy
+# that saves shards, and a plugin that encrypts or uploads, keep their way.
+def _writes_one_file(strategy: Strategy) -> bool:
+    """True where the strategy saves as Lightning does by default: one file, by the first process."""
+    by_default = type(strategy).save_checkpoint is Strategy.save_checkpoint
+    return by_default and type(strategy.checkpoint_io) is TorchCheckpointIO
+
+
+def _disk_written_to(problem: Exception | None, path: Path) -> Path:
+    """The folder of the file that could not be written, where an error names one; else that of the checkpoint."""
+    name = getattr(problem, "filename", None)
+    folder = path.parent if name is None else Path(name).parent
+    return folder if folder.is_dir() else path.parent

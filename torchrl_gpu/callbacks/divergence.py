@@ -156,6 +156,7 @@ class Divergence(Callback):
             diverged = self._diverged(trainer, str(exception))
             exception.args, exception.checkpoint, exception.complete = diverged.args, diverged.checkpoint, True
             exception.times = diverged.times
+        self._release(pl_module)  # Lightning tears nothing down after an error
 
     def _diverged(self, trainer: Trainer, found: str) -> Diverged:
         where = type(trainer.lightning_module).__name__
@@ -163,8 +164,12 @@ class Divergence(Callback):
         if self._batches and trainer.is_global_zero:
             path = Path(trainer.default_root_dir) / "diverged" / f"update-{trainer.global_step}.pt"
             batches = [each.detach().to_dict() for each in self._batches]
-            write_whole({"update": trainer.global_step, "batches": batches}, path)
-            text += f"; the last {len(batches)} batches are in {path}"
+            try:
+                write_whole({"update": trainer.global_step, "batches": batches}, path)
+            except OSError as error:  # what diverged matters more than its batches
+                text += f"; the last {len(batches)} batches could not be written to {path} ({error.strerror})"
+            else:
+                text += f"; the last {len(batches)} batches are in {path}"
         savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, EpisodeCheckpoint)]
         saved = savers[0].newest(trainer) if savers and trainer.is_global_zero else None
         if saved is None:
@@ -189,6 +194,10 @@ class Divergence(Callback):
             rank_zero_warn(f"Divergence: {skipped} of {trainer.global_step} updates skipped")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._release(pl_module)
+
+    def _release(self, pl_module: LightningModule) -> None:
+        """Forget the last batches, and look at no more."""
         self._batches = None
         if isinstance(pl_module, EnvRun):
             pl_module.watch_batch = None

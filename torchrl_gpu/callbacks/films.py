@@ -29,6 +29,10 @@ class Films:
     def __init__(self, folder: str | Path, every: int, fps: float, width: int, height: int) -> None:
         self.every = arguments.whole("FrameStream", "record_every_n_episodes", every, 1)
         self.folder, self.fps, self.size = Path(folder), fps, (width, height)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the episodes and the environment of a run before."""
         self._crossed: int | None = None
         self._begun = DeviceCount()
         self._env: BatchedEnv | None = None

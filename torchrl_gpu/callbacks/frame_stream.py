@@ -136,6 +136,8 @@ class FrameStream(ClosingCallback):
         if not trainer.is_global_zero:
             return
         self._view = viewable(pl_module.env)
+        if self.films is not None:
+            self.films.begin()
         self.server = make_server(self._settings)
         self.server.start()
         decide = decisions_of(pl_module)

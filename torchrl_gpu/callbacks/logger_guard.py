@@ -39,7 +39,9 @@ class LoggerGuard(Callback):
         self._told: set[str] = set()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Guards the loggers, for good: Lightning closes them after all callbacks."""
+        """Guards the loggers, for good: Lightning closes them after all callbacks. Earlier failures are forgotten."""
+        for failures in (self._failed, self._in_a_row, self._told):
+            failures.clear()
         for logger in trainer.loggers:
             for name in _GUARDED:
                 method = getattr(logger, name, None)

@@ -99,12 +99,18 @@ def write_whole(content: Mapping[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     try:
-        torch.save(dict(content), fresh)
+        write_file(content, fresh)
         publish(fresh, path)
-    except (OSError, RuntimeError) as error:
+    except OSError:
         fresh.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise
+        raise
+
+
+def write_file(content: Mapping[str, Any], path: Path) -> None:
+    """Write tensors and plain values with `torch.save`; OSError, with a part of the file, where that fails."""
+    try:
+        torch.save(dict(content), path)
+    except RuntimeError as error:
         # torch's writer says that it stopped, and not why
         raise OSError(errno.EIO, f"torch could not write it all ({str(error).splitlines()[0]})", str(path)) from error
 

@@ -192,7 +192,9 @@ def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[s
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         for variant in variants:
-            run = _run([*command, *_COMMON, *variant, *extra, str(_HERE / _SOURCE), "-o", str(made)])
+            # Its files between beside the library: TMPDIR may be full, or nobody's to write to.
+            words = [*command, *_COMMON, *variant, *extra, str(_HERE / _SOURCE), "-o", str(made)]
+            run = _run(words, {**os.environ, "TMPDIR": folder})
             lines = run.stderr.strip().splitlines() or ["no reason given"]
             first = next((line for line in lines if "error" in line), lines[0])
             error = first if run.returncode else _load_error(made)
@@ -212,8 +214,9 @@ def _load_error(path: Path) -> str:
     return ""
 
 
-def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
+def _run(words: list[str], variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    text: Any = {"text": True, "encoding": "utf-8", "errors": "replace"}
     try:
-        return subprocess.run(words, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
+        return subprocess.run(words, capture_output=True, check=False, env=variables, **text)
     except OSError as error:
         raise CompilerError(f"{words[0]} does not run: {error}") from None

@@ -168,6 +168,8 @@ class AgentRun(EnvRun):
     def on_fit_start(self) -> None:
         super().on_fit_start()
         self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
+        if self.trainer.ckpt_path is None:
+            self._compiled_before = None  # of a checkpoint that another command has loaded
         self._compiled = self.compiles
         if self.torch_compile == "auto" and self._compiled_before is self._compiled:
             how = "compiled" if self._compiled else "not compiled"

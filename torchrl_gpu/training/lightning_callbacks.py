@@ -20,6 +20,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     WeightAveraging,
 )
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -148,6 +149,18 @@ def check_monitors(trainer: Any, validation: Sequence[str] | None, steps: Sequen
             raise ValueError(f"{where}: monitor must be one of {', '.join(_nearest(name, known))}; got {monitor}")
 
 
+def tell_idle_stopping(trainer: Any) -> None:
+    """Log a line for each `EarlyStopping` by a value of validation in a run without one, which never stops."""
+    if trainer.enable_validation:
+        return
+    for callback in trainer.callbacks:
+        if isinstance(callback, EarlyStopping) and callback.monitor.startswith("val/"):
+            rank_zero_info(
+                "EarlyStopping: this run has no validation (limit_val_batches, val_dataloader), which logs"
+                f" {callback.monitor}, so that it never stops"
+            )
+
+
 def _nearest(name: str, known: Sequence[str]) -> list[str]:
     """Names of `known`, the most alike first: those that differ in their beginning alone, then those spelt alike."""
     last = name.rpartition("/")[2]
@@ -164,6 +177,8 @@ def adapt_callbacks(trainer: Any) -> None:
             trainer.callbacks[place] = RunAveraging(callback)
         elif isinstance(callback, SpikeDetection):
             callback.__dict__["running"] = callback.running_mean  # lightning 2.6 restores into a name it never sets
+        elif isinstance(callback, EarlyStopping):
+            callback.__dict__["_asked_patience"] = callback.patience  # before a checkpoint's takes its place
 
 
 def adapt_resumed(trainer: Any) -> None:
@@ -171,6 +186,7 @@ def adapt_resumed(trainer: Any) -> None:
     for callback in trainer.callbacks if trainer.ckpt_path is not None else ():
         if isinstance(callback, EarlyStopping):
             callback.strict = False  # an epoch whose end was saved ends once more, without a validation
+            callback.patience = callback.__dict__.get("_asked_patience", callback.patience)
 
 
 def _problems(trainer: Any) -> Iterator[tuple[str, str]]:

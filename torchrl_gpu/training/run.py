@@ -37,6 +37,7 @@ from torchrl_gpu.training.lightning_callbacks import (
     adapt_resumed,
     check_monitors,
     check_trainer,
+    tell_idle_stopping,
 )
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.run_resume import RunResume
@@ -241,6 +242,7 @@ class EnvRun(LightningModule):
         """ValueError where a callback's `monitor` cannot be logged; see `step_names` and `validation_names`."""
         is_own = type(self).__module__.startswith("torchrl_gpu.")  # one of the user's own may log more
         check_monitors(self.trainer, self.validation_names(), self.step_names() if is_own else None)
+        tell_idle_stopping(self.trainer)
 
     def may_log(self, name: str) -> bool:
         """True for a value that is known to be logged now and then, though not by every validation."""
@@ -267,10 +269,11 @@ class EnvRun(LightningModule):
             stop_clock()
         if self._cut is not None:
             made, wanted = self._cut
+            before = self.trainer.global_step - made
             rank_zero_info(
                 f"{type(self).__name__}: ended within a training step, after {made} of its {wanted} updates, so that a"
-                " run that goes on from here is not bit for bit one that never ended here: a multiple of"
-                f" {wanted} as trainer.max_steps keeps it so"
+                " run that goes on from here is not bit for bit one that never ended here: trainer.max_steps"
+                f" {before + wanted} would have ended with that step"
             )
         for callback in cast("Any", self.trainer).callbacks:
             if isinstance(callback, RunAveraging):
@@ -446,6 +449,17 @@ class ReplayRun(EnvRun):
     def __init__(self, env: EnvFactory | BatchedEnv, warmup_frames: int) -> None:
         super().__init__(env)
         self.warmup_frames = whole(type(self).__name__, "warmup_frames", warmup_frames, 0)
+        self._refilled_from = 0  # frames of a checkpoint whose replay is lost
+
+    @property
+    def kept_options(self) -> Sequence[str]:
+        """As in the base class; a run that is past its warm-up, before and now, has none to change."""
+        is_warm = self.frames > 0 and self.frames >= self.warmup_frames and not self._refilled_from
+        return (*super().kept_options, "warmup_frames") if is_warm else super().kept_options
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self._refilled_from = 0
 
     def check_replay(self, replay: TensorDictReplayBuffer, needed: int) -> None:
         """ValueError unless a replay can hold so many transitions: a batch, and those played between two updates."""
@@ -460,7 +474,8 @@ class ReplayRun(EnvRun):
         """
         self.resume.restore()
         callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
-        while self.any_process(self.frames < self.warmup_frames or len(self.replay) < batch_size):
+        needed = self._refilled_from + self.warmup_frames
+        while self.any_process(self.frames < needed or len(self.replay) < batch_size):
             for saver in [each for each in callbacks if hasattr(each, "end_if_asked")]:
                 saver.end_if_asked(self.trainer)
             play()
@@ -481,7 +496,7 @@ class ReplayRun(EnvRun):
             ValueError: The replay is of another environment, or of other returns, than this run learns from.
         """
         if part is None or "replay" not in part:
-            self.warmup_frames += self.frames
+            self._refilled_from = self.frames
             rank_zero_info(f"{self.resume.process}: no replay beside {path}: it is filled again before updates go on")
             return
         check_replay_options(self.resume.changed, f"checkpoint {path}")

@@ -65,7 +65,7 @@ def test_constructor_arguments_can_be_read_back() -> None:
     source = RandomBoxes(1, 3)
     arguments: dict[str, Any] = dict(
         num_envs=2, bin_size=(4.0, 6.0, 5.0), resolution=(4, 6), grid_step=2, items=source, num_items=7,
-        visible_items=2, orientations="axis", stability="corners", reward="objective",
+        visible_items=2, orientations="axis", stability="load_bearing", reward="objective",
         objective_weights=(0.5, 0.25, 0.0), stability_judge="com", skip_unplaceable=True, order="volume",
         include=("z_map",), backend="eager", incremental=False, device=torch.device("cpu"), seed=5, first_env=3,
         copy_observations=True, walls=False, margin=0.5, max_tilt=2,
@@ -300,3 +300,18 @@ def checksum(env: PackingEnv) -> str:
 def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> None:
     # A change here changes every run that anyone has recorded: it needs a line in the changelog.
     assert checksum(packing(num_envs=8, **changes)) == golden
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("margin", 0.05, {"stability": "load_bearing"}),
+        ("max_tilt", 2.0, {"stability": "load_bearing"}),
+        ("objective_weights", (1.0, 0.0, 0.0), {"reward": "objective"}),
+    ],
+)
+def test_options_that_nothing_reads_are_refused(option: str, value: Any, wanted: dict[str, str]) -> None:
+    setting = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5, "items": RandomBoxes(1, 3), "device": "cpu"}
+    with pytest.raises(ValueError, match=f"{option} does nothing without .*got"):
+        PackingEnv(2, **{**setting, option: value})
+    assert getattr(PackingEnv(2, **{**setting, **wanted, option: value}), option) == value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import urllib.error
 from collections.abc import Callable
@@ -24,10 +25,21 @@ CLASSES = {"simple2dcnn": Simple2DCNN, "simple3dcnn": Simple3DCNN, "r3d18": R3D1
 
 @pytest.mark.parametrize("arch", CLASSES)
 def test_the_settings_reach_the_encoder(arch: str) -> None:
-    encoder = ClipEncoder(arch, num_features=7, checkpointing=True, patch=4).make(list(SHAPES[arch]))
+    patch = {"patch": 4} if arch == "timesformer" else {}
+    encoder = ClipEncoder(arch, num_features=7, checkpointing=True, **patch).make(list(SHAPES[arch]))
     assert type(encoder) is CLASSES[arch]
     assert (encoder.num_features, encoder.checkpointing, encoder.clip_shape) == (7, True, SHAPES[arch])
     assert not isinstance(encoder, TimeSformer) or encoder.patch == 4
+
+
+@pytest.mark.parametrize(("name", "value"), [("size", "small"), ("patch", 4), ("norm", "frozen")])
+@pytest.mark.parametrize("arch", CLASSES)
+def test_settings_that_an_encoder_does_not_have_are_refused(arch: str, name: str, value: Any) -> None:
+    if name in inspect.signature(CLASSES[arch]).parameters:
+        assert getattr(ClipEncoder(arch, **{name: value}), name) == value
+        return
+    with pytest.raises(ValueError, match=f"{name} does nothing without arch .*got .*{value}"):
+        ClipEncoder(arch, **{name: value})
 
 
 def test_an_encoder_of_ones_own_is_another_arch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,7 @@ class PackingEnv(BatchedEnv):
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
         self.objective_weights = _weights(objective_weights)
         self.friction = arguments.number(where, "friction", friction, 0)
+        self._check_effects()
         if stability_judge == "physics":
             load_mujoco()
             self.reads_host = _SIMULATES
@@ -172,6 +173,17 @@ class PackingEnv(BatchedEnv):
         self.is_native = self.kernels.backend == "compiled"
         self._state = PackingState.blank(self.num_envs, visible_items, self.longest_episode, self.catalogue, self.bin)
         self._make_specs()
+
+    def _check_effects(self) -> None:
+        """ValueError for an option that is set, and that nothing reads beside the others."""
+        where = "PackingEnv"
+        default = Bin(self.bin_size, self.bin.cells, self.grid_step)
+        if not self._by_bearing:
+            of_bearing = {"margin": (self.margin, default.margin), "max_tilt": (self.max_tilt, default.max_tilt)}
+            arguments.check_effect(where, "stability load_bearing", **of_bearing)
+        if self.reward != "objective":
+            weights = {"objective_weights": (self.objective_weights, WEIGHTS)}
+            arguments.check_effect(where, "reward objective", **weights)
 
     # -- items, memory, sizes ---------------------------------------------------------------------------------------
 

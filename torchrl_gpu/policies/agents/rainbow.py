@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, cast, final
 
 import torch
@@ -73,6 +74,11 @@ class Rainbow(Agent):
         expected = ExpectedScores(net, support)
         self.policy = TensorDictSequential(Entry("action_value", expected), greedy_module(space))
         self.target, self._double = target_of(expected), double
+
+    @property
+    def learned_settings(self) -> Sequence[str]:
+        """The first size of the noise, which noisy layers learn."""
+        return ("network.sigma",)
 
     @property
     def online(self) -> ExpectedScores:

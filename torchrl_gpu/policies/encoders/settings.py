@@ -17,6 +17,8 @@ from torchrl_gpu.policies.weights import check_weights
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.archives import refused
 
+_OF_SOME = {"size": "tiny", "patch": 8, "norm": "auto"}  # defaults of options that some encoders lack
+
 
 @dataclass(frozen=True)
 class ClipEncoder:
@@ -51,6 +53,11 @@ class ClipEncoder:
         arguments.whole("ClipEncoder", "num_features", self.num_features, 1)
         arguments.whole("ClipEncoder", "patch", self.patch, 1)
         arguments.flag("ClipEncoder", "checkpointing", self.checkpointing)
+        for name, default in _OF_SOME.items():
+            having = [arch for arch, encoder in ENCODERS.items() if name in inspect.signature(encoder).parameters]
+            if self.arch not in having:
+                given = {name: (getattr(self, name), default)}
+                arguments.check_effect("ClipEncoder", f"arch {' or '.join(having)}", **given)
         if not isinstance(self.pretrained, (bool, str)) or self.pretrained == "":
             arguments.refuse("ClipEncoder", "pretrained", "true, false or the path of a file", self.pretrained)
         published = [name for name, encoder in ENCODERS.items() if encoder.published_weights is not None]

@@ -50,7 +50,11 @@ def restore_replay(
     most = replay.storage.max_size
     capacity = whole(where, "capacity", state["capacity"], 0)
     if capacity != most:
-        raise ValueError(f"{where}: want one for {most} transitions, as this run keeps; got one for {capacity}")
+        raise ValueError(
+            f"{where}: want one for {most} transitions, as this run keeps; got one for {capacity}: go on with"
+            f" --model.replay.capacity {capacity}, or delete the .rank0.pt beside the checkpoint and name that in"
+            " --ckpt_path, so that replay is filled again"
+        )
     size = whole(where, "size", state["size"], 0, most)
     transitions = None
     if size:

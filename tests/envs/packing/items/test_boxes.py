@@ -83,6 +83,11 @@ def test_bins_that_cannot_be_cut_say_why(bin_: Bin, message: str) -> None:
     assert str(error.value) == f"CutBoxes: {message}"
 
 
+def test_a_seed_without_a_pool_is_refused() -> None:
+    with pytest.raises(ValueError, match="seed does nothing without pool; got 3"):
+        CutBoxes(pool=None, seed=3)
+
+
 def test_the_seed_decides_the_pool() -> None:
     pools = [CutBoxes(pool=3, seed=seed).cut(BPP10) for seed in (0, 0, 1)]
     assert pools[0] == pools[1] != pools[2]

@@ -158,6 +158,8 @@ class CutBoxes(ItemSource):
         self.order = arguments.choice("CutBoxes", "order", order, _BY_LAYERS)
         self.pool = None if pool is None else arguments.whole("CutBoxes", "pool", pool, 1, MOST_PIECES)
         self.seed = arguments.seed("CutBoxes", "seed", seed, low=0)
+        if pool is None:
+            arguments.check_effect("CutBoxes", "pool", seed=(self.seed, 0))
 
     def reseeded(self, seed: int) -> CutBoxes:
         return self if self.pool is None else CutBoxes(self.min_side, self.max_side, self.order, self.pool, seed)
