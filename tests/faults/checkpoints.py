@@ -81,8 +81,8 @@ FAULTS: list[Mutant] = [
     ),
     mutant(
         "schedules_follow_lowered_rates",
-        "base[:] = [rate * lower for rate in base]",
-        "base[:] = list(base)",
+        "[rate * factor for rate in rates]",
+        "list(rates)",
         _DIVERGED,
         k="a_schedule",
     ),

@@ -22,8 +22,8 @@ TRAINING: list[Mutant] = [
     ),
     mutant(
         "warmup_refills_replay",
-        "self.warmup_frames += self.frames",
-        "self.warmup_frames += 0",
+        "self._refilled_from = self.frames",
+        "self._refilled_from = 0",
         "training/test_off_policy.py",
         k="without_its_replay",
     ),
@@ -182,7 +182,7 @@ RUNS: list[Mutant] = [
         "envs/workers/test_pool.py",
         k="clips",
     ),
-    mutant("max_steps_is_met_exactly", "return min(most, left) if", "return most if", _RUNS, k="max_steps"),
+    mutant("max_steps_is_met_exactly", "        return left\n", "        return most\n", _RUNS, k="max_steps"),
     mutant(
         "replay_keeps_its_returns",
         '{"n_steps": self.rollout.n_steps, "gamma": float(self.rollout.gamma)}',
