@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from torchrl_gpu.policies.weights import check_weights
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.archives import refused
 
+_LOG = logging.getLogger(__name__)
 _OF_SOME = {"size": "tiny", "patch": 8, "norm": "auto"}  # defaults of options that some encoders lack
 
 
@@ -55,9 +57,10 @@ class ClipEncoder:
         arguments.flag("ClipEncoder", "checkpointing", self.checkpointing)
         for name, default in _OF_SOME.items():
             having = [arch for arch, encoder in ENCODERS.items() if name in inspect.signature(encoder).parameters]
-            if self.arch not in having:
-                given = {name: (getattr(self, name), default)}
-                arguments.check_effect("ClipEncoder", f"arch {' or '.join(having)}", **given)
+            # Told and not refused: checkpoints of earlier runs hold such settings, and are to be opened.
+            if self.arch not in having and getattr(self, name) != default:
+                archs = " or ".join(having)
+                _LOG.warning("ClipEncoder: %s does nothing without arch %s; got %r", name, archs, getattr(self, name))
         if not isinstance(self.pretrained, (bool, str)) or self.pretrained == "":
             arguments.refuse("ClipEncoder", "pretrained", "true, false or the path of a file", self.pretrained)
         published = [name for name, encoder in ENCODERS.items() if encoder.published_weights is not None]
