@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from torchrl_gpu.palletizing import pack
 from torchrl_gpu.palletizing.packer import Boxes, Packer, Pallet
 
 DIRECTIONS = np.stack([np.cos(np.arange(90) * math.tau / 90), np.sin(np.arange(90) * math.tau / 90)], 1)
@@ -95,3 +97,11 @@ def test_box_that_fills_no_cell_stands_on_the_floor_and_carries_nothing() -> Non
     corners, _ = packed(Pallet(1.2, 0.8, 1.5, cell=0.1), sizes)
     assert len(corners) == 24
     assert (corners[:, 2] == 0).all()
+
+
+def test_boxes_that_fill_no_cell_are_told(tmp_path: Path) -> None:
+    orders = tmp_path / "orders.csv"
+    orders.write_text("Length_mm,Width_mm,Height_mm,Qty\n105,105,100,3\n400,300,200,2\n", encoding="utf-8")
+    assert "3 boxes fill no whole cell of 100 mm" in pack(orders, cell="100mm", device="cpu").told
+    assert "fill no whole cell" not in pack(orders, cell="20mm", device="cpu").told
+    assert "fill no whole cell" not in pack(orders, cell="100mm", stability="support", device="cpu").told

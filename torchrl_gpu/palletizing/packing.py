@@ -110,6 +110,7 @@ def pack(
     fragile, up = (torch.from_numpy(np.concatenate(each)) for each in (found.fragile, found.up))
     max_load = torch.from_numpy(np.concatenate(found.max_loads)).masked_fill(fragile, 0.0)
     goods = packer.goods(Boxes(sizes, weights.nan_to_num(0.0), up, max_load))
+    told = "\n".join(filter(None, [told, _small_boxes(packer, goods)]))
     numbers = np.split(np.arange(len(sizes)), np.cumsum([len(each) for each in found.sizes])[:-1])
     fits = np.array([not reason for reason in goods.reasons])
     line = [each[fits[each]] for each in numbers]
@@ -119,6 +120,20 @@ def pack(
         placed = carry_out(packer, goods, line, visible, say)
     plans = PalletPlans(found, chosen, placed, goods.reasons, told)
     return simulated(plans, friction, say) if physics else plans
+
+
+def _small_boxes(packer: Packer, goods: Goods) -> str:
+    """A line about boxes that fill no whole cell in any turn, since they cost pallets; "" without any."""
+    if packer.bin.stability != "load_bearing":
+        return ""
+    small = int(goods.soles.is_small.all(1)[goods.row].sum())
+    if not small:
+        return ""
+    cell = f"{1000 * packer.pallet.cell:g} mm"
+    return (
+        f"{small:,} boxes fill no whole cell of {cell}: they stand on the floor alone and carry nothing; smaller cells"
+        " (--cell) let them be stacked"
+    )
 
 
 def read_orders(path: Path, unit: str | None, columns: dict[str, str] | None = None) -> BoxList:

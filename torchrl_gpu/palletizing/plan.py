@@ -78,7 +78,7 @@ class PalletPlans(NamedTuple):
     pallet: Pallet
     placed: Placements
     reasons: list[str]  # of each box of the list why it is left out; "" where it is placed
-    told: str  # a line about the cells, or nothing
+    told: str  # lines about the cells, or nothing
     verdicts: list[Verdict] | None = None  # of each pallet
 
     def pallets(self) -> list[LoadedPallet]:
