@@ -192,65 +192,65 @@ def _go_by_chunks(model: Any, rows: int) -> None:
     A loop's plain outputs must have one shape in all turns, and the last chunk may be shorter. So actions are gathered
     in a sequence.
     """
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper, numpy_helper
 
     graph = model.graph
     (result,) = graph.output
+    body = _chunk_body(graph, result)
     numbers = {"chunk_zero": 0, "chunk_one": 1, "chunk_rows": rows, "chunk_rest": rows - 1}
     for name, number in numbers.items():
         graph.initializer.append(numpy_helper.from_array(np.array(number, np.int64), name))
     graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "chunk_axis"))
-    # A batch without a row is one chunk without a row.
-    outside = [
-        helper.make_node("Shape", [graph.input[0].name], ["chunk_shape"]),
-        helper.make_node("Gather", ["chunk_shape", "chunk_zero"], ["chunk_batch"]),
-        helper.make_node("Add", ["chunk_batch", "chunk_rest"], ["chunk_up"]),
-        helper.make_node("Div", ["chunk_up", "chunk_rows"], ["chunk_full"]),
-        helper.make_node("Max", ["chunk_full", "chunk_one"], ["chunk_count"]),
-        helper.make_node("SequenceEmpty", [], ["chunk_none"], dtype=result.type.tensor_type.elem_type),
-    ]
-    inside = [
-        helper.make_node("Identity", ["chunk_goes_on"], ["chunk_goes_on_again"]),
-        helper.make_node("Mul", ["chunk_turn", "chunk_rows"], ["chunk_first"]),
-        helper.make_node("Add", ["chunk_first", "chunk_rows"], ["chunk_end"]),
-        helper.make_node("Unsqueeze", ["chunk_first", "chunk_axis"], ["chunk_begins"]),
-        helper.make_node("Unsqueeze", ["chunk_end", "chunk_axis"], ["chunk_ends"]),
-    ]
-    slices = {each.name: f"chunk_of_{each.name}" for each in graph.input}
-    for whole, part in slices.items():
-        inside.append(helper.make_node("Slice", [whole, "chunk_begins", "chunk_ends", "chunk_axis"], [part]))
-    for node in graph.node:
-        names = [slices.get(name, name) for name in node.input]
-        del node.input[:]
-        node.input.extend(names)
-        inside.append(node)
-    inside.append(helper.make_node("SequenceInsert", ["chunk_before", result.name], ["chunk_after"]))
-    sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(result.type.tensor_type.elem_type, None))
-    body = helper.make_graph(
-        inside,
-        "chunk",
-        [
-            helper.make_tensor_value_info("chunk_turn", TensorProto.INT64, []),
-            helper.make_tensor_value_info("chunk_goes_on", TensorProto.BOOL, []),
-            helper.make_value_info("chunk_before", sequence),
-        ],
-        [
-            helper.make_tensor_value_info("chunk_goes_on_again", TensorProto.BOOL, []),
-            helper.make_value_info("chunk_after", sequence),
-        ],
-    )
-    outside.append(helper.make_node("Loop", ["chunk_count", "", "chunk_none"], ["chunk_found"], body=body))
-    joined = helper.make_node("ConcatFromSequence", ["chunk_found"], [result.name], axis=0)
-    # Names inside a loop must not be those outside.
-    for node in body.node:
-        for names in (node.input, node.output):
-            for position, name in enumerate(names):
-                if name == result.name:
-                    names[position] = "chunk_result"
+    node = helper.make_node
     del graph.node[:]
-    graph.node.extend([*outside, joined])
+    # A batch without a row is one chunk without a row.
+    graph.node.append(node("Shape", [graph.input[0].name], ["chunk_shape"]))
+    graph.node.append(node("Gather", ["chunk_shape", "chunk_zero"], ["chunk_batch"]))
+    graph.node.append(node("Add", ["chunk_batch", "chunk_rest"], ["chunk_up"]))
+    graph.node.append(node("Div", ["chunk_up", "chunk_rows"], ["chunk_full"]))
+    graph.node.append(node("Max", ["chunk_full", "chunk_one"], ["chunk_count"]))
+    graph.node.append(node("SequenceEmpty", [], ["chunk_none"], dtype=result.type.tensor_type.elem_type))
+    graph.node.append(node("Loop", ["chunk_count", "", "chunk_none"], ["chunk_found"], body=body))
+    graph.node.append(node("ConcatFromSequence", ["chunk_found"], [result.name], axis=0))
     # The shapes of inner values now lie inside the loop, of chunks.
     del graph.value_info[:]
+
+
+def _chunk_body(graph: Any, result: Any) -> Any:
+    """The turn of a loop: the nodes of a graph on a part of the batch, and `result` added to the sequence."""
+    from onnx import TensorProto, helper
+
+    node = helper.make_node
+    inside = [
+        node("Identity", ["chunk_goes_on"], ["chunk_goes_on_again"]),
+        node("Mul", ["chunk_turn", "chunk_rows"], ["chunk_first"]),
+        node("Add", ["chunk_first", "chunk_rows"], ["chunk_end"]),
+        node("Unsqueeze", ["chunk_first", "chunk_axis"], ["chunk_begins"]),
+        node("Unsqueeze", ["chunk_end", "chunk_axis"], ["chunk_ends"]),
+    ]
+    # Names inside a loop must not be those outside.
+    renamed = {each.name: f"chunk_of_{each.name}" for each in graph.input}
+    for whole, part in renamed.items():
+        inside.append(node("Slice", [whole, "chunk_begins", "chunk_ends", "chunk_axis"], [part]))
+    renamed[result.name] = "chunk_result"
+    for each in graph.node:
+        inside.append(each)
+        for names in (each.input, each.output):
+            for position, name in enumerate(names):
+                names[position] = renamed.get(name, name)
+    inside.append(node("SequenceInsert", ["chunk_before", "chunk_result"], ["chunk_after"]))
+    of_one = helper.make_tensor_type_proto(result.type.tensor_type.elem_type, None)
+    sequence = helper.make_sequence_type_proto(of_one)
+    given = [
+        helper.make_tensor_value_info("chunk_turn", TensorProto.INT64, []),
+        helper.make_tensor_value_info("chunk_goes_on", TensorProto.BOOL, []),
+        helper.make_value_info("chunk_before", sequence),
+    ]
+    made = [
+        helper.make_tensor_value_info("chunk_goes_on_again", TensorProto.BOOL, []),
+        helper.make_value_info("chunk_after", sequence),
+    ]
+    return helper.make_graph(inside, "chunk", given, made)
 
 
 def _pack_tables(graph: Any) -> None:
