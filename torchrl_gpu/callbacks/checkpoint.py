@@ -202,7 +202,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         return found
 
     def newest(self, trainer: Trainer) -> Path | None:
-        """The newest whole checkpoint that this run has saved, or comes from; None for none."""
+        """The newest whole checkpoint that this run has saved, or comes from."""
         return newest_checkpoint(self.folder(trainer), self._run)[0]
 
     def find_restart(self, trainer: Trainer) -> Path | None:
@@ -330,7 +330,10 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
                     remove_checkpoint(self.folder(trainer) / old)
 
     def _note_absent(self, trainer: Trainer, pl_module: Any) -> None:
-        """Warn once of a value that was not logged yet, such as a mean over no episode; ValueError for any other."""
+        """Warn once of a value that was not logged yet, such as a mean over no episode.
+
+        ValueError for one that nothing logs.
+        """
         if not (hasattr(pl_module, "may_log") and pl_module.may_log(self.monitor)):
             known = ", ".join(sorted(trainer.callback_metrics))
             raise ValueError(f"EpisodeCheckpoint: monitor must be one of {known}; got {self.monitor}")
@@ -400,9 +403,9 @@ def _only_tries(trainer: Any) -> bool:
 
 
 def find_checkpoint(trainer: Any, word: Any, *, fits: bool) -> Path | None:
-    """The file that `ckpt_path` stands for where an `EpisodeCheckpoint` saves; None where Lightning decides.
+    """The file that `ckpt_path` stands for where an `EpisodeCheckpoint` saves.
 
-    ValueError where there is none: a run that was meant to go on must not begin anew.
+    None where Lightning decides. ValueError where there is none: a run that was meant to go on must not begin anew.
     """
     savers = [each for each in trainer.callbacks if isinstance(each, EpisodeCheckpoint)]
     restarts = fits and is_restart()

@@ -34,7 +34,10 @@ class CheckpointListener(Callback):
     """Base class of callbacks that are notified of every checkpoint of a run, and flushed at its end."""
 
     def fetch(self, folder: Path) -> None:
-        """Bring checkpoints from elsewhere into a folder that has none; called before one is looked for there."""
+        """Bring checkpoints from elsewhere into a folder that has none.
+
+        Called before one is looked for there.
+        """
 
     def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None: ...
 
@@ -138,13 +141,13 @@ def _write(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
 # would lose the checkpoint where its own disk has room, so that the same file is written beside its place. A strategy
 # that saves shards, and a plugin that encrypts or uploads, keep their way.
 def _writes_one_file(strategy: Strategy) -> bool:
-    """True where the strategy saves as Lightning does by default: one file, by the first process."""
+    """Whether the strategy saves as Lightning does: one file, by the first process."""
     by_default = type(strategy).save_checkpoint is Strategy.save_checkpoint
     return by_default and type(strategy.checkpoint_io) is TorchCheckpointIO
 
 
 def _disk_written_to(problem: Exception | None, path: Path) -> Path:
-    """The folder of the file that could not be written, where an error names one; else that of the checkpoint."""
+    """The folder of the file that an error names, or else that of the checkpoint."""
     name = getattr(problem, "filename", None)
     folder = path.parent if name is None else Path(name).parent
     return folder if folder.is_dir() else path.parent

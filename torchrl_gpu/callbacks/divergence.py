@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -31,7 +32,7 @@ _SCHEDULE_RATES = ("base_lrs", "max_lrs", "eta_min", "_last_lr")
 
 
 def lower_rates(optimizers: Iterable[Optimizer], schedules: Iterable[Any], factor: float) -> None:
-    """Multiply the learning rates of optimizers, and of all that their schedules will set, by a factor.
+    """Multiply learning rates, and those that schedules will set, by a factor.
 
     The schedules of torch are linear in the rates that they were given: in that of each group, and in their own first,
     largest and least ones, some of which they keep in the groups. With all of them multiplied, so is what follows.
@@ -60,9 +61,10 @@ def _with_inner(schedules: Iterable[Any]) -> Iterator[Any]:
 
 
 def _check_rates(module: LightningModule, optimizers: Sequence[Optimizer], schedules: Sequence[Any]) -> None:
-    """ValueError where there are no learning rates to lower, or a schedule that may set any."""
+    """Refuse what has no learning rates to lower, or a schedule that may set any."""
     # Lightning puts an optimizer without rates where a module has none.
-    if not any("lr" in group for optimizer in optimizers for group in optimizer.param_groups):
+    groups = chain.from_iterable(optimizer.param_groups for optimizer in optimizers)
+    if not any("lr" in group for group in groups):
         name = type(module).__name__
         raise ValueError(
             f"Divergence: action back wants learning rates to lower; got a {name} without an optimizer: use action"

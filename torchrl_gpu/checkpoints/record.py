@@ -81,7 +81,11 @@ def describe_changes(changed: Mapping[str, tuple[Any, Any]], kept: Sequence[str]
     `kept` are patterns of the latter, without the "model." that they begin with.
     """
     patterns = [*_KEPT, *(f"model.{each}" for each in kept)]
-    stays = {name: pair for name, pair in changed.items() if any(fnmatchcase(name, each) for each in patterns)}
+
+    def is_kept(name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+    stays = {name: pair for name, pair in changed.items() if is_kept(name)}
     others = {name: pair for name, pair in changed.items() if name not in stays}
     lines = [f"goes on with other options: {in_words(others)}"] if others else []
     if stays:

@@ -53,15 +53,18 @@ def pallets_of(snapshot: Any, packer: Packer, empty: Pallets, most_boxes: int) -
     left = _array("left", snapshot, "<f4", (most,), -_MOST_KG, math.inf)
     weight = arguments.number(_WHERE, "weight", snapshot["weight"], 0, _MOST_KG)
     volume = arguments.number(_WHERE, "volume", snapshot["volume"], 0, _MOST_KG)
-    device = packer.device
-    return empty._replace(
-        heightmap=heightmap.to(device)[None, None],
-        bears=bears.bool().to(device)[None, None],
+    maps = {
+        "heightmap": heightmap,
+        "bears": bears.bool(),
+        "top": top.long(),
+        "below": below.bool(),
+        "left": left,
+    }
+    of_pallet = {name: each.to(packer.device)[None, None] for name, each in maps.items()}
+    state = empty._replace(**of_pallet)
+    return state._replace(
         weight=torch.full_like(empty.weight, weight),
         volume=torch.full_like(empty.volume, volume),
-        top=top.long().to(device)[None, None],
-        below=below.bool().to(device)[None, None],
-        left=left.to(device)[None, None],
         boxes=torch.full_like(empty.boxes, number),
     )
 
