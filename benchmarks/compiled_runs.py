@@ -60,7 +60,7 @@ class Timing(Callback):
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """The steps, and whether what was to be compiled is."""
         steps = getattr(pl_module.rollout, "_compiled", None)
-        compiled = getattr(pl_module._losses, "compiled", False) and (steps is None or steps.compiled)
+        compiled = getattr(pl_module._losses, "proven", False) and (steps is None or steps.proven)
         Path(os.environ["TIMING"]).write_text(json.dumps({"times": self.times, "compiled": compiled}), encoding="utf-8")
 
 

@@ -258,7 +258,7 @@ def measure(
             log_every_n_steps=10**9,
         ).fit(module, StepLoader(turns + warm))
     steps: Any = module.rollout._compiled
-    if compiled and not (cast("CompiledLosses", module._losses).compiled and steps.compiled):
+    if compiled and not (cast("CompiledLosses", module._losses).proven and steps.proven):
         raise ValueError("ppo: want steps and losses that compile; got operators one by one")
     kept = {"ours": in_turn.ours, "rsl_rl": in_turn.theirs}
     return {name: num_envs * STEPS / statistics.median(each[warm:]) for name, each in kept.items()}

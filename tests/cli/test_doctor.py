@@ -16,7 +16,7 @@ from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.streaming.codecs import probes
 from torchrl_gpu.system import self_tests
 from torchrl_gpu.system.self_tests import SelfTest
-from torchrl_gpu.training.collect.graphed import Body, Graph
+from torchrl_gpu.training.accelerated.graphs import Body, Graph
 
 
 @pytest.fixture
@@ -139,5 +139,5 @@ def test_a_graph_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         return Graph(lambda: result["sum"].add_(1), result)
 
     for how, found in ((still, "a replay gives wrong numbers"), (frozen, "replays draw the same random numbers")):
-        monkeypatch.setattr("torchrl_gpu.training.collect.graphed.capture_cuda", how)
+        monkeypatch.setattr("torchrl_gpu.training.accelerated.graphs.capture_cuda", how)
         assert doctor.cuda_graph("cpu") == found

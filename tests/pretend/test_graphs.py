@@ -58,7 +58,9 @@ def assert_same(ours: TensorDictBase, theirs: TensorDictBase) -> None:
 
 
 def operators(graphed: Any) -> list[str]:
-    return graphed._graph.replay.__self__.operators
+    (_, form), *_ = graphed._forms
+    graph = getattr(form, "graph", form)
+    return graph.replay.__self__.operators
 
 
 @each
@@ -84,7 +86,7 @@ def test_a_rollout_in_a_graph_is_the_plain_loop(name: str) -> None:
         for key, value in env.state_dict().items():
             assert torch.equal(value.cpu(), twin.state_dict()[key].cpu()), key
         first = operators(ours._graphed)
-        ours._graphed._fixed = ()  # has it captured again: no number of the host is another now
+        ours._graphed.forget()  # has it captured again: no number of the host is another now
         ours.collect(policy, STEPS)
     assert operators(ours._graphed) == first
 
@@ -114,7 +116,7 @@ def learnt(name: str, graphs: bool, targets: Any) -> tuple[list[Any], Agent, Any
         GraphedUpdate(agent, optimizer, MAX_NORM) if graphs else GraphedUpdate(agent, optimizer, MAX_NORM, capture=None)
     )
     if not graphs:
-        update._capture = None
+        update.active = False
     found = []
     for number, batch in enumerate(batches, 1):
         for group in optimizer.param_groups:
@@ -156,7 +158,7 @@ def learnt_from_rollouts(kind: str, graphs: bool) -> tuple[list[Any], dict[str, 
     batches, updates = test_graphed_learning.batches_of(agent), test_graphed_learning.UPDATES
     learn = GraphedLearning(agent, optimizer, MAX_NORM, batches=batches, updates=updates, schedule=schedule)
     if not graphs:
-        learn._capture = None
+        learn.active = False
     found = []
     for number in range(1, 5):
         torch.manual_seed(number)
@@ -170,7 +172,7 @@ def learnt_from_rollouts(kind: str, graphs: bool) -> tuple[list[Any], dict[str, 
     weights = {key: value.clone() for key, value in agent.state_dict().items()}
     if graphs:
         first = operators(learn)
-        learn._graph = None  # has it captured again: no number of the host is another now
+        learn._forms.clear()  # has it captured again: no number of the host is another now
         learn(steps)
         assert operators(learn) == first
     return found, weights, learn
@@ -179,9 +181,9 @@ def learnt_from_rollouts(kind: str, graphs: bool) -> tuple[list[Any], dict[str, 
 @pytest.mark.parametrize("kind", ["packing", "v3"])
 def test_all_learning_in_a_graph_is_the_plain_one(kind: str) -> None:
     ours, weights, learn = learnt_from_rollouts(kind, True)
-    assert learn._graph is not None
+    assert learn.proven
     theirs, wanted_weights, plain = learnt_from_rollouts(kind, False)
-    assert plain._graph is None
+    assert not plain.proven
     for losses, wanted in zip(ours, theirs, strict=True):
         for each, its in zip(losses, wanted, strict=True):
             assert each == pytest.approx(its, rel=1e-4, abs=1e-6)

@@ -31,7 +31,7 @@ from torchrl_gpu.policies import (
 )
 from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.training import Episodes, OffPolicy, OnPolicy, agent_run, on_policy
-from torchrl_gpu.training.collect.graphed import Graph
+from torchrl_gpu.training.accelerated.graphs import Graph
 from torchrl_gpu.training.updates.graphed import GraphedLearning, GraphedUpdate
 
 Adam = partial(torch.optim.Adam, lr=2**-9, fused=True)
@@ -298,7 +298,7 @@ def test_where_all_learning_fits_no_graph_an_update_does(
     monkeypatch.setattr(on_policy, "GraphedLearning", partial(GraphedLearning, capture=fails))
     both(tmp_path, "v3", 16)
     assert graphs.made == (0, 1)
-    said = [each.getMessage() for each in caplog.records if each.name.startswith("torchrl_gpu.training.collect")]
+    said = [each.getMessage() for each in caplog.records if each.name.startswith("torchrl_gpu.training.accelerated")]
     assert said == ["GraphedLearning: CUDA error: out of memory; updates are launched one by one instead"]
 
 
@@ -324,7 +324,7 @@ def test_a_run_on_cuda(tmp_path: Path, precision: str) -> None:
     trained(made, tmp_path, "v3", 18, accelerator="gpu", devices=1, precision=precision)
     assert made.trainer.global_step == 18
     assert made.graphed_learning is not None
-    assert made.graphed_learning._graph is not None
+    assert made.graphed_learning.proven
     assert all(value.isfinite() for value in made.trainer.callback_metrics.values())
 
 

@@ -286,7 +286,7 @@ def cuda_graph(device: str) -> str:
     from tensordict import TensorDict, TensorDictBase
 
     from torchrl_gpu.system.self_tests import usable
-    from torchrl_gpu.training.collect.graphed import capture_cuda
+    from torchrl_gpu.training.accelerated.graphs import capture_cuda
 
     there = usable(device)
     x = torch.zeros(4, device=there, dtype=torch.float32)

@@ -136,7 +136,7 @@ class OnPolicy(AgentRun):
     def _learn_from(self, steps: TensorDictBase) -> list[dict[str, Tensor]]:
         wanted = self.epochs * self.minibatches
         most, graphed = self.updates_now(wanted), self.graphed_learning
-        if graphed is None or not graphed.has_graphs or most < wanted:
+        if graphed is None or not graphed.is_open or most < wanted:
             batches = self._batches(self._sample(steps))
             return [self.learn(rows) for _, rows in zip(range(most), batches, strict=False)]
         self.note_batch(steps)

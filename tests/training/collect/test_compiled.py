@@ -19,8 +19,8 @@ from tests.training.tiny import fit, module, packing_env, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.training.collect.compiled import CompiledSteps
-from torchrl_gpu.training.collect.graphed import play_steps
 from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.collect.steps import play_steps
 
 compiler = torch.compile
 STEPS = 4

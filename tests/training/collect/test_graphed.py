@@ -21,9 +21,11 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
 from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.policies.packing import DeepestBottomLeft
+from torchrl_gpu.training.accelerated.graphs import Graph, operator_named
 from torchrl_gpu.training.collect import rollout
-from torchrl_gpu.training.collect.graphed import Graph, GraphedRollout, operator_named, play_steps
+from torchrl_gpu.training.collect.graphed import _WANTED, GraphedRollout
 from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.collect.steps import play_steps
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 STEPS = 2
@@ -156,7 +158,7 @@ def test_a_replay_goes_on_without_copies_from_outside(monkeypatch: pytest.Monkey
     def capture_nothing(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
         return Graph(lambda: None, nothing)
 
-    monkeypatch.setattr(GraphedRollout, "_check", lambda *_: None)
+    monkeypatch.setattr(GraphedRollout, "_compare", lambda *_: None)
     play = graphed(env, DeepestBottomLeft(env), capture_nothing)
     _, current = play(env.reset())
     with Copies() as copies:
@@ -335,7 +337,7 @@ def test_a_rollout_plays_through_it(capture: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_error_names_the_operator() -> None:
-    with pytest.raises(RuntimeError) as raised, NoHostReads(), operator_named():
+    with pytest.raises(RuntimeError) as raised, NoHostReads(), operator_named(_WANTED):
         torch.zeros(3).sum().item()
     assert str(raised.value).startswith("GraphedRollout: want an environment and a policy whose steps never make")
     assert "got aten._local_scalar_dense.default: " in str(raised.value)
@@ -346,12 +348,12 @@ def test_an_error_after_an_operator_that_went_well_says_which() -> None:
     def lose_the_stream(x: Tensor) -> None:
         raise ValueError("the stream is lost\nand more")
 
-    with pytest.raises(RuntimeError, match=r"got aten\.add\.Tensor: the stream is lost"), operator_named():
+    with pytest.raises(RuntimeError, match=r"got aten\.add\.Tensor: the stream is lost"), operator_named(_WANTED):
         lose_the_stream(torch.zeros(3) + 1)
 
 
 def fails(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
-    with generators_kept(device), NoHostReads(), operator_named():
+    with generators_kept(device), NoHostReads(), operator_named(_WANTED):
         body()["action"].sum().item()
     raise AssertionError
 

@@ -35,7 +35,7 @@ from tests.training.updates.test_graphed import (
 from torchrl_gpu.envs import BatchedEnv
 from torchrl_gpu.policies import PPO, AgentSpace, PeriodicTargets, PolicyWrapper, SoftTargets
 from torchrl_gpu.policies.generators import generators_kept
-from torchrl_gpu.training.collect.graphed import Graph
+from torchrl_gpu.training.accelerated.graphs import Graph
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.optimizers import set_capturable
@@ -177,7 +177,7 @@ def test_learning_is_the_plain_loop(kind: str, how: Any) -> None:
     before = [weight.detach().clone() for weight in pair.agents[0].parameters_to_train]
     for steps in rollouts(kind, 3):
         pair.learn(steps)
-    assert (pair.graphed._graph is not None) == pair.graphed.has_graphs == (how is not None)
+    assert pair.graphed.proven == pair.graphed.is_open == (how is not None)
     moved = [not torch.equal(was, now) for was, now in zip(before, pair.agents[0].parameters_to_train, strict=True)]
     assert sum(moved) > len(moved) / 2
 
@@ -191,11 +191,11 @@ def test_nothing_is_read_back(kind: str) -> None:
     with NoHostReads():
         learn(first)
     learn(second)  # makes the graph, and looks at what its first replay gives
-    assert learn._graph is not None
+    assert learn.proven
     with NoHostReads():
         for steps in others:
             learn(steps)
-    assert learn._graph is not None
+    assert learn.proven
 
 
 def test_targets_follow_every_update_in_the_graph() -> None:
@@ -205,13 +205,13 @@ def test_targets_follow_every_update_in_the_graph() -> None:
     for steps in rollouts("v3", 4):
         pair.learn(steps)
         ends.append(slow.detach().clone())
-    assert pair.graphed._graph is not None
+    assert pair.graphed.proven
     assert not any(torch.equal(one, other) for one, other in pairwise(ends))
 
 
 def test_targets_that_follow_by_the_number_of_the_update_have_no_graph() -> None:
     agent = agent_of("v3", PeriodicTargets(3))
-    assert not learner(agent, optimizer_of(agent)).has_graphs
+    assert not learner(agent, optimizer_of(agent)).is_open
 
 
 def test_a_schedule_counts_at_every_update() -> None:
@@ -246,7 +246,7 @@ def test_a_schedule_that_changes_momentum_in_every_call(period: int, graphs: int
     for steps in rollouts("v3", 5):
         pair.learn(steps)
     assert made.made == graphs
-    assert pair.graphed.has_graphs
+    assert pair.graphed.is_open
 
 
 def test_a_schedule_that_begins_to_change_momentum_counts() -> None:
@@ -308,7 +308,7 @@ def test_without_a_graph_learning_is_the_plain_loop(kind: str, broken: Any, capl
     pair = Pair(kind, broken, schedule=RATES)
     for number, steps in enumerate(rollouts(kind, 3), 1):
         pair.learn(steps)
-        assert pair.graphed.has_graphs == (number == 1)
+        assert pair.graphed.is_open == (number == 1)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert record.getMessage() == f"{BROKEN[broken]}; updates are launched one by one instead"
@@ -330,7 +330,7 @@ def test_cuda_graphs_are_the_plain_loop(kind: str) -> None:
         for each in (learn, loop):
             torch.manual_seed(number)
             each(steps.to("cuda"))
-    assert learn._graph is not None
+    assert learn.proven
     ours, theirs = (everything_of(*each)["agent"] for each in ((agent, optimizer), (twin, other)))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast, final
+from typing import Any, NamedTuple, cast, final
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -15,22 +15,23 @@ from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.sections import section
 from torchrl_gpu.system.tracing import CompiledFunction
-from torchrl_gpu.training.collect.graphed import (
-    MOST_OTHER,
-    casts,
-    copies,
-    play_steps,
-    rows_that_differ,
-    say_plain,
-    step_once,
-    uncached_casts,
-)
+from torchrl_gpu.training.accelerated.machine import Accelerator, casts, rows_that_differ, uncached_casts
+from torchrl_gpu.training.collect.graphed import copies
+from torchrl_gpu.training.collect.steps import MOST_OTHER, play_steps, step_once
 
 _TRIED = 3  # steps that are compared: what was not recorded as an input shows from the second on
 
 
+class Before(NamedTuple):
+    """State of an environment as it was, and copies of it and of the policy's weights."""
+
+    state: dict[str, Tensor]
+    state_copies: dict[str, Tensor]
+    weights: list[Tensor]
+
+
 @final
-class CompiledSteps:
+class CompiledSteps(Accelerator[CompiledFunction]):
     """`play_steps` with every step of policy and environment as one compiled function of tensors.
 
     Weights and buffers of the policy and the environment's state are inputs of the function, random numbers come from
@@ -52,39 +53,37 @@ class CompiledSteps:
         decisions: Sequence[NestedKey] = ("action",),
         outcomes: Sequence[NestedKey] | None = None,
     ) -> None:
+        super().__init__(env.device)
         self.env, self.policy = env, policy
         self._kept = list(keys), tuple(decisions), outcomes
         self._shown_keys = [*env.full_observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
         self._weights = [*policy.parameters(), *policy.buffers()] if isinstance(policy, nn.Module) else []
-        self._function: CompiledFunction | None = None
-        self._fixed: tuple[Any, ...] = ()
-        self._gives_up = False
         self._kept_keys: list[NestedKey] = []
         self._empty: TensorDictBase = TensorDict()  # that holds what is kept of a step, (N,)
         self._names: list[str] = []  # of the state
         self._groups: TensorDictBase = TensorDict()  # that hold what is shown, empty
 
-    @property
-    def compiled(self) -> bool:
-        """True once the self-test has found that compiled steps give the same."""
-        return self._function is not None
-
     @torch.no_grad()
     def __call__(self, current: TensorDictBase, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
         """As `play_steps`."""
-        fixed = self.env.seed, exploration_type(), getattr(self.policy, "training", None), casts(self.env.device)
-        if self._fixed != fixed and not self._gives_up:
-            self._function, self._fixed = self._compiled(current), fixed
-        if self._function is not None:
-            state = self.env._env_state()
+        function = self.form_for(
+            (self.env.seed, exploration_type(), getattr(self.policy, "training", None), casts(self.device)), current
+        )
+        if function is not None:
             try:
-                with section("compiled steps"):
-                    played, after = self._play(self._function, steps, [state[name] for name in self._names], current)
-                self.env._set_env_state(dict(zip(self._names, after, strict=False)))
-                return self._stacked(played), self._showing(after[len(self._names) :])
+                return self._play_compiled(function, current, steps)
             except Exception as error:  # of a compiler, as something else has changed; else operators raise it again
-                self._give_up(error)
+                self.give_up(error)
         return play_steps(self.env, self.policy, current, steps, *self._kept)
+
+    def _play_compiled(
+        self, function: CompiledFunction, current: TensorDictBase, steps: int
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        state = self.env._env_state()
+        with section("compiled steps"):
+            played, after = self._play(function, steps, [state[name] for name in self._names], current)
+        self.env._set_env_state(dict(zip(self._names, after, strict=False)))
+        return self._stacked(played), self._showing(after[len(self._names) :])
 
     def _play(
         self, function: CompiledFunction, steps: int, state: list[Tensor], current: TensorDictBase
@@ -113,17 +112,24 @@ class CompiledSteps:
             steps.set(key, torch.stack(values, 1))
         return steps
 
-    def _compiled(self, current: TensorDictBase) -> CompiledFunction | None:
-        """The compiled step; environment, policy and generator are as if nothing had been played."""
-        env, state = self.env, self.env._env_state()
-        self._names = list(state)
-        self._groups = current.select(*self._shown_keys).empty(recurse=True)
-        written = [(value, value.clone()) for value in self._weights]
+    # -- the machine's methods --
 
-        def restore() -> None:
-            env._set_env_state(copies(state))
-            for value, before in written:
-                value.copy_(before)
+    def _saved(self) -> Before:
+        state = self.env._env_state()
+        return Before(state, copies(state), [value.clone() for value in self._weights])
+
+    def _restore(self, saved: Before) -> None:
+        for name, value in saved.state.items():
+            value.copy_(saved.state_copies[name])
+        self.env._set_env_state(saved.state)
+        for value, before in zip(self._weights, saved.weights, strict=True):
+            value.copy_(before)
+
+    def _made(self, data: TensorDictBase) -> CompiledFunction:
+        env = self.env
+        state = env._env_state()
+        self._names = list(state)
+        self._groups = data.select(*self._shown_keys).empty(recurse=True)
 
         def step(inputs: list[Tensor]) -> list[Tensor]:
             values = inputs[len(self._weights) :]
@@ -133,35 +139,24 @@ class CompiledSteps:
             later = env._env_state()
             return [*map(kept.get, self._kept_keys), *map(later.get, self._names), *self._shown(after)]
 
-        try:
-            restore()
-            start = [*env._env_state().values(), *(value.clone() for value in self._shown(current))]
-            with generators_kept(env.device), uncached_casts(env.device):
-                function = CompiledFunction("steps", step, [*self._weights, *start])
-            restore()
-            with generators_kept(env.device):
-                plain, _ = play_steps(env, self.policy, current.copy(), _TRIED, *self._kept)
-            wanted = [plain[key] for key in self._kept_keys] + list(env._env_state().values())
-            restore()
-            with generators_kept(env.device):
-                played, after = self._play(function, _TRIED, list(env._env_state().values()), current)
-            found = [self._stacked(played)[key] for key in self._kept_keys] + after[: len(self._names)]
-            self._check(wanted, found)
-            return function
-        except Exception as error:  # whatever a compiler raises
-            self._give_up(error)
-            return None
-        finally:
-            restore()
-            env._set_env_state(state)
+        start = [*copies(state).values(), *(value.clone() for value in self._shown(data))]
+        with generators_kept(env.device), uncached_casts(env.device):
+            return CompiledFunction("steps", step, [*self._weights, *start])
 
-    def _give_up(self, error: Exception) -> None:
-        self._function, self._gives_up = None, True
-        say_plain(type(self).__name__, error)
+    def _tried(self, form: CompiledFunction | None, data: TensorDictBase) -> list[Tensor]:
+        """What is kept of some steps, and the state behind them."""
+        state = copies(self.env._env_state())
+        if form is not None:
+            steps, after = self._play(form, _TRIED, list(state.values()), data)
+            played = self._stacked(steps)
+            return [*map(played.get, self._kept_keys), *after[: len(self._names)]]
+        self.env._set_env_state(state)
+        played, _ = play_steps(self.env, self.policy, data.copy(), _TRIED, *self._kept)
+        return [*map(played.get, self._kept_keys), *self.env._env_state().values()]
 
-    def _check(self, wanted: list[Tensor], found: list[Tensor]) -> None:
+    def _compare(self, plain: list[Tensor], found: list[Tensor]) -> None:
         number = self.env.num_envs
-        pairs = [pair for pair in zip(wanted, found, strict=True) if pair[0].ndim and len(pair[0]) == number]
+        pairs = [pair for pair in zip(plain, found, strict=True) if pair[0].ndim and len(pair[0]) == number]
         other = int(torch.stack([rows_that_differ(*pair) for pair in pairs]).any(0).sum())
         if other > MOST_OTHER * number:
             raise RuntimeError(

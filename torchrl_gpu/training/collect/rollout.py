@@ -16,7 +16,8 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.arguments import shown
 from torchrl_gpu.system.sections import section
 from torchrl_gpu.training.collect.compiled import CompiledSteps
-from torchrl_gpu.training.collect.graphed import RESULTS, GraphedRollout, play_steps
+from torchrl_gpu.training.collect.graphed import GraphedRollout
+from torchrl_gpu.training.collect.steps import RESULTS, play_steps
 
 
 class Codec(Protocol):

@@ -13,14 +13,13 @@ from torchrl.envs.utils import exploration_type
 from torchrl_gpu.policies.agents.base import Agent
 from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.system.tracing import CompiledFunction
-from torchrl_gpu.training.collect.graphed import casts, say_plain, uncached_casts
+from torchrl_gpu.training.accelerated.machine import Accelerator, are_close, casts, uncached_casts
 
-_CLOSE = 1e-2  # of losses and errors, relatively: fused operators round less often, in half precision much less
 _FAR = 0.1  # of the length of the gradient: how far apart two may be
 
 
 @final
-class CompiledLosses:
+class CompiledLosses(Accelerator["_Function"]):
     """`Agent.losses` as one compiled function, with the same random numbers as operators one by one.
 
     The function gives the gradient of the sum of the losses, too, so that the backward pass of a sum of them, whatever
@@ -30,61 +29,61 @@ class CompiledLosses:
     then on. The self-test leaves generators and buffers of the agent as they were.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-        self._functions: dict[Any, _Function] = {}
-        self._device = agent.parameters_to_train[0].device
-        self._gives_up = False
+    keeps_all = True
 
-    @property
-    def compiled(self) -> bool:
-        """True once the self-test has found that the compiled function gives the same."""
-        return bool(self._functions) and not self._gives_up
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent.parameters_to_train[0].device)
+        self.agent = agent
 
     def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        if self._gives_up:
+        if not self.is_open:
             return self.agent.losses(batch)
         read = batch.select(*self.agent.batch_keys, strict=False)
-        key = (*_shapes(read), self.agent.training, exploration_type(), casts(self._device))
+        function = self.form_for((_shapes(read), self.agent.training, exploration_type(), casts(self.device)), read)
+        if function is None:
+            return self.agent.losses(batch)
         try:
-            if key not in self._functions:
-                self._functions[key] = self._proven(read)
-            return self._functions[key](batch)
+            return function(batch)
         except Exception as error:  # of a compiler; else the operators raise it again
-            say_plain(type(self).__name__, error)
-            self._gives_up = True
+            self.give_up(error)
             return self.agent.losses(batch)
 
-    def _proven(self, batch: TensorDictBase) -> _Function:
-        before = [value.clone() for value in self.agent.buffers()]
-        try:
-            with generators_kept(self._device), uncached_casts(self._device):
-                # In another order, so that what is not read from a batch shows.
-                function = _Function(self.agent, torch.cat([batch[-1:], batch[:-1]]))
-            found = []
-            for losses in (self.agent.losses, function):
-                self._restore(before)
-                with generators_kept(self._device):
-                    found.append(self._computed(losses, batch.clone()))
-            _check(*found)
-            return function
-        finally:
-            self._restore(before)
+    # -- the machine's methods --
 
-    def _computed(self, losses: Any, batch: TensorDictBase) -> dict[str, Tensor]:
-        given = losses(batch)
+    def _saved(self) -> list[Tensor]:
+        return [value.clone() for value in self.agent.buffers()]
+
+    def _restore(self, saved: list[Tensor]) -> None:
+        for buffer, before in zip(self.agent.buffers(), saved, strict=True):
+            buffer.copy_(before)
+
+    def _made(self, data: TensorDictBase) -> _Function:
+        # In another order, so that what is not read from a batch shows.
+        turned = torch.cat([data[-1:], data[:-1]])
+        with generators_kept(self.device), uncached_casts(self.device):
+            return _Function(self.agent, turned)
+
+    def _tried(self, form: _Function | None, data: TensorDictBase) -> dict[str, Tensor]:
+        """Losses, errors and the gradient of the losses' sum."""
+        batch = data.clone()
+        losses = self.agent.losses(batch) if form is None else form(batch)
         weights = self.agent.parameters_to_train
-        gradients = torch.autograd.grad(torch.stack(list(given.values())).sum(), weights, allow_unused=True)
+        gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), weights, allow_unused=True)
         flat = [
             (torch.zeros_like(weight) if gradient is None else gradient).double().flatten()
             for weight, gradient in zip(weights, gradients, strict=True)
         ]
-        found = {name: loss.detach() for name, loss in given.items()}
+        found = {name: loss.detach() for name, loss in losses.items()}
         return found | {"td_error": batch["td_error"], "gradient": torch.cat(flat)}
 
-    def _restore(self, before: list[Tensor]) -> None:
-        for value, buffer in zip(before, self.agent.buffers(), strict=True):
-            buffer.copy_(value)
+    def _compare(self, plain: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+        wanted = "CompiledLosses: want what the operators give one by one; got"
+        gradient, other = plain.pop("gradient"), found.pop("gradient")
+        for name, value in plain.items():
+            if not are_close(found[name], value):
+                raise RuntimeError(f"{wanted} another {name}")
+        if not float((gradient - other).norm()) <= _FAR * float(gradient.norm()) + 1e-6:
+            raise RuntimeError(f"{wanted} another gradient")
 
 
 class _Function:
@@ -138,13 +137,3 @@ class _WithGradients(torch.autograd.Function):
 
 def _shapes(batch: TensorDictBase) -> list[tuple[NestedKey, torch.Size, torch.dtype]]:
     return [(key, value.shape, value.dtype) for key, value in batch.items(True, True)]
-
-
-def _check(plain: dict[str, Tensor], compiled: dict[str, Tensor]) -> None:
-    wanted = "CompiledLosses: want what the operators give one by one; got"
-    gradients = plain.pop("gradient"), compiled.pop("gradient")
-    for name, value in plain.items():
-        if not bool(torch.isclose(compiled[name], value, rtol=_CLOSE, atol=1e-3, equal_nan=True).all()):
-            raise RuntimeError(f"{wanted} another {name}")
-    if not bool((gradients[0] - gradients[1]).norm() <= _FAR * gradients[0].norm() + 1e-6):
-        raise RuntimeError(f"{wanted} another gradient")

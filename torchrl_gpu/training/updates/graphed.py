@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any, final
 
 import torch
@@ -16,15 +15,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.policies.agents.base import Agent
-from torchrl_gpu.policies.generators import generators_kept
-from torchrl_gpu.training.collect.graphed import (
-    Capture,
-    Graph,
-    capture_cuda,
-    casts,
-    say_plain,
-    uncached_casts,
-)
+from torchrl_gpu.training.accelerated.functions import GraphedBody, Outcome
+from torchrl_gpu.training.accelerated.graphs import Capture
+from torchrl_gpu.training.accelerated.machine import are_close, uncached_casts
 from torchrl_gpu.training.updates.optimizers import clip_gradients, set_capturable
 
 Losses = Callable[[TensorDictBase], dict[str, Tensor]]
@@ -32,11 +25,10 @@ Losses = Callable[[TensorDictBase], dict[str, Tensor]]
 Settings = list[dict[str, Any]]
 """Optimizer options of an update that differ from those of the optimizer's groups, for each group."""
 
-_CLOSE = 1e-2  # of losses and errors, relatively: sums on a GPU are made in any order
 _FAR = 0.1  # of the way that weights move: how far apart two may end
 
 
-class Graphed(ABC):
+class Graphed(GraphedBody):
     """Base class of updates of an agent as a function of a tensordict; on CUDA one replay of a graph.
 
     An update is: `Agent.losses`, the backward pass of their sum, clipping, a step of the optimizer,
@@ -57,9 +49,6 @@ class Graphed(ABC):
         capture: As in `GraphedRollout`.
     """
 
-    instead: str = "operators are launched one by one"
-    """Message about what happens without a graph."""
-
     def __init__(
         self,
         agent: Agent,
@@ -72,18 +61,16 @@ class Graphed(ABC):
     ) -> None:
         self.agent, self.optimizer, self.max_grad_norm = agent, optimizer, max_grad_norm
         self.losses = agent.losses if losses is None else losses
-        self.device = agent.parameters_to_train[0].device
         wanted = (
             f"{type(self).__name__}: want losses, an optimizer and targets that never make the host wait, so that a"
             " CUDA graph can hold them"
         )
-        on_cuda = self.device.type == "cuda"
-        self._capture = partial(capture_cuda, wanted=wanted) if capture is None and on_cuda else capture
+        super().__init__(agent.parameters_to_train[0].device, wanted, capture)
         rates = torch.zeros(updates, len(optimizer.param_groups), device=self.device, dtype=torch.float32)
         self._rates = [list(row.unbind()) for row in rates.unbind()]  # of each update, of each group
-        self._data: TensorDictBase = TensorDict()
-        self._graph: Graph | None = None
-        self._fixed: tuple[Any, ...] = ()
+        self._rates_there: list[list[Any]] = [[None] * len(optimizer.param_groups) for _ in range(updates)]
+        self._plan: Sequence[Settings] = []
+        self._before: list[Tensor] = []  # weights before a first try
         self._on_load(optimizer)
         optimizer.register_load_state_dict_post_hook(self._on_load)
 
@@ -95,37 +82,34 @@ class Graphed(ABC):
         replay must give as well, new tensors.
         """
 
-    def _run(self, data: TensorDictBase, plan: Sequence[Settings]) -> TensorDictBase:
-        if self._capture is None:
-            return self._learn(data, plan)
-        if (fixed := self._fixed_in(data, plan)) != self._fixed:
-            self._graph, self._fixed = None, fixed
-            return self._learn(data, plan)
-        if self._graph is None:
-            self._data = data.clone()
-            self._graph = self._recorded(self._capture, plan)
-        if self._graph is None:
-            self._capture = None
-            return self._learn(data, plan)
-        torch._foreach_copy_(list(self._data.values(True, True)), list(data.values(True, True)))
-        self._graph.replay()
-        torch.clear_autocast_cache()  # it may hold weights as they were before
-        return self._graph.result.clone()
+    def _learn_by(self, data: TensorDictBase, plan: Sequence[Settings]) -> TensorDictBase:
+        self._plan = plan
+        return self._run(data, self._fixed_in(plan))
+
+    def _body(self, data: TensorDictBase) -> TensorDictBase:
+        return self._learn(data, self._plan)
 
     # -- the update ---------------------------------------------------------------------------------------------------
 
     def _settings(self, update: int = 0) -> Settings:
         groups = self.optimizer.param_groups
-        if self._capture is None:
+        if not self.is_open:
             return [{} for _ in groups]
-        for group, rate in zip(groups, self._rates[update], strict=True):
-            rate.fill_(group["lr"])
+        for number, group in enumerate(groups):
+            self._set_rate(update, number, group["lr"])
         return [{"lr": rate} for rate in self._rates[update]]
+
+    def _set_rate(self, update: int, group: int, rate: float | Tensor) -> None:
+        """Writes a learning rate where the graph reads it, unless that number is there already."""
+        known = self._rates_there[update]
+        if isinstance(rate, Tensor) or rate != known[group]:
+            self._rates[update][group].fill_(rate)
+            known[group] = None if isinstance(rate, Tensor) else rate
 
     def _update(self, batch: TensorDictBase, settings: Settings) -> TensorDictBase:
         batch = batch.copy()
         self.optimizer.zero_grad()
-        with nullcontext() if self._capture is None else uncached_casts(self.device):
+        with uncached_casts(self.device) if self.is_open else nullcontext():
             with set_exploration_type(ExplorationType.RANDOM):
                 losses = self.losses(batch)
             torch.stack(list(losses.values())).sum().backward()
@@ -145,50 +129,17 @@ class Graphed(ABC):
 
     def _on_load(self, optimizer: Optimizer) -> None:
         """Drops the graph: a loaded optimizer has its state in other tensors."""
-        self._graph, self._fixed = None, ()
+        self.forget()
         if self.device.type == "cuda":
             set_capturable(optimizer)
 
-    def _fixed_in(self, data: TensorDictBase, plan: Sequence[Settings]) -> tuple[Any, ...]:
-        rows = [(key, value.shape, value.dtype) for key, value in data.items(True, True)]
+    def _fixed_in(self, plan: Sequence[Settings]) -> tuple[Any, ...]:
         but_rate = ("params", "lr")
         settings = [
             [{name: value for name, value in each.items() if name not in but_rate} for each in groups]
             for groups in (self.optimizer.param_groups, *plan)
         ]
-        return rows, settings, self.agent.training, casts(self.device)
-
-    def _recorded(self, capture: Capture, plan: Sequence[Settings]) -> Graph | None:
-        """A graph of a call, None where there can be none; agent and optimizer are as if there had been none."""
-        written = self._written()
-        before = [value.clone() for value in written]
-        try:
-            graph = capture(partial(self._learn, self._data, plan), self.device)
-            _write(before, written)
-            self._check(graph, plan, written, before)
-            return graph
-        except Exception as error:  # whatever a capture, a driver or a launch raises
-            say_plain(type(self).__name__, error, self.instead)
-            return None
-        finally:
-            _write(before, written)
-            torch.clear_autocast_cache()
-
-    def _check(self, graph: Graph, plan: Sequence[Settings], written: list[Tensor], before: list[Tensor]) -> None:
-        weights = self._weights()
-        with generators_kept(self.device):
-            plain = self._learn(self._data, plan)
-        torch.clear_autocast_cache()
-        after = [value.clone() for value in weights]
-        _write(before, written)
-        with generators_kept(self.device):
-            graph.replay()
-        wanted = f"{type(self).__name__}: want a graph that gives what its operators give one by one; got"
-        for key, value in plain.items(True, True):
-            if not bool(torch.isclose(graph.result[key], value, rtol=_CLOSE, atol=1e-3, equal_nan=True).all()):
-                raise RuntimeError(f"{wanted} another {key[-1] if isinstance(key, tuple) else key}")
-        if _distance(weights, after) > _FAR * _distance(before[: len(weights)], after):
-            raise RuntimeError(f"{wanted} weights that have moved otherwise")
+        return settings, self.agent.training
 
     def _weights(self) -> list[Tensor]:
         return [value for value in self.agent.state_dict().values() if isinstance(value, Tensor)]
@@ -204,6 +155,20 @@ class Graphed(ABC):
                 )
         return [*self._weights(), *(value for _, value in kept)]
 
+    def _saved(self) -> tuple[list[Tensor], list[Tensor]]:
+        written, before = super()._saved()
+        self._before = before[: len(self._weights())]
+        return written, before
+
+    def _compare(self, plain: Outcome, found: Outcome) -> None:
+        for key, value in plain.result.items(True, True):
+            if not are_close(found.result[key], value):
+                raise RuntimeError(f"{self._gives_the_same}; got another {key[-1] if isinstance(key, tuple) else key}")
+        wanted, moved = (each.written[: len(self._before)] for each in (plain, found))
+        if _distance(moved, wanted) > _FAR * _distance(self._before, wanted):
+            raise RuntimeError(f"{self._gives_the_same}; got weights that have moved otherwise")
+        self._before = []
+
 
 @final
 class GraphedUpdate(Graphed):
@@ -214,7 +179,7 @@ class GraphedUpdate(Graphed):
 
     def __call__(self, batch: TensorDictBase, update: int) -> dict[str, Tensor]:
         """Updates; losses without gradients, as `Agent.losses`. `td_error` (B, 1) is written into `batch`."""
-        result = self._run(batch.select(*self.agent.batch_keys, strict=False), [self._settings()])
+        result = self._learn_by(batch.select(*self.agent.batch_keys, strict=False), [self._settings()])
         if not self.agent.targets_update_every_step:
             self.agent.update_targets(update)
         batch.set("td_error", result["td_error"])
@@ -243,22 +208,18 @@ def _distance(ones: list[Tensor], others: list[Tensor]) -> float:
     return float(torch.stack(squares).sum().sqrt())
 
 
-def _write(values: list[Tensor], into: list[Tensor]) -> None:
-    for value, target in zip(values, into, strict=True):
-        target.copy_(value)
-
-
 Batches = Callable[[TensorDictBase], Iterable[TensorDictBase]]
 
 
 @final
 class GraphedLearning(Graphed):
-    """All updates from a rollout as a function of it; on CUDA one replay of a graph, see `Graphed`.
+    """All updates of a training step as one function; on CUDA one replay of a graph, see `Graphed`.
 
-    The graph makes the batches, too: for PPO values of states, advantages and the random order of each epoch. Before a
-    replay the schedule is stepped through all updates for their learning rates; where it changes other settings, a
-    graph is made only if it changes them alike at every call. Of an agent whose targets follow by the number of the
-    update none is made. A graph takes memory by the number of its operators, so with K.
+    The graph makes the batches, too: for PPO values of states, advantages and the random order of each epoch, for
+    replay learners the draws from the replay. Before a replay the schedule is stepped through all updates for their
+    learning rates; where it changes other settings, a graph is made only if it changes them alike at every call. Of an
+    agent whose targets follow by the number of the update none is made. A graph takes memory by the number of its
+    operators, so with K.
 
     Args:
         agent, optimizer, max_grad_norm, losses, capture: As in `Graphed`.
@@ -266,6 +227,8 @@ class GraphedLearning(Graphed):
             read the device back. The rest is not drawn.
         updates: K.
         schedule: Of the optimizer; None for none.
+        learned: Called with each batch after its update, with `td_error` in it; None for nothing.
+        also_written: Gives tensors that `batches` and `learned` change, such as priorities; None for none.
     """
 
     instead = "updates are launched one by one"
@@ -280,35 +243,43 @@ class GraphedLearning(Graphed):
         updates: int,
         schedule: LRScheduler | None = None,
         losses: Losses | None = None,
+        learned: Callable[[TensorDictBase], None] | None = None,
+        also_written: Callable[[], list[Tensor]] | None = None,
         capture: Capture | None = None,
     ) -> None:
         super().__init__(agent, optimizer, max_grad_norm, updates=updates, losses=losses, capture=capture)
         self.batches, self.updates, self.schedule = batches, updates, schedule
-        if not agent.targets_update_every_step:
-            self._capture = None
+        self.learned, self.also_written = learned, also_written
+        self.active = self.active and agent.targets_update_every_step
 
-    @property
-    def has_graphs(self) -> bool:
-        """True where there is a graph, or one may be made; else a call has nothing over an update at a time."""
-        return self._capture is not None
-
-    def __call__(self, steps: TensorDictBase) -> list[dict[str, Tensor]]:
+    def __call__(self, data: TensorDictBase) -> list[dict[str, Tensor]]:
         """Updates K times, and steps the schedule as often; losses of each update, without gradients."""
-        if self._capture is not None and self._fixed:
+        if self.is_open and self.has_been_called:
             groups = self.optimizer.param_groups
-            plan = [[{**group, **each} for group, each in zip(groups, new, strict=True)] for new in self._in_turn()]
-            result = self._run(steps, [[_unlike(*pair) for pair in zip(groups, new, strict=True)] for new in plan])
+            in_turn = [[{**group, **each} for group, each in zip(groups, new, strict=True)] for new in self._in_turn()]
+            plan = [[_unlike(*pair) for pair in zip(groups, new, strict=True)] for new in in_turn]
+            result = self._learn_by(data, plan)
         else:  # torch warns of a schedule that is stepped before its optimizer is
-            result = self._learn(steps, self._in_turn())
-            self._fixed = self._fixed_in(steps, [[{} for _ in rates] for rates in self._rates])
+            result = self._learn(data, self._in_turn())
+            self._note(data, self._fixed_in([[{} for _ in rates] for rates in self._rates]))
         losses = {name: values.unbind() for name, values in result["losses"].items()}
         return [dict(zip(losses, each, strict=True)) for each in zip(*losses.values(), strict=True)]
 
     def _learn(self, data: TensorDictBase, plan: Iterable[Settings]) -> TensorDictBase:
-        with nullcontext() if self._capture is None else uncached_casts(self.device):
+        losses = []
+        with uncached_casts(self.device) if self.is_open else nullcontext():
             batches = iter(self.batches(data))
-            losses = [self._update(next(batches), settings)["losses"] for settings in plan]
+            for settings in plan:
+                batch = next(batches)
+                found = self._update(batch, settings)
+                losses.append(found["losses"])
+                if self.learned is not None:
+                    self.learned(batch.copy().set("td_error", found["td_error"]))
         return TensorDict({"losses": torch.stack(losses)})
+
+    def _written(self) -> list[Tensor]:
+        also = [] if self.also_written is None else self.also_written()
+        return [*super()._written(), *also]
 
     def _in_turn(self) -> Iterator[Settings]:
         for update in range(self.updates):

@@ -1,0 +1,106 @@
+"""CUDA graphs: many launches recorded once, and repeated by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch.torch_version import TorchVersion
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchrl_gpu.policies.generators import generators_kept
+
+Body = Callable[[], TensorDictBase]
+
+_WARM_UPS = 3  # the first loads libraries and compiles kernels, later ones settle what is chosen by timing
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A captured CUDA graph and its outputs: `replay` runs it again and leaves them in `result`."""
+
+    replay: Callable[[], object]
+    result: TensorDictBase
+
+
+Capture = Callable[[Body, torch.device], Graph]
+"""Makes a graph of a function without arguments on a device."""
+
+
+def capture_cuda(
+    body: Body, device: torch.device, wanted: str = "want operators that never make the host wait"
+) -> Graph:
+    """A CUDA graph of `body`, which is run a few times before; the generator of the device is left as it was.
+
+    Raises:
+        RuntimeError: `body` does what no graph can hold; the message says what is `wanted` and names the operator.
+    """
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    with generators_kept(device), torch.cuda.device(device):
+        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            for _ in range(_WARM_UPS):
+                body()
+        here.wait_stream(aside)
+        try:
+            with operator_named(wanted), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                result = body()
+        except Exception:
+            # Else random numbers could not be drawn outside of graphs, and the allocator would go on to keep memory for
+            # this one.
+            graph.reset()
+            with suppress(RuntimeError, AttributeError):  # it has ended in order, or torch has no such function
+                torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+                torch._C._cuda_releasePool(device.index or 0, pool)
+            if torch.__version__ < TorchVersion("2.15"):  # its generator ends a capture only with one that succeeds
+                with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                    torch.zeros(1, dtype=torch.float32, device=device)
+            raise
+    return Graph(graph.replay, result)
+
+
+def capture_for(device: torch.device, capture: Capture | None, wanted: str) -> Capture | None:
+    """What captures on a device: what is given, else CUDA's own; None where there are no graphs.
+
+    Args:
+        wanted: What the message of a failed capture says was wanted.
+    """
+    if capture is None and device.type == "cuda":
+        return partial(capture_cuda, wanted=wanted)
+    return capture
+
+
+@contextmanager
+def operator_named(wanted: str) -> Iterator[None]:
+    """Context manager that turns an exception during a capture into an error that names the operator."""
+    last = _LastOperator()
+    try:
+        with last:
+            yield
+    except Exception as error:
+        cause = last.error or error  # the end of a broken capture raises, too, and says less
+        reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+        raise RuntimeError(f"{wanted}; got {last.name}: {reason}") from error
+
+
+class _LastOperator(TorchDispatchMode):
+    """Record of the operator that was called last, and of its exception."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "no operator"
+        self.error: Exception | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.name, self.error = str(func), None
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            self.error = error
+            raise
