@@ -112,7 +112,7 @@ def test_starts_and_ends_of_workers_are_not_booked_as_lightnings(monkeypatch: py
 def test_what_cannot_work_is_told_before_a_worker_starts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="EnvWorkers: num_workers must be at most the 8 environments; got 9"):
         fit(module(), tmp_path, 6, EnvWorkers(num_workers=9))
-    with pytest.raises(ValueError, match="EnvWorkers: want steps that leave the device, cuda_graphs=False; got"):
+    with pytest.raises(ValueError, match="cuda_graphs true cannot be had, as EnvWorkers"):
         fit(module(cuda_graphs=True), tmp_path, 6, EnvWorkers())
     with pytest.raises(ValueError, match="EnvWorkers: want a module that plays in an environment; got LightningModule"):
         EnvWorkers().on_train_start(trainer(tmp_path), LightningModule())

@@ -30,7 +30,7 @@ from torchrl_gpu.policies import (
     VectorValue,
 )
 from torchrl_gpu.policies.generators import generators_kept
-from torchrl_gpu.training import Episodes, OffPolicy, OnPolicy, agent_run, on_policy
+from torchrl_gpu.training import Episodes, OffPolicy, OnPolicy, agent_run
 from torchrl_gpu.training.accelerated.graphs import Graph
 from torchrl_gpu.training.updates.graphed import GraphedLearning, GraphedUpdate
 
@@ -225,7 +225,7 @@ class Graphs:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     found = Graphs()
-    monkeypatch.setattr(on_policy, "GraphedLearning", partial(GraphedLearning, capture=found.learning))
+    monkeypatch.setattr(agent_run, "GraphedLearning", partial(GraphedLearning, capture=found.learning))
     monkeypatch.setattr(agent_run, "GraphedUpdate", partial(GraphedUpdate, capture=found.updates))
     return found
 
@@ -295,7 +295,7 @@ def test_where_all_learning_fits_no_graph_an_update_does(
             body()
         raise RuntimeError("CUDA error: out of memory")
 
-    monkeypatch.setattr(on_policy, "GraphedLearning", partial(GraphedLearning, capture=fails))
+    monkeypatch.setattr(agent_run, "GraphedLearning", partial(GraphedLearning, capture=fails))
     both(tmp_path, "v3", 16)
     assert graphs.made == (0, 1)
     said = [each.getMessage() for each in caplog.records if each.name.startswith("torchrl_gpu.training.accelerated")]

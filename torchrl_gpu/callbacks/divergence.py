@@ -113,11 +113,14 @@ class Divergence(Callback):
         self._batches: deque[Any] | None = None
         self._skipped: tuple[Tensor, Tensor] | None = None  # updates in all, and in a row
 
+    @property
+    def watches_updates(self) -> bool:
+        """Whether it changes gradients within updates, which a CUDA graph would not let it."""
+        return self.action == "skip"
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if (found := not_finite(pl_module)) is not None:
             raise ValueError(f"Divergence: want weights to begin with that are finite; got {found}")
-        if self.action == "skip" and getattr(pl_module, "graphed_update", None) is not None:
-            raise ValueError("Divergence: action skip wants --model.graph_updates false; got true")
         self._skipped, self._told, self._counts = None, False, (DeviceCount(), DeviceCount(), DeviceCount())
         self._batches = RecentBatches() if isinstance(pl_module, EnvRun) else None
         if self._batches is not None:

@@ -28,6 +28,9 @@ class EnvWorkers(ClosingCallback):
         threads: Threads of torch in each worker.
     """
 
+    steps_environments = True
+    """Steps leave the device and the process, so that no CUDA graph can hold them."""
+
     def __init__(self, num_workers: int = 2, transport: str = "processes", threads: int = 1) -> None:
         where = type(self).__name__
         self.num_workers = arguments.whole(where, "num_workers", num_workers, 1, 4096)
@@ -60,8 +63,6 @@ class EnvWorkers(ClosingCallback):
         where, rollout = type(self).__name__, getattr(module, "rollout", None)
         if not isinstance(rollout, Rollout):
             raise ValueError(f"{where}: want a module that plays in an environment; got {type(module).__name__}")
-        if rollout.cuda_graphs:
-            raise ValueError(f"{where}: want steps that leave the device, cuda_graphs=False; got cuda_graphs=True")
         if rollout.env.num_envs < self.num_workers:
             most = rollout.env.num_envs
             raise ValueError(f"{where}: num_workers must be at most the {most} environments; got {self.num_workers}")

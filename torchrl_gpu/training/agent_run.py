@@ -18,9 +18,10 @@ from torchrl_gpu.policies.agents.base import Agent
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.wrapper import PolicyWrapper
+from torchrl_gpu.training.accelerated.choice import GraphOption
 from torchrl_gpu.training.run import STEPS_PER_EPOCH, EnvRun
 from torchrl_gpu.training.updates.compiled import CompiledLosses
-from torchrl_gpu.training.updates.graphed import GraphedUpdate, Losses
+from torchrl_gpu.training.updates.graphed import Batches, GraphedLearning, GraphedUpdate, Losses
 from torchrl_gpu.training.updates.optimizers import keep_capturable
 
 _MANY = 5_000  # updates of a run in which minutes of compilation pay
@@ -37,8 +38,8 @@ class AgentRun(EnvRun):
         make_scheduler: Makes a schedule that is stepped at every update; None for none.
         learning_rates: Learning rate of a loss's weights over that of the optimizer.
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
-        graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`. A subclass
-            may have more of them in one.
+        graph_updates: Whether updates on CUDA are launches of graphs, one each or all of a training step in one; see
+            `training.updates.graphed`. "auto" does so where nothing speaks against it.
         torch_compile: As in `OffPolicy`.
     """
 
@@ -48,9 +49,10 @@ class AgentRun(EnvRun):
     make_scheduler: LRSchedulerCallable | None
     learning_rates: Mapping[str, float]
     max_grad_norm: float | None
-    graph_updates: bool
+    graph_updates: GraphOption
     torch_compile: bool | Literal["auto"]
     graphed_update: GraphedUpdate | None
+    graphed_learning: GraphedLearning | None
     _compiled_before: bool | None = None  # in the run that this one goes on from
     _compiled = False
 
@@ -91,9 +93,9 @@ class AgentRun(EnvRun):
         A compiled backward pass is over before the scaler sees the loss, so that small gradients would be lost.
         """
         if self.torch_compile == "auto":
-            pays = not self._scaled and self._planned_updates() >= _MANY
-            return pays if self._compiled_before is None or self._scaled else self._compiled_before
-        if self.torch_compile and self._scaled:
+            pays = not self.scales_gradients and self._planned_updates() >= _MANY
+            return pays if self._compiled_before is None or self.scales_gradients else self._compiled_before
+        if self.torch_compile and self.scales_gradients:
             raise ValueError(
                 f"{type(self).__name__}: torch_compile wants gradients that need no scaler; got precision"
                 f" {self.trainer.precision}"
@@ -129,10 +131,6 @@ class AgentRun(EnvRun):
         self._compiled_before = compiled if isinstance(compiled, bool) else None
 
     @property
-    def _scaled(self) -> bool:
-        return getattr(self.trainer.precision_plugin, "scaler", None) is not None
-
-    @property
     def has_values(self) -> bool:
         """True where actions are discrete, so that the agent has a value for each."""
         return self.space.num_actions is not None
@@ -157,13 +155,24 @@ class AgentRun(EnvRun):
                 )
 
     def _make_graphed_update(self) -> GraphedUpdate:
-        if self._scaled or self.trainer.world_size > 1:
-            raise ValueError(
-                f"{type(self).__name__}: graph_updates wants one process, and gradients that need no scaler, which"
-                f" makes the host wait; got {self.trainer.world_size}, and precision {self.trainer.precision}"
-            )
-        optimizer = cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False))
-        return GraphedUpdate(self.agent, optimizer, self.max_grad_norm, losses=self._losses)
+        return GraphedUpdate(self.agent, self._optimizer, self.max_grad_norm, losses=self._losses)
+
+    def _make_graphed_learning(self, batches: Batches, **options: Any) -> GraphedLearning:
+        """All updates of a training step as one function; options as of `GraphedLearning`."""
+        return GraphedLearning(
+            self.agent,
+            self._optimizer,
+            self.max_grad_norm,
+            batches=batches,
+            updates=self.updates_of_step,
+            schedule=cast("Any", self.lr_schedulers()),
+            losses=self._losses,
+            **options,
+        )
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        return cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False))
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
@@ -175,7 +184,9 @@ class AgentRun(EnvRun):
             how = "compiled" if self._compiled else "not compiled"
             rank_zero_info(f"{type(self).__name__}: torch_compile auto: steps and losses stay {how}, as the run began")
         self._losses: Losses = CompiledLosses(self.agent) if self._compiled else self.agent.losses
-        self.graphed_update = self._make_graphed_update() if self.graph_updates else None
+        takes_graphs = self.takes_graphed_updates(self.graph_updates)
+        self.graphed_update = self._make_graphed_update() if takes_graphs else None
+        self.graphed_learning = None
 
     def step_names(self) -> Sequence[str]:
         return ("loss", "*_loss", *self.env.outcome_names, *self.agent.metrics, "frames")
@@ -190,6 +201,15 @@ class AgentRun(EnvRun):
             self.count_updates(1)
         self.step_schedule()
         return {name: loss.detach() for name, loss in losses.items()}
+
+    def learn_in_graph(self, data: TensorDictBase) -> list[dict[str, Tensor]] | None:
+        """All updates of a training step by `graphed_learning`; None where that makes no graph, or not so many."""
+        learning, wanted = self.graphed_learning, self.updates_of_step
+        if learning is None or not learning.is_open or self.updates_left < wanted:
+            return None
+        losses = learning(data)
+        self.count_updates(wanted)
+        return losses
 
     def _learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
         with set_exploration_type(ExplorationType.RANDOM):

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -25,10 +25,12 @@ from torchrl_gpu.policies.weights import is_dense
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.archives import read_archive
 from torchrl_gpu.system.sections import in_section, section
+from torchrl_gpu.training.accelerated.choice import GraphOption
 from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
+from torchrl_gpu.training.updates.graphed import GraphedLearning
 
 _LOG = logging.getLogger(__name__)
 
@@ -197,8 +199,11 @@ class OffPolicy(AgentRun, ReplayRun):
         warmup_frames: Frames, over all environments, played at random before the first update.
         reward_scale: Factor on rewards in the loss.
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
-        cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
-        graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
+        cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`. "auto" where
+            nothing speaks against it, which a line says otherwise.
+        graph_updates: Whether all updates of a training step on CUDA are one launch of a graph, draws from the replay
+            included; see `training.updates.graphed`. "auto" as above. Where the replay is on the host, or targets
+            follow every so many updates, each update is a launch.
         torch_compile: Whether steps of the environment (on a CPU, where they are not C++ already) and losses go through
             torch.compile, which takes a minute or two at the start and is checked there; see
             `training.collect.compiled.CompiledSteps` and `training.updates.compiled.CompiledLosses`. "auto" compiles in
@@ -225,8 +230,8 @@ class OffPolicy(AgentRun, ReplayRun):
         warmup_frames: int = 4_000,
         reward_scale: float = 1.0,
         max_grad_norm: float | None = 10.0,
-        cuda_graphs: bool = False,
-        graph_updates: bool = False,
+        cuda_graphs: GraphOption = "auto",
+        graph_updates: GraphOption = "auto",
         torch_compile: bool | Literal["auto"] = False,
         warm_start: str | None = None,
     ) -> None:
@@ -294,7 +299,7 @@ class OffPolicy(AgentRun, ReplayRun):
             keys,
             self.agent.n_steps,
             self.agent.gamma,
-            self.cuda_graphs,
+            self.takes_graphed_steps(self.cuda_graphs),
             store=self.replay.codec_for(self.env) if isinstance(self.replay, DeviceReplay) else None,
             group=self.group,
             compiled=self._compiled,
@@ -307,8 +312,26 @@ class OffPolicy(AgentRun, ReplayRun):
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         self._play()
         with advice(type(self).__name__, self.env.device, self.batch_size, self.replay):
-            losses = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
+            losses = self._learn_from_replay()
         return self.log_losses(losses)
+
+    def _learn_from_replay(self) -> list[dict[str, Tensor]]:
+        self._set_updates()
+        if self.graphed_update is not None and self.graphed_learning is None and self._draws_on_device:
+            self.graphed_learning = self._make_graphed_learning(
+                self._draws, learned=self._take_errors, also_written=cast("DeviceReplay", self.replay).written_by_draws
+            )
+        with section("update"):
+            losses = self.learn_in_graph(TensorDict())
+        if losses is None:
+            return [self._update() for _ in range(self.updates_now(self.updates_per_step))]
+        for batch in cast("GraphedLearning", self.graphed_learning).batches_seen:
+            self.note_batch(batch)
+        return losses
+
+    @property
+    def _draws_on_device(self) -> bool:
+        return isinstance(self.replay, DeviceReplay) and self.replay.draws_on_device
 
     def _play(self) -> None:
         self.agent.anneal(self.frames)
@@ -325,15 +348,29 @@ class OffPolicy(AgentRun, ReplayRun):
             batch = self._sample()
         with section("update"):
             losses = self.learn(batch)
-        if "index" in batch.keys():  # noqa: SIM118  # of a tensordict
-            with section("replay"):
-                self.replay.update_priority(batch["index"], batch["td_error"])
+        with section("replay"):
+            self._take_errors(batch)
         return losses
 
-    def _sample(self) -> TensorDictBase:
+    def _take_errors(self, batch: TensorDictBase) -> None:
+        """Gives the errors of a batch to the replay, as priorities."""
+        if "index" in batch.keys():  # noqa: SIM118  # of a tensordict
+            self.replay.update_priority(batch["index"], batch["td_error"])
+
+    def _draws(self, data: TensorDictBase) -> Iterator[TensorDictBase]:
+        while True:
+            yield self._drawn()
+
+    def _set_updates(self) -> None:
         set_updates = getattr(self.replay, "set_updates", None)
         if set_updates is not None:
             set_updates(self.trainer.global_step)
+
+    def _sample(self) -> TensorDictBase:
+        self._set_updates()
+        return self._drawn()
+
+    def _drawn(self) -> TensorDictBase:
         batch = self.replay.sample()
         for part in (batch, batch["next"]):
             self.env.restore(part, self.replay)

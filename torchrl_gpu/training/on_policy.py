@@ -15,10 +15,10 @@ from torchrl_gpu.policies.agents.ppo import PPO
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
+from torchrl_gpu.training.accelerated.choice import GraphOption
 from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, check_counts
-from torchrl_gpu.training.updates.graphed import GraphedLearning
 
 
 @final
@@ -41,16 +41,16 @@ class OnPolicy(AgentRun):
         minibatches: Updates of an epoch.
         reward_scale: Factor on rewards.
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
-        cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
+        cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`. "auto" where
+            nothing speaks against it, which a line says otherwise.
         graph_updates: Whether all that is learnt from a rollout on CUDA is one launch of a graph, from the values of
-            its states to the last update; see `training.updates.graphed`.
+            its states to the last update; see `training.updates.graphed`. "auto" as above.
         torch_compile: As in `OffPolicy`.
     """
 
     has_values = False  # the critic has values of states, and none of actions
 
     agent: PPO
-    graphed_learning: GraphedLearning | None
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class OnPolicy(AgentRun):
         minibatches: int = 4,
         reward_scale: float = 1.0,
         max_grad_norm: float | None = 0.5,
-        cuda_graphs: bool = False,
-        graph_updates: bool = False,
+        cuda_graphs: GraphOption = "auto",
+        graph_updates: GraphOption = "auto",
         torch_compile: bool | Literal["auto"] = False,
     ) -> None:
         super().__init__(env)
@@ -107,23 +107,13 @@ class OnPolicy(AgentRun):
             [(*self.group, key) for key in keys] if self.group else keys,
             n_steps=1,
             gamma=self.agent.gamma,
-            cuda_graphs=self.cuda_graphs,
+            cuda_graphs=self.takes_graphed_steps(self.cuda_graphs),
             decisions=self.agent.policy.out_keys,
             group=self.group,
             compiled=self._compiled,
         )
-        self.graphed_learning = None if self.graphed_update is None else self._make_graphed_learning()
-
-    def _make_graphed_learning(self) -> GraphedLearning:
-        return GraphedLearning(
-            self.agent,
-            cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False)),
-            self.max_grad_norm,
-            batches=lambda steps: self._batches(self._sample(steps)),
-            updates=self.epochs * self.minibatches,
-            schedule=cast("Any", self.lr_schedulers()),
-            losses=self._losses,
-        )
+        if self.graphed_update is not None:
+            self.graphed_learning = self._make_graphed_learning(lambda steps: self._batches(self._sample(steps)))
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
@@ -134,15 +124,13 @@ class OnPolicy(AgentRun):
         return self.log_losses(losses)
 
     def _learn_from(self, steps: TensorDictBase) -> list[dict[str, Tensor]]:
-        wanted = self.epochs * self.minibatches
-        most, graphed = self.updates_now(wanted), self.graphed_learning
-        if graphed is None or not graphed.is_open or most < wanted:
-            batches = self._batches(self._sample(steps))
-            return [self.learn(rows) for _, rows in zip(range(most), batches, strict=False)]
-        self.note_batch(steps)
-        losses = graphed(steps)
-        self.count_updates(most)
-        return losses
+        losses = self.learn_in_graph(steps)
+        if losses is not None:
+            self.note_batch(steps)
+            return losses
+        most = self.updates_now(self.updates_of_step)
+        batches = self._batches(self._sample(steps))
+        return [self.learn(rows) for _, rows in zip(range(most), batches, strict=False)]
 
     def _sample(self, steps: TensorDictBase) -> TensorDictBase:
         scaled = steps.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -29,6 +30,12 @@ from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.system.arguments import number, shown, whole
 from torchrl_gpu.system.sections import Clock, in_section, start_clock, stop_clock, summary
 from torchrl_gpu.system.threads import keep_to_usable_cores
+from torchrl_gpu.training.accelerated.choice import (
+    GraphOption,
+    against_graphed_steps,
+    against_graphed_updates,
+    takes_graphs,
+)
 from torchrl_gpu.training.collect.rollout import EpisodeMeter, Rollout
 from torchrl_gpu.training.data.episodes import StepLoader, single_batch, suite_of
 from torchrl_gpu.training.lightning_callbacks import (
@@ -279,6 +286,25 @@ class EnvRun(LightningModule):
             if isinstance(callback, RunAveraging):
                 callback.finish(self)
 
+    def takes_graphed_steps(self, asked: GraphOption) -> bool:
+        """Whether rollouts of this fit are CUDA graphs, by the option `cuda_graphs`; see `takes_graphs`."""
+        callbacks: list[Any] = cast("Any", self.trainer).callbacks
+        against = against_graphed_steps(self.env.reads_host, callbacks)
+        return takes_graphs(type(self).__name__, "cuda_graphs", asked, self.env.device, against)
+
+    def takes_graphed_updates(self, asked: GraphOption) -> bool:
+        """Whether updates of this fit are CUDA graphs, by the option `graph_updates`; see `takes_graphs`."""
+        trainer: Any = self.trainer
+        against = against_graphed_updates(
+            trainer.precision, self.scales_gradients, trainer.world_size, trainer.callbacks, self.parameters()
+        )
+        return takes_graphs(type(self).__name__, "graph_updates", asked, self.device, against)
+
+    @property
+    def scales_gradients(self) -> bool:
+        """True in float16, whose gradients are scaled."""
+        return getattr(self.trainer.precision_plugin, "scaler", None) is not None
+
     def collect(self, policy: Policy, steps: int) -> TensorDictBase:
         """Plays on and counts; transitions (B,), none while fewer steps than a return needs have been played."""
         return self._counted(self.rollout.collect, policy, steps)
@@ -300,11 +326,18 @@ class EnvRun(LightningModule):
         if self.watch_batch is not None:
             self.watch_batch(batch)
 
+    @property
+    def updates_left(self) -> float:
+        """Updates before `trainer.max_steps`; infinity where that is not set."""
+        most = self.trainer.max_steps
+        return most - self.trainer.global_step if most > 0 else math.inf
+
     def updates_now(self, most: int) -> int:
         """Updates of this training step: so many, but never beyond `trainer.max_steps`."""
-        left = self.trainer.max_steps - self.trainer.global_step
-        if self.trainer.max_steps <= 0 or left >= most:
+        left = self.updates_left
+        if left >= most:
             return most
+        left = int(left)
         self._cut = None if self.exact_anywhere else (left, most)
         return left
 

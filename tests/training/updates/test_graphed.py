@@ -429,7 +429,7 @@ def test_a_run_in_bfloat16_by_graphs_is_the_same(tmp_path: Path, graphs: Countin
 @pytest.mark.parametrize("option", ["graph_updates", "torch_compile"])
 def test_gradients_that_need_a_scaler_are_refused(option: str, tmp_path: Path) -> None:
     scaled = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
-    with pytest.raises(ValueError, match=rf"OffPolicy: {option} wants .* no scaler.*; got .*precision 16-mixed"):
+    with pytest.raises(ValueError, match=rf"OffPolicy: {option} .*precision 16-mixed"):
         run(tmp_path, "IQN", plugins=[scaled], **{option: True})
 
 

@@ -9,13 +9,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
+from torchrl.data.replay_buffers.samplers import Sampler
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.clips import STORED_KEYS
 from torchrl_gpu.envs.memory import Placement, Staging, place
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import section
+from torchrl_gpu.training.replay.draws import DrawNumbers, UniformSampler
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
 ReplayFactory = Callable[[int, torch.device, bool], TensorDictReplayBuffer]
@@ -71,7 +72,8 @@ class DeviceReplay(TensorDictReplayBuffer):
         self.prioritized, self._first_beta, self._beta_updates = prioritized, beta, beta_updates
         self._wanted = self._kind = storage
         self._device = torch.device(device)
-        sampler: Sampler = RandomSampler()
+        self._numbers: DrawNumbers | None = None
+        sampler: Sampler = UniformSampler()
         if prioritized or masked or self.leaves_out:
             used = (alpha, beta) if prioritized else (0.0, 0.0)
             sampler = DevicePrioritySampler(capacity, *used, device=self._device)
@@ -107,7 +109,41 @@ class DeviceReplay(TensorDictReplayBuffer):
                 self.set_storage(HostStorage(self.capacity, self._device), self._collate_fn)
                 self.storage.attach(self)
                 self.writer.register_storage(self.storage)  # which `set_storage` leaves with the old one
-        return super().extend(transitions, **kwargs)
+        index = super().extend(transitions, **kwargs)
+        if self._kind == "device" and self._device.type == "cuda":
+            self.keep_numbers_on_device()
+        return index
+
+    def keep_numbers_on_device(self) -> None:
+        """Lets draws read all that changes between them from the device, so that a CUDA graph can hold them."""
+        sampler: Any = self.sampler
+        if self._numbers is None:
+            self._numbers = sampler.numbers = DrawNumbers(self._device)
+            if self.prioritized:
+                sampler.beta, sampler.beta_updates = self._first_beta, self._beta_updates
+        self._numbers.set_size(len(self))
+
+    @property
+    def draws_on_device(self) -> bool:
+        """True where draws read nothing of the host, so that a CUDA graph can hold them."""
+        return self._numbers is not None
+
+    def written_by_draws(self) -> list[Tensor]:
+        """Tensors that draws and new errors change."""
+        sampler = self.sampler
+        own = sampler.written() if isinstance(sampler, DevicePrioritySampler) else []
+        return own if self._numbers is None else [*own, self._numbers.updates]
+
+    def sample(self, *args: Any, **kwargs: Any) -> Any:
+        """Transitions (B,) with their `index`, and `priority_weight` where they are not equally likely."""
+        if self._numbers is None or args or kwargs:
+            return super().sample(*args, **kwargs)
+        index, info = cast("Any", self.sampler).sample(self.storage, self.batch_size)
+        # The whole of the memory: as much of it as is full would be another size at every draw.
+        batch = cast("Any", self.storage)._storage[index]
+        for name, value in {"index": index, **info}.items():
+            batch.set(name, value)
+        return batch
 
     def codec_for(self, env: BatchedEnv) -> Any:
         """Codec of a rollout for transitions of an environment, as in `Rollout`; None where nothing is packed."""
@@ -131,7 +167,9 @@ class DeviceReplay(TensorDictReplayBuffer):
 
     def set_updates(self, updates: int) -> None:
         """Lets the exponent of the importance weights follow the number of updates made so far."""
-        if self.prioritized:
+        if self._numbers is not None and self._beta_updates is not None:
+            self._numbers.set_updates(updates)
+        elif self.prioritized:
             share = 0.0 if self._beta_updates is None else min(1.0, updates / self._beta_updates)
             cast("DevicePrioritySampler", self.sampler).beta = self._first_beta + (1 - self._first_beta) * share
 

@@ -13,6 +13,7 @@ from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
 from torchrl_gpu.envs.state_validation import Bounds, Entry, check_entries
+from torchrl_gpu.training.replay.draws import DrawNumbers
 
 _BLOCK = 128  # priorities that are summed together
 _PRIORITIES = Bounds(0, 1e100)
@@ -42,6 +43,8 @@ class DevicePrioritySampler(Sampler):
         device: str | torch.device = "cpu",
     ) -> None:
         self.alpha, self.beta, self.eps = alpha, beta, eps
+        self.numbers: DrawNumbers | None = None  # of the host, on the device; None on a CPU
+        self.beta_updates: int | None = None  # draws after which `beta` has gone to 1, where there are `numbers`
         self._leaves_out = False  # whether a priority of 0 is that of a transition that is left out
         self._blocks = torch.zeros(-(-capacity // _BLOCK), _BLOCK, device=device, dtype=torch.float64)
         self._sums = torch.zeros(len(self._blocks), device=device, dtype=torch.float64)  # of each block as it is
@@ -59,11 +62,24 @@ class DevicePrioritySampler(Sampler):
         inner = self._blocks[block].cumsum(1)  # (B, priorities of a block)
         rest = _below((spot - ends[block] + self._sums[block]).clamp_min(0), inner[:, -1])
         index = block * inner.shape[1] + torch.searchsorted(inner, rest[:, None], right=True).squeeze(1)
-        index = index.clamp_max(len(storage) - 1)
+        size = len(storage) if self.numbers is None else self.numbers.size
+        index = index.clamp_max(size - 1)
         chance = self.priority[index] / total
-        weight = (len(storage) * chance).clamp_min(1e-12) ** -self.beta
+        weight = (size * chance).clamp_min(1e-12) ** -self._beta_now()
+        if self.numbers is not None:
+            self.numbers.count_draw()
         weight = torch.where(self.priority[index] > 0, weight, 0.0)  # all is left out, where one such is drawn
         return index, {"priority_weight": (weight / weight.max().clamp_min(1e-300)).float(), "index": index}
+
+    def _beta_now(self) -> float | Tensor:
+        if self.numbers is None or self.beta_updates is None:
+            return self.beta
+        share = (self.numbers.updates.double() / self.beta_updates).clamp_max(1.0)
+        return self.beta + (1 - self.beta) * share
+
+    def written(self) -> list[Tensor]:
+        """Tensors that draws and new errors change."""
+        return [self._blocks, self._sums, self.largest]
 
     def extend(self, index: Any) -> None:
         """New transitions get the largest priority so far."""
@@ -91,7 +107,7 @@ class DevicePrioritySampler(Sampler):
         if self._leaves_out:
             value = torch.where(self.priority[index] > 0, value, 0.0)
         self.priority[index] = value
-        self.largest = torch.maximum(self.largest, value.max())
+        self.largest.copy_(torch.maximum(self.largest, value.max()))
         self._sum_up(torch.as_tensor(index, device=self.priority.device))
 
     def _sum_up(self, index: Tensor) -> None:

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.policies.agents.base import Agent
-from torchrl_gpu.training.accelerated.functions import GraphedBody, Outcome
+from torchrl_gpu.training.accelerated.functions import GraphedBody, Outcome, Recorded
 from torchrl_gpu.training.accelerated.graphs import Capture
 from torchrl_gpu.training.accelerated.machine import are_close, uncached_casts
 from torchrl_gpu.training.updates.optimizers import clip_gradients, set_capturable
@@ -229,6 +229,9 @@ class GraphedLearning(Graphed):
         schedule: Of the optimizer; None for none.
         learned: Called with each batch after its update, with `td_error` in it; None for nothing.
         also_written: Gives tensors that `batches` and `learned` change, such as priorities; None for none.
+
+    Attributes:
+        batches_seen: Batches of the last call; those of a graph hold other values after the next one.
     """
 
     instead = "updates are launched one by one"
@@ -250,6 +253,8 @@ class GraphedLearning(Graphed):
         super().__init__(agent, optimizer, max_grad_norm, updates=updates, losses=losses, capture=capture)
         self.batches, self.updates, self.schedule = batches, updates, schedule
         self.learned, self.also_written = learned, also_written
+        self.batches_seen: list[TensorDictBase] = []
+        self._batches_of_graph: list[TensorDictBase] = []
         self.active = self.active and agent.targets_update_every_step
 
     def __call__(self, data: TensorDictBase) -> list[dict[str, Tensor]]:
@@ -266,16 +271,27 @@ class GraphedLearning(Graphed):
         return [dict(zip(losses, each, strict=True)) for each in zip(*losses.values(), strict=True)]
 
     def _learn(self, data: TensorDictBase, plan: Iterable[Settings]) -> TensorDictBase:
-        losses = []
+        losses, seen = [], []
         with uncached_casts(self.device) if self.is_open else nullcontext():
             batches = iter(self.batches(data))
             for settings in plan:
                 batch = next(batches)
+                seen.append(batch)
                 found = self._update(batch, settings)
                 losses.append(found["losses"])
                 if self.learned is not None:
                     self.learned(batch.copy().set("td_error", found["td_error"]))
+        self.batches_seen = seen
         return TensorDict({"losses": torch.stack(losses)})
+
+    def _made(self, data: TensorDictBase) -> Recorded:
+        recorded = super()._made(data)
+        self._batches_of_graph = self.batches_seen
+        return recorded
+
+    def _replayed(self, recorded: Recorded, data: TensorDictBase) -> TensorDictBase:
+        self.batches_seen = self._batches_of_graph
+        return super()._replayed(recorded, data)
 
     def _written(self) -> list[Tensor]:
         also = [] if self.also_written is None else self.also_written()
