@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from rich.console import Console
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
@@ -23,10 +23,13 @@ from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
+from torchrl_gpu.training.accelerated.choice import GraphOption
 from torchrl_gpu.training.data.demonstrations import DemonstrationEpisodes, HeldOut
 from torchrl_gpu.training.lightning_callbacks import adapt_resumed
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
 from torchrl_gpu.training.step_log import on_host
+from torchrl_gpu.training.updates.graphed import GraphedLearning
+from torchrl_gpu.training.updates.learner import ModuleLearner
 
 _CHUNK = 1024  # rows of validation that are looked at together
 
@@ -53,6 +56,8 @@ class BehaviourCloning(EnvRun):
         updates_per_step: Updates of a training step, over which Lightning's own cost is spread.
         max_grad_norm: Gradients are clipped to this norm; None leaves them.
         seed: Decides the order of the rows.
+        graph_updates: Whether all updates of a training step on CUDA are one launch of a graph; "auto" where nothing
+            speaks against it, which a line says otherwise.
     """
 
     learner_name = "BC"
@@ -71,6 +76,7 @@ class BehaviourCloning(EnvRun):
         updates_per_step: int = 10,
         max_grad_norm: float | None = 10.0,
         seed: int = 0,
+        graph_updates: GraphOption = "auto",
     ) -> None:
         where = type(self).__name__
         super().__init__(cast("EnvFactory", env))
@@ -88,6 +94,8 @@ class BehaviourCloning(EnvRun):
         self.batch_size, self.updates_per_step = batch_size, updates_per_step
         self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
         self.seed = arguments.seed(where, "seed", seed)
+        self.graph_updates = graph_updates
+        self._graphed: GraphedLearning | None = None
         self.learner: BCPolicy | ClonedChoice
         if policy is not None:
             self.learner = policy
@@ -212,6 +220,22 @@ class BehaviourCloning(EnvRun):
         adapt_resumed(self.trainer)
         self._clock = self._cut = None
         self._pass: tuple[int, Tensor] | None = None
+        self._graphed = self._make_graphed() if self.takes_graphed_updates(self.graph_updates) else None
+
+    def _make_graphed(self) -> GraphedLearning:
+        return GraphedLearning(
+            ModuleLearner(self.learner, self._means),
+            cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False)),
+            self.max_grad_norm,
+            batches=lambda data: (self._batch(index) for index in data["index"].unbind()),
+            updates=self.updates_per_step,
+            schedule=cast("Any", self.lr_schedulers()),
+        )
+
+    def _means(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """Mean scores of a batch, of which the loss alone has a gradient."""
+        means = {name: values.mean() for name, values in self.learner.scores(batch).items()}
+        return {name: value if name == "loss" else value.detach() for name, value in means.items()}
 
     def _draw(self, update: int) -> Tensor:
         """Numbers of the rows of an update, (B,), a function of the seed and of how many updates were made before."""
@@ -230,18 +254,32 @@ class BehaviourCloning(EnvRun):
         if data.asked_steps is None:  # an epoch is a pass
             a_pass = self._updates_of(len(self._rows))
             most = min(most, a_pass - self.trainer.global_step % a_pass)
-        made = [self._update() for _ in range(self.updates_now(most))]
+        made = self._learn(self.updates_now(most))
         if self.step_log.due:
             self.step_log.write({name: torch.stack([each[name] for each in made]).mean() for name in made[0]})
         return {"loss": made[-1]["loss"]} if made else {}
+
+    def _learn(self, updates: int) -> list[dict[str, Tensor]]:
+        """Means of so many updates."""
+        graphed = self._graphed
+        if graphed is None or not graphed.is_open or updates < self.updates_per_step:
+            return [self._update() for _ in range(updates)]
+        first = self.trainer.global_step
+        with section("replay"):
+            index = torch.stack([self._draw(first + number) for number in range(updates)])
+        with section("update"):
+            made = graphed(TensorDict({"index": index}))
+        self.count_updates(updates)
+        for batch in graphed.batches_seen:
+            self.note_batch(batch)
+        return made
 
     @in_section("update")
     def _update(self) -> dict[str, Tensor]:
         with section("replay"):
             batch = self._batch(self._draw(self.trainer.global_step))
         self.note_batch(batch)
-        scores = self.learner.scores(batch)
-        means = {name: values.mean() for name, values in scores.items()}
+        means = self._means(batch)
         self.descend(means["loss"], [list(self.learner.parameters())], self.max_grad_norm)
         self.step_schedule()
         return {name: value.detach() for name, value in means.items()}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
@@ -17,6 +17,8 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
+from torchrl_gpu.training.accelerated.choice import GraphOption
+from torchrl_gpu.training.accelerated.functions import GraphedFunction
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
 
@@ -38,6 +40,8 @@ class PlacementEvolution(EnvRun):
         step: Standard deviation of the members' weights at first, in units of the first weights.
         begin: Policy whose weights are the first: the name of one that comes with the package, or its file.
         candidates: As in `LinearPlacementValues`.
+        cuda_graphs: Whether some steps on CUDA are one launch of a graph; "auto" where nothing speaks against it, which
+            a line says otherwise.
     """
 
     learner_name = "placement values"
@@ -46,16 +50,24 @@ class PlacementEvolution(EnvRun):
 
     policy: PackingPolicy
     unit: Tensor
+    _steps = _LOOK_EVERY  # that are played at a time
 
     def __init__(
-        self, env: EnvFactory, *, members: int = 16, step: float = 0.3, begin: str = "orders", candidates: int = 40
+        self,
+        env: EnvFactory,
+        *,
+        members: int = 16,
+        step: float = 0.3,
+        begin: str = "orders",
+        candidates: int = 40,
+        cuda_graphs: GraphOption = "auto",
     ) -> None:
         super().__init__(env)
         where = type(self).__name__
         check_counts(where, candidates=candidates)
         self.members = arguments.whole(where, "members", members, 4)
         self.step_size = arguments.number(where, "step", step, above=0)
-        self.begin, self.candidates = begin, candidates
+        self.begin, self.candidates, self.cuda_graphs = begin, candidates, cuda_graphs
         self.take_made_env()
 
     def build(self) -> None:
@@ -89,6 +101,11 @@ class PlacementEvolution(EnvRun):
         super().on_fit_start()
         self.env.renumber(self.env.first_env, copies=self.members)
         self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0)  # keeps the environment's state
+        self._play: Callable[[TensorDictBase], TensorDictBase] = self._played
+        if self.takes_graphed_steps(self.cuda_graphs):
+            self._play = GraphedFunction(
+                "PlacementEvolution", self._played, list, self.env.device, settings=lambda: self._steps
+            )
 
     @property
     def kept_options(self) -> Sequence[str]:
@@ -116,16 +133,29 @@ class PlacementEvolution(EnvRun):
 
     def _pack(self, weight: Tensor) -> Tensor:
         """Utilization (N,) at the end of the next episode of each environment, by a weight (N, F) of its own."""
-        seen, episodes = self.env.reset(), self.env.num_envs
-        for number in range(1, self.env.longest_episode + 1):
-            action = self._best(seen, weight)
-            seen = self.env.step(seen.set("action", action))["next"]  # what is full stays as it is
-            self.frames += episodes
-            if number % _LOOK_EVERY == 0 and bool(seen["done"].all()):
+        seen, left = self.env.reset(), self.env.longest_episode
+        while left > 0:
+            self._steps = min(_LOOK_EVERY, left)
+            left -= self._steps
+            now = TensorDict({"seen": seen, "weight": weight, "state": TensorDict(self.env._env_state())})
+            later = self._play(now)
+            self.env._set_env_state(dict(later["state"].items()))
+            seen = later["seen"]
+            self.frames += self._steps * self.env.num_envs
+            if self._steps == _LOOK_EVERY and bool(seen["done"].all()):
                 break
         done = torch.ones_like(seen["done"])
         self.meter.count({"done": done, **self.env.episode_outcomes(seen)})
         return seen["utilization"][:, 0]
+
+    def _played(self, now: TensorDictBase) -> TensorDictBase:
+        """What the environment shows and its state after the next steps; what is full stays as it is."""
+        env, seen = self.env, now["seen"].copy()
+        env._set_env_state(dict(now["state"].items()))
+        for _ in range(self._steps):
+            action = self._best(seen, now["weight"])
+            seen = env.step(seen.set("action", action))["next"]
+        return TensorDict({"seen": seen, "state": TensorDict(env._env_state())})
 
     def _best(self, seen: TensorDictBase, weight: Tensor) -> Tensor:
         """The action (N,) of the largest value; 0, which is not legal, where none is."""

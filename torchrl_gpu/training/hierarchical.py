@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, cast, final
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
-from tensordict import NestedKey, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 from torchrl.data import TensorDictReplayBuffer
@@ -22,9 +23,12 @@ from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker,
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
+from torchrl_gpu.training.accelerated.choice import GraphOption
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
+from torchrl_gpu.training.updates.graphed import GraphedLearning
+from torchrl_gpu.training.updates.learner import ModuleLearner
 from torchrl_gpu.training.updates.optimizers import keep_capturable
 
 _KEY = "box_heightmap"
@@ -68,6 +72,10 @@ class HierarchicalPacking(ReplayRun):
         item_shortlist: Items that the manager considers, likewise.
         reward_scale: Factor on rewards in the loss.
         max_grad_norm: Gradients are clipped to this norm.
+        cuda_graphs: Whether a rollout on CUDA is one launch of a graph; "auto" where nothing speaks against it, which a
+            line says otherwise.
+        graph_updates: Whether all updates of a training step on CUDA are one launch of a graph, draws from the replay
+            included; "auto" as above.
     """
 
     learner_name = "manager + worker"
@@ -103,6 +111,8 @@ class HierarchicalPacking(ReplayRun):
         item_shortlist: int | None = None,
         reward_scale: float = 100.0,
         max_grad_norm: float = 10.0,
+        cuda_graphs: GraphOption = "auto",
+        graph_updates: GraphOption = "auto",
     ) -> None:
         super().__init__(env, warmup_frames)
         where = type(self).__name__
@@ -131,6 +141,9 @@ class HierarchicalPacking(ReplayRun):
         self.item_shortlist = arguments.optional(arguments.whole, where, "item_shortlist", item_shortlist, 1)
         self.reward_scale = arguments.number(where, "reward_scale", reward_scale, above=0)
         self.max_grad_norm = arguments.number(where, "max_grad_norm", max_grad_norm, above=0)
+        self.cuda_graphs, self.graph_updates = cuda_graphs, graph_updates
+        self._graphed: GraphedLearning | None = None
+        self._number = 0  # of the update whose loss is computed
         self.take_made_env()
 
     def build(self) -> None:
@@ -195,12 +208,15 @@ class HierarchicalPacking(ReplayRun):
         kept = _STATE if self.bootstraps else []
         both = self._new_packer(env)
         written = both.written()
-        self.rollout = Rollout(env, kept, self.n_steps, self.gamma, False, state, self.codec, written=written)
+        by_graphs = self.takes_graphed_steps(self.cuda_graphs)
+        self.rollout = Rollout(env, kept, self.n_steps, self.gamma, by_graphs, state, self.codec, written=written)
         self.replay = self._new_replay()
         both.epsilon.fill_(self.epsilon)
         both.item_epsilon.fill_(self.item_epsilon)
         rule, worker = both.choosing("box", "growth"), both.choosing("box", "learned")
         self.__dict__ |= {"rule": rule, "worker": worker, "both": both}  # no submodules: weights are saved once
+        self._graphed = None
+        self._takes_graphs = self.takes_graphed_updates(self.graph_updates)
 
     @property
     def kept_options(self) -> Sequence[str]:
@@ -215,7 +231,7 @@ class HierarchicalPacking(ReplayRun):
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         self._play(self.both if self.joint else self.worker)
-        losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
+        losses = torch.stack(self._learn(self.updates_now(self.updates_per_step)))
         if self.step_log.due:
             slopes = {name: getattr(self.networks, name).detach() for name in _SLOPES}
             values = {"loss": losses.mean(), "stage": 2 if self.joint else 1, "frames": self.frames, **slopes}
@@ -230,26 +246,83 @@ class HierarchicalPacking(ReplayRun):
             with section("replay"):
                 self.replay.extend(transitions)
 
+    def _learn(self, updates: int) -> list[Tensor]:
+        """Losses of so many updates."""
+        if self._graphed is None and self._takes_graphs and self._draws_on_device:
+            self._graphed = self._make_graphed(cast("DeviceReplay", self.replay))
+        graphed, first = self._graphed, self.trainer.global_step
+        changes_stage = first < self.worker_updates < first + updates
+        if graphed is None or not graphed.is_open or updates < self.updates_per_step or changes_stage:
+            return [self._update() for _ in range(updates)]
+        self._set_rates(self.joint)
+        with section("update"):
+            losses = [each["loss"] for each in graphed(TensorDict())]
+        self.count_updates(updates)
+        for batch in graphed.batches_seen:
+            self.note_batch(batch)
+        return losses
+
+    @property
+    def _draws_on_device(self) -> bool:
+        return isinstance(self.replay, DeviceReplay) and self.replay.draws_on_device
+
+    def _make_graphed(self, replay: DeviceReplay) -> GraphedLearning:
+        others = [] if self.targets is None else [self.targets]
+        return GraphedLearning(
+            ModuleLearner(self.networks, lambda batch: {"loss": self._loss(batch)}, self._follow, others),
+            cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False)),
+            updates=self.updates_per_step,
+            batches=self._draws,
+            also_written=replay.written_by_draws,
+            numbers=self._losses_of_step,
+            max_grad_norm=self.max_grad_norm,
+            clips_together=True,
+        )
+
+    def _losses_of_step(self) -> list[tuple[bool, bool]]:
+        """Of each update of a training step, whether stage two has begun and whether the manager learns."""
+        first = self.trainer.global_step
+        numbers = range(first, first + self.updates_per_step)
+        return [(number >= self.worker_updates, self._with_manager(number)) for number in numbers]
+
+    def _draws(self, data: TensorDictBase) -> Iterator[TensorDictBase]:
+        """Batches of a training step; the number of each decides which loss it has."""
+        for number in count(self.trainer.global_step):
+            self._number = number
+            yield self.codec.unpacked(self.replay.sample())
+
+    def _with_manager(self, update: int) -> bool:
+        return update >= self.worker_updates and update % self.manager_period == 0
+
     @in_section("update")
     def _update(self) -> Tensor:
         with section("replay"):
             batch = self.codec.unpacked(self.replay.sample())
         self.note_batch(batch)
-        step = self.trainer.global_step
-        with_manager = self.joint and step % self.manager_period == 0
-        target = batch["next", "reward"][:, 0] * self.reward_scale
-        if self.bootstraps:
-            target = target + self._later(batch)
-        loss = self.worker_loss(batch, target)
-        if with_manager:
-            loss = loss + self.manager_loss(batch, target)
+        self._number = self.trainer.global_step
+        loss = self._loss(batch)
+        self._set_rates(self.joint)
         optimizer: Any = self.optimizers()
-        for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * (self.joint_rate if self.joint else 1.0)
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         self.descend(loss, [weights], self.max_grad_norm)
         self._follow()
         return loss.detach()
+
+    def _set_rates(self, joint: bool) -> None:
+        """Sets the learning rates of a stage."""
+        optimizer: Any = self.optimizers()
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * (self.joint_rate if joint else 1.0)
+
+    def _loss(self, batch: TensorDictBase) -> Tensor:
+        """Loss of update `_number`, of the worker and, where it is its turn, of the manager."""
+        target = batch["next", "reward"][:, 0] * self.reward_scale
+        if self.bootstraps:
+            target = target + self._later(batch)
+        loss = self.worker_loss(batch, target)
+        if self._with_manager(self._number):
+            loss = loss + self.manager_loss(batch, target)
+        return loss
 
     def worker_loss(self, batch: TensorDictBase, target: Tensor) -> Tensor:
         """Huber loss of the Q-values of the placements that were chosen; only their orientation is looked at.
@@ -280,7 +353,7 @@ class HierarchicalPacking(ReplayRun):
     def _later(self, batch: TensorDictBase) -> Tensor:
         """Discounted value (B,) of the state after the return, by the targets; the online weights choose."""
         assert self.targets is not None
-        after, packer = batch["next"], self.both if self.joint else self.worker
+        after, packer = batch["next"], self.both if self._number >= self.worker_updates else self.worker
         slot = packer.pick(after["box_heightmap"], after["item_id"], after["item_mask"]).slot
         item = after["item_id"].gather(1, slot[:, None])[:, 0]
         value = packer.best_advantage(after["box_heightmap"], item, self.targets)

@@ -128,6 +128,8 @@ class GraphedFunction(GraphedBody):
         capture: As in `GraphedBody`.
     """
 
+    keeps_all = True
+
     def __init__(
         self,
         name: str,

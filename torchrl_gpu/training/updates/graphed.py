@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from typing import Any, final
 
 import torch
@@ -14,13 +15,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from torchrl_gpu.policies.agents.base import Agent
 from torchrl_gpu.training.accelerated.functions import GraphedBody, Outcome, Recorded
 from torchrl_gpu.training.accelerated.graphs import Capture
 from torchrl_gpu.training.accelerated.machine import are_close, uncached_casts
+from torchrl_gpu.training.updates.learner import Learner, Losses
 from torchrl_gpu.training.updates.optimizers import clip_gradients, set_capturable
-
-Losses = Callable[[TensorDictBase], dict[str, Tensor]]
 
 Settings = list[dict[str, Any]]
 """Optimizer options of an update that differ from those of the optimizer's groups, for each group."""
@@ -49,9 +48,11 @@ class Graphed(GraphedBody):
         capture: As in `GraphedRollout`.
     """
 
+    clips_together = False
+
     def __init__(
         self,
-        agent: Agent,
+        agent: Learner,
         optimizer: Optimizer,
         max_grad_norm: float | None = None,
         *,
@@ -115,15 +116,22 @@ class Graphed(GraphedBody):
             torch.stack(list(losses.values())).sum().backward()
             groups = self.optimizer.param_groups
             if self.max_grad_norm is not None:
-                for group in groups:
-                    clip_gradients(group["params"], self.max_grad_norm)
+                for weights in self._clipped():
+                    clip_gradients(weights, self.max_grad_norm)
             with _changed(groups, settings):
                 self.optimizer.step()
             self.optimizer.zero_grad()
             if self.agent.targets_update_every_step:
                 self.agent.update_targets(1)
-        found = TensorDict({name: loss.detach() for name, loss in losses.items()})
-        return TensorDict({"losses": found, "td_error": batch["td_error"]})
+        made = TensorDict({"losses": TensorDict({name: loss.detach() for name, loss in losses.items()})})
+        if "td_error" in batch.keys():  # noqa: SIM118  # of a tensordict
+            made.set("td_error", batch["td_error"])
+        return made
+
+    def _clipped(self) -> list[list[Tensor]]:
+        """Weights whose gradients are clipped together, lot by lot."""
+        lots = [group["params"] for group in self.optimizer.param_groups]
+        return [list(chain.from_iterable(lots))] if self.clips_together else lots
 
     # -- the graph ----------------------------------------------------------------------------------------------------
 
@@ -139,7 +147,11 @@ class Graphed(GraphedBody):
             [{name: value for name, value in each.items() if name not in but_rate} for each in groups]
             for groups in (self.optimizer.param_groups, *plan)
         ]
-        return settings, self.agent.training
+        return settings, self.agent.training, self._numbers()
+
+    def _numbers(self) -> Any:
+        """Numbers of Python that a call takes for granted."""
+        return None
 
     def _weights(self) -> list[Tensor]:
         return [value for value in self.agent.state_dict().values() if isinstance(value, Tensor)]
@@ -229,6 +241,9 @@ class GraphedLearning(Graphed):
         schedule: Of the optimizer; None for none.
         learned: Called with each batch after its update, with `td_error` in it; None for nothing.
         also_written: Gives tensors that `batches` and `learned` change, such as priorities; None for none.
+        numbers: Gives what losses and batches take for granted in a call, such as which updates have another loss; a
+            graph is made anew where it changes. None for nothing.
+        clips_together: Whether gradients of all groups are clipped together.
 
     Attributes:
         batches_seen: Batches of the last call; those of a graph hold other values after the next one.
@@ -238,7 +253,7 @@ class GraphedLearning(Graphed):
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Learner,
         optimizer: Optimizer,
         max_grad_norm: float | None = None,
         *,
@@ -248,11 +263,14 @@ class GraphedLearning(Graphed):
         losses: Losses | None = None,
         learned: Callable[[TensorDictBase], None] | None = None,
         also_written: Callable[[], list[Tensor]] | None = None,
+        numbers: Callable[[], Any] | None = None,
+        clips_together: bool = False,
         capture: Capture | None = None,
     ) -> None:
         super().__init__(agent, optimizer, max_grad_norm, updates=updates, losses=losses, capture=capture)
         self.batches, self.updates, self.schedule = batches, updates, schedule
-        self.learned, self.also_written = learned, also_written
+        self.learned, self.also_written, self.numbers = learned, also_written, numbers
+        self.clips_together = clips_together
         self.batches_seen: list[TensorDictBase] = []
         self._batches_of_graph: list[TensorDictBase] = []
         self.active = self.active and agent.targets_update_every_step
@@ -280,9 +298,12 @@ class GraphedLearning(Graphed):
                 found = self._update(batch, settings)
                 losses.append(found["losses"])
                 if self.learned is not None:
-                    self.learned(batch.copy().set("td_error", found["td_error"]))
+                    self.learned(batch.copy().update(found.select("td_error", strict=False)))
         self.batches_seen = seen
         return TensorDict({"losses": torch.stack(losses)})
+
+    def _numbers(self) -> Any:
+        return None if self.numbers is None else self.numbers()
 
     def _made(self, data: TensorDictBase) -> Recorded:
         recorded = super()._made(data)
