@@ -492,7 +492,8 @@ class MarineNavEnv(BatchedEnv):
     def _restarted(self, mask: Tensor) -> tuple[MarineState, Shown]:
         """State with new episodes where `mask`, as one launch."""
         draws = fused.Draws(seed_bits(self.seed), self._env_index, self.in_order, self.pool)
-        return fused.kernels().restart(self.state, mask, self._pool, draws, self.craft, bool(self.num_actions))
+        discrete = bool(self.num_actions)
+        return fused.kernels().restart(self.state, mask, self._pool, draws, self.craft, self.sizes, discrete)
 
     def _world(self, key: Tensor, env: Tensor, episode: Tensor, level: Tensor) -> Tensor:
         """Indices (N,) in the world pool for episodes of environments, by their `key` and level."""

@@ -53,7 +53,7 @@ class Kernels(NamedTuple):
     """The two launches; see `triton.step` and `triton.restart`."""
 
     step: Callable[[MarineState, Tensor, Rules], tuple[MarineState, Outcome, Shown]]
-    restart: Callable[[MarineState, Tensor, Pool, Draws, Craft, bool], tuple[MarineState, Shown]]
+    restart: Callable[[MarineState, Tensor, Pool, Draws, Craft, Sizes, bool], tuple[MarineState, Shown]]
 
 
 @cache

@@ -253,7 +253,7 @@ class Pool:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The worlds as they lie in memory: numbers (P, L), robots (P, R), observations (P, R, F), masks (P, R, num_seen).
+        """Numbers (P, L) of the worlds, robots (P, R), observations (P, R, F), masks (P, R, num_seen).
 
         The L numbers of a world are the rows of its scene, those of its motion, and the clearances of its robots.
         """

@@ -18,23 +18,29 @@ from torch import Tensor
 
 from torchrl_gpu.envs.marine.fused import Draws
 from torchrl_gpu.envs.marine.generator import Pool
+from torchrl_gpu.envs.marine.levels import Sizes
 from torchrl_gpu.envs.marine.triton.numbers import draw_bits
-from torchrl_gpu.envs.marine.triton.step import as_bytes, device_of, empties
+from torchrl_gpu.envs.marine.triton.step import as_bytes, device_of, empties, pointers
 from torchrl_gpu.envs.marine.types import Craft, MarineState, Shown
 
 WORLDS = 16  # of a program
-NUMBERS = 64  # of each of its worlds
+NUMBERS = 32  # of each of its worlds
+_READ = (
+    "scene", "motion", "clearance", "exists", "active", "arrived", "collided", "energy", "score", "observation",
+    "object_mask", "step_count", "episode", "level", "next_level", "key",
+)  # fmt: skip
 
 
 def restart(
-    state: MarineState, mask: Tensor, pool: Pool, draws: Draws, craft: Craft, discrete: bool
+    state: MarineState, mask: Tensor, pool: Pool, draws: Draws, craft: Craft, sizes: Sizes, discrete: bool
 ) -> tuple[MarineState, Shown]:
     """State in which a new episode begins where `mask` (N,), and what is shown of it.
 
     All is as `MarineNavEnv._observe_reset` gives it by torch's operators.
     """
     s = state
-    envs, robots, device = len(s.step_count), s.exists.shape[0], s.motion.device
+    envs, robots, device = len(s.step_count), sizes.robots, s.motion.device
+    given = pointers(s, craft, sizes)
     numbers, exists, observation, object_mask = pool.tensors
     scene, motion = torch.empty_like(s.scene), torch.empty_like(s.motion)
     clearance, energy, score = empties(3, robots, envs, dtype=s.motion.dtype, device=device)
@@ -53,10 +59,7 @@ def restart(
     with device_of(s.motion):
         restart_kernel[grid](
             as_bytes(mask), draws.env_index, numbers, as_bytes(exists), observation, object_mask,
-            s.scene.contiguous(), s.motion.contiguous(), s.clearance.contiguous(), as_bytes(s.exists),
-            as_bytes(s.active), as_bytes(s.arrived), as_bytes(s.collided), s.energy.contiguous(), s.score.contiguous(),
-            s.observation.contiguous(), s.object_mask.contiguous(), s.step_count.contiguous(), s.episode.contiguous(),
-            s.level.contiguous(), s.next_level.contiguous(), s.key.contiguous(),
+            *(given[name] for name in _READ),
             scene, motion, clearance, *(each.view(torch.uint8) for each in flags), energy, score,
             fresh_observation, fresh_mask, step_count, episode, level, key,
             seen.view(torch.uint8), action_mask.view(torch.uint8), success.view(torch.uint8),
@@ -83,10 +86,21 @@ def restart(
     return after, Shown(seen, action_mask if num_actions else None, success, None)
 
 
-@triton.jit(do_not_specialize=[
-    "envs", "robots", "scene_rows", "motion_rows", "observed", "masked", "seed", "per_level", "num_actions", "idle",
-    "tiles",
-])
+@triton.jit(
+    do_not_specialize=[
+        "envs",
+        "robots",
+        "scene_rows",
+        "motion_rows",
+        "observed",
+        "masked",
+        "seed",
+        "per_level",
+        "num_actions",
+        "idle",
+        "tiles",
+    ]
+)
 def restart_kernel(
     mask, env_index, pool_numbers, pool_exists, pool_observation, pool_mask,
     scene, motion, clearance, exists, active, arrived, collided, energy, score, observation, object_mask,
@@ -179,8 +193,6 @@ def _copy_rows(source, target, line, first, rows, row, envs, fresh, again, there
 @triton.jit
 def _either(pool, before, world, row, again, size, place, inside):
     """Numbers of worlds that begin again from the pool, of others as before, (E, T)."""
-    fresh = tl.load(
-        pool + world[:, None] * size + place[None, :], mask=inside & again[:, None], other=0.0
-    )
+    fresh = tl.load(pool + world[:, None] * size + place[None, :], mask=inside & again[:, None], other=0.0)
     old = tl.load(before + row[:, None] * size + place[None, :], mask=inside & ~again[:, None], other=0.0)
     return tl.where(again[:, None], fresh, old)

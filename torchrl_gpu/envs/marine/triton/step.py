@@ -20,6 +20,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.marine import reward as rewards
 from torchrl_gpu.envs.marine.fused import Rules
+from torchrl_gpu.envs.marine.levels import Sizes
 from torchrl_gpu.envs.marine.reward import Outcome
 from torchrl_gpu.envs.marine.sensors import NOISE_STREAM, places_mask, reaches
 from torchrl_gpu.envs.marine.triton.motion import command_of, sail_unicycle, sail_vessel
@@ -36,9 +37,13 @@ from torchrl_gpu.envs.marine.triton.sight import (
     starboard_turn,
     value_at,
 )
-from torchrl_gpu.envs.marine.types import GOAL_RADIUS, MOTION_SIZE, NEAREST, MarineState, Shown
+from torchrl_gpu.envs.marine.types import GOAL_RADIUS, MOTION_SIZE, NEAREST, Craft, MarineState, Shown
+from torchrl_gpu.system import arguments
 
 LANES = 64  # of a program: robots of its worlds
+_READ = (
+    "motion", "scene", "exists", "active", "arrived", "collided", "energy", "score", "clearance", "step_count",
+)  # fmt: skip
 
 _SEEN = tl.constexpr(NEAREST)
 _GOAL_RADIUS = tl.constexpr(GOAL_RADIUS)
@@ -69,6 +74,31 @@ def as_bytes(flags: Tensor) -> Tensor:
     return flags.contiguous().view(torch.uint8)
 
 
+def pointers(state: MarineState, craft: Craft, sizes: Sizes) -> dict[str, Tensor]:
+    """Tensors of a state by name, contiguous, flags as bytes.
+
+    Raises:
+        ValueError: One of them has another dtype, shape or device than a kernel would read.
+    """
+    envs, (robots, cores, obstacles) = len(state.step_count), sizes
+    device, number = state.motion.device, state.motion.dtype
+    of_robots, of_worlds = (robots, envs), (envs,)
+    forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "scene": (number, (2 * robots + 3 * cores + 3 * obstacles, envs)),
+        "motion": (number, (MOTION_SIZE[craft.version], robots, envs)),
+        "observation": (number, (envs, robots, craft.observation_size)),
+        "object_mask": (number, (envs, robots, craft.num_seen)),
+    }
+    forms |= {name: (torch.bool, of_robots) for name in ("exists", "active", "arrived", "collided")}
+    forms |= {name: (number, of_robots) for name in ("energy", "score", "clearance")}
+    forms |= {name: (torch.int64, of_worlds) for name in ("step_count", "episode", "level", "next_level", "key")}
+    found = {}
+    for name, (dtype, shape) in forms.items():
+        value = arguments.tensor("MarineNavEnv", name, getattr(state, name), dtype, shape, device)
+        found[name] = as_bytes(value) if dtype == torch.bool else value.contiguous()
+    return found
+
+
 def empties(number: int, *shape: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
     """Tensors to be written, each with memory of its own."""
     return [torch.empty(shape, dtype=dtype, device=device) for _ in range(number)]
@@ -81,6 +111,7 @@ def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState,
     """
     s, craft, (robots, cores, obstacles) = state, rules.craft, rules.sizes
     envs, device, dtype = len(s.step_count), s.motion.device, s.motion.dtype
+    given = pointers(s, craft, rules.sizes)
     block = block_of(robots)
     reach, robot_reach = reaches(craft)
     motion = torch.empty_like(s.motion, memory_format=torch.contiguous_format)
@@ -97,9 +128,7 @@ def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState,
     factors = s.clearance if rules.radius_factors is None else rules.radius_factors
     with device_of(motion):
         step_kernel[(triton.cdiv(envs, block.worlds),)](
-            s.motion.contiguous(), s.scene.contiguous(), as_bytes(s.exists), as_bytes(s.active), as_bytes(s.arrived),
-            as_bytes(s.collided), s.energy.contiguous(), s.score.contiguous(), s.clearance.contiguous(),
-            s.step_count.contiguous(), action.contiguous(), s.key.contiguous(), factors,
+            *(given[name] for name in _READ), action.contiguous(), given["key"], factors,
             motion, active.view(torch.uint8), arrived.view(torch.uint8), collided.view(torch.uint8), energy, score,
             clearance, step_count, observation, object_mask, seen.view(torch.uint8), action_mask.view(torch.uint8),
             reward, terminated.view(torch.uint8), truncated.view(torch.uint8), done.view(torch.uint8),
@@ -130,10 +159,20 @@ def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState,
     return after, outcome, Shown(seen, action_mask if num_actions else None, success, done)
 
 
-@triton.jit(do_not_specialize=[
-    "envs", "robots", "cores", "obstacles", "max_steps", "robot_places", "obstacle_places", "all_places",
-    "num_actions", "idle",
-])
+@triton.jit(
+    do_not_specialize=[
+        "envs",
+        "robots",
+        "cores",
+        "obstacles",
+        "max_steps",
+        "robot_places",
+        "obstacle_places",
+        "all_places",
+        "num_actions",
+        "idle",
+    ]
+)
 def step_kernel(
     motion, scene, exists, active, arrived, collided, energy, score, clearance, step_count, action, key, factors,
     next_motion, next_active, next_arrived, next_collided, next_energy, next_score, next_clearance, next_step_count,
@@ -145,6 +184,7 @@ def step_kernel(
     GOAL_REWARD: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """`step`: all robots of E worlds."""
+    envs = envs.to(tl.int64)
     env = tl.program_id(0).to(tl.int64) * E + tl.arange(0, E)
     world_there = env < envs
     worlds = (env, envs, world_there)
@@ -156,11 +196,10 @@ def step_kernel(
     steps = tl.load(step_count + env, mask=world_there, other=0)
 
     # The motion.
-    before = ()
-    for row in tl.static_range(ROWS):
-        before = before + (tl.load(motion + row * robots * envs + at, mask=inside, other=0.0),)
-    dtype: tl.constexpr = before[0].dtype
+    dtype: tl.constexpr = motion.dtype.element_ty
+    stride = robots * envs
     if VESSEL:
+        before = _read_vessel(motion + at, stride, inside)
         if DISCRETE:
             command = command_of(tl.load(action + of_robot, mask=inside, other=0), dtype)
         else:
@@ -169,29 +208,33 @@ def step_kernel(
             command = (_command(left), _command(right))
         after, spent = sail_vessel(before, command, scene, worlds, robots, cores, LAGGED)
     else:
+        before = _read_unicycle(motion + at, stride, inside)
         given = tl.load(action + of_robot, mask=inside, other=4)
         after, spent = sail_unicycle(before, given, scene, worlds, robots, cores, LAGGED)
-    now = ()
     for row in tl.static_range(ROWS):
-        kept = tl.where(was_active, after[row], before[row])  # inactive robots stay where they were
-        tl.store(next_motion + row * robots * envs + at, kept, mask=inside)
-        now = now + (kept,)
+        # Inactive robots stay where they were.
+        tl.store(next_motion + row * stride + at, tl.where(was_active, after[row], before[row]), mask=inside)
+    x = tl.where(was_active, after[0], before[0])
+    y = tl.where(was_active, after[1], before[1])
+    heading = tl.where(was_active, after[2], before[2])
+    vx = tl.where(was_active, after[3], before[3])
+    vy = tl.where(was_active, after[4], before[4])
     tl.debug_barrier()
 
     # What they see.
     there = was_active.to(dtype)
     goal_x = tl.load(scene + at, mask=inside, other=0.0)
     goal_y = tl.load(scene + robots * envs + at, mask=inside, other=0.0)
-    frame = cos_sin(now[2])
-    own = _turned(frame, (goal_x - now[0]) * there, (goal_y - now[1]) * there)
-    own_velocity = _turned(frame, now[3] * there, now[4] * there)
+    frame = cos_sin(heading)
+    own = _turned(frame, (goal_x - x) * there, (goal_y - y) * there)
+    own_velocity = _turned(frame, vx * there, vy * there)
     rows = (next_motion, active, scene, worlds, robots, cores, obstacles)
+    self = (x, y, frame, there, own_velocity, robot)
     if VESSEL:
-        self = (now[0], now[1], frame, there, own_velocity, robot)
         out = (observation + of_robot * (7 + 5 * _SEEN), object_mask + of_robot * _SEEN, seen + of_robot * _SEEN)
-        tl.store(out[0] + 4, now[7] * there, mask=inside)
-        tl.store(out[0] + 5, now[11] * there, mask=inside)
-        tl.store(out[0] + 6, now[12] * there, mask=inside)
+        tl.store(out[0] + 4, after[7] * there, mask=inside)
+        tl.store(out[0] + 5, after[11] * there, mask=inside)
+        tl.store(out[0] + 6, after[12] * there, mask=inside)
         stream = tl.zeros([R, E], tl.uint32)
         if NOISE:
             of_world = tl.load(key + env, mask=world_there, other=0).to(tl.uint32)
@@ -201,11 +244,11 @@ def step_kernel(
         noise = (stream, counter, factors)
         near, touches, turn = _look_v3(self, rows, noise, all_places, out, inside, REACH, RADIUS, SIGHT, NOISE)
     else:
-        self = (now[0], now[1], frame, there, own_velocity, robot)
-        out = (observation + of_robot * (4 + 7 * _SEEN), object_mask + of_robot * (2 * _SEEN), seen + of_robot * (2 * _SEEN))
-        near, touches = _look_v2(
-            self, rows, obstacle_places, robot_places, out, inside, REACH, ROBOT_REACH, RADIUS, SIGHT
-        )
+        slots = of_robot * (2 * _SEEN)
+        out = (observation + of_robot * (4 + 7 * _SEEN), object_mask + slots, seen + slots)
+        least, of_obstacles = _look_at_obstacles(self, rows, obstacle_places, out, inside, REACH, RADIUS, SIGHT)
+        least_robot, of_robots = _look_at_robots(self, rows, robot_places, out, inside, ROBOT_REACH, RADIUS, SIGHT)
+        near, touches = tl.minimum(of_obstacles, of_robots), tl.minimum(least, least_robot) <= 0
         turn = there * 0
     tl.store(out[0], own[0], mask=inside)
     tl.store(out[0] + 1, own[1], mask=inside)
@@ -221,7 +264,7 @@ def step_kernel(
     cut_now = counted >= max_steps
     counts = was_active & ~cut_now[None, :]
     far_before = length(goal_x - before[0], goal_y - before[1])
-    far = length(goal_x - now[0], goal_y - now[1])
+    far = length(goal_x - x, goal_y - y)
     crash = counts & touches
     home = counts & ~touches & (far <= _GOAL_RADIUS)
     gained = STEP_REWARD + far_before - far
@@ -251,13 +294,39 @@ def step_kernel(
     tl.store(next_score + at, tl.load(score + at, mask=inside, other=0.0) + gained, mask=inside)
     tl.store(next_energy + at, tl.load(energy + at, mask=inside, other=0.0) + spent * there, mask=inside)
     for number in range(num_actions):
-        tl.store(action_mask + of_robot * num_actions + number, (is_active | (number == idle)).to(tl.uint8), mask=inside)
+        tl.store(
+            action_mask + of_robot * num_actions + number, (is_active | (number == idle)).to(tl.uint8), mask=inside
+        )
     tl.store(next_step_count + env, steps + 1, mask=world_there)
     tl.store(over + env, is_over.to(tl.uint8), mask=world_there)
     tl.store(cut + env, cut_now.to(tl.uint8), mask=world_there)
     tl.store(decided + env, is_decided.to(tl.uint8), mask=world_there)
     missed = inside & (tl.load(exists + at, mask=inside, other=0) != 0) & ~is_arrived
     tl.store(success + env, (tl.max(missed.to(tl.int32), 0) == 0).to(tl.uint8), mask=world_there)
+
+
+@triton.jit
+def _row(rows, number, stride, inside):
+    """Row of the motion of robots (R, E)."""
+    return tl.load(rows + number * stride, mask=inside, other=0.0)
+
+
+@triton.jit
+def _read_unicycle(rows, stride, inside):
+    """The 8 rows of the motion of unicycles."""
+    x, y, heading = _row(rows, 0, stride, inside), _row(rows, 1, stride, inside), _row(rows, 2, stride, inside)
+    vx, vy = _row(rows, 3, stride, inside), _row(rows, 4, stride, inside)
+    drift_x, drift_y = _row(rows, 5, stride, inside), _row(rows, 6, stride, inside)
+    return x, y, heading, vx, vy, drift_x, drift_y, _row(rows, 7, stride, inside)
+
+
+@triton.jit
+def _read_vessel(rows, stride, inside):
+    """The 13 rows of the motion of vessels."""
+    x, y, heading, vx, vy, drift_x, drift_y, seen_yaw = _read_unicycle(rows, stride, inside)
+    wx, wy, yaw = _row(rows, 8, stride, inside), _row(rows, 9, stride, inside), _row(rows, 10, stride, inside)
+    left, right = _row(rows, 11, stride, inside), _row(rows, 12, stride, inside)
+    return x, y, heading, vx, vy, drift_x, drift_y, seen_yaw, wx, wy, yaw, left, right
 
 
 @triton.jit
@@ -280,13 +349,12 @@ def _show(out, slot, mask, inside):
 
 
 @triton.jit
-def _look_v2(
-    self, rows, obstacle_places, robot_places, out, inside,
-    REACH: tl.constexpr, ROBOT_REACH: tl.constexpr, RADIUS: tl.constexpr, SIGHT: tl.constexpr,
+def _look_at_obstacles(
+    self, rows, places, out, inside, REACH: tl.constexpr, RADIUS: tl.constexpr, SIGHT: tl.constexpr
 ):  # fmt: skip
-    """As `see_v2`; writes the objects, and gives the clearance and whether robots touch something."""
-    x, y, frame, there, _own_velocity, robot = self
-    moved, active, scene, worlds, robots, cores, obstacles = rows
+    """The obstacles of `see_v2`: writes the nearest, and gives the least gap and the clearance."""
+    x, y, frame, there, _own_velocity, _robot = self
+    _moved, _active, scene, worlds, robots, cores, obstacles = rows
     dtype: tl.constexpr = x.dtype
     least = tl.full(x.shape, float("inf"), dtype)
     a = nothing_seen(x)
@@ -295,14 +363,13 @@ def _look_v2(
     d = nothing_seen(x)
     e = nothing_seen(x)
     for j in range(obstacles):
-        other_x, other_y, radius = obstacle(scene, j, worlds, robots, cores, obstacles)
-        gap = length(other_x - x, other_y - y) - radius - RADIUS
+        at_x, at_y, wide = obstacle(scene, j, worlds, robots, cores, obstacles)
+        gap = length(at_x - x, at_y - y) - wide - RADIUS
         least = tl.minimum(least, gap)
-        a, b, c, d, e = inserted(sort_key(gap, j, obstacle_places), a, b, c, d, e)
-    near = tl.where(least <= REACH, least, SIGHT)
+        a, b, c, d, e = inserted(sort_key(gap, j, places), a, b, c, d, e)
     found = (a, b, c, d, e)
     for k in tl.static_range(_SEEN):
-        number, reached = picked(found[k], obstacle_places, obstacles, REACH, dtype)
+        number, reached = picked(found[k], places, obstacles, REACH, dtype)
         mask = tl.where(reached & (k < obstacles), there, 0.0)
         row = 2 * robots + 3 * cores + number
         other_x = value_at(scene, row, worlds, inside)
@@ -313,22 +380,32 @@ def _look_v2(
         tl.store(out[0] + 5 + 3 * k, seen_y, mask=inside)
         tl.store(out[0] + 6 + 3 * k, radius * mask, mask=inside)
         _show(out, k, mask, inside)
-    least_robot = tl.full(x.shape, float("inf"), dtype)
+    return least, tl.where(least <= REACH, least, SIGHT)
+
+
+@triton.jit
+def _look_at_robots(
+    self, rows, places, out, inside, REACH: tl.constexpr, RADIUS: tl.constexpr, SIGHT: tl.constexpr
+):  # fmt: skip
+    """The other robots of `see_v2`: writes the nearest, and gives the least gap and the clearance."""
+    x, y, frame, there, _own_velocity, robot = self
+    moved, active, _scene, worlds, robots, _cores, _obstacles = rows
+    dtype: tl.constexpr = x.dtype
+    least = tl.full(x.shape, float("inf"), dtype)
     a = nothing_seen(x)
     b = nothing_seen(x)
     c = nothing_seen(x)
     d = nothing_seen(x)
     e = nothing_seen(x)
     for j in range(robots):
-        other_x, other_y, away = other_robot(moved, active, j, robot, worlds, robots)
-        gap = length(other_x - x, other_y - y) - 2 * RADIUS + away
-        least_robot = tl.minimum(least_robot, gap)
-        a, b, c, d, e = inserted(sort_key(gap, j, robot_places), a, b, c, d, e)
-    near = tl.minimum(near, tl.where(least_robot <= ROBOT_REACH, least_robot, SIGHT))
+        at_x, at_y, away = other_robot(moved, active, j, robot, worlds, robots)
+        gap = length(at_x - x, at_y - y) - 2 * RADIUS + away
+        least = tl.minimum(least, gap)
+        a, b, c, d, e = inserted(sort_key(gap, j, places), a, b, c, d, e)
     found = (a, b, c, d, e)
     first: tl.constexpr = 4 + 3 * _SEEN
     for k in tl.static_range(_SEEN):
-        number, reached = picked(found[k], robot_places, robots, ROBOT_REACH, dtype)
+        number, reached = picked(found[k], places, robots, REACH, dtype)
         mask = tl.where(reached & (k < robots), there, 0.0)
         other_x = value_at(moved, number, worlds, inside)
         other_y = value_at(moved, robots + number, worlds, inside)
@@ -341,7 +418,7 @@ def _look_v2(
         tl.store(out[0] + first + 4 * k + 2, seen_vx, mask=inside)
         tl.store(out[0] + first + 4 * k + 3, seen_vy, mask=inside)
         _show(out, _SEEN + k, mask, inside)
-    return near, tl.minimum(least, least_robot) <= 0
+    return least, tl.where(least <= REACH, least, SIGHT)
 
 
 @triton.jit
@@ -363,25 +440,23 @@ def _look_v3(
     d = nothing_seen(x)
     e = nothing_seen(x)
     for j in range(obstacles):
-        other_x, other_y, radius = obstacle(scene, j, worlds, robots, cores, obstacles)
-        true_gap = length(other_x - x, other_y - y) - radius - RADIUS
+        at_x, at_y, radius = obstacle(scene, j, worlds, robots, cores, obstacles)
+        true_gap = length(at_x - x, at_y - y) - radius - RADIUS
         least_true = tl.minimum(least_true, true_gap)
         gap = true_gap
         if NOISE:
             error_x, error_y, _vx, _vy, factor = sensor_errors(stream, counter + j, objects, factors, dtype)
-            gap = length(other_x - x + error_x, other_y - y + error_y) - radius * factor - RADIUS
+            gap = length(at_x - x + error_x, at_y - y + error_y) - radius * factor - RADIUS
         least = tl.minimum(least, gap)
         a, b, c, d, e = inserted(sort_key(gap, j, places), a, b, c, d, e)
     for j in range(robots):
-        other_x, other_y, away = other_robot(moved, active, j, robot, worlds, robots)
-        true_gap = length(other_x - x, other_y - y) - RADIUS - RADIUS + away
+        at_x, at_y, away = other_robot(moved, active, j, robot, worlds, robots)
+        true_gap = length(at_x - x, at_y - y) - RADIUS - RADIUS + away
         least_true = tl.minimum(least_true, true_gap)
         gap = true_gap
         if NOISE:
-            error_x, error_y, _vx, _vy, factor = sensor_errors(
-                stream, counter + obstacles + j, objects, factors, dtype
-            )
-            gap = length(other_x - x + error_x, other_y - y + error_y) - RADIUS * factor - RADIUS + away
+            error_x, error_y, _vx, _vy, factor = sensor_errors(stream, counter + obstacles + j, objects, factors, dtype)
+            gap = length(at_x - x + error_x, at_y - y + error_y) - RADIUS * factor - RADIUS + away
         least = tl.minimum(least, gap)
         a, b, c, d, e = inserted(sort_key(gap, obstacles + j, places), a, b, c, d, e)
     found = (a, b, c, d, e)
