@@ -57,7 +57,7 @@ def test_a_step_and_a_restart_are_one_launch_each(setting: str, monkeypatch: pyt
         env._is_fused = True
         with NoHostReads():
             made, again = env.step_and_maybe_reset(given.clone())
-    assert [launch.name for launch in launches] == ["step_kernel", "restart_kernel"]
+    assert [launch.name for launch in launches] == ["marine_step_kernel", "marine_restart_kernel"]
     for ours, theirs in ((made, wanted), (again, begun)):
         assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
         for key in theirs.keys(True, True):

@@ -109,7 +109,7 @@ def test_no_access_is_outside_its_tensor_and_none_races(setting: str) -> None:
             generator = torch.Generator().manual_seed(turn)
             _, seen = env.step_and_maybe_reset(acted(env, seen, random_action(env, generator)))
     assert not checker.faults, checker.describe()
-    assert {launch.kernel for launch in checker.launches} == {"step_kernel", "restart_kernel"}
+    assert {launch.kernel for launch in checker.launches} == {"marine_step_kernel", "marine_restart_kernel"}
     assert env.state.episode.min() > 1
 
 

@@ -157,7 +157,8 @@ class MarineNavEnv(BatchedEnv):
         self._build()
         self._state = self._blank_state()
         if self._is_fused:
-            self._launch_once()
+            # Once at this size, so that no step compiles anything.
+            self._is_fused = fused.works(self.device, self._launch_fused)
 
     def _least_bytes(self) -> int:
         """Bytes that one environment takes at least: the state, the one after it, and the last observation."""
@@ -317,18 +318,14 @@ class MarineNavEnv(BatchedEnv):
             radius_factors=self._radius_factors if self.version == "v3" and self.sensor_noise else None,
         )
 
-    def _launch_once(self) -> None:
-        """Launches both kernels once at this size, so that no step compiles any; where they fail, torch steps."""
+    def _launch_fused(self) -> None:
+        """Launch a step and a restart at this size, and leave their results."""
         shape = (self.num_envs, self.num_robots, *(() if self.num_actions else (2,)))
         dtype = torch.int64 if self.num_actions else self.dtype
         action = torch.zeros(shape, dtype=dtype, device=self.device)
         nobody = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
-
-        def launch() -> None:
-            fused.kernels().step(self.state, action, self._rules)
-            self._restarted(nobody)
-
-        self._is_fused = fused.works(self.device, launch)
+        fused.kernels().step(self.state, action, self._rules)
+        self._restarted(nobody)
 
     def _after(self, action: Tensor, scene: Scene, there: Tensor) -> After:
         s = self.state
@@ -436,9 +433,10 @@ class MarineNavEnv(BatchedEnv):
     def _started(self, observation: dict[str, Any]) -> TensorDict:
         out = super()._started(observation)
         if not self.flat:
-            for key in DONE_KEYS:
-                none = torch.zeros(self.num_envs, self.num_robots, 1, dtype=torch.bool, device=self.device)
-                out[GROUP].set(key, none)
+            size = len(DONE_KEYS), self.num_envs, self.num_robots, 1
+            none = torch.zeros(size, dtype=torch.bool, device=self.device)
+            for key, flags in zip(DONE_KEYS, none.unbind(), strict=True):
+                out[GROUP].set(key, flags)
         return out
 
     @runs_single_threaded

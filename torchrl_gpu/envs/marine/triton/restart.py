@@ -57,7 +57,7 @@ def restart(
     grid = triton.cdiv(envs, WORLDS), tiles + triton.cdiv(shown_per_world, NUMBERS)
     signed_seed = draws.seed_bits - (draws.seed_bits >> 31 << 32)
     with device_of(s.motion):
-        restart_kernel[grid](
+        marine_restart_kernel[grid](
             as_bytes(mask), draws.env_index, numbers, as_bytes(exists), observation, object_mask,
             *(given[name] for name in _READ),
             scene, motion, clearance, *(each.view(torch.uint8) for each in flags), energy, score,
@@ -101,7 +101,7 @@ def restart(
         "tiles",
     ]
 )
-def restart_kernel(
+def marine_restart_kernel(
     mask, env_index, pool_numbers, pool_exists, pool_observation, pool_mask,
     scene, motion, clearance, exists, active, arrived, collided, energy, score, observation, object_mask,
     step_count, episode, level, next_level, key,

@@ -127,7 +127,7 @@ def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState,
     step_count = torch.empty_like(s.step_count)
     factors = s.clearance if rules.radius_factors is None else rules.radius_factors
     with device_of(motion):
-        step_kernel[(triton.cdiv(envs, block.worlds),)](
+        marine_step_kernel[(triton.cdiv(envs, block.worlds),)](
             *(given[name] for name in _READ), action.contiguous(), given["key"], factors,
             motion, active.view(torch.uint8), arrived.view(torch.uint8), collided.view(torch.uint8), energy, score,
             clearance, step_count, observation, object_mask, seen.view(torch.uint8), action_mask.view(torch.uint8),
@@ -173,7 +173,7 @@ def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState,
         "idle",
     ]
 )
-def step_kernel(
+def marine_step_kernel(
     motion, scene, exists, active, arrived, collided, energy, score, clearance, step_count, action, key, factors,
     next_motion, next_active, next_arrived, next_collided, next_energy, next_score, next_clearance, next_step_count,
     observation, object_mask, seen, action_mask, reward, terminated, truncated, done, over, cut, decided, success,
