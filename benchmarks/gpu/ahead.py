@@ -1,4 +1,4 @@
-"""Compiles what the shipped packing configs launch for GPUs that are not here: `python -m benchmarks.gpu.ahead`.
+"""Compiles what the steps of the shipped configs launch for GPUs that are not here: `python -m benchmarks.gpu.ahead`.
 
 Registers, spills, shared memory and occupancy go to `benchmarks/results/kernels_ahead.json`; where a limit is exceeded
 the exit status is 1. Nothing is run, and no time of a GPU is in it.
@@ -21,13 +21,15 @@ from typing import Any
 import torch
 import triton
 
+from benchmarks.gpu import steps
 from benchmarks.gpu.chips import CHIPS
 from benchmarks.gpu.launches import Compiled, Launch
-from benchmarks.gpu.steps import CONFIGS, environment, launches
+from benchmarks.gpu.steps import launches
 from torchrl_gpu.cli.parser import OneLineParser
 from torchrl_gpu.system import machine
 
 RESULT = Path(__file__).parents[1] / "results" / "kernels_ahead.json"
+CONFIGS = (*steps.CONFIGS, *steps.MARINE_CONFIGS)
 MOST_SPILLS = 0  # of any kernel on any chip
 MOST_REGISTERS = {  # of a thread, by kernel
     "advance_kernel": 64,
@@ -35,6 +37,8 @@ MOST_REGISTERS = {  # of a thread, by kernel
     "drop_solids_kernel": 255,  # 8 warps on a multiprocessor, as from 169 on
     "drop_wide_boxes_kernel": 80,
     "growth_kernel": 48,
+    "marine_restart_kernel": 96,
+    "marine_step_kernel": 96,
     "place_kernel": 64,
     "restart_kernel": 64,
     "split_kernel": 48,
@@ -92,8 +96,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--capabilities", nargs="+", type=int, choices=list(CHIPS), default=list(CHIPS))
     parser.add_argument("--output", type=Path, help=f"JSON, such as {RESULT.name}; nothing is written without it")
     given: argparse.Namespace = parser.parse_args(arguments)
-    for config in given.configs:
-        environment(config)  # before the fork: it is the same for every chip
+    for config in given.configs:  # before the fork: it is the same for every chip
+        make = steps.marine_environment if config in steps.MARINE_CONFIGS else steps.environment
+        make(config)
     tasks = list(product(given.configs, given.capabilities))
     context = multiprocessing.get_context("fork")
     found: list[dict[str, Any]] = []

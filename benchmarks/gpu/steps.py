@@ -1,4 +1,4 @@
-"""The packing steps of the shipped configs, and what they launch."""
+"""The steps of the shipped configs, and what they launch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks.gpu import shipped
 from benchmarks.gpu.launches import Launch, as_on, recorded
 from torchrl_gpu import configs
-from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
@@ -19,6 +19,7 @@ CONFIGS = tuple(  # those of the same environment launch the same
     for name in configs.names()
     if name.startswith("packing") and name not in ("packing_bc_to_rl.yaml", "packing_dqn.yaml", "packing_pallets.yaml")
 )
+MARINE_CONFIGS = ("navigation_iqn", "navigation_ac_iqn")  # a form of the kernels each
 BACKEND = "eager"  # of the environment itself; only its settings and its state are used
 
 
@@ -39,9 +40,30 @@ def step(env: PackingEnv, state: PackingState, action: Tensor, following: Tensor
     return triton_kernels.restart(after, again, state.key, state.item_id, env.catalogue, env.bin)
 
 
+@cache
+def marine_environment(config: str) -> MarineNavEnv:
+    """The environment of a shipped config of marine navigation, on a CPU, after its first reset."""
+    env = shipped.environment(config, device="cpu", seed=0)
+    assert isinstance(env, MarineNavEnv)
+    env.reset()
+    return env
+
+
+def marine_launches(config: str) -> list[Launch]:
+    """Launches of a step of a config of marine navigation, and of a restart; they are the same on every chip."""
+    env = marine_environment(config)
+    with recorded() as made:
+        env._launch_fused()
+    return made
+
+
 def launches(config: str, capability: int) -> list[Launch]:
-    """Launches of a step of a config on a chip, of the first maps of a state that has none, and of heuristics and
-    evaluations besides: growth and placements."""
+    """Launches of a step of a config on a chip; those of packing with more.
+
+    That is the first maps of a state that has none, and those of heuristics and evaluations: growth and placements.
+    """
+    if config in MARINE_CONFIGS:
+        return marine_launches(config)
     env = environment(config)
     s, zero = env.state, torch.zeros(env.num_envs, dtype=torch.int64)
     with as_on(capability), recorded() as made:

@@ -328,8 +328,9 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
 
     def _started(self, observation: dict[str, Tensor]) -> TensorDict:
         out = dict(observation)
-        for key in DONE_KEYS:
-            out[key] = torch.zeros(self.num_envs, 1, dtype=torch.bool, device=self.device)
+        # One operator for all three flags.
+        none = torch.zeros(len(DONE_KEYS), self.num_envs, 1, dtype=torch.bool, device=self.device)
+        out |= dict(zip(DONE_KEYS, none.unbind(), strict=True))
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
 
     def _step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:

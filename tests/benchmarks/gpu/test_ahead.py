@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import ahead
+from benchmarks.gpu.ahead import CONFIGS
 from benchmarks.gpu.chips import CHIPS
 from benchmarks.gpu.launches import innermost_loops
-from benchmarks.gpu.steps import CONFIGS
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_limit_fails_the_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(ahead, "environment", lambda config: None)
+    monkeypatch.setattr(ahead.steps, "environment", lambda config: None)
     monkeypatch.setattr(ahead, "rows", spilling)
     assert ahead.main(["--configs", "packing", "--capabilities", "90"]) == 1
     assert "spills: 3 accesses" in capsys.readouterr().err

@@ -14,12 +14,22 @@ from torch import Tensor
 from torchrl_gpu import native
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, Conflict
 from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, episode_key, seed_bits
+from torchrl_gpu.envs.marine import fused
 from torchrl_gpu.envs.marine.compiled import sail
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.generator import Pool, generate
 from torchrl_gpu.envs.marine.levels import Sizes, chosen_levels
 from torchrl_gpu.envs.marine.reward import Outcome, rewards_and_ends, starboard_turn
-from torchrl_gpu.envs.marine.sensors import Sight, draw_noise, object_mask, observation, radius_factors, see_v2, see_v3
+from torchrl_gpu.envs.marine.sensors import (
+    NOISE_STREAM,
+    Sight,
+    draw_noise,
+    object_mask,
+    observation,
+    radius_factors,
+    see_v2,
+    see_v3,
+)
 from torchrl_gpu.envs.marine.specs import GROUP, make_specs
 from torchrl_gpu.envs.marine.types import (
     CORE_RADIUS,
@@ -30,6 +40,7 @@ from torchrl_gpu.envs.marine.types import (
     After,
     MarineState,
     Scene,
+    Shown,
     contiguous_copy,
     to_bool,
 )
@@ -37,12 +48,12 @@ from torchrl_gpu.envs.memory import check_fits
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.threads import runs_single_threaded
+from torchrl_gpu.system.tracing import is_traced
 
 ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}  # the published one first
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MOST_STEPS, MOST_WORLDS = 2**53, 2**20
 MOST_MOTION = 1e9  # of any number of a state: far more than a robot gets to, far less than squares of it that overflow
-_NOISE_STREAM = 1  # place in the stream of an episode, after the number of its world
 
 # Measured: up to here a step on one thread of torch is as fast as on all.
 _FEW_ENVS = {"native": 1024, "torch": 256}
@@ -145,6 +156,9 @@ class MarineNavEnv(BatchedEnv):
         self.group_map = {GROUP: [f"robot_{i}" for i in range(self.num_robots)]}
         self._build()
         self._state = self._blank_state()
+        if self._is_fused:
+            # Once at this size, so that no step compiles anything.
+            self._is_fused = fused.works(self.device, self._launch_fused)
 
     def _least_bytes(self) -> int:
         """Bytes that one environment takes at least: the state, the one after it, and the last observation."""
@@ -207,8 +221,10 @@ class MarineNavEnv(BatchedEnv):
         like = torch.empty(0, dtype=self.dtype, device=self.device)
         lagged = "lagged_velocity" in self.quirks
         self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged)
-        self.is_native = self.version == "v2" and native.runs_on(like)
-        self.few_envs = _FEW_ENVS["native" if self.is_native else "torch"]
+        in_cpp = self.version == "v2" and native.runs_on(like)
+        self._is_fused = not fused.problem(self.device)
+        self.is_native = in_cpp or self._is_fused
+        self.few_envs = _FEW_ENVS["native" if in_cpp else "torch"]
         self._radius_factors = radius_factors(self.dtype, self.device)
         self._robot_index = torch.arange(self.num_robots, device=self.device, dtype=torch.int64)[:, None, None]
         actions = torch.arange(self.num_actions, device=self.device, dtype=torch.int64)
@@ -262,6 +278,8 @@ class MarineNavEnv(BatchedEnv):
 
     @runs_single_threaded
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self._is_fused and not is_traced():
+            return self._step_fused(tensordict)
         s, scene = self.state, self.scene
         there = s.active.to(self.dtype)
         after = self._after(self._actions(tensordict), scene, there)
@@ -281,6 +299,34 @@ class MarineNavEnv(BatchedEnv):
         )
         return self._result(outcome)
 
+    def _step_fused(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """`_step` as one launch."""
+        self._state, outcome, shown = fused.kernels().step(self.state, self._given(tensordict), self._rules)
+        return self._result(outcome, shown)
+
+    @property
+    def _rules(self) -> fused.Rules:
+        return fused.Rules(
+            craft=self.craft,
+            sizes=self.sizes,
+            max_steps=self.max_steps,
+            discrete=bool(self.num_actions),
+            lagged=self.model.lagged,
+            late_limit="late_limit" in self.quirks,
+            terminal_limit="terminal_limit" in self.quirks,
+            end_on_collision=self.end_on_collision,
+            radius_factors=self._radius_factors if self.version == "v3" and self.sensor_noise else None,
+        )
+
+    def _launch_fused(self) -> None:
+        """Launch a step and a restart at this size, and leave their results."""
+        shape = (self.num_envs, self.num_robots, *(() if self.num_actions else (2,)))
+        dtype = torch.int64 if self.num_actions else self.dtype
+        action = torch.zeros(shape, dtype=dtype, device=self.device)
+        nobody = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        fused.kernels().step(self.state, action, self._rules)
+        self._restarted(nobody)
+
     def _after(self, action: Tensor, scene: Scene, there: Tensor) -> After:
         s = self.state
         if isinstance(self.model, Unicycle) and native.runs_on(s.motion):
@@ -294,13 +340,20 @@ class MarineNavEnv(BatchedEnv):
 
     def _actions(self, tensordict: TensorDictBase) -> Tensor:
         """Actions (R, N) int64, or (2, R, N) where they are continuous."""
+        action = self._given(tensordict)
+        if self.num_actions:
+            return contiguous_copy(action.t())
+        return contiguous_copy(action.permute(2, 1, 0))
+
+    def _given(self, tensordict: TensorDictBase) -> Tensor:
+        """Actions as they came, (N, R) int64, or (N, R, 2) where they are continuous."""
         key: NestedKey = "action" if self.flat else (GROUP, "action")
         shape = (self.num_envs,) if self.flat else (self.num_envs, self.num_robots)
         if self.num_actions:
             action = self._given_action(tensordict, key, shape, whole=True)
-            return contiguous_copy(action.reshape(self.num_envs, self.num_robots).t())
+            return action.reshape(self.num_envs, self.num_robots)
         action = self._given_action(tensordict, key, (*shape, 2), whole=False).to(self.dtype)
-        return contiguous_copy(action.reshape(self.num_envs, self.num_robots, 2).permute(2, 1, 0))
+        return action.reshape(self.num_envs, self.num_robots, 2)
 
     def _look(self, motion: Tensor, scene: Scene, there: Tensor, key: Tensor, step: Tensor) -> Sight:
         if self.version == "v2":
@@ -311,7 +364,7 @@ class MarineNavEnv(BatchedEnv):
         """Errors of all sensors in a step, as `draw_noise` returns them; None where sensors have none."""
         if not self.sensor_noise:
             return None
-        streams = draw_bits(draw_bits(key, torch.full_like(key, _NOISE_STREAM)), self._robot_index)  # (R, 1, N)
+        streams = draw_bits(draw_bits(key, torch.full_like(key, NOISE_STREAM)), self._robot_index)  # (R, 1, N)
         return draw_noise(streams, step, self.sizes.obstacles + self.sizes.robots, self._radius_factors)
 
     def _outcome(self, after: After, scene: Scene) -> Outcome:
@@ -328,13 +381,15 @@ class MarineNavEnv(BatchedEnv):
             cut_is_end="terminal_limit" in self.quirks,
         )
 
-    def _result(self, outcome: Outcome) -> TensorDictBase:
-        robots, root = self._observed()
+    def _result(self, outcome: Outcome, shown: Shown | None = None) -> TensorDictBase:
+        robots, root = self._observed(shown)
         robots["reward"] = _by_env(outcome.reward)
         root |= {"done": outcome.over, "terminated": outcome.decided, "truncated": outcome.cut}
         if not self.flat:
             robots |= {"terminated": _by_env(outcome.terminated), "truncated": _by_env(outcome.truncated)}
-            robots["done"] = robots["terminated"] | robots["truncated"]
+            known = None if shown is None else shown.done
+            done = outcome.terminated | outcome.truncated if known is None else known
+            robots["done"] = _by_env(done)
         return TensorDict(self._nested(robots, root), batch_size=self.batch_size, device=self.device)
 
     # -- observations and resets ------------------------------------------------------------------------------------
@@ -344,20 +399,28 @@ class MarineNavEnv(BatchedEnv):
         seen = TensorDict(self._nested(*self._observed()), batch_size=self.batch_size, device=self.device)
         return seen[index : index + 1]
 
-    def _observed(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Current observations of the robots, (N, R, …), and of the worlds, (N,)."""
+    def _observed(self, known: Shown | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Current observations of the robots, (N, R, …), and of the worlds, (N,); some may be `known` already."""
         s = self.state
         if self.copy_observations:
             robots_own = ("observation", "object_mask", "active", "arrived", "collided", "clearance", "energy")
-            shown = (*robots_own, "step_count", "level")
-            s = replace(s, **{name: getattr(s, name).clone() for name in shown})
-        robots = {"observation": s.observation, "object_mask": to_bool(s.object_mask)}
+            names = (*robots_own, "step_count", "level")
+            s = replace(s, **{name: getattr(s, name).clone() for name in names})
+        shown = self._shown(s) if known is None else known
+        robots = {"observation": s.observation, "object_mask": shown.object_mask}
         for name in ("active", "arrived", "collided", "clearance", "energy"):
             robots[name] = _by_env(getattr(s, name))
+        if shown.action_mask is not None:
+            robots["action_mask"] = shown.action_mask
+        return robots, {"episode_step": s.step_count, "level": s.level, "success": shown.success}
+
+    def _shown(self, state: MarineState) -> Shown:
+        """What is shown of a state besides its tensors."""
+        action_mask = None
         if self.num_actions:
-            robots["action_mask"] = (robots["active"].view(torch.uint8) | self._idle).view(torch.bool)
-        success = (s.arrived | ~s.exists).all(0)
-        return robots, {"episode_step": s.step_count, "level": s.level, "success": success}
+            action_mask = (_by_env(state.active).view(torch.uint8) | self._idle).view(torch.bool)
+        success = (state.arrived | ~state.exists).all(0)
+        return Shown(to_bool(state.object_mask), action_mask, success, None)
 
     def _nested(self, robots: dict[str, Tensor], root: dict[str, Tensor]) -> dict[str, Any]:
         out: dict[str, Any] = {name: value.unsqueeze(-1) for name, value in root.items()}
@@ -370,13 +433,21 @@ class MarineNavEnv(BatchedEnv):
     def _started(self, observation: dict[str, Any]) -> TensorDict:
         out = super()._started(observation)
         if not self.flat:
-            for key in DONE_KEYS:
-                none = torch.zeros(self.num_envs, self.num_robots, 1, dtype=torch.bool, device=self.device)
-                out[GROUP].set(key, none)
+            size = len(DONE_KEYS), self.num_envs, self.num_robots, 1
+            none = torch.zeros(size, dtype=torch.bool, device=self.device)
+            for key, flags in zip(DONE_KEYS, none.unbind(), strict=True):
+                out[GROUP].set(key, flags)
         return out
 
     @runs_single_threaded
     def _observe_reset(self, mask: Tensor) -> dict[str, Any]:
+        if self._is_fused and not is_traced():
+            self._state, shown = self._restarted(mask)
+            return self._nested(*self._observed(shown))
+        return self._observe_reset_plain(mask)
+
+    def _observe_reset_plain(self, mask: Tensor) -> dict[str, Any]:
+        """`_observe_reset` by torch's operators."""
         s, row = self.state, None
         if native.runs_on(mask):  # reading back costs nothing here, and few worlds begin at a time
             row = mask.nonzero()[:, 0]
@@ -415,6 +486,12 @@ class MarineNavEnv(BatchedEnv):
             key=put(s.key, key),
         )
         return self._nested(*self._observed())
+
+    def _restarted(self, mask: Tensor) -> tuple[MarineState, Shown]:
+        """State with new episodes where `mask`, as one launch."""
+        draws = fused.Draws(seed_bits(self.seed), self._env_index, self.in_order, self.pool)
+        discrete = bool(self.num_actions)
+        return fused.kernels().restart(self.state, mask, self._pool, draws, self.craft, self.sizes, discrete)
 
     def _world(self, key: Tensor, env: Tensor, episode: Tensor, level: Tensor) -> Tensor:
         """Indices (N,) in the world pool for episodes of environments, by their `key` and level."""

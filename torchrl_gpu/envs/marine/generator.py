@@ -251,6 +251,14 @@ class Pool:
         self._exists = exists.t().contiguous()  # (P, R)
         self._observation, self._object_mask = observation(sight), object_mask(sight)
 
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Numbers (P, L) of the worlds, robots (P, R), observations (P, R, F), masks (P, R, num_seen).
+
+        The L numbers of a world are the rows of its scene, those of its motion, and the clearances of its robots.
+        """
+        return self._numbers, self._exists, self._observation, self._object_mask
+
     def begin(self, world: Tensor) -> Begun:
         """Worlds by their numbers, int64 (N,)."""
         rows = contiguous_copy(self._numbers.index_select(0, world).t())

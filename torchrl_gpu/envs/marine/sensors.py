@@ -30,7 +30,8 @@ from torchrl_gpu.envs.marine.types import (
 ERROR = 0.05  # standard deviation along each axis, of a place in metres and of a velocity in m/s
 KAPPA = 1.0  # concentration of the error of a radius
 TRUE_SHARE = 0.8  # of the radius; the rest is multiplied by the error
-_KNOTS = 256
+KNOTS = 256  # intervals of the table of radii
+NOISE_STREAM = 1  # place in the stream of an episode, after the number of its world
 ABOVE_ZERO = 8.0  # m: no gap between surfaces is so far below 0
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -145,7 +146,7 @@ class Nearest(NamedTuple):
     def of(gap: Tensor, reach: float, active: Tensor) -> Nearest:
         """Nearest objects by gaps between surfaces (R, J, N), metres; robots that are not active detect nothing."""
         key = _nearest_keys(gap)
-        number = (key.view(_INTEGERS[key.dtype]) & _places(gap.shape[1])).long().unsqueeze(1)
+        number = (key.view(_INTEGERS[key.dtype]) & places_mask(gap.shape[1])).long().unsqueeze(1)
         mask = (key <= reach + ABOVE_ZERO).to(gap.dtype) * active.unsqueeze(1)
         return Nearest(number, functional.pad(mask, (0, 0, 0, NEAREST - key.shape[1])))
 
@@ -189,7 +190,7 @@ def _absent(active: Tensor) -> Tensor:
     return (1 - active + itself) * FAR
 
 
-def _places(count: int) -> int:
+def places_mask(count: int) -> int:
     """Bit mask of the lowest bits, as many as `count` indices take."""
     return (1 << max(count - 1, 1).bit_length()) - 1
 
@@ -200,7 +201,7 @@ def _nearest_keys(gap: Tensor) -> Tensor:
     Small sorts take torch long; here they are a few minima and maxima along N. What the index displaces is, in float32,
     a thirtieth of a millimetre, below which objects come in the order of their list.
     """
-    objects, bits = gap.shape[1], _places(gap.shape[1])
+    objects, bits = gap.shape[1], places_mask(gap.shape[1])
     index = torch.arange(objects, dtype=_INTEGERS[gap.dtype], device=gap.device).unsqueeze(-1)
     # Positive floats are ordered as their bits are: an index in the lowest decides only where the others are equal.
     keys = list((((gap + ABOVE_ZERO).view(index.dtype) & ~bits) | index).view(gap.dtype).unbind(1))
@@ -235,12 +236,12 @@ def radius_factors(dtype: torch.dtype, device: torch.device) -> Tensor:
     angle = np.linspace(-math.pi, math.pi, 100_001)
     density = np.exp(KAPPA * np.cos(angle))
     below = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    quantile = np.interp(np.linspace(0.0, 1.0, _KNOTS + 1), below / below[-1], angle)
+    quantile = np.interp(np.linspace(0.0, 1.0, KNOTS + 1), below / below[-1], angle)
     return torch.from_numpy(TRUE_SHARE + (1 - TRUE_SHARE) * quantile / math.pi).to(device, dtype)
 
 
 def _looked_up(bits: Tensor, table: Tensor) -> Tensor:
     """Values of a table of quantiles, interpolated linearly between its knots."""
-    place = bits.to(table.dtype) * (_KNOTS * 2.0**-32)
-    knot = place.long().clamp_max(_KNOTS - 1)  # float32 may round up to the last one
+    place = bits.to(table.dtype) * (KNOTS * 2.0**-32)
+    knot = place.long().clamp_max(KNOTS - 1)  # float32 may round up to the last one
     return torch.lerp(table[knot], table[knot + 1], place - knot)

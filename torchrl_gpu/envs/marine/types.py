@@ -154,6 +154,15 @@ class After(NamedTuple):
     turn: Tensor | None  # v3: what a rule asks for, radians to starboard (R, N)
 
 
+class Shown(NamedTuple):
+    """What an environment shows of a state besides its tensors, as a kernel writes it together with the state."""
+
+    object_mask: Tensor  # (N, R, num_seen) bool
+    action_mask: Tensor | None  # (N, R, A) bool; None where actions are continuous
+    success: Tensor  # (N,) bool, all robots have arrived
+    done: Tensor | None  # (R, N) bool, robots whose episode has ended with this step; None after a reset
+
+
 def contiguous_copy(tensor: Tensor) -> Tensor:
     """Contiguous tensor of the same numbers and shape (…), which torch.compile fuses into nothing else.
 

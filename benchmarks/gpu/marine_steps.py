@@ -1,0 +1,79 @@
+"""Operators and kernels that a step of marine navigation launches: `python -m benchmarks.gpu.marine_steps`.
+
+Each shipped config makes one step and one restart by torch's operators and one by Triton's kernels. Operators are
+counted as they are dispatched, views and memory that is only taken left out, on tensors of a CPU; the kernels are
+recorded and not run. `benchmarks/results/marine_launches.json` has the table; nothing in it is a time.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.gpu.launches import recorded
+from benchmarks.gpu.steps import MARINE_CONFIGS, marine_environment
+from torchrl_gpu import native
+from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.evaluation.reports import write_json
+
+RESULT = Path(__file__).parents[1] / "results" / "marine_launches.json"
+# These launch nothing.
+_TAKES_MEMORY = {"empty", "empty_like", "empty_strided", "new_empty"}
+
+
+class _Operators(TorchDispatchMode):
+    """Counts the operators that launch something on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        is_view = any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
+        if not is_view and name not in _TAKES_MEMORY:
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def counted(env: MarineNavEnv, fused: bool) -> tuple[int, int]:
+    """Operators and Triton's launches of `step_and_maybe_reset`; the state stays what it was."""
+    before = env._state
+    seen = env.rand_action(env.observation(0).expand(env.num_envs).clone())
+    env._is_fused = fused
+    try:
+        with mock.patch.object(native, "runs_on", return_value=False), recorded() as launches, _Operators() as mode:
+            env.step_and_maybe_reset(seen)
+    finally:
+        env._is_fused, env._state = False, before
+    return mode.count, len(launches)
+
+
+def section() -> dict[str, Any]:
+    """A row for each shipped config."""
+    columns = {"config": "config", "envs": "environments", "plain": "operators of torch alone"}
+    columns |= {"operators": "operators beside the kernels", "kernels": "kernels"}
+    rows = []
+    for config in MARINE_CONFIGS:
+        env = marine_environment(config)
+        plain, _ = counted(env, fused=False)
+        operators, kernels = counted(env, fused=True)
+        row = {"config": f"`{config}`", "envs": env.num_envs, "plain": plain}
+        rows.append(row | {"operators": operators, "kernels": kernels})
+    return {"title": "launches of a step", "columns": columns, "rows": rows}
+
+
+def main() -> int:
+    """Writes the JSON of the table in the documentation."""
+    torch.manual_seed(0)
+    write_json(RESULT, {"benchmark": "gpu.marine_steps", "sections": [section()]})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

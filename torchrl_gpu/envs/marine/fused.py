@@ -1,0 +1,135 @@
+"""A step and a restart of marine navigation as one launch each, on CUDA devices where Triton passes its self-test."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.marine.generator import Pool
+from torchrl_gpu.envs.marine.levels import Sizes
+from torchrl_gpu.envs.marine.reward import Outcome
+from torchrl_gpu.envs.marine.types import Craft, MarineState, Shown
+from torchrl_gpu.system import machine, self_tests
+from torchrl_gpu.system.self_tests import SelfTest
+
+_LOG = logging.getLogger(__name__)
+_FOLDER = f"{__package__}.triton"
+_testing = False
+
+
+class Rules(NamedTuple):
+    """What an environment's steps depend on besides its state and the actions."""
+
+    craft: Craft
+    sizes: Sizes
+    max_steps: int
+    discrete: bool
+    lagged: bool  # the quirks of the same names
+    late_limit: bool
+    terminal_limit: bool
+    end_on_collision: bool
+    radius_factors: Tensor | None  # table of the errors of radii; None for sensors without errors
+
+
+class Draws(NamedTuple):
+    """How episodes pick their worlds."""
+
+    seed_bits: int  # of `counter_rng.seed_bits`
+    env_index: Tensor  # (N,) int64
+    in_order: bool
+    worlds_per_level: int
+
+
+class Kernels(NamedTuple):
+    """The two launches; see `triton.step` and `triton.restart`."""
+
+    step: Callable[[MarineState, Tensor, Rules], tuple[MarineState, Outcome, Shown]]
+    restart: Callable[[MarineState, Tensor, Pool, Draws, Craft, Sizes, bool], tuple[MarineState, Shown]]
+
+
+@cache
+def kernels() -> Kernels:
+    """Both launches; ImportError where Triton is not installed."""
+    step: Any = importlib.import_module(f"{_FOLDER}.step")
+    restart: Any = importlib.import_module(f"{_FOLDER}.restart")
+    return Kernels(step.step, restart.restart)
+
+
+def problem(device: torch.device) -> str:
+    """Reason not to use the kernels on a device; "" where they are used."""
+    if device.type != "cuda":
+        return "no CUDA device"
+    return "being tested" if _testing else _problem_on(device)
+
+
+@cache
+def _problem_on(device: torch.device) -> str:
+    try:
+        kernels()
+        name = f"the steps of MarineNavEnv on {device}"
+        found = SelfTest(name, f"{_FOLDER}.self_test:run", (str(device),), _versions(device)).failure()
+    except ImportError as error:
+        found = str(error)
+    if found:
+        _say_slower(device, found)
+    return found
+
+
+def works(device: torch.device, launch: Callable[[], object]) -> bool:
+    """True where a launch in this process succeeds; a failure is logged.
+
+    Raises:
+        RuntimeError: It has left the device unusable for this process.
+        torch.OutOfMemoryError: The environment does not fit on the device.
+    """
+    try:
+        launch()
+        torch.cuda.synchronize(device)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # anything that a compiler, a driver or a kernel raises
+        found = self_tests.reason(error)
+        try:
+            self_tests.usable(str(device))
+        except self_tests.Unavailable:  # an illegal access leaves a process no way back to the device
+            raise RuntimeError(
+                f"MarineNavEnv: a step in Triton has left {device} unusable for this process: {found};"
+                " run again with device='cpu', and report it"
+            ) from error
+        _say_slower(device, found)
+        return False
+    return True
+
+
+@cache
+def _say_slower(device: torch.device, found: str) -> None:
+    _LOG.warning("MarineNavEnv: Triton cannot run on %s, so torch's operators will: %s", device, found)
+
+
+@contextmanager
+def left_out() -> Iterator[None]:
+    """Within this context new environments step by torch's operators."""
+    global _testing
+    before, _testing = _testing, True
+    try:
+        yield
+    finally:
+        _testing = before
+
+
+def _versions(device: torch.device) -> dict[str, str]:
+    """Versions of all that the result of the self-test depends on."""
+    sources = sorted(Path(__file__).parent.rglob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    found = {"sources": digest, "torch": torch.__version__, "triton": str(machine.version("triton"))}
+    found |= {"device": str(device)} | machine.cuda_versions(device)
+    return {name: str(value) for name, value in found.items()}
