@@ -12,7 +12,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from torchrl_gpu.policies.packing.ntuple.values import PatchPlan, Tables, learn_bins, value_bins
+from torchrl_gpu.policies.packing.ntuple.values import (
+    TRITON_TABLES,
+    PatchPlan,
+    Tables,
+    check_tables,
+    in_triton,
+    learn_bins,
+    value_bins,
+)
 from torchrl_gpu.system.arguments import tensor
 
 Values = Callable[[Tensor], Tensor]
@@ -45,9 +53,13 @@ def sweep_bins(
         lam: λ of the returns, from 0 to 1.
         scratch: (E, 2) int64, zeros before and after.
     """
-    where, shape = "sweep_bins", tuple(levels.shape[:2])
-    tensor(where, "reward", reward, torch.float32, shape, levels.device)
-    tensor(where, "done", done, torch.bool, shape, levels.device)
+    device, shape = levels.device, tuple(levels.shape[:2])
+    reward = tensor("sweep_bins", "reward", reward, torch.float32, shape, device).contiguous()
+    done = tensor("sweep_bins", "done", done, torch.bool, shape, device).contiguous()
+    check_tables("sweep_bins", levels.flatten(0, 1), tables, plan, scratch)
+    if (kernels := in_triton(TRITON_TABLES, device)) is not None:
+        share = rate / plan.patches(levels.shape[2:])
+        return kernels.sweep_bins(levels.contiguous(), reward, done, tables, plan, share, lam, scratch)
     values = partial(value_bins, weight=tables.weight, plan=plan)
 
     def learn(bins: Tensor, error: Tensor, counts: Tensor) -> None:
