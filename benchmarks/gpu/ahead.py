@@ -34,6 +34,7 @@ MOST_REGISTERS = {  # of a thread, by kernel
     "add_errors_kernel": 48,
     "advance_kernel": 64,
     "cut_items_kernel": 128,
+    "draw_kernel": 64,
     "drop_boxes_kernel": 64,
     "drop_solids_kernel": 255,  # 8 warps on a multiprocessor, as from 169 on
     "drop_wide_boxes_kernel": 80,
@@ -53,6 +54,8 @@ def form(launch: Launch) -> str:
     """A kernel, and which of its forms a launch takes."""
     words = [launch.name]
     words += ["maps kept"] * bool(launch.options.get("STORED")) + ["in pairs"] * bool(launch.options.get("PAIRS"))
+    if kind := launch.options.get("KIND"):
+        words.append(f"drawing {kind}")
     return ", ".join(words)
 
 

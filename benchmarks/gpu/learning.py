@@ -9,6 +9,7 @@ import torch
 from benchmarks.gpu import shipped
 from benchmarks.gpu.launches import Launch, as_on, recorded
 from benchmarks.gpu.steps import environment
+from torchrl_gpu.envs import triton_draws
 from torchrl_gpu.envs.packing.items import triton_cuts
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.policies import PatchTables
@@ -27,7 +28,7 @@ def tables() -> PatchTables:
 
 
 def launches(capability: int) -> list[Launch]:
-    """Those of boxes cut, of the values of placements and bins, and of a sweep, on a chip."""
+    """Those of keys drawn and boxes cut, of the values of placements and bins, and of a sweep, on a chip."""
     env, made = environment(CONFIG), tables()
     rows, plan, cells = env.num_envs, made.plan, made.seen
     bins = torch.zeros(rows, _STEPS, *cells, dtype=torch.uint8)
@@ -39,11 +40,13 @@ def launches(capability: int) -> list[Launch]:
     cuts, key = env.item_sequences, env.state.key
     assert isinstance(cuts, CutSequences)
     with as_on(capability), recorded() as found:
+        triton_draws.draw("episode", key, key)
+        triton_draws.draw("bits", key[:, None], key[None])
         triton_cuts.items(cuts, key, key[:, None], cuts.nothing_kept(rows, key.device))
         top = torch.zeros_like(legal, dtype=torch.uint8)
         triton_values.value_placements(bins[:, 0], extent, top, legal, made.weight, plan, made.bin.step, made.pool)
         triton_tables.value_bins(bins[:, 0], made.weight, plan)
         triton_tables.learn_bins(bins[:, 0], key, done[:, 0], of_plan, plan, 1e-3, seen)
         triton_tables.sweep_bins(bins, reward, done, of_plan, plan, 1e-3, 0.8, seen)
-    unique = {each.name: each for each in found}
+    unique = {(each.name, each.options.get("KIND")): each for each in found}
     return list(unique.values())

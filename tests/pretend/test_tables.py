@@ -11,6 +11,7 @@ from tests.pretend_cuda import waits
 from torchrl_gpu.policies.packing.ntuple import values
 from torchrl_gpu.policies.packing.ntuple.sweep import sweep_bins
 from torchrl_gpu.policies.packing.ntuple.values import PatchPlan, Tables
+from torchrl_gpu.system.triton_kernels import load_kernels
 
 PLAN = PatchPlan(("2x2", "1x3:1"), 4)
 
@@ -36,7 +37,7 @@ def sweep_on(device: str) -> Tables:
 def test_a_sweep_where_triton_is_not_learns_what_a_cpu_does_and_says_why_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    values.in_triton.cache_clear()
+    load_kernels.cache_clear()
     with caplog.at_level(logging.WARNING):
         made = [sweep_on("cuda") for _ in range(2)]
     assert len([line for line in caplog.messages if "Triton cannot run" in line]) == 1

@@ -18,6 +18,7 @@ from torch.torch_version import TorchVersion
 from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded, stack_of
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
+from torchrl_gpu.envs import triton_draws
 from torchrl_gpu.envs.packing.items import triton_cuts
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
@@ -137,6 +138,9 @@ def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
         cuts, keys = CutSequences((10, 10, 10), 2, 5, layers, 100), torch.zeros(3, dtype=torch.int64)
         triton_cuts.items(cuts, keys, keys[:, None], cuts.nothing_kept(3, keys.device))
         yield f"boxes cut, {'layers' if layers else 'a stack'}", made.pop()
+    for kind in ("bits", "until", "uniform", "episode"):
+        triton_draws.draw(kind, keys[:, None], keys)
+        yield f"drawn {kind}", made.pop()
 
 
 # Instructions on pairs: Hopper adds and maximises in one, the Blackwell of 12.0 in two, Ampere has none.
@@ -169,6 +173,7 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
         "add_errors_kernel",
         "advance_kernel",
         "cut_items_kernel",
+        "draw_kernel",
         "drop_boxes_kernel",
         "drop_solids_kernel",
         "drop_wide_boxes_kernel",

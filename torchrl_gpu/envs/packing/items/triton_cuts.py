@@ -17,21 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.items.cutting import CutSequences, Kept, most_parts
-
-
-@triton.jit
-def _mixed(x):
-    """As `counter_rng.mix`, of int64."""
-    x = x & 0xFFFFFFFF
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
-    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def _drawn(mixed_key, counter):
-    """As `counter_rng.draw_bits`."""
-    return _mixed(mixed_key ^ _mixed(counter.to(tl.int64) + 0x9E3779B9))
+from torchrl_gpu.envs.triton_draws import drawn, mixed
 
 
 @triton.jit
@@ -86,10 +72,10 @@ def _layers(key, whole, min_side, max_side, most, turns, lane):
     here = before + 1
     while here < end:
         box = _at(listed, lane, here)
-        shift, side = _axis(box, max_side, _drawn(key, 2 * step))
+        shift, side = _axis(box, max_side, drawn(key, 2 * step))
         must = turns - step <= most - 1 - cuts
         lengths = tl.where(must, side - 2 * min_side + 1, side)
-        length = tl.where(must, min_side, 1) + (_drawn(key, 2 * step + 1) * lengths >> 32)
+        length = tl.where(must, min_side, 1) + (drawn(key, 2 * step + 1) * lengths >> 32)
         after = _at(following, lane, here)
         if tl.minimum(length, side - length) >= min_side:
             low = tl.where(shift == 24, side - length, length)
@@ -137,14 +123,14 @@ def _stack(key, whole, min_side, max_side, most, turns, levels, lane, P: tl.cons
         while i < P:
             box = _at(size, lane, i)
             counter = 2 * (turn * most + i)
-            shift, side = _axis(box, max_side, _drawn(key, counter))
-            at = min_side + (_drawn(key, counter + 1) * (side - 2 * min_side + 1) >> 32)
+            shift, side = _axis(box, max_side, drawn(key, counter))
+            at = min_side + (drawn(key, counter + 1) * (side - 2 * min_side + 1) >> 32)
             size = tl.where(lane == i, box - ((side - at) << shift), size)
             size = tl.where(lane == count, box - (at << shift), size)
             corner = tl.where(lane == count, _at(corner, lane, i) + (at << shift), corner)
             count += 1
             i = tl.min(tl.where(long & (lane > i), lane, P), 0)
-    uniform = (_drawn(key, lane + 2 * turns * most).to(tl.float64) + 0.5) * (1.0 / 4294967296.0)
+    uniform = (drawn(key, lane + 2 * turns * most).to(tl.float64) + 0.5) * (1.0 / 4294967296.0)
     early = uniform
     for _ in range(levels):
         least = uniform * 0 + 1.0
@@ -180,7 +166,7 @@ def cut_items_kernel(
     rows = tl.load(mine + lane, mask=lane < tl.where(hit, most, 0), other=-1)
     place = lane
     if not hit:
-        mixed_key = _mixed(wanted)
+        mixed_key = mixed(wanted)
         whole = X.to(tl.int64) + (Y.to(tl.int64) << 12) + (Z.to(tl.int64) << 24)
         if LAYERS:
             size, count, place = _layers(mixed_key, whole, min_side, max_side, most, turns, lane)

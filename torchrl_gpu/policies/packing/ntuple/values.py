@@ -9,27 +9,23 @@ update only the entries that it moves.
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import logging
 import math
 import re
 from collections.abc import Sequence
 from ctypes import Structure, addressof, byref, c_double, c_int64, c_void_p
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchrl_gpu import native
-from torchrl_gpu.envs.packing.kernels import self_tests
 from torchrl_gpu.system.arguments import shown, tensor, whole
-from torchrl_gpu.system.self_tests import SelfTest
 from torchrl_gpu.system.threads import kernel_threads
+from torchrl_gpu.system.triton_kernels import load_kernels
 
-_LOG = logging.getLogger(__name__)
 _PLACEMENTS = "torchrl_gpu.policies.packing.ntuple.triton_values"
 TRITON_TABLES = "torchrl_gpu.policies.packing.ntuple.triton_tables"
 _TESTED = {_PLACEMENTS: "the values of afterstates", TRITON_TABLES: "tables of afterstates"}
@@ -365,22 +361,9 @@ def _weight(where: str, weight: Tensor, plan: PatchPlan, device: torch.device) -
 # -- in Triton --
 
 
-@cache
 def in_triton(name: str, device: torch.device) -> Any:
-    """A module of Triton kernels for a device; None where they do not run there, which is logged once."""
-    if device.type != "cuda":
-        return None
-    kernels, tested = None, _TESTED[name]
-    try:
-        kernels = importlib.import_module(name)
-        depends_on = self_tests.versions(name, device)
-        problem = SelfTest(f"{tested} on {device}", f"{name}:self_test", (str(device),), depends_on).failure()
-    except ImportError as error:
-        problem = str(error)
-    if problem:
-        _LOG.warning("%s: Triton cannot run on %s, so torch will: %s", tested, device, problem)
-        return None
-    return kernels
+    """A module of Triton kernels for a device; None where torch does their work."""
+    return load_kernels(_TESTED[name], name, device)
 
 
 # -- in torch --
