@@ -45,7 +45,7 @@ MOST_REGISTERS = {  # of a thread, by kernel
     "split_kernel": 48,
     "sweep_kernel": 128,  # the most with which a multiprocessor holds its 16 warps
     "value_bins_kernel": 80,
-    "value_placements_kernel": 64,
+    "value_placements_kernel": 128,
     "windows_kernel": 32,
 }
 

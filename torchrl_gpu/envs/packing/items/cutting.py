@@ -150,11 +150,15 @@ class CutSequences(DrawnSequences):
         return small and key.is_cuda and not is_traced() and _kernels(key.device) is not None
 
     def _looked_up_on_cuda(self, key: Tensor, position: Tensor) -> Tensor:
-        at = key.device, len(key)
-        if at not in self._kept_on:  # and never given back: a captured graph goes on to write there
-            self._kept_on[at] = self.nothing_kept(len(key), key.device)
-        found: Tensor = _kernels(key.device).items(self, key, position, self._kept_on[at])
+        found: Tensor = _kernels(key.device).items(self, key, position, self.kept_on(key.device, len(key)))
         return found
+
+    def kept_on(self, device: torch.device, rows: int) -> Kept:
+        """The cache of so many rows on a device."""
+        at = device, rows
+        if at not in self._kept_on:  # and never given back: a captured graph goes on to write there
+            self._kept_on[at] = self.nothing_kept(rows, device)
+        return self._kept_on[at]
 
     def nothing_kept(self, rows: int, device: torch.device) -> Kept:
         """Empty cache of the last two sequences of each row."""

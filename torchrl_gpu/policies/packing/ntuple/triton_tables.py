@@ -298,10 +298,16 @@ def move_entries_kernel(
 
 def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
     """As `values.value_bins`, of checked and contiguous tensors."""
+    return values_and_weights(heights, weight, plan)[0]
+
+
+def values_and_weights(heights: Tensor, weight: Tensor, plan: PatchPlan) -> tuple[Tensor, Tensor]:
+    """Values (N,) of bins, and the weights (N, patches) that they are the sums of."""
     g, rows = geometry(plan, _cells(heights), heights.device), len(heights)
+    patches = g.cell.shape[1]
     out = torch.empty(rows, dtype=torch.float32, device=heights.device)
-    patches, lanes = g.cell.shape[1], _lanes(g.cell.shape[1])
     found = torch.empty(rows, patches, dtype=torch.float32, device=heights.device)
+    lanes = _lanes(patches)
     if rows:
         with _on(heights.device):
             value_bins_kernel[(rows,)](
@@ -309,7 +315,7 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
                 heights[0].numel(), patches, len(plan.lying), plan.levels,
                 CELLS=len(g.cell), LYING=_padded(plan), T=lanes, enable_fp_fusion=False, num_warps=max(1, lanes // 128),
             )  # fmt: skip
-    return out
+    return out, found
 
 
 def learn_bins(

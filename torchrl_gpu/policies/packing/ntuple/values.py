@@ -363,7 +363,8 @@ def _weight(where: str, weight: Tensor, plan: PatchPlan, device: torch.device) -
 
 def in_triton(name: str, device: torch.device) -> Any:
     """A module of Triton kernels for a device; None where torch does their work."""
-    return load_kernels(_TESTED[name], name, device)
+    parts = (TRITON_TABLES,) if name == _PLACEMENTS else ()
+    return load_kernels(_TESTED[name], name, device, parts)
 
 
 # -- in torch --
