@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import triton
 
-from benchmarks.gpu import steps
+from benchmarks.gpu import learning, steps
 from benchmarks.gpu.chips import CHIPS
 from benchmarks.gpu.launches import Compiled, Launch
 from benchmarks.gpu.steps import launches
@@ -32,16 +32,23 @@ RESULT = Path(__file__).parents[1] / "results" / "kernels_ahead.json"
 CONFIGS = (*steps.CONFIGS, *steps.MARINE_CONFIGS)
 MOST_SPILLS = 0  # of any kernel on any chip
 MOST_REGISTERS = {  # of a thread, by kernel
+    "add_errors_kernel": 48,
     "advance_kernel": 64,
+    "cut_items_kernel": 128,
+    "draw_kernel": 64,
     "drop_boxes_kernel": 64,
     "drop_solids_kernel": 255,  # 8 warps on a multiprocessor, as from 169 on
     "drop_wide_boxes_kernel": 80,
     "growth_kernel": 48,
     "marine_restart_kernel": 96,
     "marine_step_kernel": 96,
+    "move_entries_kernel": 48,
     "place_kernel": 64,
     "restart_kernel": 64,
     "split_kernel": 48,
+    "sweep_kernel": 128,  # the most with which a multiprocessor holds its 16 warps
+    "value_bins_kernel": 80,
+    "value_placements_kernel": 128,
     "windows_kernel": 32,
 }
 
@@ -50,6 +57,8 @@ def form(launch: Launch) -> str:
     """A kernel, and which of its forms a launch takes."""
     words = [launch.name]
     words += ["maps kept"] * bool(launch.options.get("STORED")) + ["in pairs"] * bool(launch.options.get("PAIRS"))
+    if kind := launch.options.get("KIND"):
+        words.append(f"drawing {kind}")
     return ", ".join(words)
 
 
@@ -76,7 +85,10 @@ def rows(task: tuple[str, int]) -> list[dict[str, Any]]:
     config, capability = task
     with tempfile.TemporaryDirectory() as cache, triton.knobs.cache.scope():
         triton.knobs.cache.dir = cache
-        return [row(config, capability, each, each.compiled(capability)) for each in launches(config, capability)]
+        made = launches(config, capability)
+        if config == learning.CONFIG:
+            made += learning.launches(capability)
+        return [row(config, capability, each, each.compiled(capability)) for each in made]
 
 
 def problems(found: list[dict[str, Any]]) -> Iterator[str]:
@@ -99,6 +111,8 @@ def main(arguments: list[str]) -> int:
     for config in given.configs:  # before the fork: it is the same for every chip
         make = steps.marine_environment if config in steps.MARINE_CONFIGS else steps.environment
         make(config)
+    if learning.CONFIG in given.configs:
+        learning.tables().plan.first_images  # noqa: B018 (likewise)
     tasks = list(product(given.configs, given.capabilities))
     context = multiprocessing.get_context("fork")
     found: list[dict[str, Any]] = []

@@ -10,6 +10,8 @@ import yaml
 
 from torchrl_gpu import configs
 from torchrl_gpu.envs import BatchedEnv
+from torchrl_gpu.policies import PatchTables
+from torchrl_gpu.policies.spaces import AgentSpace
 
 
 def environment_arguments(config: str) -> dict[str, Any]:
@@ -24,10 +26,22 @@ def environment(config: str, **changes: Any) -> BatchedEnv:
     return made
 
 
+def tables(config: str, space: AgentSpace) -> PatchTables:
+    """The tables of a shipped config that learns them, in a space."""
+    told = _model(config)["tables"]
+    made: PatchTables = _named(told["class_path"])(space, **told.get("init_args", {}))
+    return made
+
+
 def _settings(config: str) -> tuple[str, dict[str, Any]]:
-    told = yaml.safe_load(Path(configs.find(f"{config}.yaml")).read_text(encoding="utf-8"))
-    env = told["model"]["init_args"]["env"]
+    env = _model(config)["env"]
     return env["class_path"], {key: _made(value) for key, value in env.get("init_args", {}).items()}
+
+
+def _model(config: str) -> dict[str, Any]:
+    told = yaml.safe_load(Path(configs.find(f"{config}.yaml")).read_text(encoding="utf-8"))
+    made: dict[str, Any] = told["model"]["init_args"]
+    return made
 
 
 def _made(given: Any) -> Any:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.native.compilers import need_compiler
 from torchrl_gpu import native
-from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, episode_key, mix, seed_bits
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, draw_uniform, episode_key, mix, seed_bits
 from torchrl_gpu.envs.packing.items.source import EndlessSequences
 
 
@@ -76,6 +76,24 @@ def test_compiled_draws_are_those_of_torch(key: Tensor, counter: Tensor, monkeyp
     expected = draw_bits(key, counter)
     assert came.dtype == expected.dtype
     assert torch.equal(came, expected)
+
+
+@pytest.mark.gpu
+def test_a_gpu_draws_the_numbers_of_a_cpu_under_compilation_and_in_graphs_too() -> None:
+    def drawn(key: Tensor, counter: Tensor) -> list[Tensor]:
+        bits, keys = draw_bits(key[:, None], counter), episode_key(2**40 + 7, key, counter)
+        return [bits, keys, draw_integers(key, counter, 1000, end=30), draw_uniform(key[:, None], counter)]
+
+    key, counter = torch.arange(3000) * 77_777, torch.arange(3000) - 20
+    wanted, on_gpu = drawn(key, counter), (key.cuda(), counter.cuda())
+    plain, compiled = drawn(*on_gpu), torch.compile(drawn, fullgraph=True)(*on_gpu)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = drawn(*on_gpu)
+    graph.replay()
+    for made in (plain, compiled, replayed):
+        for ours, theirs in zip(made, wanted, strict=True):
+            assert torch.equal(ours.cpu(), theirs)
 
 
 def test_episode_keys_do_not_depend_on_how_many_environments_there_are() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
-from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_uniform, episode_key
 from torchrl_gpu.envs.state_validation import Entry
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.threads import runs_single_threaded
@@ -133,8 +133,7 @@ class EpisodicEnv(BatchedEnv):
         size = torch.Size(shape).numel()
         number = torch.arange(self._drawn, self._drawn + size, device=self.device, dtype=torch.int64)
         self._drawn += size
-        bits = draw_bits(key[:, None], number) >> 8  # as many as a float32 holds
-        return (bits.float() * 2.0**-24).reshape(self.num_envs, *shape)
+        return draw_uniform(key[:, None], number).reshape(self.num_envs, *shape)
 
     @property
     def stored_keys(self) -> list[str]:

@@ -18,11 +18,14 @@ from torch.torch_version import TorchVersion
 from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded, stack_of
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
+from torchrl_gpu.envs import triton_draws
 from torchrl_gpu.envs.packing.items import triton_cuts
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.policies.packing.ntuple import triton_tables
 from torchrl_gpu.policies.packing.ntuple import triton_values as triton_afterstates
+from torchrl_gpu.policies.packing.ntuple.triton_tables import some_sweep
 from torchrl_gpu.policies.packing.ntuple.values import PatchPlan
 
 
@@ -123,11 +126,22 @@ def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
         made.clear()
     plan = PatchPlan(("2x2", "3x3:2"), 10)
     triton_afterstates.value_placements(*triton_afterstates.some_placements(plan, (10, 10), 1, 1), plan, 1, 1)
-    yield "values of afterstates", made.pop()
+    yield from ((f"values of afterstates: {launch.name}", launch) for launch in made)
+    made.clear()
+    played = some_sweep(plan, (10, 10))
+    bins, seen = played.levels[:, 0].contiguous(), torch.zeros(plan.entries, 2, dtype=torch.int64)
+    triton_tables.value_bins(bins, played.tables.weight, plan)
+    triton_tables.learn_bins(bins, seen[: len(bins), 0], played.done[:, 0], played.tables, plan, 0.1, seen)
+    triton_tables.sweep_bins(*played, plan, 0.1, 0.8, seen)
+    yield from ((f"tables of afterstates: {launch.name}", launch) for launch in made)
+    made.clear()
     for layers in (True, False):
         cuts, keys = CutSequences((10, 10, 10), 2, 5, layers, 100), torch.zeros(3, dtype=torch.int64)
         triton_cuts.items(cuts, keys, keys[:, None], cuts.nothing_kept(3, keys.device))
         yield f"boxes cut, {'layers' if layers else 'a stack'}", made.pop()
+    for kind in ("bits", "until", "uniform", "episode"):
+        triton_draws.draw(kind, keys[:, None], keys)
+        yield f"drawn {kind}", made.pop()
 
 
 # Instructions on pairs: Hopper adds and maximises in one, the Blackwell of 12.0 in two, Ampere has none.
@@ -157,16 +171,21 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
     if TorchVersion(triton.__version__) >= (3, 9):  # 3.6 spills in one form
         assert spilling == []
     assert seen == {
+        "add_errors_kernel",
         "advance_kernel",
         "cut_items_kernel",
+        "draw_kernel",
         "drop_boxes_kernel",
         "drop_solids_kernel",
         "drop_wide_boxes_kernel",
         "growth_kernel",
+        "move_entries_kernel",
         "place_kernel",
         "restart_kernel",
         "split_kernel",
+        "sweep_kernel",
         "upheld_kernel",
+        "value_bins_kernel",
         "value_placements_kernel",
         "windows_kernel",
     }

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchrl_gpu import native
-from torchrl_gpu.envs.counter_rng import draw_bits
+from torchrl_gpu.envs.counter_rng import TRITON_DRAWS, draw_bits
 from torchrl_gpu.envs.packing.items.source import NUM_BITS, DrawnSequences
-from torchrl_gpu.envs.packing.kernels import self_tests
-from torchrl_gpu.system.self_tests import SelfTest
 from torchrl_gpu.system.tracing import is_traced
+from torchrl_gpu.system.triton_kernels import load_kernels
 
 Cells = tuple[int, int, int]
 Kept = tuple[Tensor, Tensor, Tensor]  # keys (N, 2), which was read last (N,), rows of `sizes` (N, 2, T)
-_LOG = logging.getLogger(__name__)
 _TRITON = "torchrl_gpu.envs.packing.items.triton_cuts"
 MOST_FRESH_PIECES = 1024  # that a bin may be cut into: support is computed for every pair
 _CHUNK = {"cpu": 1 << 21}  # pairs of pieces, or numbers of layers, worked on at once: more leaves a core's cache
@@ -151,14 +147,18 @@ class CutSequences(DrawnSequences):
 
     def _runs_in_triton(self, key: Tensor) -> bool:
         small = max(self.whole) < 1 << 12  # its kernel holds a side in 12 bits
-        return small and key.is_cuda and not is_traced() and not _triton_problem(key.device)
+        return small and key.is_cuda and not is_traced() and _kernels(key.device) is not None
 
     def _looked_up_on_cuda(self, key: Tensor, position: Tensor) -> Tensor:
-        at = key.device, len(key)
-        if at not in self._kept_on:  # and never given back: a captured graph goes on to write there
-            self._kept_on[at] = self.nothing_kept(len(key), key.device)
-        found: Tensor = importlib.import_module(_TRITON).items(self, key, position, self._kept_on[at])
+        found: Tensor = _kernels(key.device).items(self, key, position, self.kept_on(key.device, len(key)))
         return found
+
+    def kept_on(self, device: torch.device, rows: int) -> Kept:
+        """The cache of so many rows on a device."""
+        at = device, rows
+        if at not in self._kept_on:  # and never given back: a captured graph goes on to write there
+            self._kept_on[at] = self.nothing_kept(rows, device)
+        return self._kept_on[at]
 
     def nothing_kept(self, rows: int, device: torch.device) -> Kept:
         """Empty cache of the last two sequences of each row."""
@@ -283,17 +283,9 @@ class CutSequences(DrawnSequences):
         return early
 
 
-@cache
-def _triton_problem(device: torch.device) -> str:
-    """Reason not to use the Triton kernel on a CUDA device; "" where it is used."""
-    try:
-        depends_on = self_tests.versions(_TRITON, device)
-        problem = SelfTest(f"cutting boxes on {device}", f"{_TRITON}:self_test", (str(device),), depends_on).failure()
-    except ImportError as error:
-        problem = str(error)
-    if problem:
-        _LOG.warning("CutBoxes: Triton cannot run on %s, so torch will cut: %s", device, problem)
-    return problem
+def _kernels(device: torch.device) -> Any:
+    """The Triton kernels that cut on a CUDA device; None where torch does."""
+    return load_kernels("cutting boxes", _TRITON, device, parts=(TRITON_DRAWS,))
 
 
 @cache

@@ -67,8 +67,7 @@ class EndlessSequences(DrawnSequences):
     length: int
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        drawn = draw_integers(key[:, None], position, self.num_types)
-        return torch.where(position < self.length, drawn, -1)
+        return draw_integers(key[:, None], position, self.num_types, end=self.length)
 
 
 @dataclass(frozen=True)

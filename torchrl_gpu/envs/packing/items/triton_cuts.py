@@ -17,21 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.items.cutting import CutSequences, Kept, most_parts
-
-
-@triton.jit
-def _mixed(x):
-    """As `counter_rng.mix`, of int64."""
-    x = x & 0xFFFFFFFF
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
-    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def _drawn(mixed_key, counter):
-    """As `counter_rng.draw_bits`."""
-    return _mixed(mixed_key ^ _mixed(counter.to(tl.int64) + 0x9E3779B9))
+from torchrl_gpu.envs.triton_draws import drawn, mixed
 
 
 @triton.jit
@@ -86,10 +72,10 @@ def _layers(key, whole, min_side, max_side, most, turns, lane):
     here = before + 1
     while here < end:
         box = _at(listed, lane, here)
-        shift, side = _axis(box, max_side, _drawn(key, 2 * step))
+        shift, side = _axis(box, max_side, drawn(key, 2 * step))
         must = turns - step <= most - 1 - cuts
         lengths = tl.where(must, side - 2 * min_side + 1, side)
-        length = tl.where(must, min_side, 1) + (_drawn(key, 2 * step + 1) * lengths >> 32)
+        length = tl.where(must, min_side, 1) + (drawn(key, 2 * step + 1) * lengths >> 32)
         after = _at(following, lane, here)
         if tl.minimum(length, side - length) >= min_side:
             low = tl.where(shift == 24, side - length, length)
@@ -137,14 +123,14 @@ def _stack(key, whole, min_side, max_side, most, turns, levels, lane, P: tl.cons
         while i < P:
             box = _at(size, lane, i)
             counter = 2 * (turn * most + i)
-            shift, side = _axis(box, max_side, _drawn(key, counter))
-            at = min_side + (_drawn(key, counter + 1) * (side - 2 * min_side + 1) >> 32)
+            shift, side = _axis(box, max_side, drawn(key, counter))
+            at = min_side + (drawn(key, counter + 1) * (side - 2 * min_side + 1) >> 32)
             size = tl.where(lane == i, box - ((side - at) << shift), size)
             size = tl.where(lane == count, box - (at << shift), size)
             corner = tl.where(lane == count, _at(corner, lane, i) + (at << shift), corner)
             count += 1
             i = tl.min(tl.where(long & (lane > i), lane, P), 0)
-    uniform = (_drawn(key, lane + 2 * turns * most).to(tl.float64) + 0.5) * (1.0 / 4294967296.0)
+    uniform = (drawn(key, lane + 2 * turns * most).to(tl.float64) + 0.5) * (1.0 / 4294967296.0)
     early = uniform
     for _ in range(levels):
         least = uniform * 0 + 1.0
@@ -162,25 +148,24 @@ def _stack(key, whole, min_side, max_side, most, turns, levels, lane, P: tl.cons
     return size, count, place
 
 
-@triton.jit(do_not_specialize=["places", "X", "Y", "Z", "min_side", "max_side", "most", "turns", "levels"])
-def cut_items_kernel(
-    key, position, kept_key, last, kept, out, places, X, Y, Z, min_side, max_side, most, turns, levels,
+@triton.jit
+def sequence_of(
+    n, wanted, kept_key, last, kept, X, Y, Z, min_side, max_side, most, turns, levels,
     LAYERS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Rows of `sizes` at the places of one sequence; P lanes, at least `most` + 2."""
-    n = tl.program_id(0).to(tl.int64)
+    """Where in `kept` the sequence of a key begins, in row n; it is cut unless it is one of the row's last two.
+
+    P lanes, at least `most` + 2. What the program wrote before this can be read after it.
+    """
     lane = tl.arange(0, P)
-    wanted = tl.load(key + n)
     slot = tl.load(last + n)
     hit = tl.load(kept_key + 2 * n + slot) == wanted
     if not hit:
         slot = 1 - slot
         hit = tl.load(kept_key + 2 * n + slot) == wanted
-    mine = kept + (2 * n + slot) * most
-    rows = tl.load(mine + lane, mask=lane < tl.where(hit, most, 0), other=-1)
-    place = lane
+    begin = (2 * n + slot) * most
     if not hit:
-        mixed_key = _mixed(wanted)
+        mixed_key = mixed(wanted)
         whole = X.to(tl.int64) + (Y.to(tl.int64) << 12) + (Z.to(tl.int64) << 24)
         if LAYERS:
             size, count, place = _layers(mixed_key, whole, min_side, max_side, most, turns, lane)
@@ -191,25 +176,51 @@ def cut_items_kernel(
         row = ((_first(size) - min_side) * of_y + _second(size) - min_side) * of_z + _third(size) - min_side
         rows = tl.where(lane < count, row, -1)
         place = tl.where(lane < count, place, lane)
-        tl.store(mine + place, rows, mask=lane < most)
+        tl.debug_barrier()  # all threads have seen which sequences there were
+        tl.store(kept + begin + place, rows, mask=lane < most)
         tl.store(kept_key + 2 * n + slot, wanted)
     tl.store(last + n, slot)
+    tl.debug_barrier()
+    return begin
+
+
+@triton.jit(do_not_specialize=["places", "X", "Y", "Z", "min_side", "max_side", "most", "turns", "levels"])
+def cut_items_kernel(
+    key, position, kept_key, last, kept, out, places, X, Y, Z, min_side, max_side, most, turns, levels,
+    LAYERS: tl.constexpr, P: tl.constexpr,
+):  # fmt: skip
+    """Rows of `sizes` at the places of one sequence; P lanes, at least `most` + 2."""
+    n = tl.program_id(0).to(tl.int64)
+    wanted = tl.load(key + n)
+    begin = sequence_of(
+        n, wanted, kept_key, last, kept, X, Y, Z, min_side, max_side, most, turns, levels, LAYERS, P
+    )  # fmt: skip
     for k in range(places):
         at = tl.load(position + n * places + k)
-        tl.store(out + n * places + k, tl.sum(tl.where(place == at, rows, 0), 0))
+        tl.store(out + n * places + k, tl.load(kept + begin + at))
 
 
 def items(made: CutSequences, key: Tensor, position: Tensor, kept: Kept) -> Tensor:
     """Rows of `sizes` (N, K) int64 at places (N, K) in [0, T) of the sequences of keys (N,); writes `kept`."""
     out = torch.empty_like(position, memory_format=torch.contiguous_format)
-    padded = triton.next_power_of_2(made.most_pieces + 2)
+    lanes = lanes_of(made)
     with torch.cuda.device(key.device) if key.is_cuda else contextlib.nullcontext():
         cut_items_kernel[(len(key),)](
-            key.contiguous(), position.contiguous(), *kept, out, position.shape[1], *made.numbers[:5],
-            made.most_pieces, made.numbers[-1], most_parts(made.whole[2], made.min_side, made.max_side) - 1,
-            LAYERS=made.by_layers, P=padded, enable_fp_fusion=False, num_warps=max(1, min(4, padded // 256)),
+            key.contiguous(), position.contiguous(), *kept, out, position.shape[1], *numbers_of(made),
+            LAYERS=made.by_layers, P=lanes, enable_fp_fusion=False, num_warps=max(1, min(4, lanes // 256)),
         )  # fmt: skip
     return out
+
+
+def lanes_of(made: CutSequences) -> int:
+    """Lanes that hold the pieces of a bin."""
+    return int(triton.next_power_of_2(made.most_pieces + 2))
+
+
+def numbers_of(made: CutSequences) -> tuple[int, ...]:
+    """Numbers by which `sequence_of` cuts: from the sides of the bin to the levels of a stack."""
+    levels = most_parts(made.whole[2], made.min_side, made.max_side) - 1
+    return (*made.numbers[:5], made.most_pieces, made.numbers[-1], levels)
 
 
 def self_test(device: str) -> str:

@@ -7,11 +7,8 @@ this process at the environment's size, so that no step compiles anything.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
-import platform
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -25,7 +22,7 @@ from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import eager
 from torchrl_gpu.envs.packing.kernels.balance import balanced
 from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
-from torchrl_gpu.system import machine, self_tests
+from torchrl_gpu.system import self_tests, triton_kernels
 from torchrl_gpu.system.arguments import shown
 from torchrl_gpu.system.self_tests import SelfTest
 
@@ -134,24 +131,11 @@ def versions(module: str, device: torch.device) -> dict[str, str]:
     own = Path(importlib.import_module(module).__file__ or __file__)
     sources = {*_HERE.rglob("*.py"), _HERE.parent / "types.py", _HERE.parent / "geometry.py", own}
     contents = b"".join(path.read_bytes() for path in sorted(sources))
-    found: dict[str, Any] = {
-        "backend": module,
-        "sources": hashlib.sha256(contents).hexdigest(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "triton": machine.version("triton"),
-        "interpreted": os.environ.get("TRITON_INTERPRET"),
-        "device": device,
-    }
+    found = triton_kernels.versions(module, contents, device)
     if device.type == "cpu":
         # its name contains a hash of its sources, compiler and processor
         found["library"] = "" if native.problem() else Path(native.library()._name).name
-    if device.type == "cuda":
-        found |= machine.cuda_versions(device)
-        names = filter(None, (os.environ.get("CC"), "gcc", "clang", "cc"))
-        compiler = next(filter(None, map(shutil.which, names)), "")  # makes Triton's launchers
-        found["compiler"] = compiler and f"{compiler} {Path(compiler).stat().st_mtime_ns}"
-    return {name: str(value) for name, value in found.items()}
+    return found
 
 
 # -- in the subprocess ------------------------------------------------------------------------------------------------

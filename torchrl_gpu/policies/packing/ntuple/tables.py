@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchrl_gpu.policies.packing.features import bin_of
+from torchrl_gpu.policies.packing.ntuple.sweep import sweep_bins
 from torchrl_gpu.policies.packing.ntuple.values import (
     Changes,
     PatchPlan,
@@ -113,10 +114,19 @@ class PatchTables(nn.Module):
         changes: Changes | None = None,
     ) -> None:
         """Moves the values of bins by about `rate` times their errors; arguments are those of `learn_bins`."""
+        tables = Tables(self.weight, self.drift, self.path)
+        learn_bins(levels, error, counts, tables, self.plan, rate, self._zeros(), part=part, changes=changes)
+
+    def sweep(self, levels: Tensor, reward: Tensor, done: Tensor, rate: float, lam: float) -> Tensor:
+        """Learns from played steps (N, T); arguments and result are those of `sweep_bins`."""
+        tables = Tables(self.weight, self.drift, self.path)
+        return sweep_bins(levels, reward, done, tables, self.plan, rate=rate, lam=lam, scratch=self._zeros())
+
+    def _zeros(self) -> Tensor:
+        """Scratch of learning, (E, 2) int64, zeros before and after."""
         if self._scratch is None or self._scratch.device != self.weight.device:
             self._scratch = self.weight.new_zeros(len(self.weight), 2, dtype=torch.int64)
-        tables = Tables(self.weight, self.drift, self.path)
-        learn_bins(levels, error, counts, tables, self.plan, rate, self._scratch, part=part, changes=changes)
+        return self._scratch
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_scratch": None}

@@ -1,6 +1,8 @@
 """The value of every placement of boxes in Triton, for CUDA devices; defined in `values`.
 
-A placement costs only the patches that its footprint touches. With `TRITON_INTERPRET=1` the kernel runs on a CPU.
+A placement costs only the patches that its footprint touches. A lane is a placement and a shape of patches: it adds up
+what the patches of that shape gain, in their order; then the shapes of a placement are added up in theirs, so that a
+value does not depend on how a kernel shares the work out. With `TRITON_INTERPRET=1` the kernel runs on a CPU.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -16,96 +18,133 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchrl_gpu.policies.packing.ntuple import triton_tables
 from torchrl_gpu.policies.packing.ntuple import values as afterstates
-from torchrl_gpu.policies.packing.ntuple.values import MOST_CELLS, PatchPlan
+from torchrl_gpu.policies.packing.ntuple.values import PatchPlan
 
-LANES = 128  # placements of a program
-_FIELDS = 6  # rows, columns, cells, clip, offset, first patch; then x, y and weight of each cell
+MOST_LANES = 1024  # of a program
+_MOST_PLACEMENTS = 128  # of a program
+# Of a shape: rows, columns, cells, clip, offset, first patch, digits of a cell; then x and y of its cells, in 4 bits
+# each, four cells to a word: so many words stay in registers, one word a number would not.
+_WORDS = tl.constexpr(7)
+_SIZE = tl.constexpr(10)
 
 
 @triton.jit
-def value_placements_kernel(
-    framed,
-    before,
-    whole,
-    weight,
-    shapes,
-    extent,
-    top,
-    legal,
-    out,
-    cells_x,
-    cells_y,
-    grid_x,
-    grid_y,
-    variants,
-    num_shapes,
-    patches,
-    levels,
-    step,
-    pool,
-    FIELDS: tl.constexpr,
-    MOST: tl.constexpr,
-    T: tl.constexpr,
-):
-    """T placements of one item or orientation in one bin.
+def boxes_on(place, there, extent, top, legal, cells, grid, levels, step, pool):
+    """Boxes on placements of one bin, in cells of the bin: x, y, rows, columns and the level that each reaches.
 
-    Args:
-        framed: (N, X + 2, Y + 2) uint8.
-        before: (N, patches) float32, the entry of each patch as it is, and `whole` (N,) their sum.
-        shapes: (shapes, FIELDS + 3·MOST) int32, see `_described`.
+    Rows and columns are 0 where a placement is not `there`, not legal, or the box does not fit. `extent` (V, 2), `top`
+    and `legal` (V, Gx, Gy) are those of the bin, `cells` and `grid` pairs of numbers.
     """
-    plane = tl.program_id(0).to(tl.int64)
-    n = plane // variants
-    lane = tl.program_id(1) * T + tl.arange(0, T)
-    there = lane < grid_x * grid_y
-    at = plane * grid_x * grid_y + lane
+    plane = grid[0] * grid[1]
+    variant = tl.where(there, place // plane, 0)
+    on_grid = place % plane
     # More cells than any bin has are as good as 2²⁰, which fit nowhere and an int32.
-    wide_x = tl.minimum(tl.maximum(tl.load(extent + plane * 2), 0), 1 << 20).to(tl.int32)
-    wide_y = tl.minimum(tl.maximum(tl.load(extent + plane * 2 + 1), 0), 1 << 20).to(tl.int32)
-    left = tl.minimum(lane // grid_y * step, cells_x * pool - wide_x)
-    below = tl.minimum(lane % grid_y * step, cells_y * pool - wide_y)
+    wide_x = tl.minimum(tl.maximum(tl.load(extent + variant * 2), 0), 1 << 20).to(tl.int32)
+    wide_y = tl.minimum(tl.maximum(tl.load(extent + variant * 2 + 1), 0), 1 << 20).to(tl.int32)
+    left = tl.minimum(on_grid // grid[1] * step, cells[0] * pool - wide_x)
+    below = tl.minimum(on_grid % grid[1] * step, cells[1] * pool - wide_y)
     fits = (tl.minimum(left, wide_x - 1) >= 0) & (tl.minimum(below, wide_y - 1) >= 0)
-    placed = there & fits & (tl.load(legal + at, mask=there, other=0) != 0)
+    placed = there & fits & (tl.load(legal + place, mask=there, other=0) != 0)
     left, below = tl.maximum(left, 0), tl.maximum(below, 0)
     x, y = left // pool, below // pool
     rows = tl.where(placed, (left + wide_x - 1) // pool - x + 1, 0)
     columns = tl.where(placed, (below + wide_y - 1) // pool - y + 1, 0)
-    reached = tl.minimum(tl.load(top + at, mask=placed, other=0).to(tl.int32), levels)
-    most_rows, most_columns = tl.max(rows, 0), tl.max(columns, 0)
-    wide = cells_y + 2
-    bin_of = framed + n * (cells_x + 2) * wide
-    more = tl.zeros((T,), dtype=tl.float32)
-    for s in range(num_shapes):
-        shape = shapes + s * (FIELDS + 3 * MOST)
-        last_x = cells_x + 2 - tl.load(shape)
-        last_y = cells_y + 2 - tl.load(shape + 1)
-        cells = tl.load(shape + 2)
-        clip = tl.load(shape + 3)
-        entries = weight + tl.load(shape + 4)
-        were = before + n * patches + tl.load(shape + 5)
-        # Only patches that the footprint touches can change: each adds its new weight less its old one.
-        for move_x in range(2 - tl.load(shape), most_rows + 1):
-            for move_y in range(2 - tl.load(shape + 1), most_columns + 1):
-                first_x, first_y = x + move_x, y + move_y  # of the patch, in the frame
-                touches = placed & (move_x <= rows) & (move_y <= columns)
-                touches = touches & (first_x >= 0) & (first_x <= last_x) & (first_y >= 0) & (first_y <= last_y)
-                entry = tl.zeros((T,), dtype=tl.int32)
-                origin = tl.zeros((T,), dtype=tl.int32)
-                for i in range(cells):
-                    cell_x = first_x + tl.load(shape + FIELDS + i)
-                    cell_y = first_y + tl.load(shape + FIELDS + MOST + i)
-                    height = tl.load(bin_of + cell_x * wide + cell_y, mask=touches, other=0).to(tl.int32)
-                    under = (cell_x > x) & (cell_x <= x + rows) & (cell_y > y) & (cell_y <= y + columns)
-                    height = tl.where(under, tl.maximum(height, reached), height)
-                    origin = tl.where(i == 0, height, origin)
-                    apart = tl.minimum(tl.maximum(height - origin, -clip), clip) + clip
-                    digit = tl.where((clip >= 0) & (i > 0), apart, height)
-                    entry += digit * tl.load(shape + FIELDS + 2 * MOST + i)
-                more += tl.load(entries + entry, mask=touches, other=0.0)
-                more -= tl.load(were + first_x * (last_y + 1) + first_y, mask=touches, other=0.0)
-    value = tl.load(whole + n) + more
-    tl.store(out + at, tl.where(placed, value, float("-inf")), mask=there)
+    reached = tl.minimum(tl.load(top + place, mask=placed, other=0).to(tl.int32), levels)
+    return x, y, rows, columns, reached
+
+
+@triton.jit
+def add_gains(
+    start, actions, bins, found, weight, shapes, extent, top, legal, gains,
+    cells, grid, num_shapes, levels, step, pool,
+    CELLS: tl.constexpr, LYING: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Writes what T placements of one bin, from `start` on, gain in the patches of each shape: (shapes, actions).
+
+    Args:
+        bins: (X, Y) uint8, of the bin, and `found` (patches,) float32, the weight of each patch as it is.
+        shapes: (shapes, _SIZE) int32, see `described`.
+    """
+    lane = tl.arange(0, T * LYING)
+    place, number = start + lane % T, lane // T
+    there = (place < actions) & (number < num_shapes)
+    x, y, rows, columns, reached = boxes_on(place, there, extent, top, legal, cells, grid, levels, step, pool)
+    shape = shapes + tl.where(there, number, 0) * _SIZE
+    tall, wide = tl.load(shape), tl.load(shape + 1)
+    last_x, last_y = cells[0] + 2 - tall, cells[1] + 2 - wide
+    number_of_cells, clip, digits = tl.load(shape + 2), tl.load(shape + 3), tl.load(shape + 6)
+    entries, were = weight + tl.load(shape + 4), found + tl.load(shape + 5)
+    # Only patches that the footprint touches can change: each adds its new weight less its old one.
+    across = tl.maximum(columns + wide - 1, 1)
+    moves = tl.where(rows > 0, (rows + tall - 1) * across, 0)
+    more = tl.zeros([T * LYING], tl.float32)
+    for move in range(tl.max(moves, 0)):
+        first_x, first_y = x + 2 - tall + move // across, y + 2 - wide + move % across  # of the patch, in the frame
+        touches = (move < moves) & (first_x >= 0) & (first_x <= last_x) & (first_y >= 0) & (first_y <= last_y)
+        entry = tl.zeros([T * LYING], tl.int32)
+        origin = tl.zeros([T * LYING], tl.int32)
+        for i in tl.static_range(CELLS):
+            if i % 4 == 0:
+                word = tl.load(shape + _WORDS + i // 4)
+            cell_x = first_x + (word >> 8 * (i % 4) & 15)
+            cell_y = first_y + (word >> 8 * (i % 4) + 4 & 15)
+            inside = (cell_x >= 1) & (cell_x <= cells[0]) & (cell_y >= 1) & (cell_y <= cells[1])
+            at = (cell_x - 1) * cells[1] + cell_y - 1
+            height = tl.load(bins + at, mask=touches & inside, other=255).to(tl.int32)
+            height = tl.minimum(height, levels)
+            under = (cell_x > x) & (cell_x <= x + rows) & (cell_y > y) & (cell_y <= y + columns)
+            height = tl.where(under, tl.maximum(height, reached), height)
+            if i == 0:
+                origin = height
+                digit = height
+            else:
+                apart = tl.minimum(tl.maximum(height - origin, -clip), clip) + clip
+                digit = tl.where(clip >= 0, apart, height)
+            entry = tl.where(i < number_of_cells, entry * digits + digit, entry)
+        more += tl.load(entries + entry, mask=touches, other=0.0)
+        more -= tl.load(were + first_x * (last_y + 1) + first_y, mask=touches, other=0.0)
+    tl.store(gains + number * actions + place, more, mask=there)
+
+
+@triton.jit
+def values_of(
+    start, actions, whole, extent, top, legal, gains, cells, grid, num_shapes, levels, step, pool, T: tl.constexpr
+):
+    """Values (T,) of a bin after placements from `start` on, −inf where none is legal; and True for each there is."""
+    place = start + tl.arange(0, T)
+    there = place < actions
+    _x, _y, rows, _columns, _reached = boxes_on(place, there, extent, top, legal, cells, grid, levels, step, pool)
+    more = tl.zeros([T], tl.float32)
+    for number in range(num_shapes):
+        more += tl.load(gains + number * actions + place, mask=there, other=0.0)
+    return tl.where(rows > 0, whole + more, float("-inf")), there
+
+
+@triton.jit(do_not_specialize=["cells_x", "cells_y", "grid_x", "grid_y", "variants", "num_shapes", "patches", "levels"])
+def value_placements_kernel(
+    bins, found, whole, weight, shapes, extent, top, legal, gains, out,
+    cells_x, cells_y, grid_x, grid_y, variants, num_shapes, patches, levels, step, pool,
+    CELLS: tl.constexpr, LYING: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """T placements in one bin per program."""
+    n = tl.program_id(0).to(tl.int64)
+    start = tl.program_id(1) * T
+    actions = variants * grid_x * grid_y
+    cells, grid = (cells_x, cells_y), (grid_x, grid_y)
+    mine, sums = n * actions, gains + n * num_shapes * actions
+    extent, top, legal = extent + n * variants * 2, top + mine, legal + mine
+    bins, found = bins + n * cells_x * cells_y, found + n * patches
+    add_gains(
+        start, actions, bins, found, weight, shapes, extent, top, legal, sums, cells, grid, num_shapes, levels, step,
+        pool, CELLS, LYING, T,
+    )  # fmt: skip
+    tl.debug_barrier()
+    value, there = values_of(
+        start, actions, tl.load(whole + n), extent, top, legal, sums, cells, grid, num_shapes, levels, step, pool, T
+    )
+    tl.store(out + mine + start + tl.arange(0, T), value, mask=there)
 
 
 def value_placements(
@@ -116,45 +155,45 @@ def value_placements(
     out = torch.empty(top.shape, dtype=torch.float32, device=heights.device)
     if not out.numel():
         return out
-    framed = afterstates.framed(heights, plan)
-    before = weight[afterstates.entries_of(framed, plan)]
-    launch = value_placements_kernel[rows * variants, triton.cdiv(grid[0] * grid[1], LANES)]
+    whole, found = triton_tables.values_and_weights(heights, weight, plan)
+    actions, shapes = out[0].numel(), len(plan.lying)
+    gains = torch.empty(rows, shapes, actions, dtype=torch.float32, device=heights.device)
+    lying, placements = placement_lanes(plan)
     with torch.cuda.device(heights.device) if heights.is_cuda else contextlib.nullcontext():
-        launch(
-            framed.to(torch.uint8),
-            before,
-            before.double().sum(1).float(),
-            weight,
-            _described(plan, (heights.shape[1], heights.shape[2]), heights.device),
-            extent,
-            top,
-            legal.view(torch.uint8),
-            out,
-            *heights.shape[1:],
-            *grid,
-            variants,
-            len(plan.lying),
-            before.shape[1],
-            plan.levels,
-            step,
-            pool,
-            FIELDS=_FIELDS,
-            MOST=MOST_CELLS,
-            T=LANES,
-            enable_fp_fusion=False,
-        )
+        value_placements_kernel[(rows, triton.cdiv(actions, placements))](
+            heights, found, whole, weight, described(plan, heights.shape[1:], heights.device), extent, top,
+            legal.view(torch.uint8), gains, out,
+            *heights.shape[1:], *grid, variants, shapes, found.shape[1], plan.levels, step, pool,
+            CELLS=most_cells(plan), LYING=lying, T=placements, enable_fp_fusion=False,
+            num_warps=max(1, lying * placements // 64),
+        )  # fmt: skip
     return out
 
 
+def placement_lanes(plan: PatchPlan) -> tuple[int, int]:
+    """Lanes for the shapes of a placement, and placements of a program; powers of two."""
+    lying = int(triton.next_power_of_2(len(plan.lying)))
+    return lying, min(_MOST_PLACEMENTS, MOST_LANES // lying)
+
+
+def most_cells(plan: PatchPlan) -> int:
+    """Cells of the largest patch."""
+    return max(len(each.cells) for each in plan.lying)
+
+
 @lru_cache(maxsize=8)
-def _described(plan: PatchPlan, cells: tuple[int, int], device: torch.device) -> Tensor:
-    """Kernel's table of patch shapes in all their orientations, (shapes, _FIELDS + 3·MOST_CELLS) int32."""
+def described(plan: PatchPlan, cells: tuple[int, int], device: torch.device) -> Tensor:
+    """Kernel's table of patch shapes in all their orientations, (shapes, _SIZE) int32."""
     rows, patch = [], 0
     for each in plan.lying:
-        fixed = [each.rows, each.columns, len(each.cells), -1 if each.clip is None else each.clip, each.offset, patch]
-        padding = [0] * (MOST_CELLS - len(each.cells))
-        x, y = zip(*each.cells, strict=True)
-        rows.append([*fixed, *x, *padding, *y, *padding, *each.weights[0], *padding])
+        clip = -1 if each.clip is None else each.clip
+        digits = plan.levels + 1 if each.clip is None else 2 * clip + 1
+        words = [0, 0, 0]
+        for i, (x, y) in enumerate(each.cells):
+            words[i // 4] |= (x | y << 4) << 8 * (i % 4)
+        # A word of all 32 bits is a negative number of 32.
+        words = [word - (1 << 32) if word >= 1 << 31 else word for word in words]
+        rows.append([each.rows, each.columns, len(each.cells), clip, each.offset, patch, digits, *words])
         patch += (cells[0] + 3 - each.rows) * (cells[1] + 3 - each.columns)
     return torch.tensor(rows, dtype=torch.int32, device="cpu").to(device)
 

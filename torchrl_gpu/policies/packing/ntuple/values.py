@@ -2,34 +2,33 @@
 
 Szubert and Jaśkowski, "Temporal difference learning of n-tuple networks for the game 2048", CIG 2014, over heightmaps.
 `PatchPlan` defines the patches. Each operation is defined in torch, which runs on any device and reads nothing back; on
-a CPU with a compiler they run in C++ (`native/afterstates.h`), where a placement costs only the patches that its
-footprint touches, and so does `value_placements` on a CUDA device where Triton has been seen to work.
+a CPU with a compiler they run in C++ (`native/afterstates.h`), and on a CUDA device in Triton where that has been seen
+to work (`triton_values`, `triton_tables`). There a placement costs only the patches that its footprint touches, and an
+update only the entries that it moves.
 """
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import logging
 import math
 import re
 from collections.abc import Sequence
 from ctypes import Structure, addressof, byref, c_double, c_int64, c_void_p
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchrl_gpu import native
-from torchrl_gpu.envs.packing.kernels import self_tests
 from torchrl_gpu.system.arguments import shown, tensor, whole
-from torchrl_gpu.system.self_tests import SelfTest
 from torchrl_gpu.system.threads import kernel_threads
+from torchrl_gpu.system.triton_kernels import load_kernels
 
-_LOG = logging.getLogger(__name__)
-_TRITON = "torchrl_gpu.policies.packing.ntuple.triton_values"
+_PLACEMENTS = "torchrl_gpu.policies.packing.ntuple.triton_values"
+TRITON_TABLES = "torchrl_gpu.policies.packing.ntuple.triton_tables"
+_TESTED = {_PLACEMENTS: "the values of afterstates", TRITON_TABLES: "tables of afterstates"}
 MOST_CELLS, MOST_IMAGES = 9, 8  # of a patch, and ways to turn and mirror one onto itself
 MOST_LEVELS, MOST_ENTRIES, MOST_SHAPES = 250, 2**28, 32
 _ONE = 2.0**32  # an error of 1, as it is summed: in whole numbers, whose sums do not depend on their order
@@ -229,7 +228,8 @@ def value_placements(
     legal = tensor(where, "legal", legal, torch.bool, (rows, variants, *grid), device).contiguous()
     weight = _weight(where, weight, plan, device)
     if not native.runs_on(heights):
-        values = by_torch if _triton_problem(heights.device) else _triton().value_placements
+        kernels = in_triton(_PLACEMENTS, heights.device)
+        values = by_torch if kernels is None else kernels.value_placements
         return values(heights, extent, top, legal, weight, plan, step, pool)
     out = native.output(*legal.shape, dtype=torch.float32)
     held = _Patches.of(plan, heights, weight)
@@ -243,6 +243,8 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
     heights = _heights("value_bins", heights, plan)
     weight = _weight("value_bins", weight, plan, heights.device)
     if not native.runs_on(heights):
+        if (kernels := in_triton(TRITON_TABLES, heights.device)) is not None:
+            return kernels.value_bins(heights, weight, plan)
         return _value_bins(framed(heights, plan), weight, plan)
     out = native.output(len(heights), dtype=torch.float32)
     held = _Patches.of(plan, heights, weight)
@@ -321,20 +323,28 @@ def learn_bins(
     device = heights.device
     error = tensor(where, "error", error, torch.float32, (len(heights),), device)
     counts = tensor(where, "counts", counts, torch.bool, (len(heights),), device).contiguous() & error.isfinite()
-    for name, each in zip(Tables._fields, tables, strict=True):
-        tensor(where, name, each, torch.float32, (plan.entries,), device, contiguous=True)
-    tensor(where, "scratch", scratch, torch.int64, (plan.entries, 2), device, contiguous=True)
+    check_tables(where, heights, tables, plan, scratch)
     units = (error.double().nan_to_num(0.0).clamp(-_LARGEST, _LARGEST) * _ONE).round().long()
     rate = rate / plan.patches(heights.shape[1:])
     if not native.runs_on(heights):
         if part is not None or changes is not None:
             raise ValueError(f"{where}: want a CPU and a compiler for a part of the tables; got {device}")
+        if (kernels := in_triton(TRITON_TABLES, device)) is not None:
+            return kernels.learn_bins(heights, units, counts, tables, plan, rate, scratch)
         return _learn_bins(heights, units, counts, tables, plan, rate)
     held = _Patches.of(plan, heights, tables.weight, None if part is None else tuple(part))
     recorded = (None, None, None) if changes is None else [each.data_ptr() for each in changes]
     to = _Learnt(*(each.data_ptr() for each in (*tables, scratch, units, counts)), *recorded, rate)
     native.library().learn_bins(byref(held), byref(to), c_int64(len(heights)), _at(heights))
     return None
+
+
+def check_tables(where: str, heights: Tensor, tables: Tables, plan: PatchPlan, scratch: Tensor) -> None:
+    """ValueError unless tables and scratch are those of a plan, on the device of bins that it fits."""
+    _heights(where, heights, plan)
+    for name, each in zip(Tables._fields, tables, strict=True):
+        tensor(where, name, each, torch.float32, (plan.entries,), heights.device, contiguous=True)
+    tensor(where, "scratch", scratch, torch.int64, (plan.entries, 2), heights.device, contiguous=True)
 
 
 def _heights(where: str, heights: Tensor, plan: PatchPlan) -> Tensor:
@@ -351,25 +361,10 @@ def _weight(where: str, weight: Tensor, plan: PatchPlan, device: torch.device) -
 # -- in Triton --
 
 
-def _triton() -> Any:
-    return importlib.import_module(_TRITON)
-
-
-@cache
-def _triton_problem(device: torch.device) -> str:
-    """Reason not to use the Triton kernel on a device; "" where it is used."""
-    if device.type != "cuda":
-        return "no CUDA device"
-    try:
-        _triton()
-        depends_on = self_tests.versions(_TRITON, device)
-        name = f"the values of afterstates on {device}"
-        problem = SelfTest(name, f"{_TRITON}:self_test", (str(device),), depends_on).failure()
-    except ImportError as error:
-        problem = str(error)
-    if problem:
-        _LOG.warning("values of afterstates: Triton cannot run on %s, so torch will: %s", device, problem)
-    return problem
+def in_triton(name: str, device: torch.device) -> Any:
+    """A module of Triton kernels for a device; None where torch does their work."""
+    parts = (TRITON_TABLES,) if name == _PLACEMENTS else ()
+    return load_kernels(_TESTED[name], name, device, parts)
 
 
 # -- in torch --

@@ -104,21 +104,16 @@ def write_legality(
         tl.store(out_legal + gx * GY, fine.to(tl.uint8), mask=there)
 
 
-@triton.jit(do_not_specialize=["num_slots", "num_items"])
-def drop_boxes_kernel(
-    heightmap, item_id, extent, item_height, z_map, legal, num_slots, num_items, ceiling, limit, tolerance,
-    SLOTS: tl.constexpr, ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr,
-    LEVELS: tl.constexpr, RULE: tl.constexpr, T: tl.constexpr,
+@triton.jit
+def drop_lines(
+    here, gy, p, q, high, line, there, z_map, legal, ceiling, limit, tolerance,
+    X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, LEVELS: tl.constexpr, RULE: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """`drop_map` of boxes in small bins: T lines of placements along x per program."""
+    """Writes the maps of T lines of placements along x: of boxes (p, q, high) at gy along y in the bins at `here`."""
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
-    env, gy, p, q, high, line, there = lines(
-        item_id, extent, item_height, num_slots, num_items, SLOTS, ORIENTATIONS, GY, T
-    )
     fits_y = there & (p <= X) & fits_along(gy, q, Y, STEP)
     y = tl.minimum(gy * STEP, Y - q)
-    here = heightmap + env * (X * Y)
 
     # The highest cell of each row over the width, X of them.
     rows = (tl.zeros([T], tl.float32),) * X
@@ -171,3 +166,20 @@ def drop_boxes_kernel(
         write_legality(
             here, z_map + out, legal + out, gy, p, q, high, there, ceiling, limit, tolerance, X, Y, RULE, STEP
         )
+
+
+@triton.jit(do_not_specialize=["num_slots", "num_items"])
+def drop_boxes_kernel(
+    heightmap, item_id, extent, item_height, z_map, legal, num_slots, num_items, ceiling, limit, tolerance,
+    SLOTS: tl.constexpr, ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr,
+    LEVELS: tl.constexpr, RULE: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """`drop_map` of boxes in small bins: T lines of placements along x per program."""
+    GY: tl.constexpr = (Y + STEP - 1) // STEP
+    env, gy, p, q, high, line, there = lines(
+        item_id, extent, item_height, num_slots, num_items, SLOTS, ORIENTATIONS, GY, T
+    )
+    here = heightmap + env * (X * Y)
+    drop_lines(
+        here, gy, p, q, high, line, there, z_map, legal, ceiling, limit, tolerance, X, Y, STEP, LEVELS, RULE, T
+    )  # fmt: skip

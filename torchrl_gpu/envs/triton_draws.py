@@ -1,0 +1,127 @@
+"""Random numbers by counter in Triton, for CUDA devices: one launch, where torch takes some forty.
+
+Defined in `counter_rng`. With `TRITON_INTERPRET=1` the kernel runs on a CPU.
+"""
+
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchrl_gpu.envs import counter_rng
+
+MOST_AXES = 4  # of what is drawn
+_LANES = 256  # draws of a program
+
+
+@triton.jit
+def mixed(x):
+    """As `counter_rng.mix`, of int64."""
+    x = x & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def drawn(mixed_key, counter):
+    """As `counter_rng.draw_bits`, of a mixed key."""
+    return mixed(mixed_key ^ mixed(counter.to(tl.int64) + 0x9E3779B9))
+
+
+_NUMBERS = ["size", "seed", "high", "end"]
+_NUMBERS += [f"{of}_{axis}" for of in ("length", "key", "counter") for axis in range(MOST_AXES)]
+
+
+@triton.jit(do_not_specialize=_NUMBERS)
+def draw_kernel(
+    key, counter, out, size, seed, high, end, length_0, length_1, length_2, length_3,
+    key_0, key_1, key_2, key_3, counter_0, counter_1, counter_2, counter_3,
+    KIND: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """T draws: "bits", "uniform" numbers, "integers", integers that are −1 "until" an end, keys of an "episode".
+
+    The axes of what is drawn have the lengths `length_0` to `length_3`; key and counter have strides along each.
+    """
+    index = tl.program_id(0) * T + tl.arange(0, T)
+    there = index < size
+    along_3 = (index % length_3).to(tl.int64)
+    index_2 = index // length_3
+    along_2 = (index_2 % length_2).to(tl.int64)
+    index_1 = index_2 // length_2
+    along_1 = (index_1 % length_1).to(tl.int64)
+    along_0 = (index_1 // length_1).to(tl.int64)
+    key_at = along_0 * key_0 + along_1 * key_1 + along_2 * key_2 + along_3 * key_3
+    counter_at = along_0 * counter_0 + along_1 * counter_1 + along_2 * counter_2 + along_3 * counter_3
+    name = tl.load(key + key_at, mask=there, other=0)
+    place = tl.load(counter + counter_at, mask=there, other=0)
+    if KIND == "episode":
+        name = drawn(mixed(tl.zeros([T], tl.int64) + seed), name)
+    bits = drawn(mixed(name), place)
+    if KIND == "uniform":
+        found = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2⁻²⁴
+    elif KIND == "integers":
+        found = bits * high >> 32
+    elif KIND == "until":
+        found = tl.where(place < end, bits * high >> 32, -1)
+    else:
+        tl.static_assert(KIND == "bits" or KIND == "episode", "a kind of draw without a kernel")
+        found = bits
+    tl.store(out + index, found, mask=there)
+
+
+def covers(key: Tensor, counter: Tensor) -> bool:
+    """True for integers that the kernel can draw by; torch draws by others."""
+    if not key.dtype == counter.dtype == torch.int64 or key.device != counter.device:
+        return False
+    shape = torch.broadcast_shapes(key.shape, counter.shape)
+    return len(shape) <= MOST_AXES and shape.numel() < 2**31 - _LANES
+
+
+def draw(kind: str, key: Tensor, counter: Tensor, *, seed: int = 0, high: int = 0, end: int = 0) -> Tensor:
+    """Draws of a kind of `draw_kernel`, of keys and counters that it covers; the broadcast shape.
+
+    `seed` names the episodes, `high` is what integers are below, `end` the counter from which they are −1.
+    """
+    key, counter = torch.broadcast_tensors(key, counter)
+    dtype = torch.float32 if kind == "uniform" else torch.int64
+    out = torch.empty(key.shape, dtype=dtype, device=key.device)
+    lengths, strides = _padded(key.shape, 1), (*_padded(key.stride(), 0), *_padded(counter.stride(), 0))
+    seed = seed - 2**32 if seed >= 2**31 else seed  # its low 32 bits count, of an int32
+    if out.numel():
+        with torch.cuda.device(key.device) if key.is_cuda else contextlib.nullcontext():
+            draw_kernel[(triton.cdiv(out.numel(), _LANES),)](
+                key, counter, out, out.numel(), seed, high, end, *lengths, *strides,
+                KIND=kind, T=_LANES, enable_fp_fusion=False, num_warps=_LANES // 64,
+            )  # fmt: skip
+    return out
+
+
+def _padded(numbers: Any, fill: int) -> tuple[int, ...]:
+    return (*[fill] * (MOST_AXES - len(numbers)), *numbers)
+
+
+def self_test(device: str) -> str:
+    """Difference from torch on a device, in one line; "" where the kernel draws the same numbers."""
+    there = torch.device(device)
+    key = torch.tensor([0, 1, -1, 2**31, 2**32 - 1, 2**63 - 1, -(2**63)], dtype=torch.int64, device=there)
+    counter = torch.arange(-70, 70, dtype=torch.int64, device=there).view(2, 70)
+    for shape in (key, key[:, None, None]):
+        drawn_by = shape, counter[0, :7] if shape is key else counter
+        bits = counter_rng.bits_in_torch(*drawn_by)
+        wanted = {"bits": bits, "integers": bits * 1000 >> 32, "uniform": (bits >> 8).float() * 2.0**-24}
+        wanted["until"] = torch.where(drawn_by[1] < 9, wanted["integers"], -1)
+        first = counter_rng.bits_in_torch(torch.full_like(drawn_by[0], 2**32 - 5), drawn_by[0])
+        wanted["episode"] = counter_rng.bits_in_torch(first, drawn_by[1])
+        for kind, numbers in wanted.items():
+            if not torch.equal(draw(kind, *drawn_by, seed=2**32 - 5, high=1000, end=9), numbers):
+                return f"{kind} drawn for {tuple(numbers.shape)} keys and counters are others than those of torch"
+    return ""

@@ -1,0 +1,447 @@
+"""Look-ups and updates of n-tuple tables in Triton, for CUDA devices; defined in `values` and `sweep`.
+
+Learning takes two launches. In the first, every patch adds its bin's error to the entry of its heights, in whole
+numbers, so that the order of programs does not matter; the patch that comes first owns the entry. In the second, owners
+move their entries. A single launch would need a barrier between all programs, which only a cooperative launch makes
+safe. `scratch` is zeros before and after, and nothing is read back: a CUDA graph can hold any number of updates.
+
+The value of a bin is summed shape after shape and patch after patch, as in C++ (`native/afterstates.h`): it is the same
+to the last bit, and so are the tables. With `TRITON_INTERPRET=1` the kernels run on a CPU.
+"""
+
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# ruff: noqa: RUF005 (kernels know no unpacking)
+
+from __future__ import annotations
+
+import contextlib
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchrl_gpu.policies.packing.ntuple import values as afterstates
+from torchrl_gpu.policies.packing.ntuple.sweep import sweep_bins as sweep_on_cpu
+from torchrl_gpu.policies.packing.ntuple.values import PatchPlan, Tables
+
+_MOST_LANES = 2048  # patches of a program
+_LANES = 128  # of a program that moves entries
+_LARGEST = tl.constexpr(1024.0)  # error; as `values._LARGEST`
+_ONE = tl.constexpr(4294967296.0)  # an error of 1 in whole numbers; as `values._ONE`
+# A float64 of this size counts in ones: adding it and taking it away rounds to a whole number, halves to even ones.
+_ORIGIN = tl.constexpr(6755399441055744.0)
+
+
+class Geometry(NamedTuple):
+    """Patches of a bin of some cells, P of them, of at most C cells each, and their images; int32 on the device."""
+
+    cell: Tensor  # (C, P), cell of the bin behind each digit of a patch's index; −1 for one of the frame, and for none
+    factor: Tensor  # (C, P), what the digit counts in the index; 0 for none
+    clip: Tensor  # (P,), largest difference from the first cell; −1 where heights are the digits
+    offset: Tensor  # (P,), where the patch's table begins
+    shape: Tensor  # (P,), its shape as it lies, in the order of `PatchPlan.lying`
+    start: Tensor  # (S + 1,), first patch of each shape
+    image: Tensor  # (S, J, C), what the digits count, for each way to turn and mirror a patch
+    first_image: Tensor  # (E,), least equivalent index of each entry
+
+
+@lru_cache(maxsize=8)
+def geometry(plan: PatchPlan, cells: tuple[int, int], device: torch.device) -> Geometry:
+    """The patches of a plan in a bin of (X, Y) cells."""
+    most = max(len(each.cells) for each in plan.lying)
+    ways = max(len(each.weights) for each in plan.lying)
+    cell, factor, clip, offset, shape, start = [], [], [], [], [], [0]
+    image = torch.zeros(len(plan.lying), ways, most, dtype=torch.int64, device="cpu")
+    for number, each in enumerate(plan.lying):
+        sides = plan.sides(each, cells)
+        patches = sides[0] * sides[1]
+        of_shape = torch.full((most, patches), -1, dtype=torch.int64, device="cpu")
+        counts = torch.zeros(most, patches, dtype=torch.int64, device="cpu")
+        for i, (x, y) in enumerate(each.cells):
+            # The frame is one cell wide: the first patch begins one before the bin.
+            row = torch.arange(sides[0], dtype=torch.int64, device="cpu")[:, None] + (x - 1)
+            column = torch.arange(sides[1], dtype=torch.int64, device="cpu") + (y - 1)
+            inside = (row >= 0) & (row < cells[0]) & (column >= 0) & (column < cells[1])
+            of_shape[i] = torch.where(inside, row * cells[1] + column, -1).flatten()
+            counts[i] = each.weights[0][i]
+        cell.append(of_shape)
+        factor.append(counts)
+        clip += [-1 if each.clip is None else each.clip] * patches
+        offset += [each.offset] * patches
+        shape += [number] * patches
+        start.append(start[-1] + patches)
+        for way in range(ways):
+            # Images behind the last repeat the first.
+            weights = each.weights[way if way < len(each.weights) else 0]
+            image[number, way, : len(each.cells)] = torch.tensor(weights, dtype=torch.int64, device="cpu")
+    lists = (torch.tensor(each, dtype=torch.int64, device="cpu") for each in (clip, offset, shape, start))
+    tensors = (torch.cat(cell, 1), torch.cat(factor, 1), *lists, image, plan.first_images)
+    return Geometry(*(each.int().to(device) for each in tensors))
+
+
+# -- device functions --
+
+
+@triton.jit
+def _height(bins, base, cell, patch, there, levels):
+    """Heights of cells of patches, in levels; that of the bin where there is none."""
+    at = tl.load(cell + patch, mask=there, other=-1)
+    height = tl.load(bins + base + at, mask=at >= 0, other=255)
+    return tl.minimum(height.to(tl.int32), levels)
+
+
+@triton.jit
+def _digits(bins, base, patch, there, cell, clip, patches, levels, CELLS: tl.constexpr):
+    """The digits of patches' indices: a tuple of CELLS tensors; `base` is where the patch's bin begins."""
+    limit = tl.load(clip + patch, mask=there, other=-1)
+    first = _height(bins, base, cell, patch, there, levels)
+    alike = (first,) * CELLS
+    digits = alike[:1]
+    for i in tl.static_range(1, CELLS):
+        height = _height(bins, base, cell + i * patches, patch, there, levels)
+        apart = tl.minimum(tl.maximum(height - first, -limit), limit) + limit
+        digits = digits + (tl.where(limit >= 0, apart, height),)
+    return digits
+
+
+@triton.jit
+def _entries(bins, base, patch, there, cell, factor, clip, offset, patches, levels, CELLS: tl.constexpr):
+    """Table entries of patches, (T,) int32; 0 where there is none."""
+    digits = _digits(bins, base, patch, there, cell, clip, patches, levels, CELLS)
+    entry = tl.load(offset + patch, mask=there, other=0)
+    for i in tl.static_range(CELLS):
+        entry += digits[i] * tl.load(factor + i * patches + patch, mask=there, other=0)
+    return entry
+
+
+@triton.jit
+def _sums(weights, start, shapes, patches, BINS: tl.constexpr, LYING: tl.constexpr):
+    """Sums of the weights of each shape of BINS bins, one patch after the other as in C++; (BINS * LYING,) float64."""
+    lane = tl.arange(0, BINS * LYING)
+    shape = lane % LYING
+    there = shape < shapes
+    begin = tl.load(start + shape, mask=there, other=0)
+    number = tl.load(start + shape + 1, mask=there, other=0) - begin
+    mine = weights + lane // LYING * patches + begin
+    total = tl.zeros([BINS * LYING], tl.float64)
+    for i in tl.range(0, tl.max(number, 0), loop_unroll_factor=8):
+        total += tl.load(mine + i, mask=i < number, other=0.0).to(tl.float64)
+    return total
+
+
+@triton.jit
+def _value(sums, which, shapes, LYING: tl.constexpr):
+    """Value of one of the bins, from the sums of its shapes, one after the other as in C++."""
+    lane = tl.arange(0, sums.shape[0])
+    whole = tl.full([], 0.0, tl.float64)
+    for shape in range(shapes):
+        whole += tl.sum(tl.where(lane == which * LYING + shape, sums, 0.0), 0)
+    return whole.to(tl.float32)
+
+
+@triton.jit
+def _units(error):
+    """A finite error in whole numbers, int64."""
+    clipped = tl.minimum(tl.maximum(error.to(tl.float64), -_LARGEST), _LARGEST)
+    return (clipped * _ONE + _ORIGIN - _ORIGIN).to(tl.int64)
+
+
+@triton.jit
+def _add_errors(first, seen, units, counts, there):
+    """Adds an error to the entries (T,) at `first`, and leaves there those that had none before: theirs to move.
+
+    `counts` is 0 for an error that does not count.
+    """
+    entry = tl.load(first, mask=there, other=0)
+    wanted = there & (tl.zeros_like(entry) + counts > 0)
+    at = seen + entry.to(tl.int64) * 2
+    one = tl.full(entry.shape, 1, tl.int64)
+    before = tl.atomic_add(at + 1, one, mask=wanted, sem="relaxed")
+    tl.atomic_add(at, one * units, mask=wanted, sem="relaxed")
+    tl.store(first, tl.where(wanted & (before == 0), entry, -1), mask=there)
+
+
+# -- kernels --
+
+
+@triton.jit(do_not_specialize=["area", "patches", "shapes", "levels"])
+def value_bins_kernel(
+    bins, weight, found, out, cell, factor, clip, offset, start, area, patches, shapes, levels,
+    CELLS: tl.constexpr, LYING: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """`value_bins`: one bin per program."""
+    n = tl.program_id(0).to(tl.int64)
+    weights = found + n * patches
+    for tile in range(0, patches, T):
+        patch = tile + tl.arange(0, T)
+        there = patch < patches
+        entry = _entries(bins, n * area, patch, there, cell, factor, clip, offset, patches, levels, CELLS)
+        tl.store(weights + patch, tl.load(weight + entry, mask=there, other=0.0), mask=there)
+    tl.debug_barrier()
+    tl.store(out + n, _value(_sums(weights, start, shapes, patches, 1, LYING), 0, shapes, LYING))
+
+
+@triton.jit(do_not_specialize=["area", "patches", "levels"])
+def add_errors_kernel(
+    bins, units, counts, seen, first, cell, factor, clip, offset, first_image, area, patches, levels,
+    CELLS: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Adds errors to the entries of bins, a part of one per program."""
+    n = tl.program_id(0).to(tl.int64)
+    patch = tl.program_id(1) * T + tl.arange(0, T)
+    there = patch < patches
+    entry = _entries(bins, n * area, patch, there, cell, factor, clip, offset, patches, levels, CELLS)
+    mine = first + n * patches + patch
+    tl.store(mine, tl.load(first_image + entry, mask=there, other=0), mask=there)
+    tl.debug_barrier()
+    _add_errors(mine, seen, tl.load(units + n), tl.load(counts + n), there)
+
+
+@triton.jit(do_not_specialize=["steps", "t", "area", "patches", "shapes", "levels"])
+def sweep_kernel(
+    bins, reward, done, weight, seen, goal, square, found, first, cell, factor, clip, offset, start, first_image,
+    steps, t, lam, area, patches, shapes, levels,
+    CELLS: tl.constexpr, LYING: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Values, λ-return and error of the bin after step t, which are added to its entries: one environment per program.
+
+    `goal` (N,) holds the returns of step t + 1, and then those of t.
+    """
+    n = tl.program_id(0).to(tl.int64)
+    last = steps - 1
+    here = n * steps + t
+    weights, of_bin = found + n * (2 * patches), first + n * patches
+    # The bin, and behind it the one a step later.
+    for tile in range(0, 2 * patches, T):
+        place = tile + tl.arange(0, T)
+        later = place >= patches
+        there = place < tl.where(t < last, 2 * patches, patches)
+        patch = tl.where(later, place - patches, place)
+        base = (here + later.to(tl.int64)) * area
+        entry = _entries(bins, base, patch, there, cell, factor, clip, offset, patches, levels, CELLS)
+        tl.store(weights + place, tl.load(weight + entry, mask=there, other=0.0), mask=place < 2 * patches)
+        tl.store(of_bin + patch, tl.load(first_image + entry, mask=there, other=0), mask=there & (place < patches))
+    tl.debug_barrier()
+    sums = _sums(weights, start, shapes, patches, 2, LYING)
+    before, value = _value(sums, 0, shapes, LYING), _value(sums, 1, shapes, LYING)
+    ends = tl.load(done + here) != 0
+    goes_on = t < last
+    follows = tl.load(goal + n, mask=goes_on, other=0.0)
+    gain = tl.load(reward + here + 1, mask=goes_on, other=0.0)
+    cut = goes_on & (t + 1 == last) & (tl.load(done + here + 1, mask=goes_on, other=1) == 0)
+    known = tl.where(cut, value, follows)
+    # As torch.lerp, which rounds once.
+    near = tl.where(lam < 0.5, value, known)
+    share = tl.where(lam < 0.5, lam, lam - 1.0)
+    mixed = gain + tl.fma(share, known - value, near)
+    wanted = tl.where(goes_on & (ends == 0), mixed, 0.0)
+    tl.store(goal + n, wanted)
+    error = wanted - before
+    counts = goes_on | ends
+    tl.store(square + (last - t) * tl.num_programs(0) + n, tl.where(counts, error * error, 0.0))
+    learns = counts & (tl.abs(error) < float("inf"))
+    units = _units(tl.where(learns, error, 0.0))
+    for tile in range(0, patches, T):
+        patch = tile + tl.arange(0, T)
+        _add_errors(of_bin + patch, seen, units, learns.to(tl.int32), patch < patches)
+
+
+@triton.jit(do_not_specialize=["stride", "from_bin", "area", "patches", "levels"])
+def move_entries_kernel(
+    bins, first, weight, drift, path, seen, cell, clip, offset, shape, image,
+    stride, from_bin, area, patches, levels,
+    RATE: tl.constexpr, CELLS: tl.constexpr, IMAGES: tl.constexpr, T: tl.constexpr,
+):  # fmt: skip
+    """Moves the entries that patches of a bin own, in all their images, and clears what was seen of them.
+
+    Bins lie `stride` apart, the first of them `from_bin` bins behind the beginning.
+    """
+    n = tl.program_id(0).to(tl.int64)
+    patch = tl.program_id(1) * T + tl.arange(0, T)
+    there = patch < patches
+    entry = tl.load(first + n * patches + patch, mask=there, other=-1)
+    owns = entry >= 0
+    if tl.max(owns.to(tl.int32), 0) > 0:
+        at = seen + entry.to(tl.int64) * 2
+        total = tl.load(at, mask=owns, other=0)
+        number = tl.load(at + 1, mask=owns, other=1)
+        mean = (total.to(tl.float64) / number.to(tl.float64) / _ONE).to(tl.float32)
+        moved = tl.load(drift + entry, mask=owns, other=0.0) + mean
+        far = tl.load(path + entry, mask=owns, other=0.0) + tl.abs(mean)
+        coherence = tl.where(far > 0, tl.div_rn(tl.abs(moved), tl.where(far > 0, far, 1.0)), 1.0)
+        rate = tl.full([T], RATE, tl.float64)
+        more = (rate * coherence.to(tl.float64) * mean.to(tl.float64)).to(tl.float32)
+        value = tl.load(weight + entry, mask=owns, other=0.0) + more
+        tl.debug_barrier()
+        tl.store(at, tl.zeros_like(total), mask=owns)
+        tl.store(at + 1, tl.zeros_like(total), mask=owns)
+        tl.store(drift + entry, moved, mask=owns)
+        tl.store(path + entry, far, mask=owns)
+        base = (n * stride + from_bin) * area
+        digits = _digits(bins, base, patch, owns, cell, clip, patches, levels, CELLS)
+        of_shape = image + tl.load(shape + patch, mask=owns, other=0) * (IMAGES * CELLS)
+        table = tl.load(offset + patch, mask=owns, other=0)
+        for j in range(IMAGES):
+            turned = table
+            for i in tl.static_range(CELLS):
+                turned += digits[i] * tl.load(of_shape + j * CELLS + i, mask=owns, other=0)
+            tl.store(weight + turned, value, mask=owns)
+
+
+# -- launches --
+
+
+def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
+    """As `values.value_bins`, of checked and contiguous tensors."""
+    return values_and_weights(heights, weight, plan)[0]
+
+
+def values_and_weights(heights: Tensor, weight: Tensor, plan: PatchPlan) -> tuple[Tensor, Tensor]:
+    """Values (N,) of bins, and the weights (N, patches) that they are the sums of."""
+    g, rows = geometry(plan, _cells(heights), heights.device), len(heights)
+    patches = g.cell.shape[1]
+    out = torch.empty(rows, dtype=torch.float32, device=heights.device)
+    found = torch.empty(rows, patches, dtype=torch.float32, device=heights.device)
+    lanes = _lanes(patches)
+    if rows:
+        with _on(heights.device):
+            value_bins_kernel[(rows,)](
+                heights, weight, found, out, g.cell, g.factor, g.clip, g.offset, g.start,
+                heights[0].numel(), patches, len(plan.lying), plan.levels,
+                CELLS=len(g.cell), LYING=_padded(plan), T=lanes, enable_fp_fusion=False, num_warps=max(1, lanes // 128),
+            )  # fmt: skip
+    return out, found
+
+
+def learn_bins(
+    heights: Tensor, units: Tensor, counts: Tensor, tables: Tables, plan: PatchPlan, rate: float, scratch: Tensor
+) -> None:
+    """As `values.learn_bins`, of checked and contiguous tensors: errors in whole numbers, and a rate for one entry."""
+    g, rows = geometry(plan, _cells(heights), heights.device), len(heights)
+    patches = g.cell.shape[1]
+    first = torch.empty(rows, patches, dtype=torch.int32, device=heights.device)
+    if rows:
+        with _on(heights.device):
+            add_errors_kernel[(rows, triton.cdiv(patches, _LANES))](
+                heights, units, counts.view(torch.uint8), scratch, first,
+                g.cell, g.factor, g.clip, g.offset, g.first_image, heights[0].numel(), patches, plan.levels,
+                CELLS=len(g.cell), T=_LANES, enable_fp_fusion=False, num_warps=_LANES // 32,
+            )  # fmt: skip
+            _move(heights[:, None], 0, first, tables, plan, rate, scratch, g)
+
+
+def sweep_bins(
+    levels: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    tables: Tables,
+    plan: PatchPlan,
+    rate: float,
+    lam: float,
+    scratch: Tensor,
+) -> Tensor:
+    """As `sweep.sweep_bins`, of checked and contiguous tensors, with a rate for one entry: two launches a step."""
+    rows, steps = reward.shape
+    g = geometry(plan, _cells(levels[:, 0]), levels.device)
+    patches, device = g.cell.shape[1], levels.device
+    lanes = _lanes(2 * patches)
+    lam = float(np.float32(lam))  # as torch and kernels take it, not the interpreter
+    goal = torch.empty(rows, dtype=torch.float32, device=device)
+    square = torch.empty(steps, rows, dtype=torch.float32, device=device)
+    found = torch.empty(rows, 2 * patches, dtype=torch.float32, device=device)
+    first = torch.empty(rows, patches, dtype=torch.int32, device=device)
+    with _on(device) if rows else contextlib.nullcontext():
+        for t in range(steps - 1, -1, -1) if rows else ():
+            sweep_kernel[(rows,)](
+                levels, reward, done.view(torch.uint8), tables.weight, scratch, goal, square, found, first,
+                g.cell, g.factor, g.clip, g.offset, g.start, g.first_image,
+                steps, t, lam, levels[0, 0].numel(), patches, len(plan.lying), plan.levels,
+                CELLS=len(g.cell), LYING=_padded(plan), T=lanes, enable_fp_fusion=False, num_warps=max(1, lanes // 128),
+            )  # fmt: skip
+            _move(levels, t, first, tables, plan, rate, scratch, g)
+    return square.mean(1).mean()
+
+
+def _move(
+    bins: Tensor, t: int, first: Tensor, tables: Tables, plan: PatchPlan, rate: float, scratch: Tensor, g: Geometry
+) -> None:
+    """Moves the entries that bins (N, T, X, Y) own at moment t."""
+    rows, patches = first.shape
+    move_entries_kernel[(rows, triton.cdiv(patches, _LANES))](
+        bins, first, *tables, scratch, g.cell, g.clip, g.offset, g.shape, g.image,
+        bins.shape[1], t, bins[0, 0].numel(), patches, plan.levels,
+        RATE=rate, CELLS=len(g.cell), IMAGES=g.image.shape[1], T=_LANES, enable_fp_fusion=False,
+        num_warps=_LANES // 32,
+    )  # fmt: skip
+
+
+def _cells(heights: Tensor) -> tuple[int, int]:
+    return heights.shape[1], heights.shape[2]
+
+
+def _lanes(places: int) -> int:
+    return min(_MOST_LANES, max(32, triton.next_power_of_2(places)))
+
+
+def _padded(plan: PatchPlan) -> int:
+    return int(triton.next_power_of_2(len(plan.lying)))
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager:
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+# -- the self-test --
+
+
+class Sweep(NamedTuple):
+    """Arguments of `sweep_bins` up to the tables."""
+
+    levels: Tensor
+    reward: Tensor
+    done: Tensor
+    tables: Tables
+
+
+def some_sweep(plan: PatchPlan, cells: tuple[int, int], rows: int = 3, steps: int = 4, seed: int = 0) -> Sweep:
+    """Self-test inputs on a CPU: bins too high, episodes that end and that go on, weights of many sizes."""
+    g = torch.Generator().manual_seed(seed)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=g, dtype=torch.float32, device="cpu")
+
+    high = (uniform(rows, steps, *cells) * (plan.levels + 2)).to(torch.uint8)
+    # Few bins alike, so that environments share entries.
+    high[:, 1:] = torch.where(uniform(rows, steps - 1, 1, 1) < 0.5, high[:1, 1:], high[:, 1:])
+    weight = (uniform(plan.entries) - 0.5) * torch.exp2(-24 * uniform(plan.entries))
+    tables = Tables(weight[plan.first_images], uniform(plan.entries) - 0.5, uniform(plan.entries))
+    return Sweep(high, uniform(rows, steps), uniform(rows, steps) < 0.4, tables)
+
+
+def self_test(device: str) -> str:
+    """Reason not to use the kernels on a device, in one line; "" where they give the tables that a CPU gives."""
+    there, rate, lam = torch.device(device), 0.4, 0.8
+    for plan, cells in ((PatchPlan(("1x3", "2x2:1"), 6), (5, 4)), (PatchPlan(("2x3", "1x1"), 3), (3, 4))):
+        given = some_sweep(plan, cells)
+        first = given.levels[:, 0].contiguous()
+        wanted = Tables(*(each.clone() for each in given.tables))
+        made = Tables(*(each.to(there, copy=True) for each in given.tables))
+        values = value_bins(first.to(there), made.weight, plan).cpu()
+        if not torch.equal(values, afterstates.value_bins(first, wanted.weight, plan)):
+            return f"want the values that a CPU gives of {cells} cells; got others"
+        seen = torch.zeros(plan.entries, 2, dtype=torch.int64, device="cpu")
+        sweep_on_cpu(*given[:3], wanted, plan, rate=rate, lam=lam, scratch=seen)
+        cleared = seen.to(there, copy=True)
+        played = given.levels.to(there), given.reward.to(there), given.done.to(there)
+        sweep_bins(*played, made, plan, rate / plan.patches(cells), lam, cleared)
+        for name, ours, theirs in zip(Tables._fields, made, wanted, strict=True):
+            if not torch.equal(ours.cpu(), theirs):
+                return f"want the {name} that a CPU gives after a sweep in {cells} cells; got another"
+        if bool(cleared.any()):
+            return f"want scratch of zeros after a sweep in {cells} cells; got what was seen"
+    return ""

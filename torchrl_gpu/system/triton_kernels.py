@@ -1,0 +1,79 @@
+"""Modules of Triton kernels that are used only where their self-test has passed."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+import os
+import platform
+import shutil
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchrl_gpu.system import machine
+from torchrl_gpu.system.self_tests import SelfTest
+
+_LOG = logging.getLogger(__name__)
+
+
+@cache
+def load_kernels(what: str, name: str, device: torch.device, parts: tuple[str, ...] = ()) -> Any:
+    """A module of Triton kernels, once its `self_test` has passed on a CUDA device; else None, and a warning says why.
+
+    Args:
+        what: Its subject, for messages.
+        name: The module's full name; its function `self_test(device)` returns a failure, "" for none.
+        device: On another than CUDA the result is None, without a warning.
+        parts: Full names of further modules whose device functions the kernels call.
+    """
+    if device.type != "cuda":
+        return None
+    kernels = None
+    try:
+        kernels = importlib.import_module(name)
+        contents = b"".join(_source_of(each).read_bytes() for each in (name, *parts))
+        depends_on = versions(name, contents, device)
+        problem = SelfTest(f"{what} on {device}", f"{name}:self_test", (str(device),), depends_on).failure()
+    except ImportError as error:
+        problem = str(error)
+    if problem:
+        _LOG.warning("%s: Triton cannot run on %s, so torch will: %s", what, device, problem)
+        return None
+    return kernels
+
+
+def versions(name: str, contents: bytes, device: torch.device) -> dict[str, str]:
+    """Versions of sources, packages, compiler and CUDA device that the result of a self-test of kernels depends on.
+
+    Args:
+        name: Of the kernels.
+        contents: All their source code.
+        device: Where they run.
+    """
+    found: dict[str, Any] = {
+        "backend": name,
+        "sources": hashlib.sha256(contents).hexdigest(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": machine.version("triton"),
+        "interpreted": os.environ.get("TRITON_INTERPRET"),
+        "device": device,
+    }
+    if device.type == "cuda":
+        found |= machine.cuda_versions(device)
+        names = filter(None, (os.environ.get("CC"), "gcc", "clang", "cc"))
+        compiler = next(filter(None, map(shutil.which, names)), "")  # makes Triton's launchers
+        found["compiler"] = compiler and f"{compiler} {Path(compiler).stat().st_mtime_ns}"
+    return {key: str(value) for key, value in found.items()}
+
+
+def _source_of(name: str) -> Path:
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin)
