@@ -13,6 +13,7 @@ from torch.nn.functional import mse_loss
 
 from torchrl_gpu import native
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
+from torchrl_gpu.policies.packing.ntuple.greedy_rollouts import GREEDY_ROLLOUTS
 from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables, unpack_tables
 from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
@@ -188,7 +189,7 @@ class AfterstateLearning(EnvRun):
         if self.warm_start is not None and self.trainer.ckpt_path is None:
             self._take_tables(PackingPolicy.from_pretrained(self.warm_start, "cpu").tables)
         self.__dict__["policy"] = PackingPolicy(self.space, self.tables)  # no submodule: tables are saved once
-        self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0)
+        self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0, player=GREEDY_ROLLOUTS)
         by_gradients = isinstance(self.tables, RefinedTables)
         alone = self.trainer.world_size == 1 or by_gradients or not native.runs_on(self.tables.weight)
         alone = self.any_process(alone)

@@ -232,7 +232,7 @@ def value_placements(
         values = by_torch if _triton_problem(heights.device) else _triton().value_placements
         return values(heights, extent, top, legal, weight, plan, step, pool)
     out = native.output(*legal.shape, dtype=torch.float32)
-    held = _Patches.of(plan, heights, weight)
+    held = PatchArguments.of(plan, heights, weight)
     given = (c_int64(rows), *map(_at, (heights, extent, top, legal)), c_int64(variants), c_int64(step), c_int64(pool))
     native.library().value_placements(byref(held), *given, *map(c_int64, grid), _at(out))
     return out
@@ -245,7 +245,7 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
     if not native.runs_on(heights):
         return _value_bins(framed(heights, plan), weight, plan)
     out = native.output(len(heights), dtype=torch.float32)
-    held = _Patches.of(plan, heights, weight)
+    held = PatchArguments.of(plan, heights, weight)
     native.library().value_bins(byref(held), c_int64(len(heights)), _at(heights), _at(out))
     return out
 
@@ -267,7 +267,7 @@ def shape_values(heights: Tensor, weight: Tensor, plan: PatchPlan, part: Sequenc
             row.copy_(values.sum(1) * yes)
         return out
     found = native.output(sum(mine), len(heights), dtype=torch.float64)
-    held = _Patches.of(plan, heights, weight, tuple(part))
+    held = PatchArguments.of(plan, heights, weight, tuple(part))
     native.library().shape_values(byref(held), c_int64(len(heights)), _at(heights), _at(found))
     out[torch.tensor(mine, dtype=torch.bool, device="cpu")] = found
     return out
@@ -330,7 +330,7 @@ def learn_bins(
         if part is not None or changes is not None:
             raise ValueError(f"{where}: want a CPU and a compiler for a part of the tables; got {device}")
         return _learn_bins(heights, units, counts, tables, plan, rate)
-    held = _Patches.of(plan, heights, tables.weight, None if part is None else tuple(part))
+    held = PatchArguments.of(plan, heights, tables.weight, None if part is None else tuple(part))
     recorded = (None, None, None) if changes is None else [each.data_ptr() for each in changes]
     to = _Learnt(*(each.data_ptr() for each in (*tables, scratch, units, counts)), *recorded, rate)
     native.library().learn_bins(byref(held), byref(to), c_int64(len(heights)), _at(heights))
@@ -474,7 +474,7 @@ def _described(plan: PatchPlan, part: tuple[int, ...] | None) -> Any:
     return (_Patch * len(lying))(*map(_Patch.of, lying))
 
 
-class _Patches(Structure):
+class PatchArguments(Structure):
     """`struct Patches` of afterstates.h."""
 
     _fields_ = (
@@ -484,7 +484,7 @@ class _Patches(Structure):
     )
 
     @classmethod
-    def of(cls, plan: PatchPlan, heights: Tensor, weight: Tensor, part: tuple[int, ...] | None = None) -> _Patches:
+    def of(cls, plan: PatchPlan, heights: Tensor, weight: Tensor, part: tuple[int, ...] | None = None) -> PatchArguments:
         """Arguments of the C++ kernels, of all tables or of some; the tensors must outlive the call."""
         made = _described(plan, part)
         sizes = len(made), len(plan.shapes), *heights.shape[1:], plan.levels, kernel_threads()
