@@ -16,6 +16,7 @@
 #include "shared_sums.h"
 #include "solids.h"
 #include "stability.h"
+#include "sweep.h"
 #include "threads.h"
 #include "transition.h"
 
@@ -391,6 +392,9 @@ void learn_bins(const Patches* patches, const Learnt* to, int64_t rows, const ui
     spread(patches->tables, patches->threads,
            [&](int64_t table) { learn_table(*patches, *to, table, heights, rows); });
 }
+
+// TD(λ) over a whole rollout, see sweep.h; 1 where it was learned, 0 where the tables are not as they must be.
+int64_t sweep_bins(const Patches* patches, const Sweep* sweep) { return sweep_tables(*patches, *sweep); }
 
 // Offers the values of a process for a sum over all of them, see shared_sums.h.
 void offer_sum(int64_t* memory, int64_t processes, int64_t room, int64_t number, int64_t rank, int64_t count,

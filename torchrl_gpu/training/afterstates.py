@@ -16,6 +16,7 @@ from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.policies.packing.ntuple.greedy_rollouts import GREEDY_ROLLOUTS
 from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables, unpack_tables
 from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
+from torchrl_gpu.policies.packing.ntuple.sweeps import sweep
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Policy
@@ -264,27 +265,11 @@ class AfterstateLearning(EnvRun):
 
     @torch.no_grad()
     def _sweep(self, played: Played) -> Tensor:
-        """Learns from trajectories, from their last steps to their first; the mean square of the errors.
-
-        The last bin of a trajectory that goes on is not learnt from: what came after it is not known yet.
-        """
+        """Learns from trajectories, see `sweep_by_steps`; the mean square of the errors."""
         tables = self.tables if self._shared is None else self._shared
-        levels, reward, done = (each.unbind(1) for each in played)
-        last, rows = len(levels) - 1, len(levels[0])
-        goal, counts, squares = torch.zeros_like(reward[0]), done[last], []
-        before = tables.values(levels[last])
-        for t in range(last, -1, -1):
-            error = goal - before
-            tables.learn(levels[t], error, counts, self.rate)
-            squares.append(torch.where(counts, error.square(), 0.0).mean())
-            if t == 0:
-                break
-            value, before = tables.values(torch.cat([levels[t], levels[t - 1]])).split(rows)
-            known = goal if t < last else torch.where(done[t], goal, value)
-            goal = torch.where(done[t - 1], 0.0, reward[t] + torch.lerp(value, known, self.lam))
-            counts = torch.ones_like(counts)
+        error, counts = sweep(tables, *played, self.rate, self.lam)
         self.count_updates(1)
-        return torch.stack(squares).mean()
+        return torch.where(counts, error.square(), 0.0).mean(1).mean()
 
     def _descend(self, tables: RefinedTables, played: Played) -> list[Tensor]:
         """Learns the network from bins drawn from trajectories; the mean square of the errors of each update."""

@@ -14,7 +14,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
-from ctypes import Structure, addressof, byref, c_double, c_int64, c_void_p
+from ctypes import Structure, addressof, byref, c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ _LOG = logging.getLogger(__name__)
 _TRITON = "torchrl_gpu.policies.packing.ntuple.triton_values"
 MOST_CELLS, MOST_IMAGES = 9, 8  # of a patch, and ways to turn and mirror one onto itself
 MOST_LEVELS, MOST_ENTRIES, MOST_SHAPES = 250, 2**28, 32
+_CPU = torch.device("cpu")
 _ONE = 2.0**32  # an error of 1, as it is summed: in whole numbers, whose sums do not depend on their order
 _LARGEST = 2.0**10  # error
 
@@ -337,6 +338,42 @@ def learn_bins(
     return None
 
 
+def sweep_bins(
+    levels: Tensor, reward: Tensor, done: Tensor, tables: Tables, plan: PatchPlan, rate: float, lam: float, slots: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """TD(λ) over N trajectories of T steps in one C++ call, as `sweeps.sweep_by_steps`; writes to the tables.
+
+    Args:
+        levels: (N, T, X, Y) uint8, the bins after each step.
+        reward, done: (N, T) float32 and bool.
+        tables, plan: Written to, and their patches; on a CPU.
+        rate, lam: As in `learn_bins`, and λ.
+        slots: (E,) int32, zeros before and after.
+
+    Returns:
+        Errors (T, N) float32, of the last step first, and whether each was learned from. None, and nothing is learned,
+        where entries that are the same turned or mirrored are not equal.
+    """
+    where = "sweep_bins"
+    rows, steps = reward.shape
+    flat = _heights(where, levels.flatten(0, 1), plan)
+    reward = tensor(where, "reward", reward, torch.float32, (rows, steps), _CPU).contiguous()
+    done = tensor(where, "done", done, torch.bool, (rows, steps), _CPU).contiguous()
+    for name, each in zip(Tables._fields, tables, strict=True):
+        tensor(where, name, each, torch.float32, (plan.entries,), _CPU, contiguous=True)
+    tensor(where, "slots", slots, torch.int32, (plan.entries,), _CPU, contiguous=True)
+    if flat.shape[0] != rows * steps or not rows * steps:
+        raise ValueError(f"{where}: levels must be of {rows} × {steps} bins, at least one; got {len(flat)}")
+    error, counts = native.output(steps, rows, dtype=torch.float32), native.output(steps, rows, dtype=torch.bool)
+    held = {"levels": flat, "reward": reward, "done": done, "slot": slots, "error": error, "counts": counts}
+    held |= tables._asdict()
+    patches = PatchArguments.of(plan, flat, tables.weight)
+    sweep = _Sweep.of(held, rows=rows, steps=steps, lam=lam, rate=rate / plan.patches(flat.shape[1:]))
+    function = native.library().sweep_bins
+    function.restype = c_int64
+    return (error, counts) if function(byref(patches), byref(sweep)) else None
+
+
 def _heights(where: str, heights: Tensor, plan: PatchPlan) -> Tensor:
     if not isinstance(heights, Tensor) or heights.ndim != 3:
         raise ValueError(f"{where}: heights must be uint8 of shape (N, X, Y); got {shown(heights)}")
@@ -500,6 +537,18 @@ class _Learnt(Structure):
         *((name, c_void_p) for name in ("weight", "drift", "path", "seen", "error", "counts")),
         *((name, c_void_p) for name in ("changed", "num_changed", "marked")),
         ("rate", c_double),
+    )
+
+
+class _Sweep(native.Arguments):
+    """`struct Sweep` of sweep.h."""
+
+    _fields_ = (
+        *native.of_type(c_int64, "rows steps"),
+        *native.of_type(c_void_p, "levels reward done"),
+        ("lam", c_float),
+        ("rate", c_double),
+        *native.of_type(c_void_p, "weight drift path slot error counts"),
     )
 
 
