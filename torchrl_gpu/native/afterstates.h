@@ -189,60 +189,77 @@ inline int64_t same_before(const int64_t* extent, const uint8_t* top, const uint
     return v;
 }
 
-// N-tuple value of one bin after every legal placement of V items or orientations. Extents and steps are in cells, of
-// which `pool` × `pool` make one of the bin's; a box raises every one that it touches.
-inline void value_placements(const Patches& p, const uint8_t* heights, const int64_t* extent, const uint8_t* top,
-                             const uint8_t* legal, int64_t variants, int64_t step, int64_t pool, int64_t grid_x,
-                             int64_t grid_y, float* out) {
-    std::vector<Lying> lying;
-    for (int64_t s = 0; s < p.shapes; s++) lying.emplace_back(p, p.patch[s]);
-    std::vector<uint8_t> base(p.framed()), after(p.framed());
-    const int64_t wide = p.wide() + 1, whole_shape = (p.cells_x + 3) * wide;
-    std::vector<float> before(p.shapes * whole_shape);  // of each shape the sum of the patches [0, x) × [0, y)
-    frame(p, heights, base.data());
-    double whole = 0;
-    for (int64_t s = 0; s < p.shapes; s++)
-        whole += sum_of_bin(p, lying[s], base.data(), [&](int64_t x, int64_t y, float here) {
-            float* sum = &before[s * whole_shape + (x + 1) * wide + y + 1];
-            *sum = here + sum[-1] + sum[-wide] - sum[-wide - 1];
-        });
-    const int64_t plane = grid_x * grid_y;
-    for (int64_t v = 0; v < variants; v++) {
-        const int64_t wide_x = extent[2 * v], wide_y = extent[2 * v + 1];
-        if (const int64_t same = same_before(extent, top, legal, v, plane); same < v) {
-            std::copy_n(out + same * plane, plane, out + v * plane);
-            continue;
-        }
-        for (int64_t gx = 0; gx < grid_x; gx++)
-            for (int64_t gy = 0; gy < grid_y; gy++) {
-                const int64_t at = (v * grid_x + gx) * grid_y + gy;
-                const int64_t left = std::min(gx * step, p.cells_x * pool - wide_x),
-                              below = std::min(gy * step, p.cells_y * pool - wide_y);
-                out[at] = -std::numeric_limits<float>::infinity();
-                if (!legal[at] || wide_x < 1 || wide_y < 1 || left < 0 || below < 0) continue;
-                const int64_t x = left / pool, y = below / pool;
-                const int64_t rows = (left + wide_x - 1) / pool - x + 1, columns = (below + wide_y - 1) / pool - y + 1;
-                std::memcpy(after.data(), base.data(), base.size());
-                const uint8_t reached = uint8_t(std::min<int64_t>(top[at], p.levels));
-                for (int64_t i = 1; i <= rows; i++) {
-                    uint8_t* row = &after[(x + i) * p.wide() + y + 1];
-                    for (int64_t j = 0; j < columns; j++) row[j] = std::max(row[j], reached);
-                }
-                float more = 0;
-                for (int64_t s = 0; s < p.shapes; s++) {
-                    const Patch& shape = *lying[s].patch;
-                    const int64_t x0 = std::max<int64_t>(0, x + 2 - shape.rows),
-                                  x1 = std::min(lying[s].last_x, x + rows),
-                                  y0 = std::max<int64_t>(0, y + 2 - shape.columns),
-                                  y1 = std::min(lying[s].last_y, y + columns);
-                    const float *from = &before[s * whole_shape + x0 * wide], *to = from + (x1 + 1 - x0) * wide;
-                    more += lying[s].sum(p, lying[s], after.data(), x0, x1, y0, y1);
-                    more -= to[y1 + 1] - to[y0] - from[y1 + 1] + from[y0];
-                }
-                out[at] = float(whole) + more;
-            }
+// N-tuple values of bins after placements; keeps its memory from one bin to the next.
+class PlacementValues {
+   public:
+    explicit PlacementValues(const Patches& p)
+        : p_(p), base_(p.framed()), after_(p.framed()), before_(p.shapes * (p.cells_x + 3) * (p.wide() + 1)) {
+        for (int64_t s = 0; s < p.shapes; s++) lying_.emplace_back(p, p.patch[s]);
     }
-}
+
+    const Patches& patches() const { return p_; }
+
+    // Values of one bin after every legal placement of V items or orientations, −inf elsewhere. Extents and steps are in
+    // cells, of which `pool` × `pool` make one of the bin's; a box raises every one that it touches.
+    void all(const uint8_t* heights, const int64_t* extent, const uint8_t* top, const uint8_t* legal, int64_t variants,
+             int64_t step, int64_t pool, int64_t grid_x, int64_t grid_y, float* out) {
+        const Patches& p = p_;
+        const int64_t wide = p.wide() + 1, whole_shape = (p.cells_x + 3) * wide;
+        frame(p, heights, base_.data());
+        double whole = 0;
+        for (int64_t s = 0; s < p.shapes; s++)
+            whole += sum_of_bin(p, lying_[s], base_.data(), [&](int64_t x, int64_t y, float here) {
+                float* sum = &before_[s * whole_shape + (x + 1) * wide + y + 1];
+                *sum = here + sum[-1] + sum[-wide] - sum[-wide - 1];
+            });
+        const int64_t plane = grid_x * grid_y;
+        for (int64_t v = 0; v < variants; v++) {
+            const int64_t wide_x = extent[2 * v], wide_y = extent[2 * v + 1];
+            if (const int64_t same = same_before(extent, top, legal, v, plane); same < v) {
+                std::copy_n(out + same * plane, plane, out + v * plane);
+                continue;
+            }
+            for (int64_t gx = 0; gx < grid_x; gx++)
+                for (int64_t gy = 0; gy < grid_y; gy++) {
+                    const int64_t at = (v * grid_x + gx) * grid_y + gy;
+                    const int64_t left = std::min(gx * step, p.cells_x * pool - wide_x),
+                                  below = std::min(gy * step, p.cells_y * pool - wide_y);
+                    out[at] = -std::numeric_limits<float>::infinity();
+                    if (!legal[at] || wide_x < 1 || wide_y < 1 || left < 0 || below < 0) continue;
+                    const int64_t x = left / pool, y = below / pool;
+                    const int64_t rows = (left + wide_x - 1) / pool - x + 1, columns = (below + wide_y - 1) / pool - y + 1;
+                    out[at] = float(whole) + change(x, y, rows, columns, uint8_t(std::min<int64_t>(top[at], p.levels)));
+                }
+        }
+    }
+
+   private:
+    // Change of the value where the cells [x, x + rows) × [y, y + columns) are raised to a level.
+    float change(int64_t x, int64_t y, int64_t rows, int64_t columns, uint8_t reached) {
+        const Patches& p = p_;
+        const int64_t wide = p.wide() + 1, whole_shape = (p.cells_x + 3) * wide;
+        std::memcpy(after_.data(), base_.data(), base_.size());
+        for (int64_t i = 1; i <= rows; i++) {
+            uint8_t* row = &after_[(x + i) * p.wide() + y + 1];
+            for (int64_t j = 0; j < columns; j++) row[j] = std::max(row[j], reached);
+        }
+        float more = 0;
+        for (int64_t s = 0; s < p.shapes; s++) {
+            const Patch& shape = *lying_[s].patch;
+            const int64_t x0 = std::max<int64_t>(0, x + 2 - shape.rows), x1 = std::min(lying_[s].last_x, x + rows),
+                          y0 = std::max<int64_t>(0, y + 2 - shape.columns), y1 = std::min(lying_[s].last_y, y + columns);
+            const float *from = &before_[s * whole_shape + x0 * wide], *to = from + (x1 + 1 - x0) * wide;
+            more += lying_[s].sum(p, lying_[s], after_.data(), x0, x1, y0, y1);
+            more -= to[y1 + 1] - to[y0] - from[y1 + 1] + from[y0];
+        }
+        return more;
+    }
+
+    const Patches& p_;
+    std::vector<Lying> lying_;
+    std::vector<uint8_t> base_, after_;
+    std::vector<float> before_;  // of each shape the sum of the patches [0, x) × [0, y)
+};
 
 // N-tuple value of one bin.
 inline float value_of(const Patches& p, const uint8_t* heights) {

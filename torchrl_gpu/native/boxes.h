@@ -188,3 +188,15 @@ class BoxBin {
     const float* heights_ = nullptr;
     Scratch<float> heights_copy_, levels_, width_, picked_;
 };
+
+// Rest heights and legal placements of one variant in a bin that `bin` has taken, (Gx, Gy) each.
+inline void drop_box(const Problem& p, const Variant& v, BoxBin& bin, Scratch<float>& plane, float* __restrict z,
+                     uint8_t* __restrict legal) {
+    float* __restrict rest = plane.at_least(p.plane() + 2 * Lanes<float>::count);
+    bin.rest(p, v, rest);
+    const float limit = p.ceiling + p.tolerance, ceiling = p.ceiling, height = v.height;
+    const int64_t plane_size = p.plane();
+    for (int64_t i = 0; i < plane_size; i++) z[i] = rest[i] < INFINITY ? rest[i] : ceiling;
+    for (int64_t i = 0; i < plane_size; i++) legal[i] = rest[i] + height <= limit;
+    if (p.rule != Rule::none) bin.judge(p, v, rest, legal);
+}

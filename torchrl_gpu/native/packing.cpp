@@ -11,10 +11,12 @@
 #include "cuts.h"
 #include "growth.h"
 #include "problem.h"
+#include "rollout.h"
 #include "sailing.h"
 #include "shared_sums.h"
 #include "solids.h"
 #include "stability.h"
+#include "sweep.h"
 #include "threads.h"
 #include "transition.h"
 
@@ -41,6 +43,9 @@ void spread_envs(const Problem& p, int64_t bytes_per_env, const Work& work) {
         work(std::min(part * size, p.envs), std::min((part + 1) * size, p.envs));
     });
 }
+
+// Tasks that rows are split into: some for each thread, so that one that waits for a core leaves few to the others.
+int64_t parts_of(int64_t rows, int64_t threads) { return std::min(rows, threads == 1 ? 1 : 8 * threads); }
 
 // Bottoms of one variant as the kernel reads them: a column of the footprint is a line.
 template <class T>
@@ -114,20 +119,6 @@ void drop_solid(const Problem& p, int64_t env, const Variant& v, Region region, 
     drop_solid(p, env, v, floats, region, risen, z, legal);
 }
 
-void drop_box(const Problem& p, int64_t env, const Variant& v, uint64_t call, float* __restrict z,
-              uint8_t* __restrict legal) {
-    thread_local BoxBin bin;
-    thread_local Scratch<float> plane;
-    bin.take(p, env, call);
-    float* __restrict rest = plane.at_least(p.plane() + 2 * Lanes<float>::count);
-    bin.rest(p, v, rest);
-    const float limit = p.ceiling + p.tolerance, ceiling = p.ceiling, height = v.height;
-    const int64_t plane_size = p.plane();
-    for (int64_t i = 0; i < plane_size; i++) z[i] = rest[i] < INFINITY ? rest[i] : ceiling;
-    for (int64_t i = 0; i < plane_size; i++) legal[i] = rest[i] + height <= limit;
-    if (p.rule != Rule::none) bin.judge(p, v, rest, legal);
-}
-
 // Placements of one axis whose windows reach into the cells [from, to).
 void reaching(const Axis& axis, int64_t step, int64_t from, int64_t to, int64_t& first, int64_t& end) {
     const int64_t cells = axis.last + axis.extent;
@@ -174,7 +165,12 @@ void drop(const Problem& p, const Maps& maps, int64_t env, int64_t variant, uint
         return;
     }
     const Variant v(p, item, orientation);
-    if (p.flat()) return drop_box(p, env, v, call, z, legal);  // costs about as much as copying stored maps
+    if (p.flat()) {  // costs about as much as copying stored maps
+        thread_local BoxBin bin;
+        thread_local Scratch<float> plane;
+        bin.take(p, env, call);
+        return drop_box(p, v, bin, plane, z, legal);
+    }
     bool has_kept = false;
     const Region region = outdated(p, maps, env, slot, orientation, v, has_kept, z, legal);
     if (region.empty()) return;
@@ -362,10 +358,21 @@ void restart(const Problem* problem, const Restart* rows) {
 void value_placements(const Patches* patches, int64_t rows, const uint8_t* heights, const int64_t* extent,
                       const uint8_t* top, const uint8_t* legal, int64_t variants, int64_t step, int64_t pool,
                       int64_t grid_x, int64_t grid_y, float* out) {
-    const int64_t plane = variants * grid_x * grid_y;
-    spread(rows, patches->threads, [&](int64_t n) {
-        value_placements(*patches, heights + n * patches->area(), extent + n * variants * 2, top + n * plane,
-                         legal + n * plane, variants, step, pool, grid_x, grid_y, out + n * plane);
+    const int64_t plane = variants * grid_x * grid_y, parts = parts_of(rows, patches->threads);
+    spread(parts, patches->threads, [&](int64_t part) {
+        PlacementValues values(*patches);
+        for (int64_t n = part * rows / parts; n < (part + 1) * rows / parts; n++)
+            values.all(heights + n * patches->area(), extent + n * variants * 2, top + n * plane, legal + n * plane,
+                       variants, step, pool, grid_x, grid_y, out + n * plane);
+    });
+}
+
+// Plays all steps of a rollout, see rollout.h; the state and what is kept are written in place.
+void play_rollout(const Problem* problem, const Rollout* rollout, const Source* source, const Patches* patches) {
+    const int64_t envs = problem->envs, parts = parts_of(envs, problem->threads);
+    spread(parts, problem->threads, [&](int64_t part) {
+        Player player(*problem, *rollout, *source, *patches);
+        for (int64_t env = part * envs / parts; env < (part + 1) * envs / parts; env++) player.play(env);
     });
 }
 
@@ -385,6 +392,9 @@ void learn_bins(const Patches* patches, const Learnt* to, int64_t rows, const ui
     spread(patches->tables, patches->threads,
            [&](int64_t table) { learn_table(*patches, *to, table, heights, rows); });
 }
+
+// TD(λ) over a whole rollout, see sweep.h; 1 where it was learned, 0 where the tables are not as they must be.
+int64_t sweep_bins(const Patches* patches, const Sweep* sweep) { return sweep_tables(*patches, *sweep); }
 
 // Offers the values of a process for a sum over all of them, see shared_sums.h.
 void offer_sum(int64_t* memory, int64_t processes, int64_t room, int64_t number, int64_t rank, int64_t count,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, cast, final
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from torchrl_gpu import native
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
+from torchrl_gpu.policies.packing.ntuple.greedy_rollouts import GREEDY_ROLLOUTS
 from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables, unpack_tables
 from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
 from torchrl_gpu.policies.packing.ntuple.sweep import sweep_by_steps
@@ -24,9 +26,13 @@ from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.system.threads import single_threaded
+from torchrl_gpu.training.accelerated.choice import GraphOption
+from torchrl_gpu.training.accelerated.functions import GraphedFunction
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
 from torchrl_gpu.training.shared_tables import SharedTables
+from torchrl_gpu.training.updates.graphed import GraphedLearning
+from torchrl_gpu.training.updates.learner import ModuleLearner
 from torchrl_gpu.training.updates.optimizers import keep_capturable
 
 TablesFactory = Callable[[AgentSpace], PatchTables]
@@ -93,6 +99,10 @@ class AfterstateLearning(EnvRun):
             `PackingPolicy.from_pretrained`; a run that goes on has its own.
         optimizer, lr_scheduler, batch_size: Of the network of `RefinedTables`: makes the optimizer, Adam by default,
             and its schedule, which is stepped at every update; bins of an update, 1,024 by default.
+        cuda_graphs: Whether a rollout on CUDA is one launch of a graph, where no kernel plays all of it; "auto" where
+            nothing speaks against it, which a line says otherwise.
+        graph_updates: Whether all sweeps or updates of a training step on CUDA are one launch of a graph; "auto" as
+            above.
     """
 
     learner_name = "afterstate values"
@@ -114,6 +124,8 @@ class AfterstateLearning(EnvRun):
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
         batch_size: int | None = None,
+        cuda_graphs: GraphOption = "auto",
+        graph_updates: GraphOption = "auto",
     ) -> None:
         super().__init__(env)
         where = type(self).__name__
@@ -122,6 +134,9 @@ class AfterstateLearning(EnvRun):
         self.rollout_steps, self.sweeps = rollout_steps, sweeps
         self.lam = arguments.number(where, "lam", lam, 0, 1)
         self.warm_start = warm_start
+        self.cuda_graphs, self.graph_updates = cuda_graphs, graph_updates
+        self._graphed_sweeps: GraphedFunction | None = None
+        self._graphed_updates: GraphedLearning | None = None
         # Those of plain tables, and those of a network: what is given for the other kind would do nothing.
         self._of_tables = {"rate": (rate, None)}
         self._of_network = {
@@ -190,13 +205,34 @@ class AfterstateLearning(EnvRun):
         if self.warm_start is not None and self.trainer.ckpt_path is None:
             self._take_tables(PackingPolicy.from_pretrained(self.warm_start, "cpu").tables)
         self.__dict__["policy"] = PackingPolicy(self.space, self.tables)  # no submodule: tables are saved once
-        self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0)
+        by_graphs = self.takes_graphed_steps(self.cuda_graphs)
+        self.rollout = Rollout(
+            self.env, ["box_heightmap"], n_steps=1, gamma=1.0, cuda_graphs=by_graphs, player=GREEDY_ROLLOUTS
+        )
         by_gradients = isinstance(self.tables, RefinedTables)
         alone = self.trainer.world_size == 1 or by_gradients or not native.runs_on(self.tables.weight)
         alone = self.any_process(alone)
         processes = self.trainer.world_size
         most = 2 * self.env.num_envs * processes
         self._shared = None if alone else SharedTables(self.tables, self.global_rank, processes, most)
+        self._make_graphs()
+
+    def _make_graphs(self) -> None:
+        """Makes what learns in graphs, where it may: sweeps of plain tables, updates of a network."""
+        self._graphed_sweeps = self._graphed_updates = None
+        if not self.takes_graphed_updates(self.graph_updates):
+            return
+        if not isinstance(self.tables, RefinedTables):
+            name = type(self).__name__
+            self._graphed_sweeps = GraphedFunction(name, self._swept, self.tables.learned, self.device)
+            return
+        self._graphed_updates = GraphedLearning(
+            ModuleLearner(self.tables, self._network_loss),
+            cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False)),
+            batches=self._draws,
+            updates=self.sweeps,
+            schedule=cast("Any", self.lr_schedulers()),
+        )
 
     @property
     def kept_options(self) -> Sequence[str]:
@@ -243,10 +279,9 @@ class AfterstateLearning(EnvRun):
         played = Played(levels, after["reward"][..., 0], after["done"][..., 0])
         with section("update"):
             if isinstance(self.tables, RefinedTables):
-                errors = self._descend(self.tables, played)
+                errors = self._descend(played)
             else:
-                played = self._of_all(played)
-                errors = [self._sweep(played) for _ in range(self.updates_now(self.sweeps))]
+                errors = self._sweep(self._of_all(played))
             if self._shared is not None:
                 self._shared.exchange()
         return errors
@@ -263,31 +298,58 @@ class AfterstateLearning(EnvRun):
         flat = (part.contiguous().view(kind) for part, (kind, _) in zip(parts, kinds, strict=True))
         return Played(*(part.unflatten(1, shape) for part, (_, shape) in zip(flat, kinds, strict=True)))
 
-    def _sweep(self, played: Played) -> Tensor:
-        """Learns from trajectories, from their last steps to their first; the mean square of the errors."""
-        if self._shared is None:
-            square = self.tables.sweep(*played, self.rate, self.lam)
+    def _sweep(self, played: Played) -> list[Tensor]:
+        """Learns from trajectories, from their last steps to their first; mean squares of errors, by sweep."""
+        updates, graphed = self.updates_now(self.sweeps), self._graphed_sweeps
+        if graphed is not None and updates == self.sweeps:
+            errors = list(graphed(TensorDict(played._asdict()))["errors"].unbind())
         else:
-            learn = partial(self._shared.learn, rate=self.rate)
-            square = sweep_by_steps(*played, lam=self.lam, values=self._shared.values, learn=learn)
-        self.count_updates(1)
-        return square
+            errors = [self._sweep_once(played) for _ in range(updates)]
+        self.count_updates(updates)
+        return errors
 
-    def _descend(self, tables: RefinedTables, played: Played) -> list[Tensor]:
+    def _sweep_once(self, played: Played) -> Tensor:
+        if self._shared is None:
+            return self.tables.sweep(*played, self.rate, self.lam)
+        learn = partial(self._shared.learn, rate=self.rate)
+        return sweep_by_steps(*played, lam=self.lam, values=self._shared.values, learn=learn)
+
+    def _swept(self, data: TensorDictBase) -> TensorDictBase:
+        """All sweeps of a training step, as one function."""
+        played = Played(data["levels"], data["reward"], data["done"])
+        return TensorDict({"errors": torch.stack([self._sweep_once(played) for _ in range(self.sweeps)])})
+
+    def _descend(self, played: Played) -> list[Tensor]:
         """Learns the network from bins drawn from trajectories; the mean square of the errors of each update."""
-        with torch.no_grad():
-            value = tables.values(played.levels.flatten(0, 1)).view(played.reward.shape)
-            goal = goals(value, played.reward, played.done, self.lam).flatten()
-            levels = played.levels[:, :-1].flatten(0, 1)
-            by_tables = PatchTables.values(tables, levels)
+        data, graphed = TensorDict(played._asdict()), self._graphed_updates
+        if graphed is not None and graphed.is_open and self.updates_left >= self.sweeps:
+            losses = [each["loss"] for each in graphed(data)]
+            self.count_updates(self.sweeps)
+            return losses
         losses = []
-        for _ in range(self.updates_now(self.sweeps)):
-            row = torch.randint(len(goal), (self.batch_size,), device=goal.device, dtype=torch.int64)
-            loss = mse_loss(tables.corrected(levels[row], by_tables[row]), goal[row])
+        for _, batch in zip(range(self.updates_now(self.sweeps)), self._draws(data), strict=False):
+            loss = self._network_loss(batch)["loss"]
             self.descend(loss, [], None)
             self.step_schedule()
             losses.append(loss.detach())
         return losses
+
+    def _draws(self, data: TensorDictBase) -> Iterator[TensorDictBase]:
+        """Batches of bins drawn from trajectories, with the values that they are to reach."""
+        tables = cast("RefinedTables", self.tables)
+        levels, reward = data["levels"], data["reward"]
+        with torch.no_grad():
+            value = tables.values(levels.flatten(0, 1)).view(reward.shape)
+            goal = goals(value, reward, data["done"], self.lam).flatten()
+            known = levels[:, :-1].flatten(0, 1)
+            by_tables = PatchTables.values(tables, known)
+        while True:
+            row = torch.randint(len(goal), (self.batch_size,), device=goal.device, dtype=torch.int64)
+            yield TensorDict({"levels": known[row], "by_tables": by_tables[row], "goal": goal[row]})
+
+    def _network_loss(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        tables = cast("RefinedTables", self.tables)
+        return {"loss": mse_loss(tables.corrected(batch["levels"], batch["by_tables"]), batch["goal"])}
 
 
 def goals(value: Tensor, reward: Tensor, done: Tensor, lam: float) -> Tensor:

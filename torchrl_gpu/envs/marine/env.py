@@ -96,6 +96,8 @@ class MarineNavEnv(BatchedEnv):
     state: MarineState
     _state: MarineState
 
+    _is_fused: bool
+
     def __init__(
         self,
         num_envs: int = 64,

@@ -16,6 +16,7 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.arguments import shown
 from torchrl_gpu.system.sections import section
 from torchrl_gpu.training.collect.compiled import CompiledSteps
+from torchrl_gpu.training.collect.fused import FusedRollout, WholePlayer
 from torchrl_gpu.training.collect.graphed import GraphedRollout
 from torchrl_gpu.training.collect.steps import RESULTS, play_steps
 
@@ -45,6 +46,8 @@ class Rollout:
             the root; `decisions` are the robots'.
         written: What those of `decisions` must be that are the policy's own, without batch axes; loading checks them.
         compiled: Whether steps on a CPU are compiled, see `CompiledSteps`; where they are C++ already they stay so.
+        player: Native function that plays all steps of a call at once, where it plays this environment and the policy;
+            it is asked before the other ways. See `FusedRollout`.
     """
 
     workers: WorkerPool | None = None
@@ -62,6 +65,7 @@ class Rollout:
         group: tuple[str, ...] = (),
         written: Mapping[str, Entry] | None = None,
         compiled: bool = False,
+        player: WholePlayer | None = None,
     ) -> None:
         self._written = dict(written or {})
         self.cuda_graphs, self.store, self.group = cuda_graphs, store, group
@@ -69,6 +73,8 @@ class Rollout:
         can_compile = env.device.type == "cpu" and not env.is_native and not env.reads_host
         self.compiled = compiled and can_compile
         self._compiled: CompiledSteps | None = None
+        self._player = player
+        self._fused: FusedRollout | None = None
         self.env, self.n_steps, self.gamma = env, n_steps, gamma
         own = [(*group, name) for name in RESULTS] if group else []
         results = dict.fromkeys([*RESULTS, *own, *env.outcomes])
@@ -116,6 +122,11 @@ class Rollout:
         if self.workers is not None:
             with self.workers.rollout():
                 return play_steps(self.workers, policy, self.current, steps, *self._kept)
+        if self._player is not None:
+            if self._fused is None or self._fused.policy is not policy:
+                self._fused = FusedRollout(self.env, policy, self._player, *self._kept)
+            if self._fused.is_open:
+                return self._fused(self.current, steps)
         if self.compiled:
             if self._compiled is None or self._compiled.policy is not policy:
                 self._compiled = CompiledSteps(self.env, policy, *self._kept)

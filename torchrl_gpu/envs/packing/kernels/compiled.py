@@ -133,7 +133,7 @@ def _count(bottom: Tensor, extent: Tensor, unit: float, dtype: torch.dtype) -> _
     return _Counted(cells.to(dtype).contiguous(), material.contiguous())
 
 
-def _described(
+def described_problem(
     heightmap: Tensor, item_id: Tensor | None, catalogue: Catalogue, bin_: Bin, height: Tensor | None = None
 ) -> _Problem:
     """Arguments of a C++ kernel as `struct Problem`; `height` replaces the catalogue's where given."""
@@ -197,7 +197,7 @@ def _rule(name: str) -> int:
 def drop_map(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
-    described = _described(heightmap, item_id, catalogue, bin_)
+    described = described_problem(heightmap, item_id, catalogue, bin_)
     shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     z_map, legal = native.output(*shape, dtype=torch.float32), native.output(*shape, dtype=torch.bool)
     tensors = {"z": z_map, "legal": legal}
@@ -210,7 +210,7 @@ def drop_map(
 
 @_traced_as(eager.place)
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    described = _described(heightmap, None, catalogue, bin_)
+    described = described_problem(heightmap, None, catalogue, bin_)
     return _run("place", described, *placement, out=native.output(*heightmap.shape, dtype=torch.float32))
 
 
@@ -218,7 +218,7 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
 def upheld(
     heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
-    described = _described(bearing_heights(heightmap, bears), item_id, catalogue, bin_)
+    described = described_problem(bearing_heights(heightmap, bears), item_id, catalogue, bin_)
     z_map, legal, margin = z_map.contiguous(), legal.contiguous(), (c_int64 * 2)(*margins(bin_))
     out = native.output(*legal.shape, dtype=torch.bool)
     native.library().upheld(byref(described), margin, *(c_void_p(each.data_ptr()) for each in (z_map, legal, out)))
@@ -227,19 +227,19 @@ def upheld(
 
 @_traced_as(eager.bear)
 def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    described = _described(bearing_heights(heightmap, bears), None, catalogue, bin_)
+    described = described_problem(bearing_heights(heightmap, bears), None, catalogue, bin_)
     return _run("bear", described, bears, *placement, out=native.output(*bears.shape, dtype=torch.bool))
 
 
 @_traced_as(eager.pile_growth)
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    described = _described(heightmap, item_id, catalogue, bin_)
+    described = described_problem(heightmap, item_id, catalogue, bin_)
     return _run("pile_growth", described, z_map, out=native.output(*z_map.shape, dtype=torch.float32))
 
 
 @_traced_as(eager.advance)
 def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
-    described = _described(state.heightmap, state.item_id, catalogue, bin_)
+    described = described_problem(state.heightmap, state.item_id, catalogue, bin_)
     assert state.placements.is_contiguous()  # both are written in place
     assert state.placement_z.is_contiguous()
     names = ("z_map", "legal", *_MOVED[2:], "placements", "placement_z")
@@ -260,7 +260,7 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
 def restart(
     state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> PackingState:
-    described = _described(state.heightmap, state.item_id, catalogue, bin_, standing_height(catalogue, bin_))
+    described = described_problem(state.heightmap, state.item_id, catalogue, bin_, standing_height(catalogue, bin_))
     given = {name: getattr(state, name) for name in _BEGUN[2:]}
     given |= {"mask": mask, "fresh_item": item_id, "fresh_key": key}
     fresh = _like(state, _BEGUN)

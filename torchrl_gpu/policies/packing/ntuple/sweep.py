@@ -6,12 +6,15 @@ steps of all environments to their first, looks up what the bins are worth, and 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from torchrl_gpu import native
 from torchrl_gpu.policies.packing.ntuple.values import (
     TRITON_TABLES,
     PatchPlan,
@@ -19,9 +22,13 @@ from torchrl_gpu.policies.packing.ntuple.values import (
     check_tables,
     in_triton,
     learn_bins,
+    sweep_in_cpp,
     value_bins,
 )
 from torchrl_gpu.system.arguments import tensor
+from torchrl_gpu.system.self_tests import SelfTest
+
+_LOG = logging.getLogger(__name__)
 
 Values = Callable[[Tensor], Tensor]
 """Values (N,) float32 of bins (N, X, Y) uint8, in levels."""
@@ -60,6 +67,10 @@ def sweep_bins(
     if (kernels := in_triton(TRITON_TABLES, device)) is not None:
         share = rate / plan.patches(levels.shape[2:])
         return kernels.sweep_bins(levels.contiguous(), reward, done, tables, plan, share, lam, scratch)
+    if native.runs_on(levels) and not _cpp_problem():
+        square = _swept_in_cpp(levels, reward, done, tables, plan, rate, lam, scratch)
+        if square is not None:
+            return square
     values = partial(value_bins, weight=tables.weight, plan=plan)
 
     def learn(bins: Tensor, error: Tensor, counts: Tensor) -> None:
@@ -89,3 +100,70 @@ def sweep_by_steps(levels: Tensor, reward: Tensor, done: Tensor, *, lam: float, 
         goal = torch.where(ends[t - 1], 0.0, rewards[t] + torch.lerp(value, known, lam))
         counts = torch.ones_like(counts)
     return torch.stack(squares).mean()
+
+
+# -- in one C++ call --
+
+
+def _swept_in_cpp(
+    levels: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    tables: Tables,
+    plan: PatchPlan,
+    rate: float,
+    lam: float,
+    scratch: Tensor,
+) -> Tensor | None:
+    slots = scratch.view(-1).view(torch.int32)[: plan.entries]
+    learned = sweep_in_cpp(levels, reward, done, tables, plan, rate, lam, slots)
+    if learned is None:
+        return None
+    error, counts = learned
+    return torch.where(counts, error.square(), 0.0).mean(1).mean()
+
+
+@cache
+def _cpp_problem() -> str:
+    """Reason not to sweep in one C++ call; "" where it gives the bits of single steps.
+
+    It depends on torch as well: how its `lerp` rounds.
+    """
+    library = Path(native.library()._name).name
+    depends_on = {"library": library, "torch": str(torch.__version__)}
+    function = f"{__name__}:wrong_sweep"
+    problem = SelfTest("sweeps of n-tuple tables", function, (), depends_on, forks=True).failure()
+    if problem:
+        _LOG.warning("sweeps of n-tuple tables go step by step: %s", problem)
+    return problem
+
+
+def wrong_sweep() -> str:
+    """Fault of sweeps in one C++ call, found beside those step by step; "" for none."""
+    for seed, (rows, steps, lam) in enumerate(((16, 5, 0.8), (21, 4, 0.3), (3, 1, 1.0))):
+        if fault := _wrong_of(seed, rows, steps, lam):
+            return f"{fault} of {rows} bins, {steps} steps and lam {lam}"
+    return ""
+
+
+def _wrong_of(seed: int, rows: int, steps: int, lam: float) -> str:
+    plan = PatchPlan(("2x2", "1x3", "3x3:1"), 4)
+    draw = torch.Generator().manual_seed(seed)
+    levels = torch.randint(0, 5, (rows, steps, 5, 6), generator=draw, dtype=torch.uint8, device="cpu")
+    reward = torch.rand(rows, steps, generator=draw, dtype=torch.float32, device="cpu")
+    done = torch.rand(rows, steps, generator=draw, dtype=torch.float32, device="cpu") < 0.3
+    weight = torch.rand(plan.entries, generator=draw, dtype=torch.float32, device="cpu")[plan.first_images]
+    whole = Tables(weight, torch.zeros_like(weight), torch.zeros_like(weight))
+    single = Tables(*(each.clone() for each in whole))
+    scratch = torch.zeros(plan.entries, 2, dtype=torch.int64, device="cpu")
+
+    def learn(bins: Tensor, error: Tensor, counts: Tensor) -> None:
+        learn_bins(bins, error, counts, single, plan, 0.5, scratch)
+
+    values = partial(value_bins, weight=single.weight, plan=plan)
+    wanted = sweep_by_steps(levels, reward, done, lam=lam, values=values, learn=learn)
+    found = _swept_in_cpp(levels, reward, done, whole, plan, 0.5, lam, scratch)
+    if found is None:
+        return "no sweep"
+    are_equal = [torch.equal(*pair) for pair in zip((wanted, *single), (found, *whole), strict=True)]
+    return "" if all(are_equal) and not scratch.any() else "another sweep"

@@ -122,6 +122,10 @@ class PatchTables(nn.Module):
         tables = Tables(self.weight, self.drift, self.path)
         return sweep_bins(levels, reward, done, tables, self.plan, rate=rate, lam=lam, scratch=self._zeros())
 
+    def learned(self) -> list[Tensor]:
+        """Tensors that learning changes."""
+        return [self.weight, self.drift, self.path, self._zeros()]
+
     def _zeros(self) -> Tensor:
         """Scratch of learning, (E, 2) int64, zeros before and after."""
         if self._scratch is None or self._scratch.device != self.weight.device:

@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from ctypes import Structure, addressof, byref, c_double, c_int64, c_void_p
+from ctypes import Structure, addressof, byref, c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ TRITON_TABLES = "torchrl_gpu.policies.packing.ntuple.triton_tables"
 _TESTED = {_PLACEMENTS: "the values of afterstates", TRITON_TABLES: "tables of afterstates"}
 MOST_CELLS, MOST_IMAGES = 9, 8  # of a patch, and ways to turn and mirror one onto itself
 MOST_LEVELS, MOST_ENTRIES, MOST_SHAPES = 250, 2**28, 32
+_CPU = torch.device("cpu")
 _ONE = 2.0**32  # an error of 1, as it is summed: in whole numbers, whose sums do not depend on their order
 _LARGEST = 2.0**10  # error
 
@@ -232,7 +233,7 @@ def value_placements(
         values = by_torch if kernels is None else kernels.value_placements
         return values(heights, extent, top, legal, weight, plan, step, pool)
     out = native.output(*legal.shape, dtype=torch.float32)
-    held = _Patches.of(plan, heights, weight)
+    held = PatchArguments.of(plan, heights, weight)
     given = (c_int64(rows), *map(_at, (heights, extent, top, legal)), c_int64(variants), c_int64(step), c_int64(pool))
     native.library().value_placements(byref(held), *given, *map(c_int64, grid), _at(out))
     return out
@@ -247,7 +248,7 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
             return kernels.value_bins(heights, weight, plan)
         return _value_bins(framed(heights, plan), weight, plan)
     out = native.output(len(heights), dtype=torch.float32)
-    held = _Patches.of(plan, heights, weight)
+    held = PatchArguments.of(plan, heights, weight)
     native.library().value_bins(byref(held), c_int64(len(heights)), _at(heights), _at(out))
     return out
 
@@ -269,7 +270,7 @@ def shape_values(heights: Tensor, weight: Tensor, plan: PatchPlan, part: Sequenc
             row.copy_(values.sum(1) * yes)
         return out
     found = native.output(sum(mine), len(heights), dtype=torch.float64)
-    held = _Patches.of(plan, heights, weight, tuple(part))
+    held = PatchArguments.of(plan, heights, weight, tuple(part))
     native.library().shape_values(byref(held), c_int64(len(heights)), _at(heights), _at(found))
     out[torch.tensor(mine, dtype=torch.bool, device="cpu")] = found
     return out
@@ -332,7 +333,7 @@ def learn_bins(
         if (kernels := in_triton(TRITON_TABLES, device)) is not None:
             return kernels.learn_bins(heights, units, counts, tables, plan, rate, scratch)
         return _learn_bins(heights, units, counts, tables, plan, rate)
-    held = _Patches.of(plan, heights, tables.weight, None if part is None else tuple(part))
+    held = PatchArguments.of(plan, heights, tables.weight, None if part is None else tuple(part))
     recorded = (None, None, None) if changes is None else [each.data_ptr() for each in changes]
     to = _Learnt(*(each.data_ptr() for each in (*tables, scratch, units, counts)), *recorded, rate)
     native.library().learn_bins(byref(held), byref(to), c_int64(len(heights)), _at(heights))
@@ -345,6 +346,49 @@ def check_tables(where: str, heights: Tensor, tables: Tables, plan: PatchPlan, s
     for name, each in zip(Tables._fields, tables, strict=True):
         tensor(where, name, each, torch.float32, (plan.entries,), heights.device, contiguous=True)
     tensor(where, "scratch", scratch, torch.int64, (plan.entries, 2), heights.device, contiguous=True)
+
+
+def sweep_in_cpp(
+    levels: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    tables: Tables,
+    plan: PatchPlan,
+    rate: float,
+    lam: float,
+    slots: Tensor,
+) -> tuple[Tensor, Tensor] | None:
+    """TD(λ) over N trajectories of T steps in one C++ call, as `sweep.sweep_by_steps`; writes to the tables.
+
+    Args:
+        levels: (N, T, X, Y) uint8, the bins after each step.
+        reward, done: (N, T) float32 and bool.
+        tables, plan: Written to, and their patches; on a CPU.
+        rate, lam: As in `learn_bins`, and λ.
+        slots: (E,) int32, zeros before and after.
+
+    Returns:
+        Errors (T, N) float32, of the last step first, and whether each was learned from. None, and nothing is learned,
+        where entries that are the same turned or mirrored are not equal.
+    """
+    where = "sweep_in_cpp"
+    rows, steps = reward.shape
+    flat = _heights(where, levels.flatten(0, 1), plan)
+    reward = tensor(where, "reward", reward, torch.float32, (rows, steps), _CPU).contiguous()
+    done = tensor(where, "done", done, torch.bool, (rows, steps), _CPU).contiguous()
+    for name, each in zip(Tables._fields, tables, strict=True):
+        tensor(where, name, each, torch.float32, (plan.entries,), _CPU, contiguous=True)
+    tensor(where, "slots", slots, torch.int32, (plan.entries,), _CPU, contiguous=True)
+    if flat.shape[0] != rows * steps or not rows * steps:
+        raise ValueError(f"{where}: levels must be of {rows} × {steps} bins, at least one; got {len(flat)}")
+    error, counts = native.output(steps, rows, dtype=torch.float32), native.output(steps, rows, dtype=torch.bool)
+    held = {"levels": flat, "reward": reward, "done": done, "slot": slots, "error": error, "counts": counts}
+    held |= tables._asdict()
+    patches = PatchArguments.of(plan, flat, tables.weight)
+    sweep = _Sweep.of(held, rows=rows, steps=steps, lam=lam, rate=rate / plan.patches(flat.shape[1:]))
+    function = native.library().sweep_bins
+    function.restype = c_int64
+    return (error, counts) if function(byref(patches), byref(sweep)) else None
 
 
 def _heights(where: str, heights: Tensor, plan: PatchPlan) -> Tensor:
@@ -469,7 +513,7 @@ def _described(plan: PatchPlan, part: tuple[int, ...] | None) -> Any:
     return (_Patch * len(lying))(*map(_Patch.of, lying))
 
 
-class _Patches(Structure):
+class PatchArguments(Structure):
     """`struct Patches` of afterstates.h."""
 
     _fields_ = (
@@ -479,7 +523,9 @@ class _Patches(Structure):
     )
 
     @classmethod
-    def of(cls, plan: PatchPlan, heights: Tensor, weight: Tensor, part: tuple[int, ...] | None = None) -> _Patches:
+    def of(
+        cls, plan: PatchPlan, heights: Tensor, weight: Tensor, part: tuple[int, ...] | None = None
+    ) -> PatchArguments:
         """Arguments of the C++ kernels, of all tables or of some; the tensors must outlive the call."""
         made = _described(plan, part)
         sizes = len(made), len(plan.shapes), *heights.shape[1:], plan.levels, kernel_threads()
@@ -495,6 +541,18 @@ class _Learnt(Structure):
         *((name, c_void_p) for name in ("weight", "drift", "path", "seen", "error", "counts")),
         *((name, c_void_p) for name in ("changed", "num_changed", "marked")),
         ("rate", c_double),
+    )
+
+
+class _Sweep(native.Arguments):
+    """`struct Sweep` of sweep.h."""
+
+    _fields_ = (
+        *native.of_type(c_int64, "rows steps"),
+        *native.of_type(c_void_p, "levels reward done"),
+        ("lam", c_float),
+        ("rate", c_double),
+        *native.of_type(c_void_p, "weight drift path slot error counts"),
     )
 
 

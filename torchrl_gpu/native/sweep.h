@@ -1,0 +1,297 @@
+// TD(λ) of n-tuple tables over a whole rollout, from its last steps to its first. Called from
+// policies/packing/ntuple/values.py; training/afterstates.py defines the sweep, step by step.
+//
+// A rollout of 64 bins and 32 steps touches some 2,000,000 weights, but only some 15,000 different ones of millions. So
+// each table numbers those that occur ("slots") and works on their copies, which stay in a core's cache; the tables are
+// written at the end. From one step to the one before it only the patches around a placed box are looked up anew. A
+// table's sums over bins and its updates depend on no other table, so that threads share the tables out and wait for
+// each other once in a step.
+//
+// Bits are those of `value_bins` and `learn_bins`: a value is the sum over a bin's patches in their order, in doubles,
+// and errors are summed in whole numbers.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "afterstates.h"
+#include "problem.h"
+#include "threads.h"
+
+// Mirrored in values.py.
+struct Sweep {
+    int64_t rows, steps;      // N, T
+    const uint8_t* levels;    // (N, T, X, Y)
+    const float* reward;      // (N, T)
+    const uint8_t* done;      // (N, T)
+    float lam;
+    double rate;              // of a step, over the number of patches of a bin
+    float *weight, *drift, *path;  // (E,), as in `struct Learnt`
+    int32_t* slot;            // (E,) zeros before and after
+    float* error;             // (T, N), of the last step first
+    uint8_t* counts;          // (T, N), likewise, 1 where a bin is learned from
+};
+
+typedef double Doubles8 __attribute__((vector_size(lanes * sizeof(double))));
+
+class TableSweep {
+   public:
+    TableSweep(const Patches& p, const Sweep& sweep, int64_t table)
+        : p_(p), sweep_(sweep), padded_((sweep.rows + lanes - 1) / lanes * lanes), base_(p.framed()) {
+        for (int64_t s = 0; s < p.shapes; s++)
+            if (p.patch[s].table == table) {
+                lying_.emplace_back(p, p.patch[s]);
+                begin_.push_back(patches_);
+                patches_ += (lying_.back().last_x + 1) * (lying_.back().last_y + 1);
+            }
+        offset_ = lying_.front().patch->offset;
+        at_.assign(patches_ * padded_, 0);
+        add_slot(Images{});  // slot 0 is that of rows that only fill a vector
+    }
+
+    int64_t shapes() const { return lying_.size(); }
+    // False where weights that are the same turned or mirrored are not equal, so that copies cannot stand for them.
+    bool symmetric() const { return symmetric_; }
+
+    // Looks up the bins of step t, where those of step t + 1 were looked up before, or none at first.
+    void see(int64_t t) {
+        for (int64_t n = 0; n < sweep_.rows; n++) {
+            const uint8_t* heights = sweep_.levels + (n * sweep_.steps + t) * p_.area();
+            Region changed = {-1, p_.cells_x + 1, -1, p_.cells_y + 1};  // with the frame, where patches lie, too
+            if (seen_) changed = difference(heights, heights + p_.area());
+            if (changed.empty()) continue;
+            frame(p_, heights, base_.data());
+            for (size_t s = 0; s < lying_.size(); s++) look_up(n, s, changed);
+        }
+        seen_ = true;
+    }
+
+    // Sums of the weights of each shape's patches in every bin, (shapes, padded).
+    void values(double* out) const {
+        for (size_t s = 0; s < lying_.size(); s++) {
+            const int64_t end = s + 1 < lying_.size() ? begin_[s + 1] : patches_;
+            int64_t n = 0;
+            for (; n + 4 * lanes <= padded_; n += 4 * lanes) sum<4>(begin_[s], end, n, out + s * padded_ + n);
+            for (; n < padded_; n += lanes) sum<1>(begin_[s], end, n, out + s * padded_ + n);
+        }
+    }
+
+    // Update by the errors of the bins looked up last, (padded,), in units of 2^-32: 0 for rows that do not count.
+    void learn(const int64_t* error, const uint8_t* counts) {
+        const bool all = std::all_of(counts, counts + sweep_.rows, [](uint8_t each) { return each; });
+        const std::vector<int32_t>* number = &count_;
+        if (!all) number = &counted(counts);
+        for (int64_t k = 0; k < patches_; k++) {
+            const int32_t* at = &at_[k * padded_];
+            // Neighbouring bins often have the same patch: a sum each, so that none waits for the one before.
+            for (int64_t n = 0; n < padded_; n += COPIES)
+                for (int64_t i = 0; i < COPIES; i++) sum_[at[n + i] * COPIES + i] += error[n + i];
+        }
+        const double rate = sweep_.rate;
+        const int64_t slots = weight_.size();
+        for (int64_t s = 0; s < slots; s++) {
+            int64_t total = 0;
+            for (int64_t i = 0; i < COPIES; i++) total += sum_[s * COPIES + i], sum_[s * COPIES + i] = 0;
+            const int32_t here = (*number)[s];
+            if (!here) continue;
+            const float mean = float(double(total) / double(here) * 0x1p-32);
+            drift_[s] += mean;
+            path_[s] += std::fabs(mean);
+            const float coherence = path_[s] > 0 ? std::fabs(drift_[s]) / path_[s] : 1.0f;
+            weight_[s] = weight_[s] + float(rate * double(coherence) * double(mean));
+            learned_[s] = 1;
+        }
+    }
+
+    // Writes what was learned into the tables, unless it is not wanted, and clears the numbers of slots.
+    void finish(bool keep) {
+        for (int32_t entry : numbered_) sweep_.slot[offset_ + entry] = 0;
+        for (size_t s = 1; keep && s < weight_.size(); s++) {
+            if (!learned_[s]) continue;
+            const Images& images = images_[s];
+            sweep_.drift[offset_ + images.entry[0]] = drift_[s];
+            sweep_.path[offset_ + images.entry[0]] = path_[s];
+            for (int32_t j = 0; j < images.count; j++) sweep_.weight[offset_ + images.entry[j]] = weight_[s];
+        }
+    }
+
+   private:
+    static constexpr int64_t COPIES = 4;
+
+    struct Images {
+        int32_t entry[most_images];  // the least first
+        int32_t count = 0;
+    };
+
+    // The least rectangle of cells that holds all differences.
+    Region difference(const uint8_t* one, const uint8_t* other) const {
+        Region found = {p_.cells_x, 0, p_.cells_y, 0};
+        for (int64_t x = 0; x < p_.cells_x; x++) {
+            const uint8_t *a = one + x * p_.cells_y, *b = other + x * p_.cells_y;
+            if (!std::memcmp(a, b, p_.cells_y)) continue;
+            int64_t first = 0, last = p_.cells_y - 1;
+            while (a[first] == b[first]) first++;
+            while (a[last] == b[last]) last--;
+            found = {std::min(found.x0, x), x + 1, std::min(found.y0, first), std::max(found.y1, last + 1)};
+        }
+        return found;
+    }
+
+    // The slots of a shape's patches in bin n that touch the cells that have changed.
+    void look_up(int64_t n, size_t s, const Region& changed) {
+        const Lying& lying = lying_[s];
+        const int64_t x0 = std::max<int64_t>(0, changed.x0 + 2 - lying.patch->rows),
+                      x1 = std::min(lying.last_x, changed.x1),
+                      y0 = std::max<int64_t>(0, changed.y0 + 2 - lying.patch->columns),
+                      y1 = std::min(lying.last_y, changed.y1);
+        for (int64_t x = x0; x <= x1; x++)
+            for (int64_t y = y0; y <= y1; y += lanes) {
+                const uint8_t* heights = &base_[x * p_.wide() + y];
+                int32_t found[lanes];
+                lying.entries(lying, heights, found);
+                int32_t* at = &at_[(begin_[s] + x * (lying.last_y + 1) + y) * padded_ + n];
+                for (int64_t l = 0; l < std::min<int64_t>(lanes, y1 - y + 1); l++) {
+                    int32_t slot = sweep_.slot[offset_ + found[l]];
+                    if (!slot) slot = number(lying, heights + l, found[l]);
+                    int32_t& here = at[l * padded_];
+                    count_[here] -= here != 0;
+                    count_[slot]++;
+                    here = slot;
+                }
+            }
+    }
+
+    // The slot of an entry that has not occurred before.
+    int32_t number(const Lying& lying, const uint8_t* heights, int32_t entry) {
+        int32_t found[most_images][lanes];
+        lying.all_images(lying, heights, found);
+        Images images;
+        images.entry[0] = found[0][0];
+        for (int j = 1; j < lying.images; j++) images.entry[0] = std::min(images.entry[0], found[j][0]);
+        images.count = 1;
+        for (int j = 0; j < lying.images; j++)
+            if (found[j][0] != images.entry[0]) images.entry[images.count++] = found[j][0];
+        const int32_t first = images.entry[0];
+        int32_t slot = sweep_.slot[offset_ + first];
+        if (!slot) {
+            slot = add_slot(images);
+            sweep_.slot[offset_ + first] = slot;
+            numbered_.push_back(first);
+        }
+        if (entry != first) {
+            sweep_.slot[offset_ + entry] = slot;
+            numbered_.push_back(entry);
+            const float *here = sweep_.weight + offset_ + entry, *there = sweep_.weight + offset_ + first;
+            symmetric_ &= !std::memcmp(here, there, sizeof(float));
+        }
+        return slot;
+    }
+
+    int32_t add_slot(const Images& images) {
+        const int64_t first = offset_ + images.entry[0];
+        images_.push_back(images);
+        weight_.push_back(images.count ? sweep_.weight[first] : 0.0f);
+        drift_.push_back(images.count ? sweep_.drift[first] : 0.0f);
+        path_.push_back(images.count ? sweep_.path[first] : 0.0f);
+        count_.push_back(0);
+        learned_.push_back(0);
+        sum_.resize(sum_.size() + COPIES, 0);
+        return int32_t(weight_.size()) - 1;
+    }
+
+    // How often each slot occurs in the bins that count.
+    const std::vector<int32_t>& counted(const uint8_t* counts) {
+        some_count_.assign(weight_.size(), 0);
+        for (int64_t k = 0; k < patches_; k++)
+            for (int64_t n = 0; n < sweep_.rows; n++) some_count_[at_[k * padded_ + n]] += counts[n] != 0;
+        return some_count_;
+    }
+
+    // Sums of patches [begin, end) of `vectors` vectors of bins.
+    template <int vectors>
+    void sum(int64_t begin, int64_t end, int64_t n, double* out) const {
+        Doubles8 sums[vectors] = {};
+        for (int64_t k = begin; k < end; k++)
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) {
+                Ints slots;
+                std::memcpy(&slots, &at_[k * padded_ + n + v * lanes], sizeof slots);
+                sums[v] += __builtin_convertvector(weights_at(weight_.data(), slots, Ints{} - 1), Doubles8);
+            }
+        std::memcpy(out, sums, sizeof sums);
+    }
+
+    const Patches& p_;
+    const Sweep& sweep_;
+    const int64_t padded_;
+    std::vector<Lying> lying_;
+    std::vector<int64_t> begin_;       // of each shape, its first patch
+    int64_t patches_ = 0, offset_ = 0;
+    bool seen_ = false, symmetric_ = true;
+    std::vector<uint8_t> base_;
+    std::vector<int32_t> at_;          // (patches, padded), slots
+    // Of each slot.
+    std::vector<Images> images_;
+    std::vector<float> weight_, drift_, path_;
+    std::vector<int32_t> count_, some_count_;  // how often it occurs in the bins
+    std::vector<int64_t> sum_;                 // of errors, (slots, COPIES)
+    std::vector<uint8_t> learned_;
+    std::vector<int32_t> numbered_;    // entries that have a slot
+};
+
+// The sweep; false, and nothing is learned, where the tables do not have the symmetry that their patches have.
+inline bool sweep_tables(const Patches& p, const Sweep& sweep) {
+    const int64_t rows = sweep.rows, steps = sweep.steps, padded = (rows + lanes - 1) / lanes * lanes;
+    std::vector<TableSweep> tables;
+    tables.reserve(p.tables);
+    for (int64_t table = 0; table < p.tables; table++) tables.emplace_back(p, sweep, table);
+    std::vector<double> parts[2];     // of each shape, of each bin: of the step at hand, and of the one before
+    std::vector<int64_t> first_shape;  // of each table
+    int64_t shapes = 0;
+    for (const TableSweep& table : tables) first_shape.push_back(shapes), shapes += table.shapes();
+    for (auto& each : parts) each.resize(shapes * padded);
+    const auto whole = [&](int which, int64_t n) {
+        double sum = 0;
+        for (int64_t s = 0; s < shapes; s++) sum += parts[which][s * padded + n];
+        return float(sum);
+    };
+    const int64_t threads = rows < lanes ? 1 : p.threads;
+    spread(p.tables, threads, [&](int64_t table) {
+        tables[table].see(steps - 1);
+        tables[table].values(&parts[1][first_shape[table] * padded]);
+    });
+    std::vector<float> goal(rows, 0.0f);
+    std::vector<int64_t> units(padded, 0);
+    const float coefficient = sweep.lam < 0.5f ? sweep.lam : sweep.lam - 1.0f;
+    bool symmetric = true;
+    for (int64_t t = steps - 1; t >= 0 && symmetric; t--) {
+        std::vector<uint8_t> learns(rows);
+        for (int64_t n = 0; n < rows; n++) {
+            const bool counts = t < steps - 1 || sweep.done[n * steps + t];
+            const float error = goal[n] - whole(1, n);
+            sweep.error[(steps - 1 - t) * rows + n] = error;
+            sweep.counts[(steps - 1 - t) * rows + n] = counts;
+            learns[n] = counts && std::isfinite(error);
+            const double within = std::min(std::max(double(error), -0x1p10), 0x1p10);
+            units[n] = learns[n] ? int64_t(std::nearbyint(within * 0x1p32)) : 0;
+        }
+        spread(p.tables, threads, [&](int64_t table) {
+            tables[table].learn(units.data(), learns.data());
+            if (t == 0) return;
+            tables[table].values(&parts[0][first_shape[table] * padded]);
+            tables[table].see(t - 1);
+            tables[table].values(&parts[1][first_shape[table] * padded]);
+        });
+        for (int64_t n = 0; n < rows && t > 0; n++) {
+            const float value = whole(0, n);
+            const float known = t < steps - 1 || sweep.done[n * steps + t] ? goal[n] : value;
+            // As torch's lerp, whose product and sum are rounded once.
+            const float mixed = std::fma(coefficient, known - value, sweep.lam < 0.5f ? value : known);
+            goal[n] = sweep.done[n * steps + t - 1] ? 0.0f : sweep.reward[n * steps + t] + mixed;
+        }
+        for (const TableSweep& table : tables) symmetric &= table.symmetric();
+    }
+    for (TableSweep& table : tables) table.finish(symmetric);
+    return symmetric;
+}

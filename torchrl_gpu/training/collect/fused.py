@@ -1,0 +1,155 @@
+"""Rollouts that one native function plays whole: all steps of environment and policy, with no Python between them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, final
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.system.sections import section
+from torchrl_gpu.training.accelerated.machine import Accelerator
+from torchrl_gpu.training.collect.graphed import copies
+from torchrl_gpu.training.collect.steps import play_steps
+
+_LOG = logging.getLogger(__name__)
+
+
+class WholePlayer(Protocol):
+    """Native function that plays whole rollouts of some environments and policies: C++ on a CPU, a kernel on a GPU.
+
+    It names a task, so that the learner of that task hands it to its `Rollout`; this room knows the protocol alone.
+    """
+
+    def problem(self, env: BatchedEnv, policy: Policy, keys: Sequence[NestedKey], more: Sequence[NestedKey]) -> str:
+        """Reason why it does not play this policy in this environment; "" where it does.
+
+        Args:
+            env, policy: Asked once for each pair, before the first step.
+            keys: Observations to keep, before and after each step.
+            more: What else to keep: decisions, and outcomes of `next`.
+        """
+
+    def play(
+        self, env: BatchedEnv, policy: Policy, current: TensorDictBase, steps: int
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """As `play_steps`, to the same bits: steps (N, T), and what the environment shows then.
+
+        It may keep more than was asked for. The environment's state afterwards is that behind the last step; what
+        `current` shows is that state, and whatever a policy or a user has set in it stays.
+        """
+
+
+class Left(NamedTuple):
+    """What a rollout gives and leaves.
+
+    Attributes:
+        played: The steps (N, T).
+        after: What the environment shows behind them.
+        state: Of the environment.
+    """
+
+    played: TensorDictBase
+    after: TensorDictBase
+    state: dict[str, Tensor]
+
+
+@final
+class FusedRollout(Accelerator[WholePlayer]):
+    """`play_steps` by a native function, where there is one for this environment and policy.
+
+    The first rollout is tried both ways. Where anything differs by a bit, in what is kept, shown, or in the
+    environment's state, a warning says so, and steps run one by one from then on.
+
+    Args:
+        env, policy: What the function plays; `policy` must not explore.
+        player: The function.
+        keys, decisions, outcomes: As in `play_steps`.
+    """
+
+    instead = "steps run one by one"
+
+    def __init__(
+        self,
+        env: BatchedEnv,
+        policy: Policy,
+        player: WholePlayer,
+        keys: Sequence[NestedKey],
+        decisions: Sequence[NestedKey] = ("action",),
+        outcomes: Sequence[NestedKey] = (),
+    ) -> None:
+        self.env, self.policy, self.player = env, policy, player
+        self._kept = list(keys), list(decisions), list(outcomes)
+        problem = player.problem(env, policy, list(keys), [*decisions, *outcomes])
+        super().__init__(env.device, active=not problem)
+        if problem:
+            _LOG.info("steps run one by one: %s", problem)
+
+    @torch.no_grad()
+    def __call__(self, current: TensorDictBase, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
+        """As `play_steps`."""
+        player = self.form_for(None, (current, steps))
+        if player is None:
+            return play_steps(self.env, self.policy, current, steps, *self._kept)
+        with section("rollout"):
+            return self._play(player, current, steps)
+
+    def _play(self, player: WholePlayer, current: TensorDictBase, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
+        keys, decisions, outcomes = self._kept
+        played, after = player.play(self.env, self.policy, current, steps)
+        kept = played.select(*keys, *decisions)
+        kept["next"] = played["next"].select(*keys, *outcomes, strict=False)
+        return kept, after
+
+    # -- the machine's methods --
+
+    def _saved(self) -> dict[str, Tensor]:
+        return copies(self.env._env_state())
+
+    def _restore(self, saved: dict[str, Tensor]) -> None:
+        self.env._set_env_state(copies(saved))
+
+    def _made(self, data: tuple[TensorDictBase, int]) -> WholePlayer:
+        return self.player
+
+    def _tried(self, form: WholePlayer | None, data: tuple[TensorDictBase, int]) -> Left:
+        current, steps = data
+        shown = current.apply(Tensor.clone)  # TensorDict.clone adds 0, which turns -0 into 0
+        if form is None:
+            played, after = play_steps(self.env, self.policy, shown, steps, *self._kept)
+        else:
+            played, after = self._play(form, shown, steps)
+        return Left(played, after, copies(self.env._env_state()))
+
+    def _compare(self, plain: Left, found: Left) -> None:
+        for name, ours, theirs in _pairs(plain, found):
+            if not _same_bits(ours, theirs):
+                raise RuntimeError(f"want a rollout of the same bits as steps one by one; got another {name}")
+
+
+def _pairs(wanted: Sequence[object], found: Sequence[object]) -> Iterator[tuple[str, Tensor | None, Tensor | None]]:
+    """Name and both values of every tensor in either of two sequences of tensordicts and dicts of tensors."""
+    for ours, theirs in zip(map(_leaves, wanted), map(_leaves, found), strict=True):
+        for name in sorted(ours.keys() | theirs.keys()):
+            yield name, ours.get(name), theirs.get(name)
+
+
+def _leaves(given: object) -> dict[str, Tensor]:
+    if isinstance(given, TensorDictBase):
+        return {str(key): value for key, value in given.items(True, True)}
+    assert isinstance(given, dict)
+    return given
+
+
+def _same_bits(wanted: Tensor | None, found: Tensor | None) -> bool:
+    if wanted is None or found is None or wanted.shape != found.shape or wanted.dtype != found.dtype:
+        return False
+    if wanted.is_floating_point():
+        words = {4: torch.int32, 8: torch.int64}[wanted.element_size()]
+        wanted, found = wanted.contiguous().view(words), found.contiguous().view(words)
+    return torch.equal(wanted, found)
