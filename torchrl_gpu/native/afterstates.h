@@ -16,6 +16,7 @@
 #include "lanes.h"
 
 constexpr int most_cells = 9, most_images = 8, lanes = 8;
+constexpr int BATCH = 16;  // placements that are worked on together
 
 // One shape of patches, lying one way. Mirrored in policies/packing/ntuple/values.py.
 struct Patch {
@@ -39,7 +40,28 @@ struct Patches {
 };
 
 typedef int32_t Ints __attribute__((vector_size(lanes * sizeof(int32_t))));
-typedef float Floats8 __attribute__((vector_size(lanes * sizeof(float))));
+
+typedef uint8_t Bytes __attribute__((vector_size(lanes)));
+
+// Cells, or places of patches, [x0, x1) × [y0, y1).
+struct Cells {
+    int64_t x0, x1, y0, y1;
+    bool empty() const { return x0 >= x1 || y0 >= y1; }
+};
+
+// The least rectangle of cells that holds all differences of two bins.
+inline Cells differing_cells(const Patches& p, const uint8_t* one, const uint8_t* other) {
+    Cells found = {p.cells_x, 0, p.cells_y, 0};
+    for (int64_t x = 0; x < p.cells_x; x++) {
+        const uint8_t *a = one + x * p.cells_y, *b = other + x * p.cells_y;
+        if (!std::memcmp(a, b, p.cells_y)) continue;
+        int64_t first = 0, last = p.cells_y - 1;
+        while (a[first] == b[first]) first++;
+        while (a[last] == b[last]) last--;
+        found = {std::min(found.x0, x), x + 1, std::min(found.y0, first), std::max(found.y1, last + 1)};
+    }
+    return found;
+}
 
 // Heights of neighbouring cells.
 INLINE Ints digits(const uint8_t* heights) {
@@ -49,18 +71,6 @@ INLINE Ints digits(const uint8_t* heights) {
     Ints found;
     for (int l = 0; l < lanes; l++) found[l] = heights[l];
     return found;
-#endif
-}
-
-// Weights at `found` where `counts` is −1, and 0 where it is 0, where nothing is read.
-INLINE Floats8 weights_at(const float* table, Ints found, Ints counts) {
-#if defined(__AVX2__)
-    return (Floats8)_mm256_mask_i32gather_ps(_mm256_setzero_ps(), table, (__m256i)found, (__m256)counts, 4);
-#else
-    Floats8 weights = {};
-    for (int l = 0; l < lanes; l++)
-        if (counts[l]) weights[l] = table[found[l]];
-    return weights;
 #endif
 }
 
@@ -74,10 +84,9 @@ inline void entries(const Lying& lying, const uint8_t* heights, int32_t* out);
 template <int cells, bool clipped>
 void images(const Lying& lying, const uint8_t* heights, int32_t out[most_images][lanes]);
 
-// Sum of the weights of patches [x0, x1] × [y0, y1].
+// The same of `rows` rows, which are `pitch` cells apart; (rows, lanes).
 template <int cells, bool clipped>
-float sum_of(const Patches& p, const Lying& lying, const uint8_t* heights, int64_t x0, int64_t x1, int64_t y0,
-             int64_t y1);
+void entries_of_rows(const Lying& lying, const uint8_t* heights, int64_t pitch, int64_t rows, int32_t* out);
 
 // A shape as it lies in a framed bin: distances between its cells, and the placements that it has there.
 struct Lying {
@@ -87,13 +96,19 @@ struct Lying {
     int images = 1;  // different ways to turn and mirror it
     void (*entries)(const Lying&, const uint8_t*, int32_t*);
     void (*all_images)(const Lying&, const uint8_t*, int32_t[most_images][lanes]);
-    float (*sum)(const Patches&, const Lying&, const uint8_t*, int64_t, int64_t, int64_t, int64_t);
+    void (*rows_of_entries)(const Lying&, const uint8_t*, int64_t, int64_t, int32_t*);
 
     Lying(const Patches& p, const Patch& shape)
         : patch(&shape), last_x(p.cells_x + 2 - shape.rows), last_y(p.cells_y + 2 - shape.columns) {
         for (int64_t i = 0; i < shape.cells; i++) away[i] = shape.x[i] * p.wide() + shape.y[i];
         while (images < most_images && different(images)) images++;
         bind(std::make_index_sequence<most_cells>());
+    }
+
+    // Places of the patches that touch some cells.
+    Cells touching(const Cells& cells) const {
+        return {std::max<int64_t>(0, cells.x0 + 2 - patch->rows), std::min(last_x, cells.x1) + 1,
+                std::max<int64_t>(0, cells.y0 + 2 - patch->columns), std::min(last_y, cells.y1) + 1};
     }
 
   private:
@@ -110,7 +125,7 @@ struct Lying {
     void take() {
         entries = patch->clip < 0 ? ::entries<cells, false> : ::entries<cells, true>;
         all_images = patch->clip < 0 ? ::images<cells, false> : ::images<cells, true>;
-        sum = patch->clip < 0 ? sum_of<cells, false> : sum_of<cells, true>;
+        rows_of_entries = patch->clip < 0 ? ::entries_of_rows<cells, false> : ::entries_of_rows<cells, true>;
     }
 };
 
@@ -139,19 +154,40 @@ inline void entries(const Lying& lying, const uint8_t* heights, int32_t* out) {
 }
 
 template <int cells, bool clipped>
-float sum_of(const Patches& p, const Lying& lying, const uint8_t* heights, int64_t x0, int64_t x1, int64_t y0,
-             int64_t y1) {
-    const float* table = p.weight + lying.patch->offset;
-    Floats8 sum = {};
-    for (int64_t y = y0; y <= y1; y += lanes) {
-        const int32_t count = int32_t(std::min<int64_t>(lanes, y1 - y + 1));
-        const Ints counts = Ints{0, 1, 2, 3, 4, 5, 6, 7} < count;
-        for (int64_t x = x0; x <= x1; x++)
-            sum += weights_at(table, found_by<cells, clipped>(lying, heights + x * p.wide() + y), counts);
+void entries_of_rows(const Lying& lying, const uint8_t* heights, int64_t pitch, int64_t rows, int32_t* out) {
+    for (int64_t x = 0; x < rows; x++) {
+        const Ints found = found_by<cells, clipped>(lying, heights + x * pitch);
+        std::memcpy(out + x * lanes, &found, sizeof found);
     }
-    float all = 0;
-    for (int l = 0; l < lanes; l++) all += sum[l];
-    return all;
+}
+
+// Adds to each of the first `count` lanes, `BATCH` numbers apart, the weights of its entries, (rows, lanes), one after
+// the other. Number by number: the instruction that gathers a vector of weights takes several times as long as their
+// loads.
+template <int count>
+NO_VECTORS void add_lanes(const float* table, const int32_t* entry, int64_t rows, float* lane) {
+    float sum[count];
+#pragma GCC unroll 8
+    for (int l = 0; l < count; l++) sum[l] = lane[l * BATCH];
+    for (int64_t x = 0; x < rows; x++, entry += lanes)
+#pragma GCC unroll 8
+        for (int l = 0; l < count; l++) sum[l] += table[entry[l]];
+#pragma GCC unroll 8
+    for (int l = 0; l < count; l++) lane[l * BATCH] = sum[l];
+}
+
+INLINE void add_lanes(const float* table, const int32_t* entry, int64_t rows, int64_t count, float* lane) {
+    static_assert(lanes == 8, "a case for each count");
+    switch (count) {
+        case 1: return add_lanes<1>(table, entry, rows, lane);
+        case 2: return add_lanes<2>(table, entry, rows, lane);
+        case 3: return add_lanes<3>(table, entry, rows, lane);
+        case 4: return add_lanes<4>(table, entry, rows, lane);
+        case 5: return add_lanes<5>(table, entry, rows, lane);
+        case 6: return add_lanes<6>(table, entry, rows, lane);
+        case 7: return add_lanes<7>(table, entry, rows, lane);
+        default: return add_lanes<8>(table, entry, rows, lane);
+    }
 }
 
 // Sum of the weights of all patches of a bin in its frame; `each` is called with every place and its weight.
@@ -193,7 +229,9 @@ inline int64_t same_before(const int64_t* extent, const uint8_t* top, const uint
 class PlacementValues {
    public:
     explicit PlacementValues(const Patches& p)
-        : p_(p), base_(p.framed()), after_(p.framed()), before_(p.shapes * (p.cells_x + 3) * (p.wide() + 1)) {
+        : p_(p), base_(p.framed()), after_(BATCH * p.framed()), pitch_((p.shapes + GROUP - 1) / GROUP * GROUP),
+          heights_(p.area()), here_((p.cells_x + 2) * p.wide() * pitch_),
+          before_((p.cells_x + 3) * (p.wide() + 1) * pitch_), entry_((p.cells_x + 2) * lanes), lane_(lanes * BATCH) {
         for (int64_t s = 0; s < p.shapes; s++) lying_.emplace_back(p, p.patch[s]);
     }
 
@@ -204,14 +242,8 @@ class PlacementValues {
     void all(const uint8_t* heights, const int64_t* extent, const uint8_t* top, const uint8_t* legal, int64_t variants,
              int64_t step, int64_t pool, int64_t grid_x, int64_t grid_y, float* out) {
         const Patches& p = p_;
-        const int64_t wide = p.wide() + 1, whole_shape = (p.cells_x + 3) * wide;
-        frame(p, heights, base_.data());
-        double whole = 0;
-        for (int64_t s = 0; s < p.shapes; s++)
-            whole += sum_of_bin(p, lying_[s], base_.data(), [&](int64_t x, int64_t y, float here) {
-                float* sum = &before_[s * whole_shape + (x + 1) * wide + y + 1];
-                *sum = here + sum[-1] + sum[-wide] - sum[-wide - 1];
-            });
+        take(heights);
+        const float whole = float(whole_);
         const int64_t plane = grid_x * grid_y;
         for (int64_t v = 0; v < variants; v++) {
             const int64_t wide_x = extent[2 * v], wide_y = extent[2 * v + 1];
@@ -219,6 +251,8 @@ class PlacementValues {
                 std::copy_n(out + same * plane, plane, out + v * plane);
                 continue;
             }
+            Raised batch[BATCH];
+            int number = 0;
             for (int64_t gx = 0; gx < grid_x; gx++)
                 for (int64_t gy = 0; gy < grid_y; gy++) {
                     const int64_t at = (v * grid_x + gx) * grid_y + gy;
@@ -227,38 +261,130 @@ class PlacementValues {
                     out[at] = -std::numeric_limits<float>::infinity();
                     if (!legal[at] || wide_x < 1 || wide_y < 1 || left < 0 || below < 0) continue;
                     const int64_t x = left / pool, y = below / pool;
-                    const int64_t rows = (left + wide_x - 1) / pool - x + 1, columns = (below + wide_y - 1) / pool - y + 1;
-                    out[at] = float(whole) + change(x, y, rows, columns, uint8_t(std::min<int64_t>(top[at], p.levels)));
+                    batch[number++] = {{x, x + (left % pool + wide_x - 1) / pool + 1, y,
+                                        y + (below % pool + wide_y - 1) / pool + 1},
+                                       uint8_t(std::min<int64_t>(top[at], p.levels)), out + at};
+                    if (number < BATCH) continue;
+                    value(whole, batch, number);
+                    number = 0;
                 }
+            if (number) value(whole, batch, number);
         }
     }
 
    private:
-    // Change of the value where the cells [x, x + rows) × [y, y + columns) are raised to a level.
-    float change(int64_t x, int64_t y, int64_t rows, int64_t columns, uint8_t reached) {
-        const Patches& p = p_;
-        const int64_t wide = p.wide() + 1, whole_shape = (p.cells_x + 3) * wide;
-        std::memcpy(after_.data(), base_.data(), base_.size());
-        for (int64_t i = 1; i <= rows; i++) {
-            uint8_t* row = &after_[(x + i) * p.wide() + y + 1];
-            for (int64_t j = 0; j < columns; j++) row[j] = std::max(row[j], reached);
+    // Takes a bin: only the weights of patches around cells that differ from the bin before are looked up.
+    void take(const uint8_t* heights) {
+        Cells changed = {-1, p_.cells_x + 1, -1, p_.cells_y + 1};  // the frame as well, where patches lie, too
+        if (taken_) changed = differing_cells(p_, heights, heights_.data());
+        taken_ = true;
+        if (changed.empty()) return;
+        std::copy_n(heights, p_.area(), heights_.begin());
+        frame(p_, heights, base_.data());
+        for (int64_t s = 0; s < p_.shapes; s++) {
+            const Lying& lying = lying_[s];
+            const float* table = p_.weight + lying.patch->offset;
+            const Cells at = lying.touching(changed);
+            for (int64_t x = at.x0; x < at.x1; x++)
+                for (int64_t y = at.y0; y < at.y1; y += lanes) {
+                    int32_t found[lanes];
+                    lying.entries(lying, &base_[x * p_.wide() + y], found);
+                    float* here = &here_[(x * p_.wide() + y) * pitch_ + s];
+                    for (int64_t l = 0; l < std::min<int64_t>(lanes, at.y1 - y); l++) here[l * pitch_] = table[found[l]];
+                }
         }
-        float more = 0;
-        for (int64_t s = 0; s < p.shapes; s++) {
-            const Patch& shape = *lying_[s].patch;
-            const int64_t x0 = std::max<int64_t>(0, x + 2 - shape.rows), x1 = std::min(lying_[s].last_x, x + rows),
-                          y0 = std::max<int64_t>(0, y + 2 - shape.columns), y1 = std::min(lying_[s].last_y, y + columns);
-            const float *from = &before_[s * whole_shape + x0 * wide], *to = from + (x1 + 1 - x0) * wide;
-            more += lying_[s].sum(p, lying_[s], after_.data(), x0, x1, y0, y1);
-            more -= to[y1 + 1] - to[y0] - from[y1 + 1] + from[y0];
-        }
-        return more;
+        whole_ = sum_base();
     }
+
+    // The value of the bin, and the sums `before_`: of all shapes together, since a sum waits for the one beside it.
+    double sum_base() {
+        const int64_t wide = p_.wide();
+        double whole = 0;
+        for (int64_t first = 0; first < p_.shapes; first += GROUP) {
+            double sums[GROUP] = {};
+            for (int64_t x = 0; x < p_.cells_x + 2; x++)
+                for (int64_t y = 0; y < wide; y++) {
+                    const float* here = &here_[(x * wide + y) * pitch_ + first];
+                    float* sum = &before_[((x + 1) * (wide + 1) + y + 1) * pitch_ + first];
+                    const float *left = sum - pitch_, *up = sum - (wide + 1) * pitch_, *both = up - pitch_;
+                    for (int i = 0; i < GROUP; i++) sum[i] = here[i] + left[i] + up[i] - both[i];
+                    for (int i = 0; i < GROUP; i++) sums[i] += here[i];
+                }
+            for (int64_t i = 0; i < std::min<int64_t>(GROUP, p_.shapes - first); i++) whole += sums[i];
+        }
+        return whole;
+    }
+
+    // Cells that are raised to a level, and where the value of the bin is written that they make.
+    struct Raised {
+        Cells cells;
+        uint8_t level;
+        float* out;
+    };
+
+    // Values of the bin after some placements each by itself, given that of the bin before. The work on one of them is a
+    // chain of waits, so that they go side by side: first all bins, then all look-ups of a shape, then all sums.
+    void value(float whole, const Raised* batch, int number) {
+        for (int i = 0; i < number; i++) raise(batch[i], &after_[i * p_.framed()]);
+        float change[BATCH] = {};
+        for (int64_t s = 0; s < p_.shapes; s++) {
+            float before[BATCH] = {};
+            for (int i = 0; i < number; i++) before[i] = look_up(s, batch[i], &after_[i * p_.framed()], &lane_[i]);
+            float sum[BATCH] = {};
+            for (int l = 0; l < lanes; l++)
+                for (int i = 0; i < BATCH; i++) sum[i] += lane_[l * BATCH + i], lane_[l * BATCH + i] = 0.0f;
+            for (int i = 0; i < BATCH; i++) change[i] += sum[i];
+            for (int i = 0; i < BATCH; i++) change[i] -= before[i];
+        }
+        for (int i = 0; i < number; i++) *batch[i].out = whole + change[i];
+    }
+
+    // The bin with a placement.
+    void raise(const Raised& raised, uint8_t* after) const {
+        std::memcpy(after, base_.data(), base_.size());
+        const Cells& cells = raised.cells;
+        for (int64_t y = cells.y0; y < cells.y1; y += lanes) {
+            const Bytes within = Bytes{0, 1, 2, 3, 4, 5, 6, 7} < uint8_t(std::min<int64_t>(lanes, cells.y1 - y));
+            const Bytes level = within & raised.level;
+            for (int64_t x = cells.x0; x < cells.x1; x++) {
+                uint8_t* row = after + (x + 1) * p_.wide() + y + 1;
+                Bytes heights;
+                std::memcpy(&heights, row, sizeof heights);
+                heights = heights > level ? heights : level;
+                std::memcpy(row, &heights, sizeof heights);
+            }
+        }
+    }
+
+    // Sums of a shape's weights in a bin with a placement, by lane; returns the sum of the same patches in the bin before.
+    float look_up(int64_t s, const Raised& raised, const uint8_t* after, float* lane) {
+        const Lying& lying = lying_[s];
+        const Cells at = lying.touching(raised.cells);
+        for (int64_t y = at.y0; y < at.y1; y += lanes) {
+            lying.rows_of_entries(lying, after + at.x0 * p_.wide() + y, p_.wide(), at.x1 - at.x0, entry_.data());
+            const int64_t count = std::min<int64_t>(lanes, at.y1 - y);
+            add_lanes(p_.weight + lying.patch->offset, entry_.data(), at.x1 - at.x0, count, lane);
+        }
+        const int64_t wide = p_.wide() + 1;
+        const float* from = &before_[at.x0 * wide * pitch_ + s];
+        const float* to = &before_[at.x1 * wide * pitch_ + s];
+        return to[at.y1 * pitch_] - to[at.y0 * pitch_] - from[at.y1 * pitch_] + from[at.y0 * pitch_];
+    }
+
+    // Shapes that are added up together: as many as a vector holds.
+    static constexpr int64_t GROUP = 16;
 
     const Patches& p_;
     std::vector<Lying> lying_;
     std::vector<uint8_t> base_, after_;
-    std::vector<float> before_;  // of each shape the sum of the patches [0, x) × [0, y)
+    const int64_t pitch_;         // shapes, up to whole vectors
+    bool taken_ = false;
+    std::vector<uint8_t> heights_;  // of the bin that is taken
+    double whole_ = 0;              // its value
+    std::vector<float> here_;     // weights of its patches, by place and shape; 0 where a shape has none
+    std::vector<float> before_;   // sums of the patches [0, x) × [0, y), by place and shape
+    std::vector<int32_t> entry_;  // of rows of patches, (rows, lanes)
+    std::vector<float> lane_;     // sums of weights of each placement of a batch, (lanes, BATCH)
 };
 
 // N-tuple value of one bin.

@@ -32,6 +32,13 @@ constexpr int ACCUMULATORS = 8;  // of 16
 
 #define INLINE inline __attribute__((always_inline))
 
+// A function whose loops a compiler must not turn into vectors.
+#if defined(__clang__)
+#define NO_VECTORS
+#else
+#define NO_VECTORS __attribute__((optimize("no-tree-vectorize", "no-tree-slp-vectorize")))
+#endif
+
 template <class T>
 struct Lanes {
     typedef T Vector __attribute__((vector_size(VECTOR_BYTES)));

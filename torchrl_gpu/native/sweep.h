@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "afterstates.h"
-#include "problem.h"
 #include "threads.h"
 
 // Mirrored in values.py.
@@ -33,12 +32,37 @@ struct Sweep {
     uint8_t* counts;          // (T, N), likewise, 1 where a bin is learned from
 };
 
-typedef double Doubles8 __attribute__((vector_size(lanes * sizeof(double))));
+// The bins of all steps within their frames, and where each differs from the one behind it.
+class Views {
+   public:
+    Views(const Patches& p, const Sweep& sweep)
+        : p_(p), sweep_(sweep), framed_(sweep.rows * sweep.steps * p.framed()), changed_(sweep.rows * sweep.steps) {}
+
+    const uint8_t* bin(int64_t n, int64_t t) const { return &framed_[(n * sweep_.steps + t) * p_.framed()]; }
+    const Cells& changed(int64_t n, int64_t t) const { return changed_[n * sweep_.steps + t]; }
+
+    void take(int64_t n) {
+        for (int64_t t = 0; t < sweep_.steps; t++) {
+            const int64_t row = n * sweep_.steps + t;
+            const uint8_t* heights = sweep_.levels + row * p_.area();
+            frame(p_, heights, &framed_[row * p_.framed()]);
+            // Behind the last step nothing is known: all has changed, and the frame, in which patches lie, too.
+            changed_[row] = {-1, p_.cells_x + 1, -1, p_.cells_y + 1};
+            if (t + 1 < sweep_.steps) changed_[row] = differing_cells(p_, heights, heights + p_.area());
+        }
+    }
+
+   private:
+    const Patches& p_;
+    const Sweep& sweep_;
+    std::vector<uint8_t> framed_;
+    std::vector<Cells> changed_;
+};
 
 class TableSweep {
    public:
-    TableSweep(const Patches& p, const Sweep& sweep, int64_t table)
-        : p_(p), sweep_(sweep), padded_((sweep.rows + lanes - 1) / lanes * lanes), base_(p.framed()) {
+    TableSweep(const Patches& p, const Sweep& sweep, const Views& views, int64_t table)
+        : p_(p), sweep_(sweep), views_(views), padded_((sweep.rows + 7) / 8 * 8), pitch_((padded_ + 15) / 32 * 32 + 16) {
         for (int64_t s = 0; s < p.shapes; s++)
             if (p.patch[s].table == table) {
                 lying_.emplace_back(p, p.patch[s]);
@@ -46,7 +70,7 @@ class TableSweep {
                 patches_ += (lying_.back().last_x + 1) * (lying_.back().last_y + 1);
             }
         offset_ = lying_.front().patch->offset;
-        at_.assign(patches_ * padded_, 0);
+        at_.assign(patches_ * pitch_, 0);
         add_slot(Images{});  // slot 0 is that of rows that only fill a vector
     }
 
@@ -54,17 +78,12 @@ class TableSweep {
     // False where weights that are the same turned or mirrored are not equal, so that copies cannot stand for them.
     bool symmetric() const { return symmetric_; }
 
-    // Looks up the bins of step t, where those of step t + 1 were looked up before, or none at first.
+    // Looks up the bins of step t, where those of step t + 1 were looked up before; begins with the last.
     void see(int64_t t) {
         for (int64_t n = 0; n < sweep_.rows; n++) {
-            const uint8_t* heights = sweep_.levels + (n * sweep_.steps + t) * p_.area();
-            Region changed = {-1, p_.cells_x + 1, -1, p_.cells_y + 1};  // with the frame, where patches lie, too
-            if (seen_) changed = difference(heights, heights + p_.area());
-            if (changed.empty()) continue;
-            frame(p_, heights, base_.data());
-            for (size_t s = 0; s < lying_.size(); s++) look_up(n, s, changed);
+            const Cells& changed = views_.changed(n, t);
+            for (size_t s = 0; s < lying_.size() && !changed.empty(); s++) look_up(n, s, views_.bin(n, t), changed);
         }
-        seen_ = true;
     }
 
     // Sums of the weights of each shape's patches in every bin, (shapes, padded).
@@ -72,8 +91,8 @@ class TableSweep {
         for (size_t s = 0; s < lying_.size(); s++) {
             const int64_t end = s + 1 < lying_.size() ? begin_[s + 1] : patches_;
             int64_t n = 0;
-            for (; n + 4 * lanes <= padded_; n += 4 * lanes) sum<4>(begin_[s], end, n, out + s * padded_ + n);
-            for (; n < padded_; n += lanes) sum<1>(begin_[s], end, n, out + s * padded_ + n);
+            for (; n + 16 <= padded_; n += 16) sum<16>(begin_[s], end, n, out + s * padded_ + n);
+            for (; n < padded_; n += 8) sum<8>(begin_[s], end, n, out + s * padded_ + n);
         }
     }
 
@@ -83,7 +102,7 @@ class TableSweep {
         const std::vector<int32_t>* number = &count_;
         if (!all) number = &counted(counts);
         for (int64_t k = 0; k < patches_; k++) {
-            const int32_t* at = &at_[k * padded_];
+            const int32_t* at = &at_[k * pitch_];
             // Neighbouring bins often have the same patch: a sum each, so that none waits for the one before.
             for (int64_t n = 0; n < padded_; n += COPIES)
                 for (int64_t i = 0; i < COPIES; i++) sum_[at[n + i] * COPIES + i] += error[n + i];
@@ -100,6 +119,7 @@ class TableSweep {
             path_[s] += std::fabs(mean);
             const float coherence = path_[s] > 0 ? std::fabs(drift_[s]) / path_[s] : 1.0f;
             weight_[s] = weight_[s] + float(rate * double(coherence) * double(mean));
+            value_[s] = weight_[s];
             learned_[s] = 1;
         }
     }
@@ -124,37 +144,20 @@ class TableSweep {
         int32_t count = 0;
     };
 
-    // The least rectangle of cells that holds all differences.
-    Region difference(const uint8_t* one, const uint8_t* other) const {
-        Region found = {p_.cells_x, 0, p_.cells_y, 0};
-        for (int64_t x = 0; x < p_.cells_x; x++) {
-            const uint8_t *a = one + x * p_.cells_y, *b = other + x * p_.cells_y;
-            if (!std::memcmp(a, b, p_.cells_y)) continue;
-            int64_t first = 0, last = p_.cells_y - 1;
-            while (a[first] == b[first]) first++;
-            while (a[last] == b[last]) last--;
-            found = {std::min(found.x0, x), x + 1, std::min(found.y0, first), std::max(found.y1, last + 1)};
-        }
-        return found;
-    }
-
     // The slots of a shape's patches in bin n that touch the cells that have changed.
-    void look_up(int64_t n, size_t s, const Region& changed) {
+    void look_up(int64_t n, size_t s, const uint8_t* framed, const Cells& changed) {
         const Lying& lying = lying_[s];
-        const int64_t x0 = std::max<int64_t>(0, changed.x0 + 2 - lying.patch->rows),
-                      x1 = std::min(lying.last_x, changed.x1),
-                      y0 = std::max<int64_t>(0, changed.y0 + 2 - lying.patch->columns),
-                      y1 = std::min(lying.last_y, changed.y1);
-        for (int64_t x = x0; x <= x1; x++)
-            for (int64_t y = y0; y <= y1; y += lanes) {
-                const uint8_t* heights = &base_[x * p_.wide() + y];
+        const Cells touched = lying.touching(changed);
+        for (int64_t x = touched.x0; x < touched.x1; x++)
+            for (int64_t y = touched.y0; y < touched.y1; y += lanes) {
+                const uint8_t* heights = framed + x * p_.wide() + y;
                 int32_t found[lanes];
                 lying.entries(lying, heights, found);
-                int32_t* at = &at_[(begin_[s] + x * (lying.last_y + 1) + y) * padded_ + n];
-                for (int64_t l = 0; l < std::min<int64_t>(lanes, y1 - y + 1); l++) {
+                int32_t* at = &at_[(begin_[s] + x * (lying.last_y + 1) + y) * pitch_ + n];
+                for (int64_t l = 0; l < std::min<int64_t>(lanes, touched.y1 - y); l++) {
                     int32_t slot = sweep_.slot[offset_ + found[l]];
                     if (!slot) slot = number(lying, heights + l, found[l]);
-                    int32_t& here = at[l * padded_];
+                    int32_t& here = at[l * pitch_];
                     count_[here] -= here != 0;
                     count_[slot]++;
                     here = slot;
@@ -192,6 +195,7 @@ class TableSweep {
         const int64_t first = offset_ + images.entry[0];
         images_.push_back(images);
         weight_.push_back(images.count ? sweep_.weight[first] : 0.0f);
+        value_.push_back(weight_.back());
         drift_.push_back(images.count ? sweep_.drift[first] : 0.0f);
         path_.push_back(images.count ? sweep_.path[first] : 0.0f);
         count_.push_back(0);
@@ -204,36 +208,39 @@ class TableSweep {
     const std::vector<int32_t>& counted(const uint8_t* counts) {
         some_count_.assign(weight_.size(), 0);
         for (int64_t k = 0; k < patches_; k++)
-            for (int64_t n = 0; n < sweep_.rows; n++) some_count_[at_[k * padded_ + n]] += counts[n] != 0;
+            for (int64_t n = 0; n < sweep_.rows; n++) some_count_[at_[k * pitch_ + n]] += counts[n] != 0;
         return some_count_;
     }
 
-    // Sums of patches [begin, end) of `vectors` vectors of bins.
-    template <int vectors>
-    void sum(int64_t begin, int64_t end, int64_t n, double* out) const {
-        Doubles8 sums[vectors] = {};
-        for (int64_t k = begin; k < end; k++)
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) {
-                Ints slots;
-                std::memcpy(&slots, &at_[k * padded_ + n + v * lanes], sizeof slots);
-                sums[v] += __builtin_convertvector(weights_at(weight_.data(), slots, Ints{} - 1), Doubles8);
-            }
+    // Sums of patches [begin, end) of `bins` bins, which do not wait for each other. Number by number: the instruction
+    // that gathers a vector of weights takes several times as long as their loads.
+    template <int bins>
+    NO_VECTORS void sum(int64_t begin, int64_t end, int64_t n, double* out) const {
+        double sums[bins] = {};
+        const double* weight = value_.data();
+        for (int64_t k = begin; k < end; k++) {
+            const int32_t* at = &at_[k * pitch_ + n];
+#pragma GCC unroll 16
+            for (int i = 0; i < bins; i++) sums[i] += weight[at[i]];
+        }
         std::memcpy(out, sums, sizeof sums);
     }
 
     const Patches& p_;
     const Sweep& sweep_;
-    const int64_t padded_;
+    const Views& views_;
+    // Bins, up to a whole vector, and from a patch to the next: an odd number of cache lines, since the patches of one bin
+    // would else fall into few of a cache's sets.
+    const int64_t padded_, pitch_;
     std::vector<Lying> lying_;
     std::vector<int64_t> begin_;       // of each shape, its first patch
     int64_t patches_ = 0, offset_ = 0;
-    bool seen_ = false, symmetric_ = true;
-    std::vector<uint8_t> base_;
-    std::vector<int32_t> at_;          // (patches, padded), slots
+    bool symmetric_ = true;
+    std::vector<int32_t> at_;          // (patches, pitch), slots
     // Of each slot.
     std::vector<Images> images_;
     std::vector<float> weight_, drift_, path_;
+    std::vector<double> value_;                // the weight, as it is added up
     std::vector<int32_t> count_, some_count_;  // how often it occurs in the bins
     std::vector<int64_t> sum_;                 // of errors, (slots, COPIES)
     std::vector<uint8_t> learned_;
@@ -242,10 +249,13 @@ class TableSweep {
 
 // The sweep; false, and nothing is learned, where the tables do not have the symmetry that their patches have.
 inline bool sweep_tables(const Patches& p, const Sweep& sweep) {
-    const int64_t rows = sweep.rows, steps = sweep.steps, padded = (rows + lanes - 1) / lanes * lanes;
+    const int64_t rows = sweep.rows, steps = sweep.steps, padded = (rows + 7) / 8 * 8;
+    const int64_t threads = rows < 8 ? 1 : p.threads;
+    Views views(p, sweep);
+    spread(rows, threads, [&](int64_t n) { views.take(n); });
     std::vector<TableSweep> tables;
     tables.reserve(p.tables);
-    for (int64_t table = 0; table < p.tables; table++) tables.emplace_back(p, sweep, table);
+    for (int64_t table = 0; table < p.tables; table++) tables.emplace_back(p, sweep, views, table);
     std::vector<double> parts[2];     // of each shape, of each bin: of the step at hand, and of the one before
     std::vector<int64_t> first_shape;  // of each table
     int64_t shapes = 0;
@@ -256,7 +266,6 @@ inline bool sweep_tables(const Patches& p, const Sweep& sweep) {
         for (int64_t s = 0; s < shapes; s++) sum += parts[which][s * padded + n];
         return float(sum);
     };
-    const int64_t threads = rows < lanes ? 1 : p.threads;
     spread(p.tables, threads, [&](int64_t table) {
         tables[table].see(steps - 1);
         tables[table].values(&parts[1][first_shape[table] * padded]);
