@@ -22,6 +22,8 @@ How to use it:
   Waits are: values read (`item`, `bool`, `if`), outputs whose size depends on values (`nonzero`, masks as indices,
   `masked_select`, `unique`), copies to the host, copies from pageable host memory (`torch.tensor(…, device="cuda")`, a
   float given to `log`), `synchronize` of device, stream or event. Pinned memory with `non_blocking=True` does not wait.
+- Launches are counted by `with pretend_cuda.launches() as counted:`, operators outside of graphs by name, replays, and
+  the operators of the graphs that were replayed; views launch nothing.
 - Graphs: `torch.cuda.CUDAGraph` records operators and their addresses. A wait during the capture raises; a replay does
   the same operators on the same memory again, with the numbers of the host that they had, and raises where memory that
   the graph reads has been freed since. `graph.operators` names them.
@@ -44,6 +46,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tests.pretend.harness.launches import Launches
     from tests.pretend.harness.waits import Waits
 
 # Autograd's engine asks how many devices there are, and whether the driver has a context on them; only where there are
@@ -89,6 +92,13 @@ def waits() -> AbstractContextManager[Waits]:
     from tests.pretend.harness.waits import waits
 
     return waits()
+
+
+def launches() -> AbstractContextManager[Launches]:
+    """Counts what the host launches, operators and replays of graphs, while it is open."""
+    from tests.pretend.harness.launches import launches
+
+    return launches()
 
 
 def _compiler() -> list[str]:

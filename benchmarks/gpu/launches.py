@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -160,3 +161,9 @@ def as_on(capability: int) -> Iterator[None]:
     pairs = triton_solids.pairs_on(capability // 10, capability % 10)
     with mock.patch.object(triton_solids, "_packed", return_value=pairs):
         yield
+
+
+if __name__ == "__main__":
+    from benchmarks.gpu import training_launches
+
+    sys.exit(training_launches.main(sys.argv[1:]))

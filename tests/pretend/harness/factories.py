@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.pretend.harness import graphs
+from tests.pretend.harness import graphs, launches
 from tests.pretend.harness.tensors import CudaTensor, _facts, check_index, execute
 
 _LIBRARIES: list[torch.library.Library] = []  # what they override lasts as long as they do
@@ -59,7 +59,9 @@ def _on_cpu(func: Any) -> Callable[..., CudaTensor]:
         check_index(torch.device(kwargs.get("device") or "cuda"))
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"} | {"device": torch.device("cpu")}
         real = execute(func, facts, args, kwargs)
-        if graphs.recording is not None:
+        if graphs.recording is None:
+            launches.note(func)
+        else:
             graphs.recording.add(lambda a, k: execute(func, facts, a, k), func, args, kwargs, real)
         return CudaTensor(real)
 

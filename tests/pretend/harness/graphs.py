@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tests.pretend.harness import waits
+from tests.pretend.harness import launches, waits
 
 recording: CudaGraph | None = None
 """The graph that is being captured."""
@@ -101,6 +101,7 @@ class CudaGraph:
             if address not in self._made and torch._C._storage_Use_Count(address) <= self._held[address] + 1:
                 raise RuntimeError(f"CUDA error: an illegal memory access: {reader}, freed since the capture")
             del storage
+        launches.note_replay(len(self._recorded))
         with _disable_current_modes():  # a replay passes no dispatcher
             for each in self._recorded:
                 results = tree_leaves(each.run(each.args, each.kwargs))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tests.pretend.harness import graphs, waits
+from tests.pretend.harness import graphs, launches, waits
 
 CUDA = torch.device("cuda", 0)
 _READS = {  # operators whose CUDA kernels copy something to the host and wait for it
@@ -164,7 +164,9 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     if facts.mutable and graphs.recording is not None:
         graphs.recording.writes((args, kwargs))
     out = execute(func, facts, args, kwargs)
-    if graphs.recording is not None:
+    if graphs.recording is None:
+        launches.note(func)
+    else:
         graphs.recording.add(lambda a, k: execute(func, facts, a, k), func, args, kwargs, out)
     owners = {id(each.inside): each for each in cuda} | {id(each): each for each in host}
     if facts.mutable:

@@ -67,9 +67,11 @@ class Graphed(GraphedBody):
             " CUDA graph can hold them"
         )
         super().__init__(agent.parameters_to_train[0].device, wanted, capture)
-        rates = torch.zeros(updates, len(optimizer.param_groups), device=self.device, dtype=torch.float32)
-        self._rates = [list(row.unbind()) for row in rates.unbind()]  # of each update, of each group
-        self._rates_there: list[list[Any]] = [[None] * len(optimizer.param_groups) for _ in range(updates)]
+        size = updates, len(optimizer.param_groups)
+        self._all_rates = torch.zeros(size, device=self.device, dtype=torch.float32)
+        self._rates = [list(row.unbind()) for row in self._all_rates.unbind()]  # of each update, of each group
+        self._wanted_rates: list[list[Any]] = [[0.0] * size[1] for _ in range(updates)]
+        self._rates_there: list[list[Any]] = [[None] * size[1] for _ in range(updates)]
         self._plan: Sequence[Settings] = []
         self._before: list[Tensor] = []  # weights before a first try
         self._on_load(optimizer)
@@ -85,6 +87,7 @@ class Graphed(GraphedBody):
 
     def _learn_by(self, data: TensorDictBase, plan: Sequence[Settings]) -> TensorDictBase:
         self._plan = plan
+        self._put_rates(range(len(plan)))
         return self._run(data, self._fixed_in(plan))
 
     def _body(self, data: TensorDictBase) -> TensorDictBase:
@@ -93,19 +96,34 @@ class Graphed(GraphedBody):
     # -- the update ---------------------------------------------------------------------------------------------------
 
     def _settings(self, update: int = 0) -> Settings:
+        """Where an update finds the present learning rates, once `_put_rates` has put them there."""
         groups = self.optimizer.param_groups
         if not self.is_open:
             return [{} for _ in groups]
-        for number, group in enumerate(groups):
-            self._set_rate(update, number, group["lr"])
+        self._wanted_rates[update] = [group["lr"] for group in groups]
         return [{"lr": rate} for rate in self._rates[update]]
 
-    def _set_rate(self, update: int, group: int, rate: float | Tensor) -> None:
-        """Writes a learning rate where the graph reads it, unless that number is there already."""
-        known = self._rates_there[update]
-        if isinstance(rate, Tensor) or rate != known[group]:
-            self._rates[update][group].fill_(rate)
-            known[group] = None if isinstance(rate, Tensor) else rate
+    def _put_rates(self, updates: Iterable[int]) -> None:
+        """Writes the learning rates of some updates where the graph reads them, but those that are there already."""
+        if not self.is_open:
+            return
+        changed = []
+        for update in updates:
+            for group, rate in enumerate(self._wanted_rates[update]):
+                if isinstance(rate, Tensor):
+                    self._rates[update][group].copy_(rate)
+                    self._rates_there[update][group] = None
+                elif rate != self._rates_there[update][group]:
+                    changed.append((update, group, rate))
+        # As under a schedule: one copy, which waits for nothing.
+        at_once = self.device.type == "cuda" and len(changed) == self._all_rates.numel()
+        if at_once:
+            rates = torch.tensor(self._wanted_rates, dtype=torch.float32, device="cpu")
+            self._all_rates.copy_(rates.pin_memory(), non_blocking=True)
+        for update, group, rate in changed:
+            if not at_once:
+                self._rates[update][group].fill_(rate)
+            self._rates_there[update][group] = rate
 
     def _update(self, batch: TensorDictBase, settings: Settings) -> TensorDictBase:
         batch = batch.copy()
@@ -292,7 +310,9 @@ class GraphedLearning(Graphed):
         losses, seen = [], []
         with uncached_casts(self.device) if self.is_open else nullcontext():
             batches = iter(self.batches(data))
-            for settings in plan:
+            for number, settings in enumerate(plan):
+                if not isinstance(plan, list):  # rates that a schedule has only now
+                    self._put_rates([number])
                 batch = next(batches)
                 seen.append(batch)
                 found = self._update(batch, settings)

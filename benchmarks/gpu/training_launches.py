@@ -1,0 +1,140 @@
+"""Launches of the host in a training step of the shipped configs, counted on a pretended device.
+
+The device has no Triton: what its kernels do on a GPU are operators of torch here, all in graphs. A step is counted
+once graphs are made, in small batches, which launch as often as large ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.pytorch import Callback
+
+from torchrl_gpu import configs
+from torchrl_gpu.cli.lightning_cli import build
+from torchrl_gpu.cli.parser import OneLineParser
+from torchrl_gpu.system import machine
+
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "benchmarks" / "results" / "training_launches.json"
+# Cloning learns from a file, and clips want a video: neither comes with the package.
+CONFIGS = tuple(
+    name for name in configs.names() if name not in ("bc.yaml", "packing_bc_to_rl.yaml", "packing_orders.yaml")
+)
+_STEPS = 4  # the last is counted; by then every graph is made
+_REPLAY = {"model.batch_size": 8, "model.replay.capacity": 2000, "model.warmup_frames": 64}
+_SMALL: dict[str, dict[str, Any]] = {  # by learner
+    "AfterstateLearning": {},
+    "BehaviourCloning": {},
+    "HierarchicalPacking": _REPLAY,
+    "OffPolicy": _REPLAY,
+    "OnPolicy": {},
+    "PlacementEvolution": {"model.members": 4},
+}
+_FEWER: dict[str, dict[str, Any]] = {  # an operator takes as long as on a CPU here
+    "packing_irregular.yaml": {"model.env.resolution": 10, "model.env.items.num_objects": 4, "model.n_steps": 3},
+}
+# The device must be there before anything imports torch.
+_COUNT_HERE = """
+import sys
+from pathlib import Path
+
+from tests import pretend_cuda
+
+pretend_cuda.activate()
+from benchmarks.gpu.training_launches import count_here
+
+count_here(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+"""
+_PLAIN = ("--model.cuda_graphs=false", "--model.graph_updates=false")
+
+
+def main(arguments: list[str]) -> int:
+    """Counts, prints a table, and writes it if asked."""
+    parser = OneLineParser(prog="python -m benchmarks.gpu.launches", description=__doc__)
+    parser.add_argument("--configs", nargs="+", choices=CONFIGS, default=CONFIGS)
+    parser.add_argument("--output", type=Path, help=f"JSON, such as {RESULT.name}; nothing is written without it")
+    given: Any = parser.parse_args(arguments)
+    rows = []
+    for name in given.configs:
+        row = {"config": name} | counted(name)
+        rows.append(row)
+        row.pop("operators", None)
+        print(
+            f"{name}: {row['launches']:,} launches, of which {row['replays']} graphs of {row['nodes']:,} operators",
+            flush=True,
+        )
+    if given.output:
+        columns = {
+            "config": "config",
+            "plain": "launches without graphs",
+            "launches": "launches with graphs, replays included",
+            "replays": "replays",
+            "nodes": "operators in graphs",
+        }
+        section = {"title": "launches of a training step", "columns": columns, "rows": rows}
+        told = {"benchmark": "gpu.launches", "machine": machine.describe("cpu"), "sections": [section]}
+        given.output.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def counted(name: str) -> dict[str, int]:
+    """Launches of a training step with graphs and without, each in a process of its own."""
+    graphed, plain = _run(name), _run(name, *_PLAIN)
+    return {"plain": plain["launches"], **graphed}
+
+
+def _run(name: str, *options: str) -> dict[str, int]:
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "counted.json"
+        command = [sys.executable, "-c", _COUNT_HERE, name, str(output), *options]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{name}: want a few steps on a pretended device; got\n{done.stderr[-3000:]}")
+        found: dict[str, int] = json.loads(output.read_text(encoding="utf-8"))
+        return found
+
+
+def count_here(name: str, output: Path, options: list[str]) -> None:
+    """Trains a config a few steps in this process, which has a pretended device; writes what the last step launched."""
+    from tests import pretend_cuda
+
+    class Count(Callback):
+        """Counts the launches of each training step, and ends the run behind the last."""
+
+        def on_train_batch_start(self, *args: Any) -> None:
+            self._open = pretend_cuda.launches()
+            self.counted = self._open.__enter__()
+
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self._open.__exit__(None, None, None)
+            trainer.should_stop = batch_idx + 1 >= _STEPS
+
+    given = _options(name)
+    built = build(
+        "fit", ["--config", configs.find(name), *(f"--{key}={value}" for key, value in given.items()), *options]
+    )
+    trainer: Any = built.trainer
+    count = Count()
+    trainer.callbacks.append(count)
+    trainer.fit(built.model, built.datamodule)
+    found = count.counted
+    told = {"launches": found.total, "replays": found.replays, "nodes": found.nodes}
+    output.write_text(json.dumps(told | {"operators": dict(found.operators.most_common())}), encoding="utf-8")
+
+
+def _options(name: str) -> dict[str, Any]:
+    """Options that make a config small, and its steps those of a long run."""
+    told = yaml.safe_load(Path(configs.find(name)).read_text(encoding="utf-8"))
+    learner = told["model"]["class_path"].rpartition(".")[2]
+    given = {"model.env.num_envs": 4, "trainer.accelerator": "gpu", "trainer.devices": 1}
+    given |= {"trainer.limit_val_batches": 0, "trainer.log_every_n_steps": 1000, "trainer.enable_progress_bar": "false"}
+    return given | _SMALL[learner] | _FEWER.get(name, {})
