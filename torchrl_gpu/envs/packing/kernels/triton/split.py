@@ -39,8 +39,13 @@ class Split(NamedTuple):
     order: Tensor  # (M, O) int32, orientations of each item sorted by extent; empty where not requested
 
 
-def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, ordered: bool) -> Split:
-    """The `Split` of heightmaps (N, X, Y) float32, contiguous, made without a host read."""
+def split(
+    heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, ordered: bool, most: int = MOST_COUNTED.value
+) -> Split:
+    """The `Split` of heightmaps (N, X, Y) float32, contiguous, made without a host read.
+
+    Heights of more than `most` units are not counted.
+    """
     num_envs, step = len(heightmap), bin_.step
     length_x, length_y = bin_.grid
     cells = step * step * length_x * length_y
@@ -57,7 +62,7 @@ def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, 
         split_kernel[(split_tiles + num_sorted,)](
             heightmap, heights, counts, exact, catalogue.extent, order, split_tiles, 1.0 / (catalogue.unit or 1.0),
             catalogue.num_orientations,
-            X=bin_.cells[0], Y=bin_.cells[1], STEP=step, COUNTED=counted,
+            X=bin_.cells[0], Y=bin_.cells[1], STEP=step, COUNTED=counted, MOST=most,
             PADDED=triton.next_power_of_2(catalogue.num_orientations) if ordered else 1, TILES=num_tiles, TILE=_TILE,
             enable_fp_fusion=False, num_warps=4,
         )  # fmt: skip
@@ -81,8 +86,8 @@ def cell_at(x, y, X, Y, STEP: tl.constexpr):
 @triton.jit(do_not_specialize=["split_tiles", "orientations"])
 def split_kernel(
     heightmap, heights, counts, exact, extent, order, split_tiles, per_unit, orientations,
-    X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, COUNTED: tl.constexpr, PADDED: tl.constexpr,
-    TILES: tl.constexpr, TILE: tl.constexpr,
+    X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, COUNTED: tl.constexpr, MOST: tl.constexpr,
+    PADDED: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """`split`: one tile of one bin per program; further programs sort the orientations of one item each."""
     pid = tl.program_id(0).to(tl.int64)
@@ -101,8 +106,8 @@ def split_kernel(
         if COUNTED:
             beside = inside & (x + STEP < X)
             next_height = tl.load(heightmap + env * (X * Y) + ((x + STEP) * Y + y), mask=beside, other=0.0)
-            count, whole = _count(height, per_unit)
-            next_count, _ = _count(next_height, per_unit)
+            count, whole = _count(height, per_unit, MOST)
+            next_count, _ = _count(next_height, per_unit, MOST)
             tl.store(counts + env * cells + at, count | (next_count << 16), mask=at < cells)
             tl.store(exact + pid, tl.min(whole.to(tl.int32), 0))
     else:
@@ -118,8 +123,8 @@ def split_kernel(
 
 
 @triton.jit
-def _count(height, per_unit):
+def _count(height, per_unit, MOST: tl.constexpr):
     """Height in whole units, 0 where it is not whole or too large, int32; True where the count is exact."""
     count = tl.floor(height * per_unit + 0.5)
-    whole = (tl.abs(height * per_unit - count) < 1e-3) & (count >= 0) & (count <= MOST_COUNTED)
+    whole = (tl.abs(height * per_unit - count) < 1e-3) & (count >= 0) & (count <= MOST)
     return tl.where(whole, count, 0.0).to(tl.int32), whole
