@@ -90,35 +90,90 @@ def first_contact(
 
 @triton.jit
 def first_contact_of_bytes(
-    highest, heights, words, spans, x, y, cells, X, Y, length, width,
-    PACKED: tl.constexpr, STEP: tl.constexpr, V: tl.constexpr,
+    highest, maps, undersides, x, y, cells, X, Y, length, width,
+    PACKED: tl.constexpr, STEP: tl.constexpr, V: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
     """As `first_contact` for pairs of counts, 255 above their own, of items whose undersides are bytes.
 
-    `words` and `spans` are pointers to those of a group of `undersides.Undersides`, of `length` rows of `width` cells a
-    phase. Cells in which none of the items has material are not visited.
+    A block of STEP × STEP cells can raise no placement that rests higher already than the highest cell below the block
+    on the lowest cell of the block. So one cell of each block is visited first, and then the others of those blocks
+    alone that could still raise one of the placements; between two such blocks of a row, all. Most blocks cannot.
+
+    Args:
+        maps: Pointers to the counts of one bin, and to the maxima over the blocks that begin at each cell.
+        undersides: Pointers to `words`, `spans` and `blocks` of a group of `undersides.Undersides`, of `length` rows of
+            `width` cells a phase.
+        LENGTH: `length`, padded to a power of two.
     """
+    heights, maxima = maps
+    words, spans, blocks = undersides
     first_i, end_i, first_j, end_j = cells
     length_y = (Y + STEP - 1) // STEP
     plane = (X + STEP - 1) // STEP * length_y
-    for r in range(tl.minimum(end_i, STEP)):
+    corner = x % STEP * (STEP * plane) + x // STEP * length_y + (y % STEP * plane + y // STEP)
+    highest = _visit_phase(
+        highest, heights + corner, words, spans, _of_phase(first_i, end_i, 0, STEP), _of_phase(first_j, end_j, 0, STEP),
+        length_y, width, PACKED, V,
+    )  # fmt: skip
+
+    # Of each row of blocks the first that could raise a placement, and one past the last.
+    row = tl.arange(0, LENGTH)
+    open_blocks = tl.zeros([LENGTH], tl.int32)
+    first_row = 1 << 14
+    end_row = 0
+    for a in range(first_i // STEP, tl.maximum(end_i + STEP - 1, 0) // STEP):
+        first = 1 << 14
+        end = 0
+        for b in range(first_j // STEP, tl.maximum(end_j + STEP - 1, 0) // STEP):
+            most = tl.load(maxima + corner + (a * length_y + b))
+            above = _bytes_in_pairs(tl.load(blocks + a * width + b), PACKED, V)
+            could = _add_max(most[None, :], above[:, None], highest, PACKED) ^ highest
+            raises = tl.reduce(tl.reduce(could, 0, _either), 0, _either) != 0
+            first = tl.where(raises, tl.minimum(first, b), first)
+            end = tl.where(raises, b + 1, end)
+        open_blocks = tl.where(row == a, first | (end << 16), open_blocks)
+        first_row = tl.where(end > 0, tl.minimum(first_row, a), first_row)
+        end_row = tl.where(end > 0, a + 1, end_row)
+
+    for phase in range(1, STEP * STEP):
+        r, c = phase // STEP, phase % STEP
         rows = (x + r) % STEP * (STEP * plane) + (x + r) // STEP * length_y
+        here = heights + (rows + (y + c) % STEP * plane + (y + c) // STEP)
         first_a, end_a = _of_phase(first_i, end_i, r, STEP)
-        for c in range(tl.minimum(end_j, STEP)):
-            phase = heights + (rows + (y + c) % STEP * plane + (y + c) // STEP)
-            first_b, end_b = _of_phase(first_j, end_j, c, STEP)
-            first_row = (r * STEP + c) * length
-            for a in range(first_a, end_a):
-                span = tl.load(spans + first_row + a)
-                height_row = phase + a * length_y
-                word_row = words + (first_row + a) * width
-                for b in tl.range(
-                    tl.maximum(first_b, span & 0xFFFF), tl.minimum(end_b, span >> 16), loop_unroll_factor=4
-                ):
-                    height = tl.load(height_row + b)
-                    above = _bytes_in_pairs(tl.load(word_row + b), PACKED, V)
-                    highest = _add_max(height[None, :], above[:, None], highest, PACKED)
+        first_b, end_b = _of_phase(first_j, end_j, c, STEP)
+        of_phase = phase * length
+        for a in range(tl.maximum(first_a, first_row), tl.minimum(end_a, end_row)):
+            reach = tl.sum(tl.where(row == a, open_blocks, 0), 0)
+            span = tl.load(spans + of_phase + a)
+            begin = tl.maximum(tl.maximum(first_b, span & 0xFFFF), reach & 0xFFFF)
+            end = tl.minimum(tl.minimum(end_b, span >> 16), reach >> 16)
+            highest = _visit_row(highest, here + a * length_y, words + (of_phase + a) * width, begin, end, PACKED, V)
     return highest
+
+
+@triton.jit
+def _visit_phase(highest, here, words, spans, rows, columns, length_y, width, PACKED: tl.constexpr, V: tl.constexpr):
+    """`highest` after the cells of the first phase."""
+    for a in range(rows[0], rows[1]):
+        span = tl.load(spans + a)
+        begin, end = tl.maximum(columns[0], span & 0xFFFF), tl.minimum(columns[1], span >> 16)
+        highest = _visit_row(highest, here + a * length_y, words + a * width, begin, end, PACKED, V)
+    return highest
+
+
+@triton.jit
+def _visit_row(highest, heights, words, begin, end, PACKED: tl.constexpr, V: tl.constexpr):
+    """`highest` after a range of cells of a row of a phase."""
+    for b in tl.range(begin, end, loop_unroll_factor=4):
+        height = tl.load(heights + b)
+        above = _bytes_in_pairs(tl.load(words + b), PACKED, V)
+        highest = _add_max(height[None, :], above[:, None], highest, PACKED)
+    return highest
+
+
+@triton.jit
+def _either(first, second):
+    return first | second
 
 
 @triton.jit

@@ -37,6 +37,7 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
 # rule's own pass no longer fit.
 RESULTS_PER_THREAD = {"none": 16, "corners": 16, "support": 8, "com": 8}
 MOST_LANES_PER_THREAD = {"none": 8, "corners": 8, "support": 8, "com": 8}
+_UNITS = tl.constexpr(MOST_UNITS)
 _ALL_UNITS = tl.constexpr(MOST_UNITS * 0x10001)  # a pair of zeros, as bytes are counted
 _PACKED_SINCE = (9, 0)  # compute capability with instructions that add and maximise pairs of int16
 
@@ -76,8 +77,8 @@ def drop_solids(
     pairs = catalogue.unit is not None and packed is not None
     in_bytes = pairs and fit_bytes(catalogue, bin_)
     most = MOST_UNITS if in_bytes else MOST_COUNTED.value
-    read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1, most=most)
-    low = undersides(catalogue, bin_, cut.variants) if in_bytes else (read.order, read.order)  # not read
+    read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1, most=most, blocks=in_bytes)
+    low = undersides(catalogue, bin_, cut.variants) if in_bytes else (read.order,) * 3  # not read
     length, width = (-(-cells // bin_.step) for cells in catalogue.bottom.shape[-2:])
     rows = grid_x // 2 + 1 if pairs else grid_x  # of pairs, the one with a flush placement apart
     num_tiles = triton.cdiv(rows * grid_y, cut.lanes)
@@ -91,7 +92,8 @@ def drop_solids(
         read.exact.shape[-1],
         STEP=bin_.step, RULE=rule_of(bin_), V=cut.variants, T=cut.lanes,
         EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]), PAIRS=pairs, BYTES=in_bytes,
-        PACKED=bool(packed), STORED=stored is not None, enable_fp_fusion=False, num_warps=cut.num_warps,
+        PACKED=bool(packed), STORED=stored is not None, LENGTH=triton.next_power_of_2(length),
+        enable_fp_fusion=False, num_warps=cut.num_warps,
     )  # fmt: skip
     return z_map, legal
 
@@ -121,12 +123,12 @@ def _cell(at, cells):
     ]
 )  # fmt: skip
 def drop_solids_kernel(
-    heights, counts, exact, order, words, spans, item_id, extent, item_height, bottom, centres,
+    heights, counts, maxima, exact, order, words, spans, blocks, item_id, extent, item_height, bottom, centres,
     kept_z, kept_legal, kept_slot, changed, z_map, legal,
     num_items, ceiling, limit, tolerance, unit, per_unit, num_envs, num_slots, orientations, X, Y,
     rows, columns, length, width, tiles, exact_tiles,
     STEP: tl.constexpr, RULE: tl.constexpr, V: tl.constexpr, T: tl.constexpr, EXACT_PADDED: tl.constexpr,
-    PAIRS: tl.constexpr, BYTES: tl.constexpr, PACKED: tl.constexpr, STORED: tl.constexpr,
+    PAIRS: tl.constexpr, BYTES: tl.constexpr, PACKED: tl.constexpr, STORED: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
     """A tile of placements of V orientations of one visible item per program.
 
@@ -188,7 +190,8 @@ def drop_solids_kernel(
     here, there = heights + env * cells, counts + env * cells
     into = (z_map, legal, item_height, centres, slot)
     earlier = (kept_z, before, held)
-    of_group = (tl.maximum(present(tl.load(item_id + slot), num_items), 0) * groups + group) * (STEP * STEP * length)
+    row_of_group = tl.maximum(present(tl.load(item_id + slot), num_items), 0) * groups + group
+    of_group, of_block = row_of_group * (STEP * STEP * length), row_of_group * (length * width)
     for turn in range(V):
         low, mine, leads, p_now, q_now = sharers(source, turn, orientations, X, rows * columns, V)
         if leads:
@@ -203,12 +206,18 @@ def drop_solids_kernel(
                     )
                     is_known = is_known & both_known
                     pairs = tl.where(is_known, first | (second << 16), 0)
+                    # What is no placement rests so high that no cell can raise it.
+                    no_first = ~(mine[:, None] & there_is[None, :])
+                    no_second = ~(mine[:, None] & (there_is & paired)[None, :])
+                    pairs |= tl.where(no_first, _UNITS, 0) | tl.where(no_second, _UNITS << 16, 0)
                     last_x = tl.where(paired, x + STEP, x)
                     seen = _visited(x, last_x, y, p_now, q_now, there_is, window, is_known)
                     if BYTES:
+                        maps = (there, maxima + env * cells)
+                        low_bytes = (words + of_group * width, spans + of_group, blocks + of_block)
                         pairs = first_contact_of_bytes(
-                            pairs + _ALL_UNITS, there, words + of_group * width, spans + of_group, x, y, seen,
-                            X, Y, length, width, PACKED, STEP, V,
+                            pairs + _ALL_UNITS, maps, low_bytes, x, y, seen, X, Y, length, width,
+                            PACKED, STEP, V, LENGTH,
                         ) - _ALL_UNITS  # fmt: skip
                     else:
                         pairs = first_contact(
@@ -257,7 +266,7 @@ def _known_counts(
     z, is_known = _known_heights(earlier, gx, gy, mine, there, GX, GY, STORED, V, T)
     if STORED:
         count = tl.floor(z * per_unit + 0.5)
-        whole = (tl.abs(z * per_unit - count) < 1e-3) & (count <= 255)
+        whole = (tl.abs(z * per_unit - count) < 1e-3) & (count <= _UNITS)
         is_known = is_known & (tl.min(tl.min(whole.to(tl.int32), 0), 0) > 0)
         return tl.where(whole, count, 0.0).to(tl.int32), is_known
     else:  # noqa: RET505 (a constexpr decides)

@@ -27,6 +27,7 @@ class Undersides(NamedTuple):
 
     words: Tensor  # (M, G, S, S, A, B) int32, byte v of orientation v: 255 less its units, 0 for no material
     spans: Tensor  # (M, G, S, S, A) int32, of a row's cells with material the first, and in the high half one past
+    blocks: Tensor  # (M, G, A, B) int32, byte v the largest among the S × S cells of a block
 
 
 def fit_bytes(catalogue: Catalogue, bin_: Bin) -> bool:
@@ -57,6 +58,7 @@ def _made(bottom: Tensor, extent: Tensor, unit: float, step: int, variants: int)
     phases = items, groups, step, step, length, width
     words = torch.empty(phases, dtype=torch.int32, device=bottom.device)
     spans = torch.empty(phases[:-1], dtype=torch.int32, device=bottom.device)
+    blocks = torch.empty((items, groups, length, width), dtype=torch.int32, device=bottom.device)
     order = _order(extent) if variants > 1 else None
     few = max(1, _CHUNK // (orientations * rows * columns))
     for first in range(0, items, few):
@@ -68,13 +70,19 @@ def _made(bottom: Tensor, extent: Tensor, unit: float, step: int, variants: int)
         byte = (MOST_UNITS - depth).clamp(0, MOST_UNITS).to(torch.int32)
         byte = torch.nn.functional.pad(byte, (0, width * step - columns, 0, length * step - rows))
         byte = byte.view(-1, groups, variants, length, step, width, step)
-        word = byte[:, :, 0].clone()
-        for v in range(1, variants):
-            word |= byte[:, :, v] << (8 * v)
-        word = word.permute(0, 1, 3, 5, 2, 4)  # (m, G, S, S, A, B)
+        word = _joined(byte).permute(0, 1, 3, 5, 2, 4)  # (m, G, S, S, A, B)
         words[part] = word
         spans[part] = _spans(word != 0)
-    return Undersides(words, spans)
+        blocks[part] = _joined(byte.amax((4, 6)))
+    return Undersides(words, spans, blocks)
+
+
+def _joined(byte: Tensor) -> Tensor:
+    """Words of the bytes of V orientations, without their axis (m, G, V, …)."""
+    word = byte[:, :, 0].clone()
+    for v in range(1, byte.shape[2]):
+        word |= byte[:, :, v] << (8 * v)
+    return word
 
 
 def _order(extent: Tensor) -> Tensor:
