@@ -1,16 +1,18 @@
 """How many cells `drop_solids` visits in a step of `packing_irregular.yaml`, and what they cost by its disassembly.
 
-`python -m benchmarks.gpu.solids_work` writes `results/solids_work.json`. Nothing is run on a GPU: the visits are counted
-from states that are played on a CPU, the instructions of a visit from the binary for a chip. A warp's visit takes the
-longest of three: its issue slots, a clock an instruction; the pipe of integers and of minima and maxima, two clocks an
-instruction; its loads from the first-level cache, four clocks a load. What waits for memory is not in it: where a report
-of a GPU has the measured time of the kernel before this form, the ratio of both stands beside.
+`python -m benchmarks.gpu.solids_work` writes `results/solids_work.json`. Nothing is run on a GPU: the visits are
+counted from states that are played on a CPU, the instructions of a visit from the binary for a chip. The loops around
+the inner ones are left out. A warp's visit takes the longest of three: its issue slots, a clock an instruction; the
+pipe of integers and of minima and maxima, two clocks an instruction; its loads from the first-level cache, four clocks
+a load. What waits for memory is not in it. Of the first form an H100 has measured the time; what the others would take
+if they waited as much stands in a column of its own.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +45,7 @@ _PAIRED = "VIADDMNMX"
 _INTEGER_PIPE = ("VIADDMNMX", "VIMNMX", "IADD3", "PRMT", "FMNMX", "ISETP", "VIADD", "LOP3", "SHF", "SEL")
 _CLOCKS = {"issue": 1, "integers": 2, "loads": 4}  # of an instruction, on a quarter of a multiprocessor
 _WARMUP_STEPS, _COUNTED_STEPS = 6, 8
+_SAMPLED = 240  # programs of each kind
 
 
 class Loop(NamedTuple):
@@ -67,25 +70,42 @@ class Loop(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """Visits of cells by warps in a step.
+    """Visits of cells by warps in a step, were every cell visited in turn.
 
     Attributes:
-        total: Of all warps.
+        new: For items newly shown.
+        kept: For items whose maps are kept.
         longest: Of the warp that has most.
         warps: That have any.
     """
 
-    total: int
-    longest: int
-    warps: int
+    new: float
+    kept: float
+    longest: float
+    warps: float
 
 
-def loop_of(launch: Launch, compiled: Compiled) -> Loop:
-    """The longest inner loop of a compiled form, which is the unrolled one."""
-    loops = [loop for loop in innermost_loops(compiled.instructions) if any(_PAIRED in line for line in loop)]
-    counted = Counter(_mnemonic(line) for line in max(loops, key=len))
+class Shares(NamedTuple):
+    """What the kernel of today does of these visits: the first cells of blocks, checks of blocks, and other cells."""
+
+    first: float
+    checks: float
+    others: float
+
+    @property
+    def visited(self) -> float:
+        """Share of the cells that are visited."""
+        return self.first + self.others
+
+
+def loops_of(launch: Launch, compiled: Compiled) -> tuple[Loop, Loop]:
+    """The inner loops of a compiled form: the longest that visits cells, which is unrolled, and that of the checks."""
+    counted = [Counter(_mnemonic(line) for line in loop) for loop in innermost_loops(compiled.instructions)]
+    paired = [each for each in counted if each[_PAIRED]]
+    visiting = max((each for each in paired if not each["REDUX"]), key=lambda each: sum(each.values()))
+    checking = next(each for each in paired if each["REDUX"])
     per_cell = launch.options["V"] * launch.options["T"] / 32
-    return Loop(dict(counted), counted[_PAIRED] / per_cell)
+    return Loop(dict(visiting), visiting[_PAIRED] / per_cell), Loop(dict(checking), checking[_PAIRED] / per_cell)
 
 
 def _mnemonic(line: str) -> str:
@@ -115,31 +135,62 @@ def played() -> list[tuple[PackingEnv, Moved, Tensor]]:
 def visits(env: PackingEnv, moved: Moved, shown: Tensor, lanes: int, *, clipped: bool) -> Visits:
     """Visits of a step by programs of so many pairs of placements, a warp each.
 
-    Where `clipped`, cells without material are left out, and of maps that are kept those that no tile of placements puts
-    into what has changed.
+    Where `clipped`, cells without material are left out, and of maps that are kept those that no tile of placements
+    puts into what has changed.
     """
-    catalogue, bin_, step = env.catalogue, env.bin, env.bin.step
-    cut = blocks(catalogue, bin_)
-    spans = undersides(catalogue, bin_, cut.variants).spans.numpy()
+    variants = blocks(env.catalogue, env.bin).variants
+    spans = undersides(env.catalogue, env.bin, variants).spans.numpy()
+    counts: dict[bool, list[int]] = {True: [], False: []}  # whether kept
+    for tile in _tiles(env, moved, shown, lanes):
+        of_tile = spans[tile.item, tile.group]
+        counts[tile.kept].append(_cells(tile, of_tile) if clipped else tile.size[0] * tile.size[1])
+    new, kept = counts[False], counts[True]
+    return Visits(sum(new), sum(kept), max(new + kept), sum(count > 0 for count in new + kept))
+
+
+class Tile(NamedTuple):
+    """Pairs of placements of one program: first cells along x of both, and along y."""
+
+    env: int
+    slot: int  # in which the item was shown before, of kept maps
+    item: int
+    group: int
+    members: np.ndarray  # orientations
+    size: tuple[int, int]
+    kept: bool
+    window: list[int]
+    x: np.ndarray
+    last_x: np.ndarray
+    y: np.ndarray
+
+    @property
+    def reached(self) -> tuple[int, int, int, int]:
+        """As `contact.reached`: cells of the footprint that some placement puts into the window."""
+        (p, q), (x0, y0, x1, y1) = self.size, self.window
+        first_i, end_i = max(x0 - int(self.last_x.max()), 0), min(x1 - int(self.x.min()), p)
+        return first_i, end_i, max(y0 - int(self.y.max()), 0), min(y1 - int(self.y.min()), q)
+
+
+def _tiles(env: PackingEnv, moved: Moved, shown: Tensor, lanes: int) -> Iterator[Tile]:
+    """The programs of a step that have something to work out."""
+    catalogue, bin_ = env.catalogue, env.bin
+    variants = blocks(catalogue, bin_).variants
     extent = catalogue.extent.numpy()
     order = (extent[..., 0] * 32768 + extent[..., 1]).argsort(axis=1, kind="stable")
-    counts: list[int] = []
-    for n in range(env.num_envs):
-        for slot, item in enumerate(shown[n].tolist()):
-            if item < 0:
-                continue
-            kept = int(moved.slot[n, slot]) >= 0
-            window = moved.changed[n].tolist() if kept else [0, 0, *bin_.cells]
-            for group in range(spans.shape[1]):
-                members = order[item, group * cut.variants : (group + 1) * cut.variants]
-                for p, q in dict.fromkeys(tuple(extent[item, each].tolist()) for each in members):
-                    lanes_x, lanes_y, last_x = _placements((p, q), window, bin_.cells, step)
-                    for first in range(0, len(lanes_x), lanes):
-                        part = slice(first, first + lanes)
-                        tile = lanes_x[part], last_x[part], lanes_y[part]
-                        counts.append(_cells(tile, (p, q), window, spans[item, group], clipped, kept))
-    used = [count for count in counts if count]
-    return Visits(sum(used), max(used), len(used))
+    for n, slot in np.ndindex(*shown.shape):
+        item, before = int(shown[n, slot]), int(moved.slot[n, slot])
+        if item < 0:
+            continue
+        window = moved.changed[n].tolist() if before >= 0 else [0, 0, *bin_.cells]
+        for group in range(env.num_orientations // variants):
+            members = order[item, group * variants : (group + 1) * variants]
+            for p, q in dict.fromkeys(tuple(extent[item, each].tolist()) for each in members):
+                x, y, last_x = _placements((p, q), window, bin_.cells, bin_.step)
+                for first in range(0, len(x), lanes):
+                    part = slice(first, first + lanes)
+                    yield Tile(
+                        n, before, item, group, members, (p, q), before >= 0, window, x[part], last_x[part], y[part]
+                    )
 
 
 def _placements(
@@ -171,22 +222,9 @@ def _touched(extent: int, start: int, end: int, cells: int, step: int) -> tuple[
     return (int(meets[0]), int(meets[-1]) + 1) if len(meets) else (0, 0)
 
 
-def _cells(
-    tile: tuple[np.ndarray, np.ndarray, np.ndarray],
-    size: tuple[int, int],
-    window: list[int],
-    spans: np.ndarray,
-    clipped: bool,
-    kept: bool,
-) -> int:
-    """Cells that the loop of a program visits."""
-    (x, last_x, y), (p, q) = tile, size
-    if not clipped:
-        return p * q
-    first_i, end_i, first_j, end_j = 0, p, 0, q
-    if kept:
-        first_i, end_i = max(window[0] - int(last_x.max()), 0), min(window[2] - int(x.min()), p)
-        first_j, end_j = max(window[1] - int(y.max()), 0), min(window[3] - int(y.min()), q)
+def _cells(tile: Tile, spans: np.ndarray) -> int:
+    """Cells with material that a program reaches."""
+    first_i, end_i, first_j, end_j = tile.reached
     step, _, length = spans.shape
     row, column, a = np.ogrid[:step, :step, :length]
     i = row + a * step
@@ -195,40 +233,106 @@ def _cells(
     return int(np.where((i >= first_i) & (i < end_i), np.maximum(high - low, 0), 0).sum())
 
 
-def seconds(found: Visits, loop: Loop, device: Device) -> float:
-    """Least time of the visits: shared evenly by all quarters of multiprocessors, or that of the longest warp."""
-    quarters = 4 * device.multiprocessors
-    return max(found.total / quarters, found.longest) * loop.clocks / device.clock
+def shares(kept: bool, lanes: int) -> Shares:
+    """Shares of a sample of programs, of new items or of kept maps; the sample is the same at each call."""
+    total = np.zeros(4)
+    for number, (env, moved, shown) in enumerate(played()):
+        some = [tile for tile in _tiles(env, moved, shown, lanes) if tile.kept == kept]
+        rng = np.random.default_rng(number)
+        for index in rng.choice(len(some), _SAMPLED // len(played()), replace=False):
+            total += _walked(env, moved, some[index])
+    cells, first, checks, others = total.tolist()
+    return Shares(first / cells, checks / cells, others / cells)
 
 
-def forms() -> dict[str, tuple[Loop, int, bool]]:
-    """The former form of the kernel and the one of today: its loop, pairs of placements a program, and whether clipped."""
-    former = Loop(FORMER_LOOP, FORMER_LOOP[_PAIRED] / 32)
-    capability = DEVICES[CHIP].capability
-    launch = next(e for e in launches(CONFIG, capability) if e.name == KERNEL and e.options["STORED"])
-    loop = loop_of(launch, launch.compiled(capability))
-    return {"before": (former, FORMER_LANES, False), "now": (loop, launch.options["T"], True)}
+def _walked(env: PackingEnv, moved: Moved, tile: Tile) -> np.ndarray:
+    """Cells that a program reaches, its first visits, its checks, and its other visits."""
+    catalogue, step, (p, q) = env.catalogue, env.bin.step, tile.size
+    assert catalogue.bottom is not None
+    assert catalogue.unit is not None
+    heights = np.rint(moved.state.heightmap[tile.env].numpy() / catalogue.unit).astype(np.int64)
+    heights = np.pad(heights, (0, 2 * step))
+    maxima = np.lib.stride_tricks.sliding_window_view(heights, (step, step)).max((2, 3))
+    depth = np.rint(catalogue.bottom[tile.item].numpy()[tile.members][:, :p, :q] / catalogue.unit)
+    above = np.where(np.isfinite(depth), 255 - depth, 0).astype(np.int64)
+    above = np.pad(above, ((0, 0), (0, -p % step), (0, -q % step)))
+    of_block = above.reshape(len(above), above.shape[1] // step, step, above.shape[2] // step, step)
+    highest_below = of_block.max((2, 4))
+    number = (of_block.max(0) > 0).sum((1, 3))
+    x = np.stack([tile.x, tile.last_x])
+    known = np.full((len(above), *x.shape), 255)
+    if tile.kept:
+        grid_x, grid_y = -(-x // step), -(-tile.y // step)
+        z_map = moved.state.z_map[tile.env, tile.slot].numpy()[tile.members]
+        known = known + np.rint(z_map[:, grid_x, grid_y[None]] / catalogue.unit).astype(np.int64)
+    first_i, end_i, first_j, end_j = tile.reached
+    rows, columns = range(first_i // step, -(-end_i // step)), range(first_j // step, -(-end_j // step))
+    sums = np.zeros(4)
+    for a in rows:
+        for b in columns:
+            if number[a, b]:
+                cell = heights[x + step * a, tile.y[None] + step * b]
+                known = np.maximum(known, cell[None] + above[:, step * a, step * b][:, None, None])
+                sums += (number[a, b], 1, 0, 0)
+    for a in rows:
+        could = []
+        for b in columns:
+            most = maxima[x + step * a, tile.y[None] + step * b]
+            if (most[None] + highest_below[:, a, b][:, None, None] > known).any():
+                could.append(b)
+        sums[2] += len(columns)
+        if could:
+            opened = number[a, could[0] : could[-1] + 1]
+            sums[3] += float(np.maximum(opened - 1, 0).sum())
+    return sums
+
+
+def seconds(visited: float, longest: float, clocks: float, device: Device) -> float:
+    """Least time of visits: shared evenly by all quarters of multiprocessors, or that of the longest warp."""
+    return max(visited / (4 * device.multiprocessors), longest) * clocks / device.clock
 
 
 def section() -> dict[str, Any]:
     """A row for each form: visits, clocks of a visit, least time, and the time to be expected."""
     device = DEVICES[CHIP]
     least = bound(KERNEL, CONFIG, device).seconds
+    launch = next(e for e in launches(CONFIG, device.capability) if e.name == KERNEL and e.options["STORED"])
+    loop, check = loops_of(launch, launch.compiled(device.capability))
+    lanes = launch.options["T"]
+    former = Loop(FORMER_LOOP, FORMER_LOOP[_PAIRED] / 32)
+    before = _mean([visits(*step, FORMER_LANES, clipped=False) for step in played()])
+    reached = _mean([visits(*step, lanes, clipped=True) for step in played()])
+    new, kept = shares(False, lanes), shares(True, lanes)
+    weight = check.clocks / loop.clocks  # of a check, in visits
+    opened = reached.new * new.visited + reached.kept * kept.visited
+    worth = opened + weight * (reached.new * new.checks + reached.kept * kept.checks)
+    longest = reached.longest * (new.visited + weight * new.checks)
+    forms = [
+        ("every cell of every touched placement", before, before.new + before.kept, before.longest, former.clocks),
+        (
+            "cells with material that a change reaches",
+            reached,
+            reached.new + reached.kept,
+            reached.longest,
+            loop.clocks,
+        ),
+        ("blocks that can still raise a placement", reached, worth, longest, loop.clocks),
+    ]
+    alone = [seconds(visited, most, clocks, device) for _, _, visited, most, clocks in forms]
+    waits = MEASURED_S / alone[0]
     rows: list[dict[str, Any]] = []
-    waits = 1.0
-    for name, (loop, lanes, clipped) in forms().items():
-        found = [visits(*step, lanes, clipped=clipped) for step in played()]
-        mean = Visits(*(round(sum(values) / len(found)) for values in zip(*found, strict=True)))
-        alone = seconds(mean, loop, device)
-        if name == "before":
-            waits = MEASURED_S / alone
-        row = {"form": name, "visits": f"{mean.total:,}", "longest": f"{mean.longest:,}", "warps": f"{mean.warps:,}"}
-        row |= {"clocks": f"{loop.clocks:.3g}", "least": f"{alone * 1e6:.0f}"}
-        row |= {"expected": f"{alone * waits * 1e6:.0f}", "over": f"{alone / least:.2g} to {alone * waits / least:.2g}"}
-        rows.append(row)
-    columns = {"form": "drop_solids", "visits": "visits of cells", "longest": "of the longest warp", "warps": "warps"}
-    columns |= {"clocks": "clocks a visit", "least": "µs without waits", "expected": "µs with waits as before"}
-    return {"title": "prediction for an H100", "columns": columns | {"over": "× bound"}, "rows": rows}
+    for (name, of_form, visited, most, clocks), time in zip(forms, alone, strict=True):
+        row = {"form": name, "warps": f"{of_form.warps:,.0f}", "visits": f"{visited:,.0f}", "longest": f"{most:,.0f}"}
+        row |= {"clocks": f"{clocks:.3g}", "least": f"{time * 1e6:.0f}", "over": f"{time / least:.2g}"}
+        rows.append(row | {"expected": f"{time * waits * 1e6:.0f}", "expected_over": f"{time * waits / least:.2g}"})
+    columns = {"form": "visited", "warps": "warps", "visits": "visits", "longest": "of the longest warp"}
+    columns |= {"clocks": "clocks a visit", "least": "µs without waits", "over": "× bound"}
+    columns |= {"expected": "µs, waits as in the first row", "expected_over": "× bound"}
+    return {"title": "prediction for an H100", "columns": columns, "rows": rows}
+
+
+def _mean(found: list[Visits]) -> Visits:
+    return Visits(*(sum(values) / len(found) for values in zip(*found, strict=True)))
 
 
 def main() -> int:
