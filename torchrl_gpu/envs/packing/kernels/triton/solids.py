@@ -39,8 +39,7 @@ RESULTS_PER_THREAD = {"none": 16, "corners": 16, "support": 8, "com": 8}
 MOST_LANES_PER_THREAD = {"none": 8, "corners": 8, "support": 8, "com": 8}
 _FEW_REGISTERS = 128  # of a thread: 16 warps on a multiprocessor in place of 12, without a spill
 _UNITS = tl.constexpr(MOST_UNITS)
-_ALL_FEW_REGISTERS = 128  # of a thread: 16 warps on a multiprocessor in place of 12, without a spill
-_UNITS = tl.constexpr(MOST_UNITS * 0x10001)  # a pair of zeros, as bytes are counted
+_ALL_UNITS = tl.constexpr(MOST_UNITS * 0x10001)  # a pair of zeros, as bytes are counted
 _PACKED_SINCE = (9, 0)  # compute capability with instructions that add and maximise pairs of int16
 
 
