@@ -37,7 +37,7 @@ MOST_REGISTERS = {  # of a thread, by kernel
     "cut_items_kernel": 128,
     "draw_kernel": 64,
     "drop_boxes_kernel": 64,
-    "drop_solids_kernel": 255,  # 8 warps on a multiprocessor, as from 169 on
+    "drop_solids_kernel": 255,  # of forms that do not read bytes: 8 warps on a multiprocessor, as from 169 on
     "drop_wide_boxes_kernel": 80,
     "growth_kernel": 48,
     "marine_restart_kernel": 96,

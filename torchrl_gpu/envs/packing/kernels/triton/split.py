@@ -35,12 +35,26 @@ class Split(NamedTuple):
     # The same in whole units, int32: a cell's count in the low half, in the high half that of (u + 1, w). Empty where
     # heights are not counted.
     counts: Tensor
+    # Likewise the maxima of the step × step cells that begin at a cell. Empty where they are not requested.
+    maxima: Tensor
     exact: Tensor  # (N, number of tiles) int32, 1 where the counts of a tile are its heights; empty likewise
     order: Tensor  # (M, O) int32, orientations of each item sorted by extent; empty where not requested
 
 
-def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, ordered: bool) -> Split:
-    """The `Split` of heightmaps (N, X, Y) float32, contiguous, made without a host read."""
+def split(
+    heightmap: Tensor,
+    catalogue: Catalogue,
+    bin_: Bin,
+    *,
+    counted: bool,
+    ordered: bool,
+    most: int = MOST_COUNTED.value,
+    blocks: bool = False,
+) -> Split:
+    """The `Split` of heightmaps (N, X, Y) float32, contiguous, made without a host read.
+
+    Heights of more than `most` units are not counted.
+    """
     num_envs, step = len(heightmap), bin_.step
     length_x, length_y = bin_.grid
     cells = step * step * length_x * length_y
@@ -49,19 +63,20 @@ def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, 
     phases = (num_envs, step, step, length_x, length_y)
     heights = heightmap if step == 1 else heightmap.new_empty(phases)
     counts = heightmap.new_empty(phases if counted else 0, dtype=torch.int32)
+    maxima = heightmap.new_empty(phases if blocks else 0, dtype=torch.int32)
     exact = heightmap.new_empty((num_envs, num_tiles) if counted else 0, dtype=torch.int32)
     shape = (num_sorted, catalogue.num_orientations)
     order = heightmap.new_empty(shape if ordered else 0, dtype=torch.int32)
     split_tiles = num_envs * num_tiles if step > 1 or counted else 0
     if split_tiles + num_sorted:
         split_kernel[(split_tiles + num_sorted,)](
-            heightmap, heights, counts, exact, catalogue.extent, order, split_tiles, 1.0 / (catalogue.unit or 1.0),
-            catalogue.num_orientations,
-            X=bin_.cells[0], Y=bin_.cells[1], STEP=step, COUNTED=counted,
+            heightmap, heights, counts, maxima, exact, catalogue.extent, order, split_tiles,
+            1.0 / (catalogue.unit or 1.0), catalogue.num_orientations,
+            X=bin_.cells[0], Y=bin_.cells[1], STEP=step, COUNTED=counted, MOST=most, BLOCKS=blocks,
             PADDED=triton.next_power_of_2(catalogue.num_orientations) if ordered else 1, TILES=num_tiles, TILE=_TILE,
             enable_fp_fusion=False, num_warps=4,
         )  # fmt: skip
-    return Split(heights, counts, exact, order)
+    return Split(heights, counts, maxima, exact, order)
 
 
 def sortable(catalogue: Catalogue) -> bool:
@@ -80,9 +95,9 @@ def cell_at(x, y, X, Y, STEP: tl.constexpr):
 
 @triton.jit(do_not_specialize=["split_tiles", "orientations"])
 def split_kernel(
-    heightmap, heights, counts, exact, extent, order, split_tiles, per_unit, orientations,
-    X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, COUNTED: tl.constexpr, PADDED: tl.constexpr,
-    TILES: tl.constexpr, TILE: tl.constexpr,
+    heightmap, heights, counts, maxima, exact, extent, order, split_tiles, per_unit, orientations,
+    X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, COUNTED: tl.constexpr, MOST: tl.constexpr,
+    BLOCKS: tl.constexpr, PADDED: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """`split`: one tile of one bin per program; further programs sort the orientations of one item each."""
     pid = tl.program_id(0).to(tl.int64)
@@ -101,9 +116,16 @@ def split_kernel(
         if COUNTED:
             beside = inside & (x + STEP < X)
             next_height = tl.load(heightmap + env * (X * Y) + ((x + STEP) * Y + y), mask=beside, other=0.0)
-            count, whole = _count(height, per_unit)
-            next_count, _ = _count(next_height, per_unit)
+            count, whole = _count(height, per_unit, MOST)
+            next_count, _ = _count(next_height, per_unit, MOST)
             tl.store(counts + env * cells + at, count | (next_count << 16), mask=at < cells)
+            if BLOCKS:
+                of_bin = heightmap + env * (X * Y)
+                most = _highest(of_bin, x, y, inside, X, Y, STEP)
+                next_most = _highest(of_bin, x + STEP, y, beside, X, Y, STEP)
+                most_count, _ = _count(most, per_unit, MOST)
+                next_count, _ = _count(next_most, per_unit, MOST)
+                tl.store(maxima + env * cells + at, most_count | (next_count << 16), mask=at < cells)
             tl.store(exact + pid, tl.min(whole.to(tl.int32), 0))
     else:
         item = pid - split_tiles
@@ -118,8 +140,19 @@ def split_kernel(
 
 
 @triton.jit
-def _count(height, per_unit):
+def _highest(heightmap, x, y, inside, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr):
+    """Maxima of the STEP × STEP cells of a bin that begin at a cell; what lies behind the wall counts as 0."""
+    most = tl.zeros(x.shape, tl.float32)
+    for cell in range(STEP * STEP):
+        at_x, at_y = x + cell // STEP, y + cell % STEP
+        mask = inside & (at_x < X) & (at_y < Y)
+        most = tl.maximum(most, tl.load(heightmap + (at_x * Y + at_y), mask=mask, other=0.0))
+    return most
+
+
+@triton.jit
+def _count(height, per_unit, MOST: tl.constexpr):
     """Height in whole units, 0 where it is not whole or too large, int32; True where the count is exact."""
     count = tl.floor(height * per_unit + 0.5)
-    whole = (tl.abs(height * per_unit - count) < 1e-3) & (count >= 0) & (count <= MOST_COUNTED)
+    whole = (tl.abs(height * per_unit - count) < 1e-3) & (count >= 0) & (count <= MOST)
     return tl.where(whole, count, 0.0).to(tl.int32), whole
