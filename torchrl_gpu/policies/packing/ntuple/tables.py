@@ -72,7 +72,6 @@ class PatchTables(nn.Module):
         for name, value in (("weight", initial), ("drift", 0.0), ("path", 0.0)):
             self.register_buffer(name, float32_zeros(self.plan.entries).fill_(value))
         self._scratch: Tensor | None = None
-        self._slots: Tensor | None = None
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
         """Values (…, K·O·Gx·Gy) float32 of all placements, in bin volumes, `NEVER` where one is not legal."""
@@ -125,10 +124,8 @@ class PatchTables(nn.Module):
         self, levels: Tensor, reward: Tensor, done: Tensor, rate: float, lam: float
     ) -> tuple[Tensor, Tensor] | None:
         """TD(λ) over whole trajectories in one C++ call on a CPU; arguments and result are those of `sweep_bins`."""
-        if self._slots is None:
-            self._slots = torch.zeros(len(self.weight), dtype=torch.int32, device="cpu")
         tables = Tables(self.weight, self.drift, self.path)
-        return sweep_bins(levels, reward, done, tables, self.plan, rate, lam, self._slots)
+        return sweep_bins(levels, reward, done, tables, self.plan, rate, lam)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_scratch": None, "_slots": None}
+        return {**super().__getstate__(), "_scratch": None}
