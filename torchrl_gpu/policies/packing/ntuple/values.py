@@ -519,7 +519,9 @@ class PatchArguments(Structure):
     )
 
     @classmethod
-    def of(cls, plan: PatchPlan, heights: Tensor, weight: Tensor, part: tuple[int, ...] | None = None) -> PatchArguments:
+    def of(
+        cls, plan: PatchPlan, heights: Tensor, weight: Tensor, part: tuple[int, ...] | None = None
+    ) -> PatchArguments:
         """Arguments of the C++ kernels, of all tables or of some; the tensors must outlive the call."""
         made = _described(plan, part)
         sizes = len(made), len(plan.shapes), *heights.shape[1:], plan.levels, kernel_threads()
