@@ -41,7 +41,13 @@ struct Patches {
 
 typedef int32_t Ints __attribute__((vector_size(lanes * sizeof(int32_t))));
 
-typedef int32_t TwoRows __attribute__((vector_size(2 * lanes * sizeof(int32_t))));
+// Numbers of two rows where a vector holds them, else of one.
+#if defined(__AVX512F__)
+constexpr int rows_at_once = 2;
+#else
+constexpr int rows_at_once = 1;
+#endif
+typedef int32_t Rows __attribute__((vector_size(rows_at_once * lanes * sizeof(int32_t))));
 typedef uint8_t Bytes __attribute__((vector_size(lanes)));
 
 // Cells, or places of patches, [x0, x1) × [y0, y1).
@@ -64,7 +70,7 @@ inline Cells differing_cells(const Patches& p, const uint8_t* one, const uint8_t
     return found;
 }
 
-// Heights of neighbouring cells, or of those of two rows, which are `pitch` cells apart.
+// Heights of neighbouring cells, in one row or in two, which are `pitch` cells apart.
 template <class Numbers>
 INLINE Numbers digits(const uint8_t* heights, int64_t pitch) {
     Numbers found;
@@ -79,18 +85,10 @@ INLINE Ints digits<Ints>(const uint8_t* heights, int64_t) {
 #endif
 #if defined(__AVX512F__)
 template <>
-INLINE TwoRows digits<TwoRows>(const uint8_t* heights, int64_t pitch) {
+INLINE Rows digits<Rows>(const uint8_t* heights, int64_t pitch) {
     const __m128i row = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(heights)),
                   next = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(heights + pitch));
-    return (TwoRows)_mm512_cvtepu8_epi32(_mm_unpacklo_epi64(row, next));
-}
-#elif defined(__AVX2__)
-template <>
-INLINE TwoRows digits<TwoRows>(const uint8_t* heights, int64_t pitch) {
-    const Ints rows[2] = {digits<Ints>(heights, 0), digits<Ints>(heights + pitch, 0)};
-    TwoRows found;
-    std::memcpy(&found, rows, sizeof found);
-    return found;
+    return (Rows)_mm512_cvtepu8_epi32(_mm_unpacklo_epi64(row, next));
 }
 #endif
 
@@ -176,8 +174,8 @@ inline void entries(const Lying& lying, const uint8_t* heights, int32_t* out) {
 
 template <int cells, bool clipped>
 void entries_of_rows(const Lying& lying, const uint8_t* heights, int64_t pitch, int64_t rows, int32_t* out) {
-    for (int64_t x = 0; x < rows; x += 2) {  // of an odd number one too many
-        const TwoRows found = found_by<TwoRows, cells, clipped>(lying, heights + x * pitch, pitch);
+    for (int64_t x = 0; x < rows; x += rows_at_once) {  // at the end perhaps one too many
+        const Rows found = found_by<Rows, cells, clipped>(lying, heights + x * pitch, pitch);
         std::memcpy(out + x * lanes, &found, sizeof found);
     }
 }

@@ -13,6 +13,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "afterstates.h"
@@ -111,6 +112,7 @@ class TableSweep {
     }
 
     int64_t shapes() const { return lying_.size(); }
+    int64_t patches() const { return patches_; }
     // False where weights that are the same turned or mirrored are not equal, so that copies cannot stand for them.
     bool symmetric() const { return symmetric_; }
 
@@ -294,12 +296,17 @@ inline bool sweep_tables(const Patches& p, const Sweep& sweep) {
     int64_t shapes = 0;
     for (const TableSweep& table : tables) first_shape.push_back(shapes), shapes += table.shapes();
     for (auto& each : parts) each.resize(shapes * padded);
+    std::vector<int64_t> order(p.tables);  // those with the most work first, so that threads end together
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return tables[a].patches() > tables[b].patches(); });
     const auto whole = [&](int which, int64_t n) {
         double sum = 0;
         for (int64_t s = 0; s < shapes; s++) sum += parts[which][s * padded + n];
         return float(sum);
     };
-    spread(p.tables, threads, [&](int64_t table) {
+    spread(p.tables, threads, [&](int64_t task) {
+        const int64_t table = order[task];
         tables[table].see(steps - 1);
         tables[table].values(&parts[1][first_shape[table] * padded]);
     });
@@ -318,7 +325,8 @@ inline bool sweep_tables(const Patches& p, const Sweep& sweep) {
             const double within = std::min(std::max(double(error), -0x1p10), 0x1p10);
             units[n] = learns[n] ? int64_t(std::nearbyint(within * 0x1p32)) : 0;
         }
-        spread(p.tables, threads, [&](int64_t table) {
+        spread(p.tables, threads, [&](int64_t task) {
+            const int64_t table = order[task];
             tables[table].learn(units.data(), learns.data());
             if (t == 0) return;
             tables[table].values(&parts[0][first_shape[table] * padded]);
