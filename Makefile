@@ -28,7 +28,8 @@ SLOW_TESTS := benchmarks callbacks checkpoints cli docs evaluation examples nati
 FAST_ARGS = -q -n auto --dist loadfile $(addprefix --ignore=tests/,$(SLOW_TESTS))
 PRETEND_ARGS := -n 2
 KERNEL_TESTS := tests/envs/packing/kernels
-ASAN_TESTS := tests/native/test_operators.py tests/envs/marine/test_compiled.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_validation.py
+ASAN_TESTS := tests/native/test_operators.py tests/envs/marine/test_compiled.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_validation.py \
+	$(addprefix tests/policies/packing/ntuple/test_,values.py greedy_rollouts.py sweeps.py)
 SOAK_TESTS := $(ASAN_TESTS) $(KERNEL_TESTS)/test_compiled.py $(KERNEL_TESTS)/test_transition.py
 SOAK := 50
 KILLS := 100

@@ -41,6 +41,13 @@ struct Patches {
 
 typedef int32_t Ints __attribute__((vector_size(lanes * sizeof(int32_t))));
 
+// Numbers of two rows where a vector holds them, else of one.
+#if defined(__AVX512F__)
+constexpr int rows_at_once = 2;
+#else
+constexpr int rows_at_once = 1;
+#endif
+typedef int32_t Rows __attribute__((vector_size(rows_at_once * lanes * sizeof(int32_t))));
 typedef uint8_t Bytes __attribute__((vector_size(lanes)));
 
 // Cells, or places of patches, [x0, x1) × [y0, y1).
@@ -63,16 +70,27 @@ inline Cells differing_cells(const Patches& p, const uint8_t* one, const uint8_t
     return found;
 }
 
-// Heights of neighbouring cells.
-INLINE Ints digits(const uint8_t* heights) {
-#if defined(__AVX2__)
-    return (Ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(heights)));
-#else
-    Ints found;
-    for (int l = 0; l < lanes; l++) found[l] = heights[l];
+// Heights of neighbouring cells, in one row or in two, which are `pitch` cells apart.
+template <class Numbers>
+INLINE Numbers digits(const uint8_t* heights, int64_t pitch) {
+    Numbers found;
+    for (int l = 0; l < int(sizeof(Numbers) / sizeof(int32_t)); l++) found[l] = heights[l / lanes * pitch + l % lanes];
     return found;
-#endif
 }
+#if defined(__AVX2__)
+template <>
+INLINE Ints digits<Ints>(const uint8_t* heights, int64_t) {
+    return (Ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(heights)));
+}
+#endif
+#if defined(__AVX512F__)
+template <>
+INLINE Rows digits<Rows>(const uint8_t* heights, int64_t pitch) {
+    const __m128i row = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(heights)),
+                  next = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(heights + pitch));
+    return (Rows)_mm512_cvtepu8_epi32(_mm_unpacklo_epi64(row, next));
+}
+#endif
 
 struct Lying;
 
@@ -129,14 +147,15 @@ struct Lying {
     }
 };
 
-template <int cells, bool clipped>
-INLINE Ints found_by(const Lying& lying, const uint8_t* heights) {
+// Indices of `lanes` neighbouring patches, or of those of two rows, which are `pitch` cells apart.
+template <class Numbers, int cells, bool clipped>
+INLINE Numbers found_by(const Lying& lying, const uint8_t* heights, int64_t pitch) {
     const Patch& patch = *lying.patch;
-    const Ints clip = Ints{} + int32_t(patch.clip), first = digits(heights + lying.away[0]);
-    Ints found = first * int32_t(patch.weight[0][0]);
+    const Numbers clip = Numbers{} + int32_t(patch.clip), first = digits<Numbers>(heights + lying.away[0], pitch);
+    Numbers found = first * int32_t(patch.weight[0][0]);
 #pragma GCC unroll 9
     for (int i = 1; i < cells; i++) {
-        Ints digit = digits(heights + lying.away[i]);
+        Numbers digit = digits<Numbers>(heights + lying.away[i], pitch);
         if (clipped) {
             digit -= first;
             digit = digit < -clip ? -clip : digit;
@@ -149,14 +168,14 @@ INLINE Ints found_by(const Lying& lying, const uint8_t* heights) {
 
 template <int cells, bool clipped>
 inline void entries(const Lying& lying, const uint8_t* heights, int32_t* out) {
-    const Ints found = found_by<cells, clipped>(lying, heights);
+    const Ints found = found_by<Ints, cells, clipped>(lying, heights, 0);
     std::memcpy(out, &found, sizeof found);
 }
 
 template <int cells, bool clipped>
 void entries_of_rows(const Lying& lying, const uint8_t* heights, int64_t pitch, int64_t rows, int32_t* out) {
-    for (int64_t x = 0; x < rows; x++) {
-        const Ints found = found_by<cells, clipped>(lying, heights + x * pitch);
+    for (int64_t x = 0; x < rows; x += rows_at_once) {  // at the end perhaps one too many
+        const Rows found = found_by<Rows, cells, clipped>(lying, heights + x * pitch, pitch);
         std::memcpy(out + x * lanes, &found, sizeof found);
     }
 }
@@ -229,9 +248,9 @@ inline int64_t same_before(const int64_t* extent, const uint8_t* top, const uint
 class PlacementValues {
    public:
     explicit PlacementValues(const Patches& p)
-        : p_(p), base_(p.framed()), after_(BATCH * p.framed()), pitch_((p.shapes + GROUP - 1) / GROUP * GROUP),
+        : p_(p), base_(p.framed()), after_(BATCH * p.framed() + p.wide()), pitch_((p.shapes + GROUP - 1) / GROUP * GROUP),
           heights_(p.area()), here_((p.cells_x + 2) * p.wide() * pitch_),
-          before_((p.cells_x + 3) * (p.wide() + 1) * pitch_), entry_((p.cells_x + 2) * lanes), lane_(lanes * BATCH) {
+          before_((p.cells_x + 3) * (p.wide() + 1) * pitch_), entry_((p.cells_x + 3) * lanes), lane_(lanes * BATCH) {
         for (int64_t s = 0; s < p.shapes; s++) lying_.emplace_back(p, p.patch[s]);
     }
 

@@ -13,6 +13,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "afterstates.h"
@@ -27,7 +28,6 @@ struct Sweep {
     float lam;
     double rate;              // of a step, over the number of patches of a bin
     float *weight, *drift, *path;  // (E,), as in `struct Learnt`
-    int32_t* slot;            // (E,) zeros before and after
     float* error;             // (T, N), of the last step first
     uint8_t* counts;          // (T, N), likewise, 1 where a bin is learned from
 };
@@ -59,6 +59,43 @@ class Views {
     std::vector<Cells> changed_;
 };
 
+// Numbers of the entries of a table that have been met, 0 for others. A hash table, since it is a hundredth as large as a
+// number for each entry, and so stays in a core's cache.
+class Slots {
+   public:
+    Slots() : places_(1 << 12, Place{-1, 0}) {}
+
+    int32_t operator[](int32_t entry) const { return places_[place_of(entry)].slot; }
+
+    void put(int32_t entry, int32_t slot) {
+        if (2 * ++used_ > int64_t(places_.size())) grow();
+        places_[place_of(entry)] = {entry, slot};
+    }
+
+   private:
+    struct Place {
+        int32_t entry, slot;
+    };
+
+    // Where an entry is, or would be.
+    size_t place_of(int32_t entry) const {
+        const size_t mask = places_.size() - 1;
+        size_t at = (uint32_t(entry) * 0x9E3779B1u >> 7) & mask;
+        while (places_[at].entry != entry && places_[at].entry != -1) at = (at + 1) & mask;
+        return at;
+    }
+
+    void grow() {
+        std::vector<Place> before(2 * places_.size(), Place{-1, 0});
+        before.swap(places_);
+        for (const Place& each : before)
+            if (each.entry != -1) places_[place_of(each.entry)] = each;
+    }
+
+    std::vector<Place> places_;
+    int64_t used_ = 0;
+};
+
 class TableSweep {
    public:
     TableSweep(const Patches& p, const Sweep& sweep, const Views& views, int64_t table)
@@ -75,6 +112,7 @@ class TableSweep {
     }
 
     int64_t shapes() const { return lying_.size(); }
+    int64_t patches() const { return patches_; }
     // False where weights that are the same turned or mirrored are not equal, so that copies cannot stand for them.
     bool symmetric() const { return symmetric_; }
 
@@ -124,10 +162,9 @@ class TableSweep {
         }
     }
 
-    // Writes what was learned into the tables, unless it is not wanted, and clears the numbers of slots.
-    void finish(bool keep) {
-        for (int32_t entry : numbered_) sweep_.slot[offset_ + entry] = 0;
-        for (size_t s = 1; keep && s < weight_.size(); s++) {
+    // Writes what was learned into the tables.
+    void finish() {
+        for (size_t s = 1; s < weight_.size(); s++) {
             if (!learned_[s]) continue;
             const Images& images = images_[s];
             sweep_.drift[offset_ + images.entry[0]] = drift_[s];
@@ -155,7 +192,7 @@ class TableSweep {
                 lying.entries(lying, heights, found);
                 int32_t* at = &at_[(begin_[s] + x * (lying.last_y + 1) + y) * pitch_ + n];
                 for (int64_t l = 0; l < std::min<int64_t>(lanes, touched.y1 - y); l++) {
-                    int32_t slot = sweep_.slot[offset_ + found[l]];
+                    int32_t slot = slots_[found[l]];
                     if (!slot) slot = number(lying, heights + l, found[l]);
                     int32_t& here = at[l * pitch_];
                     count_[here] -= here != 0;
@@ -176,15 +213,13 @@ class TableSweep {
         for (int j = 0; j < lying.images; j++)
             if (found[j][0] != images.entry[0]) images.entry[images.count++] = found[j][0];
         const int32_t first = images.entry[0];
-        int32_t slot = sweep_.slot[offset_ + first];
+        int32_t slot = slots_[first];
         if (!slot) {
             slot = add_slot(images);
-            sweep_.slot[offset_ + first] = slot;
-            numbered_.push_back(first);
+            slots_.put(first, slot);
         }
         if (entry != first) {
-            sweep_.slot[offset_ + entry] = slot;
-            numbered_.push_back(entry);
+            slots_.put(entry, slot);
             const float *here = sweep_.weight + offset_ + entry, *there = sweep_.weight + offset_ + first;
             symmetric_ &= !std::memcmp(here, there, sizeof(float));
         }
@@ -244,7 +279,7 @@ class TableSweep {
     std::vector<int32_t> count_, some_count_;  // how often it occurs in the bins
     std::vector<int64_t> sum_;                 // of errors, (slots, COPIES)
     std::vector<uint8_t> learned_;
-    std::vector<int32_t> numbered_;    // entries that have a slot
+    Slots slots_;                      // of entries
 };
 
 // The sweep; false, and nothing is learned, where the tables do not have the symmetry that their patches have.
@@ -261,12 +296,17 @@ inline bool sweep_tables(const Patches& p, const Sweep& sweep) {
     int64_t shapes = 0;
     for (const TableSweep& table : tables) first_shape.push_back(shapes), shapes += table.shapes();
     for (auto& each : parts) each.resize(shapes * padded);
+    std::vector<int64_t> order(p.tables);  // those with the most work first, so that threads end together
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return tables[a].patches() > tables[b].patches(); });
     const auto whole = [&](int which, int64_t n) {
         double sum = 0;
         for (int64_t s = 0; s < shapes; s++) sum += parts[which][s * padded + n];
         return float(sum);
     };
-    spread(p.tables, threads, [&](int64_t table) {
+    spread(p.tables, threads, [&](int64_t task) {
+        const int64_t table = order[task];
         tables[table].see(steps - 1);
         tables[table].values(&parts[1][first_shape[table] * padded]);
     });
@@ -285,7 +325,8 @@ inline bool sweep_tables(const Patches& p, const Sweep& sweep) {
             const double within = std::min(std::max(double(error), -0x1p10), 0x1p10);
             units[n] = learns[n] ? int64_t(std::nearbyint(within * 0x1p32)) : 0;
         }
-        spread(p.tables, threads, [&](int64_t table) {
+        spread(p.tables, threads, [&](int64_t task) {
+            const int64_t table = order[task];
             tables[table].learn(units.data(), learns.data());
             if (t == 0) return;
             tables[table].values(&parts[0][first_shape[table] * padded]);
@@ -301,6 +342,7 @@ inline bool sweep_tables(const Patches& p, const Sweep& sweep) {
         }
         for (const TableSweep& table : tables) symmetric &= table.symmetric();
     }
-    for (TableSweep& table : tables) table.finish(symmetric);
+    for (TableSweep& table : tables)
+        if (symmetric) table.finish();
     return symmetric;
 }

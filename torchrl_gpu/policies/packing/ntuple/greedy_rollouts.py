@@ -1,7 +1,7 @@
 """Whole rollouts of greedy tables in bins of boxes, in one C++ call; see `native/rollout.h`.
 
-`GREEDY_ROLLOUTS` is what `training.collect.fused.WholePlayer` describes. It gives the bits of single steps; what it
-does not cover is named by `problem`, and single steps play it.
+`GREEDY_ROLLOUTS` is what `training.collect.fused.WholePlayer` describes. It gives the bits of single steps. What it
+does not cover is named by `problem`; single steps play that.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torchrl_gpu.envs.counter_rng import seed_bits
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, PooledSequences
 from torchrl_gpu.envs.packing.kernels.balance import standing_height
+from torchrl_gpu.envs.packing.kernels.compiled import described_problem
 from torchrl_gpu.envs.packing.types import DROP_RULES, PackingState
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.ntuple.values import PatchArguments
@@ -140,9 +141,6 @@ def _outputs(env: PackingEnv, steps: int) -> dict[str, Tensor]:
 
 
 def _play(env: PackingEnv, tables: PatchTables, state: PackingState, made: dict[str, Tensor], steps: int) -> None:
-    # Imported here: it asks for the C++ library's functions by name.
-    from torchrl_gpu.envs.packing.kernels.compiled import described_problem
-
     catalogue, bin_ = env.catalogue, env.bin
     levels = state.heightmap.new_zeros(0, *tables.seen, dtype=torch.uint8)
     weight = tables.weight.contiguous()

@@ -68,7 +68,7 @@ def sweep_bins(
         share = rate / plan.patches(levels.shape[2:])
         return kernels.sweep_bins(levels.contiguous(), reward, done, tables, plan, share, lam, scratch)
     if native.runs_on(levels) and not _cpp_problem():
-        square = _swept_in_cpp(levels, reward, done, tables, plan, rate, lam, scratch)
+        square = _swept_in_cpp(levels, reward, done, tables, plan, rate, lam)
         if square is not None:
             return square
     values = partial(value_bins, weight=tables.weight, plan=plan)
@@ -113,10 +113,8 @@ def _swept_in_cpp(
     plan: PatchPlan,
     rate: float,
     lam: float,
-    scratch: Tensor,
 ) -> Tensor | None:
-    slots = scratch.view(-1).view(torch.int32)[: plan.entries]
-    learned = sweep_in_cpp(levels, reward, done, tables, plan, rate, lam, slots)
+    learned = sweep_in_cpp(levels, reward, done, tables, plan, rate, lam)
     if learned is None:
         return None
     error, counts = learned
@@ -162,7 +160,7 @@ def _wrong_of(seed: int, rows: int, steps: int, lam: float) -> str:
 
     values = partial(value_bins, weight=single.weight, plan=plan)
     wanted = sweep_by_steps(levels, reward, done, lam=lam, values=values, learn=learn)
-    found = _swept_in_cpp(levels, reward, done, whole, plan, 0.5, lam, scratch)
+    found = _swept_in_cpp(levels, reward, done, whole, plan, 0.5, lam)
     if found is None:
         return "no sweep"
     are_equal = [torch.equal(*pair) for pair in zip((wanted, *single), (found, *whole), strict=True)]

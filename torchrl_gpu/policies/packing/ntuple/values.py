@@ -356,7 +356,6 @@ def sweep_in_cpp(
     plan: PatchPlan,
     rate: float,
     lam: float,
-    slots: Tensor,
 ) -> tuple[Tensor, Tensor] | None:
     """TD(λ) over N trajectories of T steps in one C++ call, as `sweep.sweep_by_steps`; writes to the tables.
 
@@ -365,7 +364,6 @@ def sweep_in_cpp(
         reward, done: (N, T) float32 and bool.
         tables, plan: Written to, and their patches; on a CPU.
         rate, lam: As in `learn_bins`, and λ.
-        slots: (E,) int32, zeros before and after.
 
     Returns:
         Errors (T, N) float32, of the last step first, and whether each was learned from. None, and nothing is learned,
@@ -378,11 +376,10 @@ def sweep_in_cpp(
     done = tensor(where, "done", done, torch.bool, (rows, steps), _CPU).contiguous()
     for name, each in zip(Tables._fields, tables, strict=True):
         tensor(where, name, each, torch.float32, (plan.entries,), _CPU, contiguous=True)
-    tensor(where, "slots", slots, torch.int32, (plan.entries,), _CPU, contiguous=True)
     if flat.shape[0] != rows * steps or not rows * steps:
         raise ValueError(f"{where}: levels must be of {rows} × {steps} bins, at least one; got {len(flat)}")
     error, counts = native.output(steps, rows, dtype=torch.float32), native.output(steps, rows, dtype=torch.bool)
-    held = {"levels": flat, "reward": reward, "done": done, "slot": slots, "error": error, "counts": counts}
+    held = {"levels": flat, "reward": reward, "done": done, "error": error, "counts": counts}
     held |= tables._asdict()
     patches = PatchArguments.of(plan, flat, tables.weight)
     sweep = _Sweep.of(held, rows=rows, steps=steps, lam=lam, rate=rate / plan.patches(flat.shape[1:]))
@@ -552,7 +549,7 @@ class _Sweep(native.Arguments):
         *native.of_type(c_void_p, "levels reward done"),
         ("lam", c_float),
         ("rate", c_double),
-        *native.of_type(c_void_p, "weight drift path slot error counts"),
+        *native.of_type(c_void_p, "weight drift path error counts"),
     )
 
 

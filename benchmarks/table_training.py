@@ -1,0 +1,175 @@
+"""Training of look-up tables: `python benchmarks/table_training.py` writes `results/table_training.json`.
+
+Environment steps a second in the training of `packing.yaml` (without validation, saving and loggers), by whole rollouts
+and sweeps in C++ as they are, and step by step from Python; in turn, and in turn again. Parity first: the tables of
+both must be the same to the last bit. Beside them the look-ups of weights a second, and random reads of a table of that
+size by torch, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from lightning.pytorch import Callback
+
+from torchrl_gpu import configs
+from torchrl_gpu.cli.lightning_cli import build
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.evaluation.reports import write_json
+from torchrl_gpu.policies import PackingPolicy, PatchTables
+from torchrl_gpu.policies.packing.ntuple import sweeps
+from torchrl_gpu.system import machine
+from torchrl_gpu.training import AfterstateLearning
+
+RESULT = Path(__file__).parent / "results" / "table_training.json"
+CONFIG = "packing.yaml"
+WARM, TIMED, TURNS = 5, 60, 5
+READS = 1 << 22
+COLUMNS = {"row": "row", "steps_per_s": "environment steps/s", "ratio": "× step by step"}
+COLUMNS_OF_READS = {"row": "row", "per_s": "per second"}
+
+
+class Timing(Callback):
+    """Seconds of the training steps behind the warm-up."""
+
+    def __init__(self, by_steps: bool) -> None:
+        self.by_steps = by_steps
+        self.times: list[float] = []
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Takes whole rollouts away where they are not wanted."""
+        if self.by_steps:
+            pl_module.rollout._player = None
+
+    def on_train_batch_end(self, *given: Any) -> None:
+        """Another training step is over."""
+        self.times.append(time.perf_counter())
+
+    @property
+    def seconds(self) -> float:
+        """Time of the steps behind the warm-up."""
+        return self.times[-1] - self.times[WARM - 1]
+
+
+def train(by_steps: bool, updates: int = WARM + TIMED) -> tuple[AfterstateLearning, float]:
+    """A trained module, and its environment steps a second."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["--config", configs.find(CONFIG), "--trainer.logger=false", "--trainer.callbacks=[]", "--trainer.accelerator=cpu"]
+        words += ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
+        words += ["--trainer.limit_val_batches=0", "--trainer.enable_checkpointing=false"]
+        words += [f"--trainer.default_root_dir={folder}", f"--trainer.max_steps={updates}"]
+        cli = build("fit", words)
+        timing = Timing(by_steps)
+        cli.trainer.callbacks.append(timing)
+        reason = "measured step by step" if by_steps else sweeps._problem()
+        with mock.patch.object(sweeps, "_problem", lambda: reason):
+            cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+    module: AfterstateLearning = cli.model
+    steps = module.rollout_steps * module.env.num_envs * (len(timing.times) - WARM)
+    return module, steps / timing.seconds
+
+
+def digest(tables: PatchTables) -> str:
+    """Hash of the weights."""
+    return hashlib.sha256(tables.weight.numpy().tobytes()).hexdigest()
+
+
+@torch.no_grad()
+def look_ups_per_step(module: AfterstateLearning) -> float:
+    """Weights that a step of training needs, on average of a rollout.
+
+    Of each legal placement those of the patches that touch the box; of the bin afterwards all, for its value before
+    and after what comes later was learned, and to learn it.
+    """
+    env, tables = module.env, module.tables
+    assert isinstance(env, PackingEnv)
+    policy, shown = PackingPolicy(module.space, tables), module.rollout.current
+    needed = 0
+    for _ in range(module.rollout_steps):
+        legal = shown["legal_mask"].flatten(1).sum(1)
+        sides = env.catalogue.extent[shown["item_id"][:, 0], 0]
+        for each in tables.plan.lying:
+            touched = (sides[:, 0] + each.rows - 1) * (sides[:, 1] + each.columns - 1)
+            needed += int((legal * touched).sum())
+        shown = env.step_and_maybe_reset(policy(shown))[1]
+    return needed / (module.rollout_steps * env.num_envs) + 3 * tables.num_patches
+
+
+def reads_per_s(entries: int) -> float:
+    """Random reads a second of a table of so many float32, by torch, on its threads."""
+    table = torch.rand(entries, dtype=torch.float32)
+    at = torch.randint(entries, (READS,), dtype=torch.int64)
+    table.take(at)
+    begun = time.perf_counter()
+    for _ in range(4):
+        table.take(at)
+    return 4 * READS / (time.perf_counter() - begun)
+
+
+def measure(turns: int) -> dict[str, Any]:
+    """All rows; a ValueError where the tables of both ways differ."""
+    ways: dict[str, Callable[[], tuple[AfterstateLearning, float]]] = {
+        "whole rollouts and sweeps in C++": lambda: train(by_steps=False),
+        "step by step from Python": lambda: train(by_steps=True),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    reads: list[float] = []
+    trained: dict[str, AfterstateLearning] = {}
+    for _ in range(turns):
+        for name, way in ways.items():
+            trained[name], rate = way()
+            rates[name].append(rate)
+        reads.append(reads_per_s(trained[name].tables.plan.entries))
+        hashes = {digest(module.tables) for module in trained.values()}
+        if len(hashes) > 1:
+            raise ValueError("table_training: want the same tables of both ways; got others")
+    needed = look_ups_per_step(next(iter(trained.values())))
+    by_name = {name: median(found) for name, found in rates.items()}
+    rows = []
+    for name, rate in by_name.items():
+        ratio = round(rate / by_name["step by step from Python"], 2)
+        rows.append({"row": name, "steps_per_s": round(rate), "ratio": ratio, "turns": [round(r) for r in rates[name]]})
+    fastest = next(iter(by_name.values()))
+    look_ups = [
+        {"row": "look-ups of weights in training", "per_s": round(needed * fastest)},
+        {"row": "random reads of the table by torch", "per_s": round(median(reads))},
+        {"row": "look-ups for each random read", "per_s": round(needed * fastest / median(reads), 2)},
+        {"row": "look-ups of a step", "per_s": round(needed)},
+    ]
+    return {
+        "benchmark": "table_training",
+        "settings": {"config": CONFIG, "warm": WARM, "timed": TIMED, "turns": turns},
+        "machine": machine.describe(torch.device("cpu")),
+        "sections": [
+            {"title": "training steps", "columns": COLUMNS, "rows": rows},
+            {"title": "look-ups", "columns": COLUMNS_OF_READS, "rows": look_ups},
+        ],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    options = parser.parse_args()
+    result = measure(options.turns)
+    for section in result["sections"]:
+        for row in section["rows"]:
+            print(*(f"{row[name]:,}" if not isinstance(row[name], str) else row[name] for name in section["columns"]))
+    write_json(options.output, result)
+
+
+if __name__ == "__main__":
+    main()
