@@ -142,6 +142,11 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         row = torch.arange(self.num_envs, device=self.device, dtype=torch.int64)
         self._env_index = row % (self.num_envs // copies) + first_env  # (N,)
 
+    @property
+    def env_numbers(self) -> Tensor:
+        """Number of each environment, (N,) int64, on which its episodes depend."""
+        return self._env_index
+
     # -- state ------------------------------------------------------------------------------------------------------
 
     def to(self, device: str | torch.device) -> Self:

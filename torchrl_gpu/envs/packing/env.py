@@ -507,6 +507,12 @@ class PackingEnv(BatchedEnv):
         return out
 
     @runs_single_threaded
+    def go_on(self, state: PackingState) -> TensorDictBase:
+        """Takes a state, as it is, that a native function has played to; what a reset would show of it."""
+        self._state = state
+        return self._started(self._observation())
+
+    @runs_single_threaded
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
         if native.runs_on(mask) and not mask.any():  # maps of irregular items take long to copy
             return self._observation()
