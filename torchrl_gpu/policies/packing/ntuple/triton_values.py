@@ -86,7 +86,7 @@ def add_gains(
         entry = tl.zeros([T * LYING], tl.int32)
         origin = tl.zeros([T * LYING], tl.int32)
         for i in tl.static_range(CELLS):
-            # Read anew for each patch: else all of them and what is in them would stay in registers, more than there are.
+            # Read anew for each patch: else all words and what is in them would stay in registers, too many.
             if i % 4 == 0:
                 word = tl.load(shape + _WORDS + i // 4, volatile=True)
             cell_x = first_x + (word >> 8 * (i % 4) & 15)
