@@ -62,7 +62,7 @@ def tables_of(env: PackingEnv, shapes: tuple[str, ...] = ("2x2", "1x2:1")) -> Pa
 @pytest.mark.parametrize("setting", list(SETTINGS))
 def test_a_whole_rollout_has_the_bits_of_single_steps(setting: str) -> None:
     env = environment(**SETTINGS[setting])
-    assert triton_rollouts.problem(env, tables_of(env)) == ""
+    assert triton_rollouts.problem(env) == ""
     assert difference(env, tables_of(env), 5) == ""
     assert int(env.state.episode.sum()) > env.num_envs or setting not in ENDS
 
@@ -134,6 +134,6 @@ def test_rollouts_are_tried_before_they_are_played(monkeypatch: pytest.MonkeyPat
 
 def test_bins_that_the_kernel_does_not_cover_are_named() -> None:
     wide = environment(resolution=20, bin_size=(20.0, 20.0, 4.0), items=RandomBoxes(1, 3))
-    assert "at most 16 cells along x; got 20" in triton_rollouts.problem(wide, tables_of(wide))
+    assert "at most 16 cells along x; got 20" in triton_rollouts.problem(wide)
     bearing = environment(stability="load_bearing", items=RandomBoxes(1, 3))
-    assert "load_bearing" in triton_rollouts.problem(bearing, tables_of(bearing))
+    assert "load_bearing" in triton_rollouts.problem(bearing)

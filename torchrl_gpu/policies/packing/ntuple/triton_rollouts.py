@@ -357,8 +357,8 @@ def rollout_kernel(
     tl.store(stable + n, stood.to(tl.uint8))
 
 
-def problem(env: PackingEnv, tables: PatchTables) -> str:
-    """Reason why the kernel does not play boxes in an environment by tables, in one line; "" where it does.
+def problem(env: PackingEnv) -> str:
+    """Reason why the kernel does not play boxes in an environment, in one line; "" where it does.
 
     Options that no whole rollout covers are for the caller to see.
     """
