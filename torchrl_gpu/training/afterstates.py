@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -15,7 +16,7 @@ from torchrl_gpu import native
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables, unpack_tables
 from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
-from torchrl_gpu.policies.packing.ntuple.sweeps import sweep
+from torchrl_gpu.policies.packing.ntuple.sweep import sweep_by_steps
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Policy
@@ -262,13 +263,15 @@ class AfterstateLearning(EnvRun):
         flat = (part.contiguous().view(kind) for part, (kind, _) in zip(parts, kinds, strict=True))
         return Played(*(part.unflatten(1, shape) for part, (_, shape) in zip(flat, kinds, strict=True)))
 
-    @torch.no_grad()
     def _sweep(self, played: Played) -> Tensor:
-        """Learns from trajectories, see `sweep_by_steps`; the mean square of the errors."""
-        tables = self.tables if self._shared is None else self._shared
-        error, counts = sweep(tables, *played, self.rate, self.lam)
+        """Learns from trajectories, from their last steps to their first; the mean square of the errors."""
+        if self._shared is None:
+            square = self.tables.sweep(*played, self.rate, self.lam)
+        else:
+            learn = partial(self._shared.learn, rate=self.rate)
+            square = sweep_by_steps(*played, lam=self.lam, values=self._shared.values, learn=learn)
         self.count_updates(1)
-        return torch.where(counts, error.square(), 0.0).mean(1).mean()
+        return square
 
     def _descend(self, tables: RefinedTables, played: Played) -> list[Tensor]:
         """Learns the network from bins drawn from trajectories; the mean square of the errors of each update."""

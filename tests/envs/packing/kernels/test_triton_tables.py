@@ -18,8 +18,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from tests.envs.packing.kernels.access_checker import AccessChecker
 from torchrl_gpu import native
 from torchrl_gpu.policies.packing.ntuple import triton_tables
-from torchrl_gpu.policies.packing.ntuple.sweeps import sweep_by_steps
-from torchrl_gpu.policies.packing.ntuple.triton_tables import OnCpu, Sweep, some_sweep
+from torchrl_gpu.policies.packing.ntuple.sweep import sweep_bins
+from torchrl_gpu.policies.packing.ntuple.triton_tables import Sweep, some_sweep
 from torchrl_gpu.policies.packing.ntuple.values import PatchPlan, Tables, learn_bins, value_bins
 
 PLANS = [
@@ -45,28 +45,13 @@ def assert_same_bits(made: Tables, wanted: Tables) -> None:
         assert torch.equal(ours.view(torch.int32), theirs.view(torch.int32))
 
 
-Learned = tuple[Tables, tuple[Tensor, Tensor]]
-"""Tables after a sweep, its errors and whether they count."""
-
-
-def swept(given: Sweep, plan: PatchPlan, rate: float, lam: float) -> Learned:
-    """In Triton; scratch is seen to be cleared."""
+def swept(given: Sweep, plan: PatchPlan, rate: float, lam: float) -> tuple[Tables, Tensor]:
+    """Tables after a sweep in Triton, and the mean square of the errors; scratch is seen to be cleared."""
     made, scratch = copied(given.tables), scratch_of(plan)
     share = rate / plan.patches(given.levels.shape[2:])
-    errors = triton_tables.sweep_bins(*given[:3], made, plan, share, lam, scratch)
+    square = triton_tables.sweep_bins(*given[:3], made, plan, share, lam, scratch)
     assert not scratch.any()
-    return made, errors
-
-
-def swept_on_cpu(given: Sweep, plan: PatchPlan, rate: float, lam: float) -> Learned:
-    tables = copied(given.tables)
-    return tables, sweep_by_steps(OnCpu(plan, tables), *given[:3], rate, lam)
-
-
-def assert_same_sweep(made: Learned, wanted: Learned) -> None:
-    assert_same_bits(made[0], wanted[0])
-    for ours, theirs in zip(made[1], wanted[1], strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    return made, square
 
 
 @every_plan
@@ -97,24 +82,33 @@ def test_a_value_is_summed_in_the_order_of_cpp() -> None:
 @every_plan
 @pytest.mark.parametrize("lam", [0.0, 0.3, 0.8, 1.0])
 def test_a_sweep_leaves_the_tables_of_a_cpu(plan: PatchPlan, cells: tuple[int, int], lam: float) -> None:
-    given = some_sweep(plan, cells, seed=int(10 * lam))
-    assert_same_sweep(swept(given, plan, 0.3, lam), swept_on_cpu(given, plan, 0.3, lam))
+    given, wanted = some_sweep(plan, cells, seed=int(10 * lam)), scratch_of(plan)
+    tables = copied(given.tables)
+    square = sweep_bins(*given[:3], tables, plan, rate=0.3, lam=lam, scratch=wanted)
+    made, squares = swept(given, plan, 0.3, lam)
+    assert_same_bits(made, tables)
+    torch.testing.assert_close(squares, square)
 
 
 def test_a_sweep_of_one_step_learns_ended_episodes_alone() -> None:
     given = some_sweep(PLANS[1], CELLS[1], steps=1)
     for done in (torch.zeros_like(given.done), torch.ones_like(given.done)):
+        tables, scratch = copied(given.tables), scratch_of(PLANS[1])
         played = given._replace(done=done)
-        made = swept(played, PLANS[1], 0.3, 0.8)
-        assert_same_sweep(made, swept_on_cpu(played, PLANS[1], 0.3, 0.8))
-        assert torch.equal(made[0].weight, given.tables.weight) == (not done.any())
+        sweep_bins(*played[:3], tables, PLANS[1], rate=0.3, lam=0.8, scratch=scratch)
+        made, _ = swept(played, PLANS[1], 0.3, 0.8)
+        assert_same_bits(made, tables)
+        assert torch.equal(made.weight, given.tables.weight) == (not done.any())
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf"), 1e15, 3000.0])
 def test_errors_that_are_no_numbers_or_too_large_move_what_a_cpu_moves(odd: float) -> None:
     given = some_sweep(PLANS[3], CELLS[3])
     given.reward[1, 2], given.reward[0, 3] = odd, -odd
-    assert_same_sweep(swept(given, PLANS[3], 0.3, 0.5), swept_on_cpu(given, PLANS[3], 0.3, 0.5))
+    tables = copied(given.tables)
+    sweep_bins(*given[:3], tables, PLANS[3], rate=0.3, lam=0.5, scratch=scratch_of(PLANS[3]))
+    made, _ = swept(given, PLANS[3], 0.3, 0.5)
+    assert_same_bits(made, tables)
 
 
 @every_plan
@@ -155,7 +149,7 @@ def test_tables_are_tried_before_they_are_learnt_in_triton(monkeypatch: pytest.M
     assert triton_tables.self_test("cpu") == ""
     right = triton_tables._move
     monkeypatch.setattr(triton_tables, "_move", lambda *given: right(*given[:5], given[5] * 1.001, *given[6:]))
-    assert "the errors that a CPU finds in a sweep in (5, 4) cells" in triton_tables.self_test("cpu")
+    assert "the weight that a CPU gives after a sweep in (5, 4) cells" in triton_tables.self_test("cpu")
     monkeypatch.setattr(triton_tables, "value_bins", lambda bins, weight, plan: weight[: len(bins)])
     assert "the values that a CPU gives of (5, 4) cells" in triton_tables.self_test("cpu")
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import native
+from torchrl_gpu.policies.packing.ntuple.sweep import sweep_bins
 from torchrl_gpu.policies.packing.ntuple.values import (
     PatchPlan,
     Tables,
@@ -246,3 +247,31 @@ def test_a_patch_must_fit_the_bin() -> None:
 def test_heights_in_levels() -> None:
     metres = torch.tensor([-1.0, 0.0, 0.14, 0.16, 2.9, 3.0, 9.0, torch.nan])
     assert level_heights(metres[:-1], 3.0, 10).tolist() == [0, 0, 0, 1, 10, 10, 10]
+
+
+@pytest.mark.parametrize("name", ["levels", "reward", "done", "weight", "scratch"])
+def test_a_sweep_names_what_it_refuses(name: str) -> None:
+    plan = PLANS[0]
+    given: dict[str, Any] = {"levels": torch.zeros(2, 3, 4, 4, dtype=torch.uint8), "reward": torch.zeros(2, 3)}
+    given |= {"done": torch.zeros(2, 3, dtype=torch.bool), "weight": weights(plan)}
+    given |= {"scratch": torch.zeros(plan.entries, 2, dtype=torch.int64)}
+    given[name] = given[name].float() if name == "levels" else given[name][:1]
+    tables = Tables(given.pop("weight"), torch.zeros(plan.entries), torch.zeros(plan.entries))
+    with pytest.raises(ValueError, match="heights" if name == "levels" else name):
+        sweep_bins(**given, tables=tables, plan=plan, rate=0.5, lam=0.8)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shapes", [["2x2", "1x4"], ["3x3:2", "2x4:2", "1x1"]])
+def test_a_gpu_learns_the_tables_of_a_cpu_to_the_bit(shapes: list[str]) -> None:
+    from torchrl_gpu.policies.packing.ntuple.triton_tables import some_sweep
+
+    plan = PatchPlan(shapes, 6)
+    given = some_sweep(plan, (9, 10), rows=300, steps=12)
+    made = Tables(*(each.cuda() for each in given.tables))
+    scratch = torch.zeros(plan.entries, 2, dtype=torch.int64)
+    sweep_bins(*given, plan, rate=0.5, lam=0.8, scratch=scratch)
+    on_gpu = (each.cuda() for each in given[:3])
+    sweep_bins(*on_gpu, made, plan, rate=0.5, lam=0.8, scratch=scratch.cuda())
+    for ours, theirs in zip(made, given.tables, strict=True):
+        assert torch.equal(ours.cpu(), theirs)

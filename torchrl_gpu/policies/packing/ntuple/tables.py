@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from torchrl_gpu.policies.packing.features import bin_of
+from torchrl_gpu.policies.packing.ntuple.sweep import sweep_bins
 from torchrl_gpu.policies.packing.ntuple.values import (
-    TRITON_TABLES,
     Changes,
     PatchPlan,
     Tables,
-    check_sweep,
-    in_triton,
     learn_bins,
     level_heights,
     value_bins,
@@ -119,20 +117,10 @@ class PatchTables(nn.Module):
         tables = Tables(self.weight, self.drift, self.path)
         learn_bins(levels, error, counts, tables, self.plan, rate, self._zeros(), part=part, changes=changes)
 
-    @torch.no_grad()
-    def sweep_on_gpu(
-        self, levels: Tensor, reward: Tensor, done: Tensor, rate: float, lam: float
-    ) -> tuple[Tensor, Tensor] | None:
-        """As `sweeps.sweep_by_steps`, on a CUDA device with Triton; None elsewhere, where nothing is learned."""
-        kernels = in_triton(TRITON_TABLES, self.weight.device)
-        if kernels is None:
-            return None
-        tables, scratch = Tables(self.weight, self.drift, self.path), self._zeros()
-        check_sweep(levels, reward, done, tables, self.plan, scratch)
-        share = rate / self.num_patches
-        played = levels.contiguous(), reward.contiguous(), done.contiguous()
-        learned: tuple[Tensor, Tensor] = kernels.sweep_bins(*played, tables, self.plan, share, lam, scratch)
-        return learned
+    def sweep(self, levels: Tensor, reward: Tensor, done: Tensor, rate: float, lam: float) -> Tensor:
+        """Learns from played steps (N, T); arguments and result are those of `sweep_bins`."""
+        tables = Tables(self.weight, self.drift, self.path)
+        return sweep_bins(levels, reward, done, tables, self.plan, rate=rate, lam=lam, scratch=self._zeros())
 
     def _zeros(self) -> Tensor:
         """Scratch of learning, (E, 2) int64, zeros before and after."""

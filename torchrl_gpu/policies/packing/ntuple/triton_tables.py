@@ -1,4 +1,4 @@
-"""Look-ups and updates of n-tuple tables in Triton, for CUDA devices; defined in `values` and `sweeps`.
+"""Look-ups and updates of n-tuple tables in Triton, for CUDA devices; defined in `values` and `sweep`.
 
 Learning takes two launches. In the first, every patch adds its bin's error to the entry of its heights, in whole
 numbers, so that the order of programs does not matter; the patch that comes first owns the entry. In the second, owners
@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchrl_gpu.policies.packing.ntuple import values as afterstates
-from torchrl_gpu.policies.packing.ntuple.sweeps import sweep_by_steps
+from torchrl_gpu.policies.packing.ntuple.sweep import sweep_bins as sweep_on_cpu
 from torchrl_gpu.policies.packing.ntuple.values import PatchPlan, Tables
 
 _MOST_LANES = 2048  # patches of a program
@@ -204,8 +204,7 @@ def add_errors_kernel(
 
 @triton.jit(do_not_specialize=["steps", "t", "area", "patches", "shapes", "levels"])
 def sweep_kernel(
-    bins, reward, done, weight, seen, goal, errors, counted, found, first,
-    cell, factor, clip, offset, start, first_image,
+    bins, reward, done, weight, seen, goal, square, found, first, cell, factor, clip, offset, start, first_image,
     steps, t, lam, area, patches, shapes, levels,
     CELLS: tl.constexpr, LYING: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
@@ -244,9 +243,7 @@ def sweep_kernel(
     tl.store(goal + n, wanted)
     error = wanted - before
     counts = goes_on | ends
-    written = (last - t) * tl.num_programs(0) + n
-    tl.store(errors + written, error)
-    tl.store(counted + written, counts.to(tl.uint8))
+    tl.store(square + (last - t) * tl.num_programs(0) + n, tl.where(counts, error * error, 0.0))
     learns = counts & (tl.abs(error) < float("inf"))
     units = _units(tl.where(learns, error, 0.0))
     for tile in range(0, patches, T):
@@ -347,29 +344,27 @@ def sweep_bins(
     rate: float,
     lam: float,
     scratch: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """As `sweeps.sweep_by_steps`, of checked and contiguous tensors, with a rate for one entry: two launches a step."""
+) -> Tensor:
+    """As `sweep.sweep_bins`, of checked and contiguous tensors, with a rate for one entry: two launches a step."""
     rows, steps = reward.shape
     g = geometry(plan, _cells(levels[:, 0]), levels.device)
     patches, device = g.cell.shape[1], levels.device
     lanes = _lanes(2 * patches)
     lam = float(np.float32(lam))  # as torch and kernels take it, not the interpreter
     goal = torch.empty(rows, dtype=torch.float32, device=device)
-    error = torch.empty(steps, rows, dtype=torch.float32, device=device)
-    counts = torch.empty(steps, rows, dtype=torch.bool, device=device)
+    square = torch.empty(steps, rows, dtype=torch.float32, device=device)
     found = torch.empty(rows, 2 * patches, dtype=torch.float32, device=device)
     first = torch.empty(rows, patches, dtype=torch.int32, device=device)
     with _on(device) if rows else contextlib.nullcontext():
         for t in range(steps - 1, -1, -1) if rows else ():
             sweep_kernel[(rows,)](
-                levels, reward, done.view(torch.uint8), tables.weight, scratch, goal, error, counts.view(torch.uint8),
-                found, first,
+                levels, reward, done.view(torch.uint8), tables.weight, scratch, goal, square, found, first,
                 g.cell, g.factor, g.clip, g.offset, g.start, g.first_image,
                 steps, t, lam, levels[0, 0].numel(), patches, len(plan.lying), plan.levels,
                 CELLS=len(g.cell), LYING=_padded(plan), T=lanes, enable_fp_fusion=False, num_warps=max(1, lanes // 128),
             )  # fmt: skip
             _move(levels, t, first, tables, plan, rate, scratch, g)
-    return error, counts
+    return square.mean(1).mean()
 
 
 def _move(
@@ -413,20 +408,6 @@ class Sweep(NamedTuple):
     tables: Tables
 
 
-class OnCpu:
-    """Tables on a CPU as a sweep by steps learns them, without a space of an environment."""
-
-    def __init__(self, plan: PatchPlan, tables: Tables) -> None:
-        self.plan, self.tables = plan, tables
-        self._scratch = torch.zeros(plan.entries, 2, dtype=torch.int64, device="cpu")
-
-    def values(self, levels: Tensor) -> Tensor:
-        return afterstates.value_bins(levels, self.tables.weight, self.plan)
-
-    def learn(self, levels: Tensor, error: Tensor, counts: Tensor, rate: float) -> None:
-        afterstates.learn_bins(levels, error, counts, self.tables, self.plan, rate, self._scratch)
-
-
 def some_sweep(plan: PatchPlan, cells: tuple[int, int], rows: int = 3, steps: int = 4, seed: int = 0) -> Sweep:
     """Self-test inputs on a CPU: bins too high, episodes that end and that go on, weights of many sizes."""
     g = torch.Generator().manual_seed(seed)
@@ -453,12 +434,11 @@ def self_test(device: str) -> str:
         values = value_bins(first.to(there), made.weight, plan).cpu()
         if not torch.equal(values, afterstates.value_bins(first, wanted.weight, plan)):
             return f"want the values that a CPU gives of {cells} cells; got others"
-        right = sweep_by_steps(OnCpu(plan, wanted), *given[:3], rate, lam)
+        seen = torch.zeros(plan.entries, 2, dtype=torch.int64, device="cpu")
+        sweep_on_cpu(*given[:3], wanted, plan, rate=rate, lam=lam, scratch=seen)
+        cleared = seen.to(there, copy=True)
         played = given.levels.to(there), given.reward.to(there), given.done.to(there)
-        cleared = torch.zeros(plan.entries, 2, dtype=torch.int64, device=there)
-        errors = sweep_bins(*played, made, plan, rate / plan.patches(cells), lam, cleared)
-        if not all(torch.equal(ours.cpu(), theirs) for ours, theirs in zip(errors, right, strict=True)):
-            return f"want the errors that a CPU finds in a sweep in {cells} cells; got others"
+        sweep_bins(*played, made, plan, rate / plan.patches(cells), lam, cleared)
         for name, ours, theirs in zip(Tables._fields, made, wanted, strict=True):
             if not torch.equal(ours.cpu(), theirs):
                 return f"want the {name} that a CPU gives after a sweep in {cells} cells; got another"

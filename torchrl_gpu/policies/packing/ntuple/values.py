@@ -334,9 +334,7 @@ def learn_bins(
     device = heights.device
     error = tensor(where, "error", error, torch.float32, (len(heights),), device)
     counts = tensor(where, "counts", counts, torch.bool, (len(heights),), device).contiguous() & error.isfinite()
-    for name, each in zip(Tables._fields, tables, strict=True):
-        tensor(where, name, each, torch.float32, (plan.entries,), device, contiguous=True)
-    tensor(where, "scratch", scratch, torch.int64, (plan.entries, 2), device, contiguous=True)
+    check_tables(where, heights, tables, plan, scratch)
     units = (error.double().nan_to_num(0.0).clamp(-_LARGEST, _LARGEST) * _ONE).round().long()
     rate = rate / plan.patches(heights.shape[1:])
     if not native.runs_on(heights):
@@ -352,6 +350,14 @@ def learn_bins(
     return None
 
 
+def check_tables(where: str, heights: Tensor, tables: Tables, plan: PatchPlan, scratch: Tensor) -> None:
+    """ValueError unless tables and scratch are those of a plan, on the device of bins that it fits."""
+    _heights(where, heights, plan)
+    for name, each in zip(Tables._fields, tables, strict=True):
+        tensor(where, name, each, torch.float32, (plan.entries,), heights.device, contiguous=True)
+    tensor(where, "scratch", scratch, torch.int64, (plan.entries, 2), heights.device, contiguous=True)
+
+
 def _heights(where: str, heights: Tensor, plan: PatchPlan) -> Tensor:
     if not isinstance(heights, Tensor) or heights.ndim != 3:
         raise ValueError(f"{where}: heights must be uint8 of shape (N, X, Y); got {shown(heights)}")
@@ -364,17 +370,6 @@ def _weight(where: str, weight: Tensor, plan: PatchPlan, device: torch.device) -
 
 
 # -- in Triton --
-
-
-def check_sweep(levels: Tensor, reward: Tensor, done: Tensor, tables: Tables, plan: PatchPlan, scratch: Tensor) -> None:
-    """ValueError unless played steps and tables are those of `sweeps.sweep_by_steps`, all on one device."""
-    where, shape, device = "sweep_bins", tuple(levels.shape[:2]), levels.device
-    _heights(where, levels.flatten(0, 1), plan)
-    tensor(where, "reward", reward, torch.float32, shape, device)
-    tensor(where, "done", done, torch.bool, shape, device)
-    for name, each in zip(Tables._fields, tables, strict=True):
-        tensor(where, name, each, torch.float32, (plan.entries,), device, contiguous=True)
-    tensor(where, "scratch", scratch, torch.int64, (plan.entries, 2), device, contiguous=True)
 
 
 def in_triton(name: str, device: torch.device) -> Any:

@@ -1,0 +1,91 @@
+"""A backward sweep of TD(λ) over played steps, which learns n-tuple tables from them.
+
+Sutton and Barto 2018, 12.1 (λ-returns), over afterstates. `sweep_by_steps` is the definition: it goes from the last
+steps of all environments to their first, looks up what the bins are worth, and learns them towards their λ-returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.policies.packing.ntuple.values import (
+    TRITON_TABLES,
+    PatchPlan,
+    Tables,
+    check_tables,
+    in_triton,
+    learn_bins,
+    value_bins,
+)
+from torchrl_gpu.system.arguments import tensor
+
+Values = Callable[[Tensor], Tensor]
+"""Values (N,) float32 of bins (N, X, Y) uint8, in levels."""
+Learn = Callable[[Tensor, Tensor, Tensor], None]
+"""Moves the values of bins (N, X, Y) by their errors (N,) float32, where they count, (N,) bool."""
+
+
+@torch.no_grad()
+def sweep_bins(
+    levels: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    tables: Tables,
+    plan: PatchPlan,
+    *,
+    rate: float,
+    lam: float,
+    scratch: Tensor,
+) -> Tensor:
+    """Learn tables in place from T steps of N environments; return the mean square of the errors, () float32.
+
+    Args:
+        levels: (N, T, X, Y) uint8, the bins after each step.
+        reward: (N, T) float32, of the step.
+        done: (N, T) bool, whether the episode ended with the step.
+        tables: Written to.
+        plan: Their patches.
+        rate: Share of an error that is taken away, as in `learn_bins`.
+        lam: λ of the returns, from 0 to 1.
+        scratch: (E, 2) int64, zeros before and after.
+    """
+    device, shape = levels.device, tuple(levels.shape[:2])
+    reward = tensor("sweep_bins", "reward", reward, torch.float32, shape, device).contiguous()
+    done = tensor("sweep_bins", "done", done, torch.bool, shape, device).contiguous()
+    check_tables("sweep_bins", levels.flatten(0, 1), tables, plan, scratch)
+    if (kernels := in_triton(TRITON_TABLES, device)) is not None:
+        share = rate / plan.patches(levels.shape[2:])
+        return kernels.sweep_bins(levels.contiguous(), reward, done, tables, plan, share, lam, scratch)
+    values = partial(value_bins, weight=tables.weight, plan=plan)
+
+    def learn(bins: Tensor, error: Tensor, counts: Tensor) -> None:
+        learn_bins(bins, error, counts, tables, plan, rate, scratch)
+
+    return sweep_by_steps(levels, reward, done, lam=lam, values=values, learn=learn)
+
+
+@torch.no_grad()
+def sweep_by_steps(levels: Tensor, reward: Tensor, done: Tensor, *, lam: float, values: Values, learn: Learn) -> Tensor:
+    """As `sweep_bins`, of tables that are given by how they value bins and learn them: the definition.
+
+    The last bin of a trajectory that goes on is not learnt from: what came after it is not known yet.
+    """
+    bins, rewards, ends = levels.unbind(1), reward.unbind(1), done.unbind(1)
+    last, rows = len(bins) - 1, len(bins[0])
+    goal, counts, squares = torch.zeros_like(rewards[0]), ends[last], []
+    before = values(bins[last])
+    for t in range(last, -1, -1):
+        error = goal - before
+        learn(bins[t], error, counts)
+        squares.append(torch.where(counts, error.square(), 0.0).mean())
+        if t == 0:
+            break
+        value, before = values(torch.cat([bins[t], bins[t - 1]])).split(rows)
+        known = goal if t < last else torch.where(ends[t], goal, value)
+        goal = torch.where(ends[t - 1], 0.0, rewards[t] + torch.lerp(value, known, lam))
+        counts = torch.ones_like(counts)
+    return torch.stack(squares).mean()
