@@ -101,7 +101,7 @@ kernels: install-dev
 	$(BIN)/python -m benchmarks.gpu.ahead
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu and not soak' \
 		$(PYTEST_ARGS:loadfile=load) $(KERNEL_TESTS)/test_access_checker.py \
-		$(addprefix $(KERNEL_TESTS)/test_triton_,accesses.py afterstates.py cuts.py draws.py parity.py tables.py transition.py) \
+		$(addprefix $(KERNEL_TESTS)/test_triton_,accesses.py afterstates.py cuts.py draws.py parity.py rollouts.py tables.py transition.py) \
 		$(KERNEL_TESTS)/test_bearing.py tests/envs/marine/test_triton_parity.py
 
 # The backends in torch and NumPy pass the same tests in make test; here they would only take time.

@@ -45,6 +45,7 @@ MOST_REGISTERS = {  # of a thread, by kernel
     "move_entries_kernel": 48,
     "place_kernel": 64,
     "restart_kernel": 64,
+    "rollout_kernel": 255,  # 8 warps on a multiprocessor, as from 129 on
     "split_kernel": 48,
     "sweep_kernel": 128,  # the most with which a multiprocessor holds its 16 warps
     "value_bins_kernel": 80,
@@ -80,14 +81,18 @@ def row(config: str, capability: int, launch: Launch, compiled: Compiled) -> dic
     }
 
 
+def all_launches(config: str, capability: int) -> list[Launch]:
+    """Those of a step of a config on a chip, and of learning where the config learns tables."""
+    made = launches(config, capability)
+    return made + learning.launches(capability) if config == learning.CONFIG else made
+
+
 def rows(task: tuple[str, int]) -> list[dict[str, Any]]:
     """Those of one config on one chip, compiled anew."""
     config, capability = task
     with tempfile.TemporaryDirectory() as cache, triton.knobs.cache.scope():
         triton.knobs.cache.dir = cache
-        made = launches(config, capability)
-        if config == learning.CONFIG:
-            made += learning.launches(capability)
+        made = all_launches(config, capability)
         return [row(config, capability, each, each.compiled(capability)) for each in made]
 
 
@@ -111,8 +116,6 @@ def main(arguments: list[str]) -> int:
     for config in given.configs:  # before the fork: it is the same for every chip
         make = steps.marine_environment if config in steps.MARINE_CONFIGS else steps.environment
         make(config)
-    if learning.CONFIG in given.configs:
-        learning.tables().plan.first_images  # noqa: B018 (likewise)
     tasks = list(product(given.configs, given.capabilities))
     context = multiprocessing.get_context("fork")
     found: list[dict[str, Any]] = []

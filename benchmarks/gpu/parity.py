@@ -7,6 +7,7 @@ the shipped runs against what a CPU takes.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from functools import partial
@@ -18,12 +19,22 @@ import torch
 from benchmarks.gpu.shipped import environment_arguments
 from torchrl_gpu.cli.bench import difference
 from torchrl_gpu.device import get_device
+from torchrl_gpu.envs.counter_rng import TRITON_DRAWS
+from torchrl_gpu.envs.packing.items.cutting import TRITON_CUTS
 from torchrl_gpu.envs.packing.kernels import BACKENDS, available_backends
 from torchrl_gpu.envs.packing.kernels.self_tests import run_every_kind
+from torchrl_gpu.policies.packing.ntuple.values import TRITON_PLACEMENTS, TRITON_ROLLOUTS, TRITON_TABLES
 from torchrl_gpu.system.self_tests import run_here
 
 _SMALL: dict[str, Any] = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5}
 _CLOSE = 1e-5  # metres, and shares of a bin
+_BESIDE_STEPS = {  # modules of kernels, by what they do
+    "random numbers": TRITON_DRAWS,
+    "boxes cut": TRITON_CUTS,
+    "values of placements": TRITON_PLACEMENTS,
+    "tables and sweeps": TRITON_TABLES,
+    "whole rollouts": TRITON_ROLLOUTS,
+}
 
 
 def main(argv: list[str]) -> int:
@@ -64,7 +75,13 @@ def checks(device: torch.device, quick: bool) -> list[dict[str, Any]]:
                 compared = partial(difference, backend=name, reference=theirs, tolerance=_CLOSE)
                 found = run_here(partial(compared, arguments, where, steps))
                 rows.append(at | {"setting": f"{steps} steps in {setting}", "difference": found, "ran": True})
-    return rows
+    return rows + [_beside_steps(device, what, name) for what, name in _BESIDE_STEPS.items() if device.type == "cuda"]
+
+
+def _beside_steps(device: torch.device, what: str, name: str) -> dict[str, Any]:
+    """A row for kernels that are no backend of a step, by their own self-test."""
+    found = run_here(lambda: str(importlib.import_module(name).self_test(str(device))))
+    return {"backend": "triton", "device": str(device), "setting": what, "difference": found, "ran": True}
 
 
 if __name__ == "__main__":

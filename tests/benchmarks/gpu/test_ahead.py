@@ -34,7 +34,7 @@ def spilling(task: tuple[str, int]) -> list[dict[str, Any]]:
 def test_a_kernel_is_compiled_and_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, names = tmp_path / "ahead.json", ["restart_kernel", "place_kernel"]
     some = [each for each in ahead.launches("packing", 86) if each.name in names]  # those that compile fast
-    monkeypatch.setattr(ahead, "launches", lambda config, capability: some)
+    monkeypatch.setattr(ahead, "all_launches", lambda config, capability: some)
     assert ahead.main(["--configs", "packing", "--capabilities", "86", "--output", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]
     assert [each["kernel"] for each in rows] == names

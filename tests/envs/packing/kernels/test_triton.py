@@ -17,12 +17,14 @@ HERE = Path(__file__).parent
 
 
 # Every kernel once, in one process, which imports once; ``make kernels`` runs the whole of these files.
-FILES = tuple(f"test_triton_{name}" for name in ("parity", "transition", "afterstates", "tables", "cuts", "draws"))
+FILES = tuple(
+    f"test_triton_{name}" for name in ("parity", "transition", "afterstates", "tables", "rollouts", "cuts", "draws")
+)
 FILES += ("test_bearing",)
 SOME = (
     "drop_map_and_growth and (boxes-none or cpu-solids-com) or restart_agrees and boxes-none or no_bins"
     " or backends_agree and triton or boxes_are_cut and whole2"
-    " or a_sweep_leaves and plan1 and 0.8 or learning_moves and plan3 or torch and table"
+    " or a_sweep_leaves and plan1 and 0.8 or learning_moves and plan3 or torch and table or whole_rollout and few"
     " or (place_agrees or advance_agrees) and boxes and not solids"
 )
 

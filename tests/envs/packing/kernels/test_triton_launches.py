@@ -18,15 +18,17 @@ from torch.torch_version import TorchVersion
 from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded, stack_of
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.envs import triton_draws
-from torchrl_gpu.envs.packing.items import triton_cuts
+from torchrl_gpu.envs import PackingEnv, triton_draws
+from torchrl_gpu.envs.packing.items import RandomBoxes, triton_cuts
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import Catalogue, Moved, PackingState, Placement, StoredMaps
-from torchrl_gpu.policies.packing.ntuple import triton_tables
+from torchrl_gpu.policies import PatchTables
+from torchrl_gpu.policies.packing.ntuple import triton_rollouts, triton_tables
 from torchrl_gpu.policies.packing.ntuple import triton_values as triton_afterstates
 from torchrl_gpu.policies.packing.ntuple.triton_tables import some_sweep
 from torchrl_gpu.policies.packing.ntuple.values import PatchPlan
+from torchrl_gpu.policies.spaces import AgentSpace
 
 
 @pytest.fixture
@@ -139,6 +141,9 @@ def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
         cuts, keys = CutSequences((10, 10, 10), 2, 5, layers, 100), torch.zeros(3, dtype=torch.int64)
         triton_cuts.items(cuts, keys, keys[:, None], cuts.nothing_kept(3, keys.device))
         yield f"boxes cut, {'layers' if layers else 'a stack'}", made.pop()
+    env = PackingEnv(3, items=RandomBoxes(1, 3), backend="eager", device="cpu", stability="corners")
+    triton_rollouts.play(env, PatchTables(AgentSpace.of(env), ["2x2", "3x3:1"]), env.state, 2)
+    yield "a rollout", made.pop()
     for kind in ("bits", "until", "uniform", "episode"):
         triton_draws.draw(kind, keys[:, None], keys)
         yield f"drawn {kind}", made.pop()
@@ -153,7 +158,9 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
     capability: int, launches: list[Launch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    seen, spilling = set() if ALL_FORMS else {"place_kernel", "restart_kernel"}, []  # `test_ahead` compiles these
+    # `test_ahead` compiles two of these, and `make kernels` the third, which takes seconds.
+    seen = set() if ALL_FORMS else {"place_kernel", "restart_kernel", "rollout_kernel"}
+    spilling = []
     with as_on(capability):
         made = list(all_launches(launches))
     for name, launch in made:
@@ -182,6 +189,7 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
         "move_entries_kernel",
         "place_kernel",
         "restart_kernel",
+        "rollout_kernel",
         "split_kernel",
         "sweep_kernel",
         "upheld_kernel",

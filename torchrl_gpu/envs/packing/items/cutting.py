@@ -20,7 +20,7 @@ from torchrl_gpu.system.triton_kernels import load_kernels
 
 Cells = tuple[int, int, int]
 Kept = tuple[Tensor, Tensor, Tensor]  # keys (N, 2), which was read last (N,), rows of `sizes` (N, 2, T)
-_TRITON = "torchrl_gpu.envs.packing.items.triton_cuts"
+TRITON_CUTS = "torchrl_gpu.envs.packing.items.triton_cuts"
 MOST_FRESH_PIECES = 1024  # that a bin may be cut into: support is computed for every pair
 _CHUNK = {"cpu": 1 << 21}  # pairs of pieces, or numbers of layers, worked on at once: more leaves a core's cache
 _MOST_PAIRS = 1 << 26  # elsewhere
@@ -285,7 +285,7 @@ class CutSequences(DrawnSequences):
 
 def _kernels(device: torch.device) -> Any:
     """The Triton kernels that cut on a CUDA device; None where torch does."""
-    return load_kernels("cutting boxes", _TRITON, device, parts=(TRITON_DRAWS,))
+    return load_kernels("cutting boxes", TRITON_CUTS, device, parts=(TRITON_DRAWS,))
 
 
 @cache

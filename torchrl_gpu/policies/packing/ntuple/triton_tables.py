@@ -110,7 +110,7 @@ def _digits(bins, base, patch, there, cell, clip, patches, levels, CELLS: tl.con
 
 
 @triton.jit
-def _entries(bins, base, patch, there, cell, factor, clip, offset, patches, levels, CELLS: tl.constexpr):
+def entries_of(bins, base, patch, there, cell, factor, clip, offset, patches, levels, CELLS: tl.constexpr):
     """Table entries of patches, (T,) int32; 0 where there is none."""
     digits = _digits(bins, base, patch, there, cell, clip, patches, levels, CELLS)
     entry = tl.load(offset + patch, mask=there, other=0)
@@ -120,7 +120,7 @@ def _entries(bins, base, patch, there, cell, factor, clip, offset, patches, leve
 
 
 @triton.jit
-def _sums(weights, start, shapes, patches, BINS: tl.constexpr, LYING: tl.constexpr):
+def sums_of_shapes(weights, start, shapes, patches, BINS: tl.constexpr, LYING: tl.constexpr):
     """Sums of the weights of each shape of BINS bins, one patch after the other as in C++; (BINS * LYING,) float64."""
     lane = tl.arange(0, BINS * LYING)
     shape = lane % LYING
@@ -135,7 +135,7 @@ def _sums(weights, start, shapes, patches, BINS: tl.constexpr, LYING: tl.constex
 
 
 @triton.jit
-def _value(sums, which, shapes, LYING: tl.constexpr):
+def value_of(sums, which, shapes, LYING: tl.constexpr):
     """Value of one of the bins, from the sums of its shapes, one after the other as in C++."""
     lane = tl.arange(0, sums.shape[0])
     whole = tl.full([], 0.0, tl.float64)
@@ -180,10 +180,10 @@ def value_bins_kernel(
     for tile in range(0, patches, T):
         patch = tile + tl.arange(0, T)
         there = patch < patches
-        entry = _entries(bins, n * area, patch, there, cell, factor, clip, offset, patches, levels, CELLS)
+        entry = entries_of(bins, n * area, patch, there, cell, factor, clip, offset, patches, levels, CELLS)
         tl.store(weights + patch, tl.load(weight + entry, mask=there, other=0.0), mask=there)
     tl.debug_barrier()
-    tl.store(out + n, _value(_sums(weights, start, shapes, patches, 1, LYING), 0, shapes, LYING))
+    tl.store(out + n, value_of(sums_of_shapes(weights, start, shapes, patches, 1, LYING), 0, shapes, LYING))
 
 
 @triton.jit(do_not_specialize=["area", "patches", "levels"])
@@ -195,7 +195,7 @@ def add_errors_kernel(
     n = tl.program_id(0).to(tl.int64)
     patch = tl.program_id(1) * T + tl.arange(0, T)
     there = patch < patches
-    entry = _entries(bins, n * area, patch, there, cell, factor, clip, offset, patches, levels, CELLS)
+    entry = entries_of(bins, n * area, patch, there, cell, factor, clip, offset, patches, levels, CELLS)
     mine = first + n * patches + patch
     tl.store(mine, tl.load(first_image + entry, mask=there, other=0), mask=there)
     tl.debug_barrier()
@@ -223,12 +223,12 @@ def sweep_kernel(
         there = place < tl.where(t < last, 2 * patches, patches)
         patch = tl.where(later, place - patches, place)
         base = (here + later.to(tl.int64)) * area
-        entry = _entries(bins, base, patch, there, cell, factor, clip, offset, patches, levels, CELLS)
+        entry = entries_of(bins, base, patch, there, cell, factor, clip, offset, patches, levels, CELLS)
         tl.store(weights + place, tl.load(weight + entry, mask=there, other=0.0), mask=place < 2 * patches)
         tl.store(of_bin + patch, tl.load(first_image + entry, mask=there, other=0), mask=there & (place < patches))
     tl.debug_barrier()
-    sums = _sums(weights, start, shapes, patches, 2, LYING)
-    before, value = _value(sums, 0, shapes, LYING), _value(sums, 1, shapes, LYING)
+    sums = sums_of_shapes(weights, start, shapes, patches, 2, LYING)
+    before, value = value_of(sums, 0, shapes, LYING), value_of(sums, 1, shapes, LYING)
     ends = tl.load(done + here) != 0
     goes_on = t < last
     follows = tl.load(goal + n, mask=goes_on, other=0.0)

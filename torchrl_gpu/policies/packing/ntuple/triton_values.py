@@ -75,7 +75,7 @@ def add_gains(
     tall, wide = tl.load(shape), tl.load(shape + 1)
     last_x, last_y = cells[0] + 2 - tall, cells[1] + 2 - wide
     number_of_cells, clip, digits = tl.load(shape + 2), tl.load(shape + 3), tl.load(shape + 6)
-    entries, were = weight + tl.load(shape + 4), found + tl.load(shape + 5)
+    table, first_patch = tl.load(shape + 4), tl.load(shape + 5)
     # Only patches that the footprint touches can change: each adds its new weight less its old one.
     across = tl.maximum(columns + wide - 1, 1)
     moves = tl.where(rows > 0, (rows + tall - 1) * across, 0)
@@ -86,8 +86,9 @@ def add_gains(
         entry = tl.zeros([T * LYING], tl.int32)
         origin = tl.zeros([T * LYING], tl.int32)
         for i in tl.static_range(CELLS):
+            # Read anew for each patch: else all words and what is in them would stay in registers, too many.
             if i % 4 == 0:
-                word = tl.load(shape + _WORDS + i // 4)
+                word = tl.load(shape + _WORDS + i // 4, volatile=True)
             cell_x = first_x + (word >> 8 * (i % 4) & 15)
             cell_y = first_y + (word >> 8 * (i % 4) + 4 & 15)
             inside = (cell_x >= 1) & (cell_x <= cells[0]) & (cell_y >= 1) & (cell_y <= cells[1])
@@ -103,8 +104,8 @@ def add_gains(
                 apart = tl.minimum(tl.maximum(height - origin, -clip), clip) + clip
                 digit = tl.where(clip >= 0, apart, height)
             entry = tl.where(i < number_of_cells, entry * digits + digit, entry)
-        more += tl.load(entries + entry, mask=touches, other=0.0)
-        more -= tl.load(were + first_x * (last_y + 1) + first_y, mask=touches, other=0.0)
+        more += tl.load(weight + (table + entry), mask=touches, other=0.0)
+        more -= tl.load(found + (first_patch + first_x * (last_y + 1) + first_y), mask=touches, other=0.0)
     tl.store(gains + number * actions + place, more, mask=there)
 
 

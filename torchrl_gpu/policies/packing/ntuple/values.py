@@ -22,13 +22,24 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import native
+from torchrl_gpu.envs.counter_rng import TRITON_DRAWS
+from torchrl_gpu.envs.packing.items.cutting import TRITON_CUTS
 from torchrl_gpu.system.arguments import shown, tensor, whole
 from torchrl_gpu.system.threads import kernel_threads
 from torchrl_gpu.system.triton_kernels import load_kernels
 
-_PLACEMENTS = "torchrl_gpu.policies.packing.ntuple.triton_values"
+TRITON_PLACEMENTS = "torchrl_gpu.policies.packing.ntuple.triton_values"
 TRITON_TABLES = "torchrl_gpu.policies.packing.ntuple.triton_tables"
-_TESTED = {_PLACEMENTS: "the values of afterstates", TRITON_TABLES: "tables of afterstates"}
+TRITON_ROLLOUTS = "torchrl_gpu.policies.packing.ntuple.triton_rollouts"
+_BOXES = tuple(
+    f"torchrl_gpu.envs.packing.kernels.triton.{name}"
+    for name in ("boxes", "piles", "placements", "split", "stability", "transition")
+)
+_TESTED = {  # by module, for messages, and further modules whose device functions it calls
+    TRITON_PLACEMENTS: ("the values of afterstates", (TRITON_TABLES,)),
+    TRITON_TABLES: ("tables of afterstates", ()),
+    TRITON_ROLLOUTS: ("rollouts of tables", (TRITON_TABLES, TRITON_PLACEMENTS, TRITON_CUTS, TRITON_DRAWS, *_BOXES)),
+}
 MOST_CELLS, MOST_IMAGES = 9, 8  # of a patch, and ways to turn and mirror one onto itself
 MOST_LEVELS, MOST_ENTRIES, MOST_SHAPES = 250, 2**28, 32
 _CPU = torch.device("cpu")
@@ -229,7 +240,7 @@ def value_placements(
     legal = tensor(where, "legal", legal, torch.bool, (rows, variants, *grid), device).contiguous()
     weight = _weight(where, weight, plan, device)
     if not native.runs_on(heights):
-        kernels = in_triton(_PLACEMENTS, heights.device)
+        kernels = in_triton(TRITON_PLACEMENTS, heights.device)
         values = by_torch if kernels is None else kernels.value_placements
         return values(heights, extent, top, legal, weight, plan, step, pool)
     out = native.output(*legal.shape, dtype=torch.float32)
@@ -404,8 +415,8 @@ def _weight(where: str, weight: Tensor, plan: PatchPlan, device: torch.device) -
 
 def in_triton(name: str, device: torch.device) -> Any:
     """A module of Triton kernels for a device; None where torch does their work."""
-    parts = (TRITON_TABLES,) if name == _PLACEMENTS else ()
-    return load_kernels(_TESTED[name], name, device, parts)
+    what, parts = _TESTED[name]
+    return load_kernels(what, name, device, parts)
 
 
 # -- in torch --

@@ -98,8 +98,10 @@ def advance_kernel(
         tl.store(changed + env * 4 + 2, (x + tl.load(extent + variant * 2)) * one, mask=there)
         tl.store(changed + env * 4 + 3, (y + tl.load(extent + variant * 2 + 1)) * one, mask=there)
         row = tl.minimum(tl.maximum(packed, 0), longest - 1)
-        _record(env * longest + row, placed, placements, placement_z, orientations)
-        _close(env, there, tl.where(fine, gone, num_slots), (item_id, following), next_item, slot, num_slots, PADDED)
+        record(env * longest + row, placed, placements, placement_z, orientations)
+        close_slots(
+            env, there, tl.where(fine, gone, num_slots), (item_id, following), next_item, slot, num_slots, PADDED
+        )
 
 
 @triton.jit
@@ -135,7 +137,7 @@ def chosen(
 
 
 @triton.jit
-def _record(at, placed, placements, placement_z, orientations):
+def record(at, placed, placements, placement_z, orientations):
     """Writes the placements of some environments, where there is an item, into rows `at` of the record."""
     item, variant, x, y, z = placed
     write = item >= 0
@@ -147,7 +149,7 @@ def _record(at, placed, placements, placement_z, orientations):
 
 
 @triton.jit
-def _close(env, there, gone, items, next_item, slot, num_slots, PADDED: tl.constexpr):
+def close_slots(env, there, gone, items, next_item, slot, num_slots, PADDED: tl.constexpr):
     """Removes the slots `gone`, `num_slots` for none: later items move up, and the following one is shown last."""
     item_id, following = items
     k = tl.arange(0, PADDED)[None, :]

@@ -1,0 +1,139 @@
+"""Whole rollouts in Triton: the bits of single steps, and every access inside its tensor.
+
+They run in the process that `test_triton.py` starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("checks interpreted kernels, in the process of test_triton.py", allow_module_level=True)
+
+from tests.envs.packing.kernels.access_checker import AccessChecker
+from torchrl_gpu import native
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
+from torchrl_gpu.policies import PatchTables
+from torchrl_gpu.policies.packing.ntuple import triton_rollouts, values
+from torchrl_gpu.policies.packing.ntuple.triton_rollouts import difference
+from torchrl_gpu.policies.spaces import AgentSpace
+
+# By options of the environment: each rule, each kind of sequences, several items, orientations, pools, a coarse grid.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "drawn": {"items": RandomBoxes(1, 3)},
+    "several items": {"items": RandomBoxes(1, 3), "visible_items": 3, "stability": "corners", "orientations": "axis"},
+    "a stack": {"items": CutBoxes(1, 3, order="stack", pool=None), "stability": "corners", "orientations": "fixed"},
+    "layers": {"items": CutBoxes(2, 3, order="layers", pool=None), "stability": "support", "visible_items": 2},
+    "a pool": {"items": CutBoxes(1, 3, order="layers", pool=5), "stability": "com", "grid_step": 3},
+    "few": {"items": RandomBoxes(1, 2), "num_items": 2},
+    "fine cells": {"items": RandomBoxes(2, 4), "resolution": 8},
+}
+
+ENDS = ("drawn", "layers", "few")  # settings in which an episode ends within the steps
+
+
+@pytest.fixture(autouse=True)
+def in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single steps are played by the interpreted kernels, too."""
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
+    monkeypatch.setattr(values, "in_triton", lambda name, device: importlib.import_module(name))
+
+
+def environment(num_envs: int = 2, **options: Any) -> PackingEnv:
+    size = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4, "seed": 2**31 + 5, "device": "cpu", "backend": "triton"}
+    return PackingEnv(num_envs, **size | options)  # type: ignore[arg-type]
+
+
+def tables_of(env: PackingEnv, shapes: tuple[str, ...] = ("2x2", "1x2:1")) -> PatchTables:
+    made = PatchTables(AgentSpace.of(env), shapes, pool=env.bin.cells[0] // 4)
+    drawn = torch.randn(made.plan.entries, generator=torch.Generator().manual_seed(1))
+    made.weight.copy_(0.1 * drawn[made.plan.first_images])
+    return made
+
+
+@pytest.mark.parametrize("setting", list(SETTINGS))
+def test_a_whole_rollout_has_the_bits_of_single_steps(setting: str) -> None:
+    env = environment(**SETTINGS[setting])
+    assert triton_rollouts.problem(env) == ""
+    assert difference(env, tables_of(env), 5) == ""
+    assert int(env.state.episode.sum()) > env.num_envs or setting not in ENDS
+
+
+def test_a_rollout_goes_on_from_what_another_has_left() -> None:
+    env = environment(**SETTINGS["a stack"])
+    tables = tables_of(env)
+    env.reset()
+    first, second = (triton_rollouts._copied(env.state) for _ in range(2))
+    together = triton_rollouts.play(env, tables, first, 3)
+    parts = [triton_rollouts.play(env, tables, second, steps) for steps in (1, 2)]
+    for name in ("before", "after", "action", "reward", "utilization", "done"):
+        assert torch.equal(torch.cat([part[name] for part in parts], 1), together[name]), name
+    assert torch.equal(first.heightmap, second.heightmap)
+    assert torch.equal(first.key, second.key)
+
+
+def test_tables_of_no_numbers_choose_what_argmax_does() -> None:
+    env = environment(items=RandomBoxes(1, 2))
+    tables = tables_of(env)
+    tables.weight[::7] = torch.nan
+    state = triton_rollouts._copied(env.state)
+    value = tables(*(env.reset()[key] for key in tables.in_keys))
+    masked = torch.where(env.state.legal.flatten(1), value, torch.finfo(torch.float32).min)
+    made = triton_rollouts.play(env, tables, triton_rollouts._copied(env.state), 1)
+    assert torch.equal(made["action"][:, 0], masked.argmax(1))
+    assert masked.isnan().any()
+    assert state.heightmap.shape == made["after"][:, 0].shape
+
+
+@pytest.mark.parametrize("setting", list(SETTINGS))
+def test_no_access_of_a_rollout_is_outside_its_tensor_and_none_races(setting: str) -> None:
+    env = environment(**SETTINGS[setting])
+    env.reset()
+    state = triton_rollouts._copied(env.state)
+    with AccessChecker() as checker:
+        made = triton_rollouts.play(env, tables_of(env, ("2x2",)), state, 2)
+    assert not checker.faults, checker.describe()
+    assert [launch.kernel for launch in checker.launches] == ["rollout_kernel"]
+    assert made["before"].shape == (2, 2, *env.bin.cells)
+
+
+def test_an_odd_state_reaches_no_memory_outside() -> None:
+    """Of an item outside the catalogue and a key outside the pool, which a checkpoint may hold."""
+    env = environment(**SETTINGS["a pool"])
+    env.reset()
+
+    def odd(values: Tensor) -> Tensor:
+        return torch.full_like(values, 2**40)
+
+    state = triton_rollouts._copied(env.state)
+    state = replace(state, item_id=odd(state.item_id), key=odd(state.key), num_packed=odd(state.num_packed))
+    with AccessChecker() as checker:
+        triton_rollouts.play(env, tables_of(env, ("2x2",)), state, 1)
+    assert not checker.faults, checker.describe()
+
+
+def test_rollouts_are_tried_before_they_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_rollouts, "PackingEnv", lambda rows, **given: environment(rows, **given))
+    right = triton_rollouts.play
+
+    def wrong(*given: Any) -> dict[str, Tensor]:
+        made = right(*given)
+        return made | {"reward": made["reward"] * 1.5}
+
+    monkeypatch.setattr(triton_rollouts, "play", wrong)
+    assert "RandomBoxes, none; got another reward" in triton_rollouts.self_test("cpu")
+
+
+def test_bins_that_the_kernel_does_not_cover_are_named() -> None:
+    wide = environment(resolution=20, bin_size=(20.0, 20.0, 4.0), items=RandomBoxes(1, 3))
+    assert "at most 16 cells along x; got 20" in triton_rollouts.problem(wide)
+    bearing = environment(stability="load_bearing", items=RandomBoxes(1, 3))
+    assert "load_bearing" in triton_rollouts.problem(bearing)
