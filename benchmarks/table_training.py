@@ -29,7 +29,7 @@ from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.policies import PackingPolicy, PatchTables
-from torchrl_gpu.policies.packing.ntuple import sweeps
+from torchrl_gpu.policies.packing.ntuple import sweep
 from torchrl_gpu.system import machine
 from torchrl_gpu.training import AfterstateLearning
 
@@ -66,15 +66,21 @@ class Timing(Callback):
 def train(by_steps: bool, updates: int = WARM + TIMED) -> tuple[AfterstateLearning, float]:
     """A trained module, and its environment steps a second."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["--config", configs.find(CONFIG), "--trainer.logger=false", "--trainer.callbacks=[]", "--trainer.accelerator=cpu"]
+        words = [
+            "--config",
+            configs.find(CONFIG),
+            "--trainer.logger=false",
+            "--trainer.callbacks=[]",
+            "--trainer.accelerator=cpu",
+        ]
         words += ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
         words += ["--trainer.limit_val_batches=0", "--trainer.enable_checkpointing=false"]
         words += [f"--trainer.default_root_dir={folder}", f"--trainer.max_steps={updates}"]
         cli = build("fit", words)
         timing = Timing(by_steps)
         cli.trainer.callbacks.append(timing)
-        reason = "measured step by step" if by_steps else sweeps._problem()
-        with mock.patch.object(sweeps, "_problem", lambda: reason):
+        reason = "measured step by step" if by_steps else sweep._cpp_problem()
+        with mock.patch.object(sweep, "_cpp_problem", lambda: reason):
             cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     module: AfterstateLearning = cli.model
     steps = module.rollout_steps * module.env.num_envs * (len(timing.times) - WARM)

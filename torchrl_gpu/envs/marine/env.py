@@ -97,8 +97,6 @@ class MarineNavEnv(BatchedEnv):
     _state: MarineState
     _is_fused: bool = False  # whether steps and restarts are one launch each
 
-    _is_fused: bool
-
     def __init__(
         self,
         num_envs: int = 64,
