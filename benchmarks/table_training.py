@@ -80,7 +80,7 @@ def train(by_steps: bool, updates: int = WARM + TIMED) -> tuple[AfterstateLearni
         timing = Timing(by_steps)
         cli.trainer.callbacks.append(timing)
         reason = "measured step by step" if by_steps else sweep._cpp_problem()
-        with mock.patch.object(sweep, "_cpp_problem", lambda: reason):
+        with mock.patch.object(sweep, "_cpp_problem", return_value=reason):
             cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     module: AfterstateLearning = cli.model
     steps = module.rollout_steps * module.env.num_envs * (len(timing.times) - WARM)

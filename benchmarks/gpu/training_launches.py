@@ -31,11 +31,11 @@ CONFIGS = tuple(
 _STEPS = 4  # the last is counted; by then every graph is made
 _REPLAY = {"model.batch_size": 8, "model.replay.capacity": 2000, "model.warmup_frames": 64}
 _SMALL: dict[str, dict[str, Any]] = {  # by learner
-    "AfterstateLearning": {},
+    "AfterstateLearning": {"model.rollout_steps": 2},
     "BehaviourCloning": {},
     "HierarchicalPacking": _REPLAY,
     "OffPolicy": _REPLAY,
-    "OnPolicy": {},
+    "OnPolicy": {"model.rollout_steps": 8},
     "PlacementEvolution": {"model.members": 4},
 }
 _FEWER: dict[str, dict[str, Any]] = {  # an operator takes as long as on a CPU here
@@ -74,6 +74,7 @@ def main(arguments: list[str]) -> int:
     if given.output:
         columns = {
             "config": "config",
+            "rollout_steps": "steps of a rollout, here",
             "plain": "launches without graphs",
             "launches": "launches with graphs, replays included",
             "replays": "replays",
@@ -127,7 +128,8 @@ def count_here(name: str, output: Path, options: list[str]) -> None:
     trainer.callbacks.append(count)
     trainer.fit(built.model, built.datamodule)
     found = count.counted
-    told = {"launches": found.total, "replays": found.replays, "nodes": found.nodes}
+    steps = int(getattr(built.model, "rollout_steps", 0))
+    told = {"rollout_steps": steps, "launches": found.total, "replays": found.replays, "nodes": found.nodes}
     output.write_text(json.dumps(told | {"operators": dict(found.operators.most_common())}), encoding="utf-8")
 
 
