@@ -14,8 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
-
+from torchrl_gpu.device import get_device
 from torchrl_gpu.system import machine
 
 CONFIG = "packing.yaml"
@@ -24,12 +23,17 @@ CONFIG = "packing.yaml"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "fit.json")
-    output = parser.parse_args().output.absolute()
-    result = {"command": "make fit", "machine": machine.describe(torch.device("cpu"))}
+    parser.add_argument("--device", default="cpu", help="auto, cuda:N or cpu")
+    given = parser.parse_args()
+    output, device = given.output.absolute(), get_device(given.device)
+    result = {"command": "make fit", "machine": machine.describe(device)}
+    there = [f"--trainer.accelerator={'gpu' if device.type == 'cuda' else 'cpu'}"]
+    if device.type == "cuda":
+        there.append(f"--trainer.devices=[{device.index}]")
     with tempfile.TemporaryDirectory() as folder:
         seconds = {}
         for words in (["fit"], ["test", "--ckpt_path", "runs/packing/checkpoints/last.ckpt"]):
-            program = [sys.executable, "-m", "torchrl_gpu.cli", words[0], "--config", CONFIG, *words[1:]]
+            program = [sys.executable, "-m", "torchrl_gpu.cli", words[0], "--config", CONFIG, *words[1:], *there]
             started = time.perf_counter()
             subprocess.run(program, cwd=folder, check=True)
             seconds[words[0]] = time.perf_counter() - started

@@ -72,7 +72,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.fit", description=__doc__)
     parser.add_argument("config", help="a shipped one")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--graphs", action="store_true", help="rollouts and updates by CUDA graphs")
+    parser.add_argument("--plain", action="store_true", help="operators one by one, without CUDA graphs")
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help="of training")
     parser.add_argument("--quick", action="store_true", help="a few steps, in small")
     parser.add_argument("--output", type=Path, required=True, help="JSON")
     args = parser.parse_args(argv)
@@ -92,20 +93,20 @@ def _trained(args: argparse.Namespace) -> dict[str, Any]:
     options = [f"trainer.accelerator={'gpu' if device.type == 'cuda' else 'cpu'}", "trainer.limit_val_batches=0"]
     options.append(f"trainer.devices={f'[{device.index}]' if device.type == 'cuda' else 1}")
     options.append("trainer.enable_progress_bar=false")
-    if args.graphs:
-        options += ["model.cuda_graphs=true", "model.graph_updates=true"]
+    if args.plain:
+        options += ["model.cuda_graphs=false", "model.graph_updates=false"]
     if args.quick:
         small = next(run.options for run in RUNS.values() if run.config == args.config)
         options += [f"{name}={value}" for name, value in small.items()]
     built = build("fit", ["--config", configs.find(args.config), *(f"--{each}" for each in options)])
-    clock = Clock(_SECONDS, _QUICK_STEPS if args.quick else None)
+    clock = Clock(args.seconds, _QUICK_STEPS if args.quick else None)
     trainer: Any = built.trainer
     trainer.callbacks.insert(0, clock)
     begun = time.perf_counter()
     trainer.fit(built.model, built.datamodule)
     metrics = trainer.callback_metrics
     loss = float(metrics.get("train/loss", metrics.get("train/worker_loss", torch.nan)))
-    told = {"config": args.config, "graphs": args.graphs, "num_envs": built.model.env.num_envs, "loss": loss}
+    told = {"config": args.config, "graphs": not args.plain, "num_envs": built.model.env.num_envs, "loss": loss}
     return told | {"updates": trainer.global_step, "seconds": time.perf_counter() - begun} | clock.rates()
 
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-FAMILIES = ("packing_dqn.yaml", "packing_irregular.yaml", "navigation_iqn.yaml", "navigation_ac_iqn.yaml")
-GRAPHED = ("packing_dqn.yaml", "navigation_iqn.yaml", "navigation_ac_iqn.yaml")  # those that offer graphs
+# Of most worth first: what a short loan of a GPU must tell.
+FAMILIES = (
+    "packing.yaml",
+    "packing_dqn.yaml",
+    "navigation_iqn.yaml",
+    "packing_irregular.yaml",
+    "navigation_ac_iqn.yaml",
+)
+
+
+_QUICK_SECONDS = 12.0  # of training, on a GPU
+_WITHOUT_GRAPHS = "--model.cuda_graphs=false --model.graph_updates=false, or --trainer.accelerator=cpu"
 
 
 class Part(NamedTuple):
@@ -33,7 +44,7 @@ class Part(NamedTuple):
 
 
 def parts(device: str, quick: bool, folder: Path) -> list[Part]:
-    """All of them, in the order in which they run.
+    """All of them, in the order in which they run; for a look, what is worth most comes first.
 
     Args:
         device: Such as "cuda:0" or "cpu".
@@ -80,11 +91,32 @@ def parts(device: str, quick: bool, folder: Path) -> list[Part]:
             "GpuFramePipeline(device='cpu', h264='x264')",
         ),
     ]
+    fits = _fits(part, device, quick)
+    doctor, *others = found
+    # What a short loan of a GPU must tell comes first.
+    return [doctor, *fits, *others] if quick else [*found, *fits]
+
+
+def _fits(part: Callable[..., Part], device: str, quick: bool) -> list[Part]:
+    """Short trainings of shipped configs by graphs and without, and one to its table."""
+    look = ""
+    if quick:
+        look = f"--seconds {_QUICK_SECONDS:g}" if device.startswith("cuda") else "--quick"
+    found = []
     for config in FAMILIES:
         name, module = f"fit_{config.removesuffix('.yaml')}", f"benchmarks.gpu.fit {config}"
         title = f"A short fit of {config.removesuffix('.yaml')}"
-        found.append(part(name, title, module, look, 900, "--trainer.accelerator=cpu"))
-        if config in GRAPHED:
-            avoid = "--model.cuda_graphs=false --model.graph_updates=false"
-            found.append(part(f"{name}_graphs", f"{title}, by graphs", f"{module} --graphs", look, 900, avoid, True))
-    return found
+        found.append(part(name, title, module, look, 900, _WITHOUT_GRAPHS))
+        found.append(
+            part(
+                f"{name}_plain",
+                f"{title}, without graphs",
+                f"{module} --plain",
+                look,
+                900,
+                "--trainer.accelerator=cpu",
+                True,
+            )
+        )
+    table = part("table", "packing.yaml trained to its table", "benchmarks.fit", "", 1800, _WITHOUT_GRAPHS, True)
+    return [table, *found]

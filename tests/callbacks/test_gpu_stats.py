@@ -77,7 +77,7 @@ def test_an_idle_gpu_is_told_of_once_with_the_cause(monkeypatch: pytest.MonkeyPa
         stats._look_for_idling([14.0])
     (said,) = [str(each.message) for each in caught]
     assert said.startswith("GpuStats: the GPU was busy for 13% of the time; the host's went to environment 83%, update")
-    assert said.endswith("try more environments, --model.env.num_envs, or --model.cuda_graphs true")
+    assert said.endswith("try more environments, --model.env.num_envs, and --model.cuda_graphs auto")
     stats._look_for_idling([0.0] * 3)  # a second warning would be an error here
 
 
@@ -94,7 +94,7 @@ def test_causes_have_their_advice() -> None:
     assert "replay 75%" in idle_message(0.1, {"replay": 3.0, "saving": 1.0})
     assert idle_message(0.1, {OUTSIDE: 1.0}).endswith("try more updates_per_step or rollout_steps in a training step")
     assert idle_message(0.1, {"viewers": 1.0}).endswith("try FrameStream with a smaller most_share")
-    assert idle_message(0.1, {"rollout graph": 1.0}).endswith("--model.graph_updates true")
+    assert idle_message(0.1, {"rollout graph": 1.0}).endswith("--model.graph_updates auto")
 
 
 def test_without_nvml_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,10 +20,10 @@ from torchrl_gpu.training.step_log import on_host
 _EVERY_S = 1.0  # between two readings, at least
 _IDLE, _IDLE_AFTER_S = 0.2, 60.0  # share of so many seconds below which a GPU idles
 _ADVICE = {
-    "environment": "more environments, --model.env.num_envs, or --model.cuda_graphs true",
-    "policy": "more environments, --model.env.num_envs, or --model.cuda_graphs true",
+    "environment": "more environments, --model.env.num_envs, and --model.cuda_graphs auto",
+    "policy": "more environments, --model.env.num_envs, and --model.cuda_graphs auto",
     "replay": "a larger --model.batch_size, or --model.replay.storage device where it is in host memory",
-    "update": "a larger --model.batch_size, or --model.graph_updates true",
+    "update": "a larger --model.batch_size, and --model.graph_updates auto",
     "transfer": "--model.replay.storage device, or a larger trainer.log_every_n_steps",
     "logging": "a larger trainer.log_every_n_steps",
     "validation": "a larger trainer.val_check_interval, or a smaller data.num_val_episodes",
@@ -99,7 +99,7 @@ def idle_message(busy: float, spent: Mapping[str, float]) -> str:
     if not total:
         return f"GpuStats: the GPU was busy for {busy:.0%} of the time"
     name = max(spent, key=lambda each: spent[each])
-    helps = _ADVICE.get(name, "--model.cuda_graphs true and --model.graph_updates true")
+    helps = _ADVICE.get(name, "--model.cuda_graphs auto and --model.graph_updates auto")
     parts = ", ".join(f"{each} {spent[each] / total:.0%}" for each in sorted(spent, key=lambda each: -spent[each])[:4])
     return f"GpuStats: the GPU was busy for {busy:.0%} of the time; the host's went to {parts}: try {helps}"
 
