@@ -269,7 +269,7 @@ class HierarchicalPacking(ReplayRun):
     def _make_graphed(self, replay: DeviceReplay) -> GraphedLearning:
         others = [] if self.targets is None else [self.targets]
         return GraphedLearning(
-            ModuleLearner(self.networks, lambda batch: {"loss": self._loss(batch)}, self._follow, others),
+            ModuleLearner(self.networks, self._losses, self._follow, others),
             cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False)),
             updates=self.updates_per_step,
             batches=self._draws,
@@ -278,6 +278,11 @@ class HierarchicalPacking(ReplayRun):
             max_grad_norm=self.max_grad_norm,
             clips_together=True,
         )
+
+    def _losses(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        # What later states are worth is not explored.
+        with set_exploration_type(ExplorationType.DETERMINISTIC):
+            return {"loss": self._loss(batch)}
 
     def _losses_of_step(self) -> list[tuple[bool, bool]]:
         """Of each update of a training step, whether stage two has begun and whether the manager learns."""
