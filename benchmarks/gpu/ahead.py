@@ -34,14 +34,14 @@ MOST_SPILLS = 0  # of any kernel on any chip
 MOST_REGISTERS = {  # of a thread, by kernel
     "advance_kernel": 64,
     "drop_boxes_kernel": 64,
-    "drop_solids_kernel": 255,  # of forms that do not read bytes: 8 warps on a multiprocessor, as from 169 on
+    "drop_solids_kernel": 255,  # 8 warps on a multiprocessor, as from 169 on
     "drop_wide_boxes_kernel": 80,
     "growth_kernel": 48,
-    "marine_restart_kernel": 96,
+    "marine_restart_kernel": 112,
     "marine_step_kernel": 96,
     "place_kernel": 64,
     "restart_kernel": 64,
-    "split_kernel": 48,
+    "split_kernel": 64,
     "windows_kernel": 32,
 }
 
