@@ -324,10 +324,10 @@ def section() -> dict[str, Any]:
     for (name, of_form, visited, most, clocks), time in zip(forms, alone, strict=True):
         row = {"form": name, "warps": f"{of_form.warps:,.0f}", "visits": f"{visited:,.0f}", "longest": f"{most:,.0f}"}
         row |= {"clocks": f"{clocks:.3g}", "least": f"{time * 1e6:.0f}", "over": f"{time / least:.2g}"}
-        rows.append(row | {"expected": f"{time * waits * 1e6:.0f}", "expected_over": f"{time * waits / least:.2g}"})
+        rows.append(row | {"expected": f"{time * waits * 1e6:,.0f}", "expected_over": f"{time * waits / least:.2g}"})
     columns = {"form": "visited", "warps": "warps", "visits": "visits", "longest": "of the longest warp"}
     columns |= {"clocks": "clocks a visit", "least": "µs without waits", "over": "× bound"}
-    columns |= {"expected": "µs, waits as in the first row", "expected_over": "× bound"}
+    columns |= {"expected": "µs, waits as in the first row", "expected_over": "× bound, so"}
     return {"title": "prediction for an H100", "columns": columns, "rows": rows}
 
 
