@@ -79,7 +79,8 @@ def drop_solids(
     most = MOST_UNITS if in_bytes else MOST_COUNTED.value
     read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1, most=most, blocks=in_bytes)
     low = undersides(catalogue, bin_, cut.variants) if in_bytes else (read.order,) * 3  # not read
-    length, width = (-(-cells // bin_.step) for cells in catalogue.bottom.shape[-2:])
+    length = triton.cdiv(catalogue.bottom.shape[-2], bin_.step)
+    width = triton.cdiv(catalogue.bottom.shape[-1], bin_.step)
     rows = grid_x // 2 + 1 if pairs else grid_x  # of pairs, the one with a flush placement apart
     num_tiles = triton.cdiv(rows * grid_y, cut.lanes)
     centres = centre_16ths(catalogue, bin_).contiguous() if bin_.stability == "com" else read.order  # not read
