@@ -37,16 +37,16 @@ MOST_REGISTERS = {  # of a thread, by kernel
     "cut_items_kernel": 128,
     "draw_kernel": 64,
     "drop_boxes_kernel": 64,
-    "drop_solids_kernel": 255,  # of forms that do not read bytes: 8 warps on a multiprocessor, as from 169 on
+    "drop_solids_kernel": 255,  # 8 warps on a multiprocessor, as from 169 on
     "drop_wide_boxes_kernel": 80,
     "growth_kernel": 48,
-    "marine_restart_kernel": 96,
+    "marine_restart_kernel": 112,
     "marine_step_kernel": 96,
     "move_entries_kernel": 48,
     "place_kernel": 64,
     "restart_kernel": 64,
     "rollout_kernel": 255,  # 8 warps on a multiprocessor, as from 129 on
-    "split_kernel": 48,
+    "split_kernel": 64,
     "sweep_kernel": 128,  # the most with which a multiprocessor holds its 16 warps
     "value_bins_kernel": 80,
     "value_placements_kernel": 128,

@@ -23,6 +23,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.kernels.triton.boxes import MOST_CELLS_X
 from torchrl_gpu.envs.packing.kernels.triton.solids import pairs_on
+from torchrl_gpu.envs.packing.kernels.triton.undersides import fit_bytes
 from torchrl_gpu.evaluation.reports import write_json
 
 _FLOAT, _LONG, _INT, _FLAG = 4, 8, 4, 1  # bytes
@@ -81,13 +82,17 @@ def work(env: PackingEnv) -> dict[str, Work]:
     else:
         split = env.bin.step**2 * env.bin.grid[0] * env.bin.grid[1]
         counted = env.catalogue.unit is not None
-        copies = _FLOAT * (env.bin.step > 1) + _INT * counted
+        in_bytes = counted and fit_bytes(env.catalogue, env.bin)
+        copies = _FLOAT * (env.bin.step > 1) + _INT * counted + _INT * in_bytes  # heights, counts, maxima of blocks
         if copies:
             found["split_kernel"] = Work(cells * _FLOAT + split * copies)
         kept = written - written / slots if env._keeps_maps else 0.0
         new = 1 if env._keeps_maps else slots
         area = float(env.catalogue.extent.prod(-1).sum(-1).float().mean())
-        read = cells * (_INT if counted else _FLOAT) + new * area * _FLOAT
+        read = cells * (_INT if counted else _FLOAT)
+        if in_bytes:  # maxima of blocks, of the phases in which placements begin: on the grid, or flush along an axis
+            read += cells * _INT * min(4 / env.bin.step**2, 1)
+        read += new * area * (_FLAG if in_bytes else _FLOAT)
         found["drop_solids_kernel"] = Work(items + read + kept + written, new * _solid_operations(env))
     return found
 

@@ -178,7 +178,8 @@ def _tiles(env: PackingEnv, moved: Moved, shown: Tensor, lanes: int) -> Iterator
     extent = catalogue.extent.numpy()
     order = (extent[..., 0] * 32768 + extent[..., 1]).argsort(axis=1, kind="stable")
     for n, slot in np.ndindex(*shown.shape):
-        item, before = int(shown[n, slot]), int(moved.slot[n, slot])
+        item = int(shown[n, slot])
+        before = int(moved.slot[n, slot])
         if item < 0:
             continue
         window = moved.changed[n].tolist() if before >= 0 else [0, 0, *bin_.cells]
@@ -197,7 +198,8 @@ def _placements(
     size: tuple[int, int], window: list[int], cells: tuple[int, int], step: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs of placements that touch a window, as `placements.work` orders them: first x, y, and last x of each."""
-    along_x, along_y = (_touched(size[axis], window[axis], window[axis + 2], cells[axis], step) for axis in (0, 1))
+    along_x = _touched(size[0], window[0], window[2], cells[0], step)
+    along_y = _touched(size[1], window[1], window[3], cells[1], step)
     first, end = along_x
     flush = int(end > first and (end - 1) * step > cells[0] - size[0])
     in_pairs = end - first - flush
@@ -266,7 +268,8 @@ def _walked(env: PackingEnv, moved: Moved, tile: Tile) -> np.ndarray:
         z_map = moved.state.z_map[tile.env, tile.slot].numpy()[tile.members]
         known = known + np.rint(z_map[:, grid_x, grid_y[None]] / catalogue.unit).astype(np.int64)
     first_i, end_i, first_j, end_j = tile.reached
-    rows, columns = range(first_i // step, -(-end_i // step)), range(first_j // step, -(-end_j // step))
+    rows = range(first_i // step, -(-end_i // step))
+    columns = range(first_j // step, -(-end_j // step))
     sums = np.zeros(4)
     for a in rows:
         for b in columns:
@@ -324,10 +327,10 @@ def section() -> dict[str, Any]:
     for (name, of_form, visited, most, clocks), time in zip(forms, alone, strict=True):
         row = {"form": name, "warps": f"{of_form.warps:,.0f}", "visits": f"{visited:,.0f}", "longest": f"{most:,.0f}"}
         row |= {"clocks": f"{clocks:.3g}", "least": f"{time * 1e6:.0f}", "over": f"{time / least:.2g}"}
-        rows.append(row | {"expected": f"{time * waits * 1e6:.0f}", "expected_over": f"{time * waits / least:.2g}"})
+        rows.append(row | {"expected": f"{time * waits * 1e6:,.0f}", "expected_over": f"{time * waits / least:.2g}"})
     columns = {"form": "visited", "warps": "warps", "visits": "visits", "longest": "of the longest warp"}
     columns |= {"clocks": "clocks a visit", "least": "µs without waits", "over": "× bound"}
-    columns |= {"expected": "µs, waits as in the first row", "expected_over": "× bound"}
+    columns |= {"expected": "µs, waits as in the first row", "expected_over": "× bound, so"}
     return {"title": "prediction for an H100", "columns": columns, "rows": rows}
 
 

@@ -63,10 +63,10 @@ def with_solids(env: PackingEnv, unit: float | None) -> PackingEnv:
 
 def test_solids() -> None:
     found = work(with_solids(env_of((10, 6), step=2), CELL))
-    assert found["split_kernel"].num_bytes == 60 * 4 + 60 * 8  # heights and counts
+    assert found["split_kernel"].num_bytes == 60 * 4 + 60 * 12  # heights, counts and maxima of blocks
     # Cells of x: 7 left, placements 0, 2, 4, 6 and 7; of y: 4 left, 0, 2, 4.
     assert found["drop_solids_kernel"].operations == 5 * 3 * 6
-    assert found["drop_solids_kernel"].num_bytes == 28 + 240 + 24 + 15 * 5
+    assert found["drop_solids_kernel"].num_bytes == 28 + 2 * 240 + 6 + 15 * 5  # the underside is a byte a cell
 
 
 def test_what_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 
-from benchmarks.gpu.launches import recorded
+from benchmarks.gpu.launches import recorded, stack_of
 from tests.envs.marine.settings import acted, marine, random_action
+from tests.envs.packing.kernels.test_triton_launches import form_of
 from tests.no_host_reads import NoHostReads
 from torchrl_gpu import native
 from torchrl_gpu.envs import MarineNavEnv
@@ -20,7 +21,7 @@ from torchrl_gpu.envs.marine import fused
 from torchrl_gpu.envs.marine.triton import self_test
 
 HERE = Path(__file__).parent
-SOME = "steps_and and (most or currents or discrete) and not 17 or of_turns or random_bits or tried"
+SOME = "steps_and and (most or currents) and not 17 or of_turns or random_bits"
 
 
 def test_interpreted_kernels_pass(pytestconfig: pytest.Config) -> None:
@@ -62,6 +63,26 @@ def test_a_step_and_a_restart_are_one_launch_each(setting: str, monkeypatch: pyt
         assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
         for key in theirs.keys(True, True):
             assert (ours[key].shape, ours[key].dtype) == (theirs[key].shape, theirs[key].dtype), key
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_another_number_of_worlds_or_objects_is_no_other_kernel(version: str) -> None:
+    forms = []
+    for num_envs, robots, cores, obstacles in ((3, 5, 0, 1), (16, 8, 1, 16), (1, 6, 4, 3)):
+        sizes = {"robots": robots, "cores": cores, "obstacles": obstacles, "min_distance": 10.0}
+        env = marine("v2", num_envs, version=version, upstream_compat=["fewer_objects"], **sizes)
+        with recorded() as launches:
+            env._launch_fused()
+        forms.append([form_of(launch) for launch in launches])
+    assert forms[1] == forms[0]
+    assert forms[2] == forms[0]
+
+
+def test_kernels_compile_without_a_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    with recorded() as launches:
+        marine("v2", 64)._launch_fused()
+    assert [stack_of(launch.cubin(90)) for launch in launches] == [0, 0]
 
 
 @pytest.mark.parametrize("name", ["motion", "scene", "active", "observation", "key"])

@@ -222,10 +222,9 @@ class MarineNavEnv(BatchedEnv):
         like = torch.empty(0, dtype=self.dtype, device=self.device)
         lagged = "lagged_velocity" in self.quirks
         self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged)
-        in_cpp = self.version == "v2" and native.runs_on(like)
         self._is_fused = not fused.problem(self.device)
-        self.is_native = in_cpp or self._is_fused
-        self.few_envs = _FEW_ENVS["native" if in_cpp else "torch"]
+        self.is_native = self.version == "v2" and native.runs_on(like)
+        self.few_envs = _FEW_ENVS["native" if self.is_native else "torch"]
         self._radius_factors = radius_factors(self.dtype, self.device)
         self._robot_index = torch.arange(self.num_robots, device=self.device, dtype=torch.int64)[:, None, None]
         actions = torch.arange(self.num_actions, device=self.device, dtype=torch.int64)

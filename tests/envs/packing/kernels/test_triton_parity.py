@@ -125,6 +125,25 @@ def test_every_pattern_of_contact_is_judged_alike(
     parity.assert_every_pattern(triton_kernels, shape, stability, kind, device, every=47 if INTERPRETED else 1)
 
 
+@pytest.mark.parametrize("stability", ["none", "support"])
+def test_blocks_that_can_raise_nothing_are_left_out_and_change_nothing(stability: str, device: torch.device) -> None:
+    # Piles that are flat in parts: most blocks of an item cannot raise a placement any more, some can.
+    rng = np.random.default_rng(5)
+    bin_ = bin_of((29, 26), step=4, stability=stability, levels=40)
+    s = scene_in(bin_, rng, "solids", num_envs=2, most_items=3, most_orientations=2, most_visible=3).counted(CELL)
+    coarse = torch.from_numpy(rng.integers(0, 4, (2, 5, 5))).float()
+    s.heightmap[:] = coarse.repeat_interleave(6, 1).repeat_interleave(6, 2)[:, :29, :26] * (3 * CELL)
+    s.heightmap[:, 11:13, 7:9] += 2 * CELL
+    parity.assert_kept_maps_follow(triton_kernels, s, seed=3, steps=3, device=device)
+
+
+def test_heights_at_the_border_of_bytes_agree(device: torch.device) -> None:
+    s = scene(4, "solids", num_envs=3).under(size=(1.0, 1.0, 255 * CELL)).counted(CELL)
+    for env, count in enumerate((254, 255, 256)):
+        s.heightmap[env].view(-1)[1] = count * CELL
+    assert_parity(s, device)
+
+
 def test_heights_that_a_count_cannot_hold_agree(device: torch.device) -> None:
     s = scene(3, "solids", num_envs=3).under(size=(1.0, 1.0, 9000.0)).counted(CELL)
     for env, count in enumerate((16383, 16384, 70_000)):

@@ -39,7 +39,8 @@ def restart(
     All is as `MarineNavEnv._observe_reset` gives it by torch's operators.
     """
     s = state
-    envs, robots, device = len(s.step_count), sizes.robots, s.motion.device
+    envs, robots = len(s.step_count), sizes.robots
+    device = s.motion.device
     given = pointers(s, craft, sizes)
     numbers, exists, observation, object_mask = pool.tensors
     scene, motion = torch.empty_like(s.scene), torch.empty_like(s.motion)

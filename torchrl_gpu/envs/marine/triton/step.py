@@ -80,18 +80,18 @@ def pointers(state: MarineState, craft: Craft, sizes: Sizes) -> dict[str, Tensor
     Raises:
         ValueError: One of them has another dtype, shape or device than a kernel would read.
     """
-    envs, (robots, cores, obstacles) = len(state.step_count), sizes
+    envs = len(state.step_count)
+    robots, cores, obstacles = sizes
     device, number = state.motion.device, state.motion.dtype
-    of_robots, of_worlds = (robots, envs), (envs,)
     forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
         "scene": (number, (2 * robots + 3 * cores + 3 * obstacles, envs)),
         "motion": (number, (MOTION_SIZE[craft.version], robots, envs)),
         "observation": (number, (envs, robots, craft.observation_size)),
         "object_mask": (number, (envs, robots, craft.num_seen)),
     }
-    forms |= {name: (torch.bool, of_robots) for name in ("exists", "active", "arrived", "collided")}
-    forms |= {name: (number, of_robots) for name in ("energy", "score", "clearance")}
-    forms |= {name: (torch.int64, of_worlds) for name in ("step_count", "episode", "level", "next_level", "key")}
+    forms |= {name: (torch.bool, (robots, envs)) for name in ("exists", "active", "arrived", "collided")}
+    forms |= {name: (number, (robots, envs)) for name in ("energy", "score", "clearance")}
+    forms |= {name: (torch.int64, (envs,)) for name in ("step_count", "episode", "level", "next_level", "key")}
     found = {}
     for name, (dtype, shape) in forms.items():
         value = arguments.tensor("MarineNavEnv", name, getattr(state, name), dtype, shape, device)
@@ -109,8 +109,11 @@ def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState,
 
     All is as `MarineNavEnv._step` gives it by torch's operators, but for what is rounded.
     """
-    s, craft, (robots, cores, obstacles) = state, rules.craft, rules.sizes
-    envs, device, dtype = len(s.step_count), s.motion.device, s.motion.dtype
+    s = state
+    craft = rules.craft
+    robots, cores, obstacles = rules.sizes
+    envs = len(s.step_count)
+    device, dtype = s.motion.device, s.motion.dtype
     given = pointers(s, craft, rules.sizes)
     block = block_of(robots)
     reach, robot_reach = reaches(craft)

@@ -37,7 +37,6 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
 # rule's own pass no longer fit.
 RESULTS_PER_THREAD = {"none": 16, "corners": 16, "support": 8, "com": 8}
 MOST_LANES_PER_THREAD = {"none": 8, "corners": 8, "support": 8, "com": 8}
-_FEW_REGISTERS = 128  # of a thread: 16 warps on a multiprocessor in place of 12, without a spill
 _UNITS = tl.constexpr(MOST_UNITS)
 _ALL_UNITS = tl.constexpr(MOST_UNITS * 0x10001)  # a pair of zeros, as bytes are counted
 _PACKED_SINCE = (9, 0)  # compute capability with instructions that add and maximise pairs of int16
@@ -76,11 +75,12 @@ def drop_solids(
     legal = torch.empty_like(z_map, dtype=torch.bool)
     cut, packed = blocks(catalogue, bin_), _packed(heightmap.device)
     pairs = catalogue.unit is not None and packed is not None
-    in_bytes, judged = pairs and fit_bytes(catalogue, bin_), bin_.stability != "none"
+    in_bytes = pairs and fit_bytes(catalogue, bin_)
     most = MOST_UNITS if in_bytes else MOST_COUNTED.value
     read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1, most=most, blocks=in_bytes)
     low = undersides(catalogue, bin_, cut.variants) if in_bytes else (read.order,) * 3  # not read
-    length, width = (-(-cells // bin_.step) for cells in catalogue.bottom.shape[-2:])
+    length = triton.cdiv(catalogue.bottom.shape[-2], bin_.step)
+    width = triton.cdiv(catalogue.bottom.shape[-1], bin_.step)
     rows = grid_x // 2 + 1 if pairs else grid_x  # of pairs, the one with a flush placement apart
     num_tiles = triton.cdiv(rows * grid_y, cut.lanes)
     centres = centre_16ths(catalogue, bin_).contiguous() if bin_.stability == "com" else read.order  # not read
@@ -94,7 +94,7 @@ def drop_solids(
         STEP=bin_.step, RULE=rule_of(bin_), V=cut.variants, T=cut.lanes,
         EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]), PAIRS=pairs, BYTES=in_bytes,
         PACKED=bool(packed), STORED=stored is not None, LENGTH=triton.next_power_of_2(length),
-        enable_fp_fusion=False, num_warps=cut.num_warps, maxnreg=_FEW_REGISTERS if in_bytes and not judged else None,
+        enable_fp_fusion=False, num_warps=cut.num_warps,
     )  # fmt: skip
     return z_map, legal
 

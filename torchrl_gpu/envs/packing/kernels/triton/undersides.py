@@ -54,7 +54,9 @@ _KEPT: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 def _made(bottom: Tensor, extent: Tensor, unit: float, step: int, variants: int) -> Undersides:
     items, orientations, rows, columns = bottom.shape
-    groups, (length, width) = orientations // variants, (-(-rows // step), -(-columns // step))
+    groups = orientations // variants
+    length = -(-rows // step)
+    width = -(-columns // step)
     phases = items, groups, step, step, length, width
     words = torch.empty(phases, dtype=torch.int32, device=bottom.device)
     spans = torch.empty(phases[:-1], dtype=torch.int32, device=bottom.device)
