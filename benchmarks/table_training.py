@@ -2,8 +2,8 @@
 
 Environment steps a second in the training of `packing.yaml` (without validation, saving and loggers), by whole rollouts
 and sweeps in C++ as they are, and step by step from Python; in turn, and in turn again. Parity first: the tables of
-both must be the same to the last bit. Beside them the look-ups of weights a second, and random reads of a table of that
-size by torch, measured in the same run.
+both must be the same to the last bit. Processor time, of all threads, changes less beside other processes. Beside them
+the look-ups of weights a second, and random reads of a table of that size by torch, measured in the same run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -37,16 +37,29 @@ RESULT = Path(__file__).parent / "results" / "table_training.json"
 CONFIG = "packing.yaml"
 WARM, TIMED, TURNS = 5, 60, 5
 READS = 1 << 22
-COLUMNS = {"row": "row", "steps_per_s": "environment steps/s", "ratio": "× step by step"}
+COLUMNS = {
+    "row": "row",
+    "steps_per_s": "environment steps/s",
+    "ratio": "× step by step",
+    "processor_us": "processor time of a step, µs",
+}
 COLUMNS_OF_READS = {"row": "row", "per_s": "per second"}
 
 
+class Rate(NamedTuple):
+    """Environment steps a second of a training, and seconds of processors for a step."""
+
+    steps_per_s: float
+    processor_s: float
+
+
 class Timing(Callback):
-    """Seconds of the training steps behind the warm-up."""
+    """Seconds of the training steps behind the warm-up, and those of processors."""
 
     def __init__(self, by_steps: bool) -> None:
         self.by_steps = by_steps
         self.times: list[float] = []
+        self.processor: list[float] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Takes whole rollouts away where they are not wanted."""
@@ -56,23 +69,21 @@ class Timing(Callback):
     def on_train_batch_end(self, *given: Any) -> None:
         """Another training step is over."""
         self.times.append(time.perf_counter())
+        self.processor.append(time.process_time())
 
-    @property
-    def seconds(self) -> float:
-        """Time of the steps behind the warm-up."""
-        return self.times[-1] - self.times[WARM - 1]
+    def rate(self, steps: int) -> Rate:
+        """Rate of so many environment steps in each training step."""
+        steps *= len(self.times) - WARM
+        seconds = self.times[-1] - self.times[WARM - 1]
+        processor = self.processor[-1] - self.processor[WARM - 1]
+        return Rate(steps / seconds, processor / steps)
 
 
-def train(by_steps: bool, updates: int = WARM + TIMED) -> tuple[AfterstateLearning, float]:
-    """A trained module, and its environment steps a second."""
+def train(by_steps: bool, updates: int = WARM + TIMED) -> tuple[AfterstateLearning, Rate]:
+    """A trained module, and its rate."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [
-            "--config",
-            configs.find(CONFIG),
-            "--trainer.logger=false",
-            "--trainer.callbacks=[]",
-            "--trainer.accelerator=cpu",
-        ]
+        words = ["--config", configs.find(CONFIG), "--trainer.accelerator=cpu"]
+        words += ["--trainer.logger=false", "--trainer.callbacks=[]"]
         words += ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
         words += ["--trainer.limit_val_batches=0", "--trainer.enable_checkpointing=false"]
         words += [f"--trainer.default_root_dir={folder}", f"--trainer.max_steps={updates}"]
@@ -83,8 +94,7 @@ def train(by_steps: bool, updates: int = WARM + TIMED) -> tuple[AfterstateLearni
         with mock.patch.object(sweep, "_cpp_problem", return_value=reason):
             cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     module: AfterstateLearning = cli.model
-    steps = module.rollout_steps * module.env.num_envs * (len(timing.times) - WARM)
-    return module, steps / timing.seconds
+    return module, timing.rate(module.rollout_steps * module.env.num_envs)
 
 
 def digest(tables: PatchTables) -> str:
@@ -126,11 +136,11 @@ def reads_per_s(entries: int) -> float:
 
 def measure(turns: int) -> dict[str, Any]:
     """All rows; a ValueError where the tables of both ways differ."""
-    ways: dict[str, Callable[[], tuple[AfterstateLearning, float]]] = {
+    ways: dict[str, Callable[[], tuple[AfterstateLearning, Rate]]] = {
         "whole rollouts and sweeps in C++": lambda: train(by_steps=False),
         "step by step from Python": lambda: train(by_steps=True),
     }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
+    rates: dict[str, list[Rate]] = {name: [] for name in ways}
     reads: list[float] = []
     trained: dict[str, AfterstateLearning] = {}
     for _ in range(turns):
@@ -142,11 +152,14 @@ def measure(turns: int) -> dict[str, Any]:
         if len(hashes) > 1:
             raise ValueError("table_training: want the same tables of both ways; got others")
     needed = look_ups_per_step(next(iter(trained.values())))
-    by_name = {name: median(found) for name, found in rates.items()}
-    rows = []
+    by_name = {name: median(rate.steps_per_s for rate in found) for name, found in rates.items()}
+    rows: list[dict[str, Any]] = []
     for name, rate in by_name.items():
-        ratio = round(rate / by_name["step by step from Python"], 2)
-        rows.append({"row": name, "steps_per_s": round(rate), "ratio": ratio, "turns": [round(r) for r in rates[name]]})
+        row: dict[str, Any] = {"row": name, "steps_per_s": round(rate)}
+        row["ratio"] = round(rate / by_name["step by step from Python"], 2)
+        row["processor_us"] = round(1e6 * median(each.processor_s for each in rates[name]), 1)
+        row["turns"] = [round(each.steps_per_s) for each in rates[name]]
+        rows.append(row)
     fastest = next(iter(by_name.values()))
     look_ups = [
         {"row": "look-ups of weights in training", "per_s": round(needed * fastest)},

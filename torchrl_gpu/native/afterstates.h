@@ -248,7 +248,7 @@ inline int64_t same_before(const int64_t* extent, const uint8_t* top, const uint
 class PlacementValues {
    public:
     explicit PlacementValues(const Patches& p)
-        : p_(p), base_(p.framed()), after_(BATCH * p.framed() + p.wide()), pitch_((p.shapes + GROUP - 1) / GROUP * GROUP),
+        : p_(p), base_(p.framed()), after_(BATCH * p.framed() + p.wide()), pitch_(p.shapes <= 8 ? 8 : (p.shapes + 15) / 16 * 16),
           heights_(p.area()), here_((p.cells_x + 2) * p.wide() * pitch_),
           before_((p.cells_x + 3) * (p.wide() + 1) * pitch_), entry_((p.cells_x + 3) * lanes), lane_(lanes * BATCH) {
         for (int64_t s = 0; s < p.shapes; s++) lying_.emplace_back(p, p.patch[s]);
@@ -312,10 +312,11 @@ class PlacementValues {
                     for (int64_t l = 0; l < std::min<int64_t>(lanes, at.y1 - y); l++) here[l * pitch_] = table[found[l]];
                 }
         }
-        whole_ = sum_base();
+        whole_ = pitch_ == 8 ? sum_base<8>() : sum_base<16>();
     }
 
     // The value of the bin, and the sums `before_`: of all shapes together, since a sum waits for the one beside it.
+    template <int GROUP>
     double sum_base() {
         const int64_t wide = p_.wide();
         double whole = 0;
@@ -390,13 +391,10 @@ class PlacementValues {
         return to[at.y1 * pitch_] - to[at.y0 * pitch_] - from[at.y1 * pitch_] + from[at.y0 * pitch_];
     }
 
-    // Shapes that are added up together: as many as a vector holds.
-    static constexpr int64_t GROUP = 16;
-
     const Patches& p_;
     std::vector<Lying> lying_;
     std::vector<uint8_t> base_, after_;
-    const int64_t pitch_;         // shapes, up to whole vectors
+    const int64_t pitch_;         // shapes, up to whole vectors: one of 8, or some of 16
     bool taken_ = false;
     std::vector<uint8_t> heights_;  // of the bin that is taken
     double whole_ = 0;              // its value
