@@ -82,7 +82,7 @@ def row(config: str, capability: int, launch: Launch, compiled: Compiled) -> dic
 
 
 def all_launches(config: str, capability: int) -> list[Launch]:
-    """Those of a step of a config on a chip, and of learning where the config learns tables."""
+    """Launches of a config on a chip: a step, and learning where it learns tables."""
     made = launches(config, capability)
     return made + learning.launches(capability) if config == learning.CONFIG else made
 

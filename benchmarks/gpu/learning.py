@@ -1,4 +1,4 @@
-"""What a training step of n-tuple tables launches beside the kernels of the environment."""
+"""Launches of a training step of n-tuple tables, without those of the environment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tables() -> PatchTables:
 
 
 def launches(capability: int) -> list[Launch]:
-    """Those of keys drawn and boxes cut, of the values of placements and bins, of a rollout and a sweep, on a chip."""
+    """Launches on a chip: random numbers, boxes cut, values, a rollout and a sweep."""
     env, made = environment(CONFIG), tables()
     rows, plan, cells = env.num_envs, made.plan, made.seen
     bins = torch.zeros(rows, _STEPS, *cells, dtype=torch.uint8)

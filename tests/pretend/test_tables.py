@@ -1,4 +1,4 @@
-"""N-tuple tables on the pretended device, where Triton is not: the plain way, which waits for nothing."""
+"""N-tuple tables on the pretended device, where torch does the work of Triton."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of Triton kernels are used after their self-test alone, and what speaks against them is told once."""
+"""Modules of Triton kernels are used after their self-test alone."""
 
 from __future__ import annotations
 

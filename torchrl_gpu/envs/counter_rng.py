@@ -44,7 +44,7 @@ def bits_in_torch(key: Tensor, counter: Tensor) -> Tensor:
 
 
 def _kernels(key: Tensor, counter: Tensor) -> Any:
-    """The Triton kernels that draw on a CUDA device, where they have been seen to work; None elsewhere."""
+    """Triton kernels that draw for a key and a counter, or None where torch draws."""
     if not key.is_cuda or is_traced():
         return None
     kernels = load_kernels("random numbers by counter", TRITON_DRAWS, key.device)
@@ -65,9 +65,10 @@ def episode_key(seed: int, env: Tensor, episode: Tensor) -> Tensor:
 
 
 def draw_integers(key: Tensor, counter: Tensor, high: int, end: int | None = None) -> Tensor:
-    """Random integers in [0, high) for each (key, counter); int64, the broadcast shape.
+    """Random integers in [0, high) for each (key, counter).
 
-    `high` is at most 2**31. From the counter `end` on, where one is given, they are -1.
+    They are int64, of the broadcast shape. `high` is at most 2**31. From the counter `end` on, where one is given, they
+    are -1.
     """
     if (kernels := _kernels(key, counter)) is not None:
         kind = "integers" if end is None else "until"
@@ -77,7 +78,10 @@ def draw_integers(key: Tensor, counter: Tensor, high: int, end: int | None = Non
 
 
 def draw_uniform(key: Tensor, counter: Tensor) -> Tensor:
-    """Random numbers in [0, 1) for each (key, counter), of 24 bits each; float32, the broadcast shape."""
+    """Random numbers in [0, 1) for each (key, counter).
+
+    They are float32 of 24 random bits each, of the broadcast shape.
+    """
     if (kernels := _kernels(key, counter)) is not None:
         return kernels.draw("uniform", key, counter)
     return (draw_bits(key, counter) >> 8).float() * 2.0**-24

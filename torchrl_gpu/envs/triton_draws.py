@@ -1,6 +1,7 @@
-"""Random numbers by counter in Triton, for CUDA devices: one launch, where torch takes some forty.
+"""Random numbers by counter in Triton, for CUDA devices.
 
-Defined in `counter_rng`. With `TRITON_INTERPRET=1` the kernel runs on a CPU.
+They take one launch, where torch takes some forty. Defined in `counter_rng`. With `TRITON_INTERPRET=1` the kernel runs
+on a CPU.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -38,7 +39,9 @@ def drawn(mixed_key, counter):
 
 
 _NUMBERS = ["size", "seed", "high", "end"]
-_NUMBERS += [f"{of}_{axis}" for of in ("length", "key", "counter") for axis in range(MOST_AXES)]
+_NUMBERS += [f"length_{axis}" for axis in range(MOST_AXES)]
+_NUMBERS += [f"key_{axis}" for axis in range(MOST_AXES)]
+_NUMBERS += [f"counter_{axis}" for axis in range(MOST_AXES)]
 
 
 @triton.jit(do_not_specialize=_NUMBERS)
@@ -47,9 +50,11 @@ def draw_kernel(
     key_0, key_1, key_2, key_3, counter_0, counter_1, counter_2, counter_3,
     KIND: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """T draws: "bits", "uniform" numbers, "integers", integers that are −1 "until" an end, keys of an "episode".
+    """T draws of one kind.
 
-    The axes of what is drawn have the lengths `length_0` to `length_3`; key and counter have strides along each.
+    Kinds are "bits", "uniform" numbers, "integers", integers "until" an end, −1 from there on, and keys of an
+    "episode". The axes of what is drawn have the lengths `length_0` to `length_3`; key and counter have strides along
+    each.
     """
     index = tl.program_id(0) * T + tl.arange(0, T)
     there = index < size
@@ -79,7 +84,7 @@ def draw_kernel(
 
 
 def covers(key: Tensor, counter: Tensor) -> bool:
-    """True for integers that the kernel can draw by; torch draws by others."""
+    """True for a key and a counter that the kernel can draw by."""
     if not key.dtype == counter.dtype == torch.int64 or key.device != counter.device:
         return False
     shape = torch.broadcast_shapes(key.shape, counter.shape)
@@ -87,7 +92,7 @@ def covers(key: Tensor, counter: Tensor) -> bool:
 
 
 def draw(kind: str, key: Tensor, counter: Tensor, *, seed: int = 0, high: int = 0, end: int = 0) -> Tensor:
-    """Draws of a kind of `draw_kernel`, of keys and counters that it covers; the broadcast shape.
+    """Draws of one of the kinds of `draw_kernel`, of the broadcast shape.
 
     `seed` names the episodes, `high` is what integers are below, `end` the counter from which they are −1.
     """
@@ -110,7 +115,7 @@ def _padded(numbers: Any, fill: int) -> tuple[int, ...]:
 
 
 def self_test(device: str) -> str:
-    """Difference from torch on a device, in one line; "" where the kernel draws the same numbers."""
+    """Difference from torch on a device, in one line, or "" for none."""
     there = torch.device(device)
     key = torch.tensor([0, 1, -1, 2**31, 2**32 - 1, 2**63 - 1, -(2**63)], dtype=torch.int64, device=there)
     counter = torch.arange(-70, 70, dtype=torch.int64, device=there).view(2, 70)

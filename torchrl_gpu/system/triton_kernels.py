@@ -23,7 +23,9 @@ _LOG = logging.getLogger(__name__)
 
 @cache
 def load_kernels(what: str, name: str, device: torch.device, parts: tuple[str, ...] = ()) -> Any:
-    """A module of Triton kernels, once its `self_test` has passed on a CUDA device; else None, and a warning says why.
+    """A module of Triton kernels, or None where its self-test fails.
+
+    A warning says why. Its result is kept, so that each is tried and told once.
 
     Args:
         what: Its subject, for messages.
@@ -48,7 +50,7 @@ def load_kernels(what: str, name: str, device: torch.device, parts: tuple[str, .
 
 
 def versions(name: str, contents: bytes, device: torch.device) -> dict[str, str]:
-    """Versions of sources, packages, compiler and CUDA device that the result of a self-test of kernels depends on.
+    """Versions of all that the result of a self-test of kernels depends on.
 
     Args:
         name: Of the kernels.

@@ -1,4 +1,4 @@
-"""Random numbers by counter in Triton: those of torch, and every access inside its tensor.
+"""Random numbers by counter in Triton: the numbers of torch, and checked accesses.
 
 They run in the process that `test_triton.py` starts.
 """

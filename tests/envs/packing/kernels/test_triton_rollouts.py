@@ -1,4 +1,4 @@
-"""Whole rollouts in Triton: the bits of single steps, and every access inside its tensor.
+"""Whole rollouts in Triton: the bits of single steps, and checked accesses.
 
 They run in the process that `test_triton.py` starts.
 """
@@ -71,7 +71,8 @@ def test_a_rollout_goes_on_from_what_another_has_left() -> None:
     env = environment(**SETTINGS["a stack"])
     tables = tables_of(env)
     env.reset()
-    first, second = (triton_rollouts._copied(env.state) for _ in range(2))
+    first = triton_rollouts._copied(env.state)
+    second = triton_rollouts._copied(env.state)
     together = triton_rollouts.play(env, tables, first, 3)
     parts = [triton_rollouts.play(env, tables, second, steps) for steps in (1, 2)]
     for name in ("before", "after", "action", "reward", "utilization", "done"):
@@ -106,7 +107,7 @@ def test_no_access_of_a_rollout_is_outside_its_tensor_and_none_races(setting: st
 
 
 def test_an_odd_state_reaches_no_memory_outside() -> None:
-    """Of an item outside the catalogue and a key outside the pool, which a checkpoint may hold."""
+    """Play from an item outside the catalogue and a key outside the pool."""
     env = environment(**SETTINGS["a pool"])
     env.reset()
 

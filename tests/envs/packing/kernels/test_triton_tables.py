@@ -1,4 +1,4 @@
-"""Look-ups and updates of tables in Triton: the bits of the C++ kernels, and every access inside its tensor.
+"""Look-ups and updates of tables in Triton: the bits of C++, and checked accesses.
 
 They run in the process that `test_triton.py` starts.
 """
@@ -46,7 +46,7 @@ def assert_same_bits(made: Tables, wanted: Tables) -> None:
 
 
 def swept(given: Sweep, plan: PatchPlan, rate: float, lam: float) -> tuple[Tables, Tensor]:
-    """Tables after a sweep in Triton, and the mean square of the errors; scratch is seen to be cleared."""
+    """Tables after a sweep in Triton, and the mean square of the errors."""
     made, scratch = copied(given.tables), scratch_of(plan)
     share = rate / plan.patches(given.levels.shape[2:])
     square = triton_tables.sweep_bins(*given[:3], made, plan, share, lam, scratch)
@@ -64,7 +64,7 @@ def test_bins_are_worth_the_same_bits_as_in_cpp(plan: PatchPlan, cells: tuple[in
 
 
 def test_a_value_is_summed_in_the_order_of_cpp() -> None:
-    """Weights of which a float64 cannot hold the sum: another order would round to other values."""
+    """Weights whose sum no float64 holds: another order rounds to another value."""
     plan, cells = PatchPlan(("1x2", "2x2", "3x3:2"), 4), (5, 4)
     bins = some_sweep(plan, cells, rows=40, steps=1, seed=1).levels[:, 0].contiguous()
     g = torch.Generator().manual_seed(0)

@@ -284,7 +284,7 @@ class CutSequences(DrawnSequences):
 
 
 def _kernels(device: torch.device) -> Any:
-    """The Triton kernels that cut on a CUDA device; None where torch does."""
+    """Triton kernels that cut on a device, or None where torch does."""
     return load_kernels("cutting boxes", TRITON_CUTS, device, parts=(TRITON_DRAWS,))
 
 

@@ -153,9 +153,10 @@ def sequence_of(
     n, wanted, kept_key, last, kept, X, Y, Z, min_side, max_side, most, turns, levels,
     LAYERS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Where in `kept` the sequence of a key begins, in row n; it is cut unless it is one of the row's last two.
+    """Where in `kept` the sequence of a key begins, in row n.
 
-    P lanes, at least `most` + 2. What the program wrote before this can be read after it.
+    It is cut unless it is one of the row's last two. P lanes, at least `most` + 2. What the program wrote before this
+    can be read after it.
     """
     lane = tl.arange(0, P)
     slot = tl.load(last + n)
@@ -189,7 +190,7 @@ def cut_items_kernel(
     key, position, kept_key, last, kept, out, places, X, Y, Z, min_side, max_side, most, turns, levels,
     LAYERS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Rows of `sizes` at the places of one sequence; P lanes, at least `most` + 2."""
+    """Rows of `sizes` at places of one sequence, by P lanes, at least `most` + 2."""
     n = tl.program_id(0).to(tl.int64)
     wanted = tl.load(key + n)
     begin = sequence_of(
@@ -218,7 +219,7 @@ def lanes_of(made: CutSequences) -> int:
 
 
 def numbers_of(made: CutSequences) -> tuple[int, ...]:
-    """Numbers by which `sequence_of` cuts: from the sides of the bin to the levels of a stack."""
+    """Numbers that `sequence_of` takes, from the sides of the bin to the levels."""
     levels = most_parts(made.whole[2], made.min_side, made.max_side) - 1
     return (*made.numbers[:5], made.most_pieces, made.numbers[-1], levels)
 

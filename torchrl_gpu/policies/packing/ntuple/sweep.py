@@ -1,4 +1,4 @@
-"""A backward sweep of TD(λ) over played steps, which learns n-tuple tables from them.
+"""A backward sweep of TD(λ), by which n-tuple tables learn from played steps.
 
 Sutton and Barto 2018, 12.1 (λ-returns), over afterstates. `sweep_by_steps` is the definition: it goes from the last
 steps of all environments to their first, looks up what the bins are worth, and learns them towards their λ-returns.
@@ -48,7 +48,9 @@ def sweep_bins(
     lam: float,
     scratch: Tensor,
 ) -> Tensor:
-    """Learn tables in place from T steps of N environments; return the mean square of the errors, () float32.
+    """Learn tables in place from T steps of N environments.
+
+    The result is the mean square of the errors, () float32.
 
     Args:
         levels: (N, T, X, Y) uint8, the bins after each step.
@@ -81,7 +83,7 @@ def sweep_bins(
 
 @torch.no_grad()
 def sweep_by_steps(levels: Tensor, reward: Tensor, done: Tensor, *, lam: float, values: Values, learn: Learn) -> Tensor:
-    """As `sweep_bins`, of tables that are given by how they value bins and learn them: the definition.
+    """The definition of `sweep_bins`, of tables given by two functions.
 
     The last bin of a trajectory that goes on is not learnt from: what came after it is not known yet.
     """

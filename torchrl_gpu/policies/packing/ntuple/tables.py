@@ -118,7 +118,7 @@ class PatchTables(nn.Module):
         learn_bins(levels, error, counts, tables, self.plan, rate, self._zeros(), part=part, changes=changes)
 
     def sweep(self, levels: Tensor, reward: Tensor, done: Tensor, rate: float, lam: float) -> Tensor:
-        """Learns from played steps (N, T); arguments and result are those of `sweep_bins`."""
+        """Learn from played steps (N, T), as `sweep_bins`."""
         tables = Tables(self.weight, self.drift, self.path)
         return sweep_bins(levels, reward, done, tables, self.plan, rate=rate, lam=lam, scratch=self._zeros())
 

@@ -1,8 +1,9 @@
-"""Whole rollouts of greedy tables in bins of boxes in one Triton launch: one program plays a bin through all steps.
+"""Whole rollouts of greedy tables in bins of boxes, in one Triton launch.
 
-Bins do not depend on each other, so that there is no barrier between programs. A step is made of the device functions
-that single steps launch, on the rows of one bin alone: the bits are theirs. What a step leaves for the next one lies in
-memory, behind barriers of the program. With `TRITON_INTERPRET=1` the kernel runs on a CPU.
+One program plays a bin through all steps. Bins do not depend on each other, so that there is no barrier between
+programs. A step is made of the device functions that single steps launch, on the rows of one bin alone: the bits are
+theirs. What a step leaves for the next one lies in memory, behind barriers of the program. With `TRITON_INTERPRET=1`
+the kernel runs on a CPU.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -67,7 +68,7 @@ def _level(metres, scale, levels):
 
 @triton.jit
 def _key_of(env_number, episode, seed, number, stride, KIND: tl.constexpr):
-    """As `ItemSequences.begin`, of one episode; `number` is that of the sequences in a pool."""
+    """As `ItemSequences.begin`, of one episode and a `number` of sequences in a pool."""
     if KIND == "in order":
         key = (env_number + stride * episode) % number
     else:
@@ -79,7 +80,7 @@ def _key_of(env_number, episode, seed, number, stride, KIND: tl.constexpr):
 
 @triton.jit
 def _item_at(place, key, begin, sequences, length, number, KIND: tl.constexpr):
-    """As `ItemSequences.items`, of one place; a sequence that was cut begins at `begin`."""
+    """As `ItemSequences.items`, of one place, with a cut sequence at `begin`."""
     inside = place < length
     if KIND == "endless":
         item = drawn(mixed(key), place) * number >> 32
@@ -96,7 +97,10 @@ def _see(
     SLOTS: tl.constexpr, ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr,
     POOL: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Writes what the tables see: the bin in levels, sides of the boxes, and the level that each placement reaches."""
+    """Writes what the tables see of a bin.
+
+    That is its heights in levels, the sides of the boxes, and the level that each placement reaches.
+    """
     PLANE: tl.constexpr = ((X + STEP - 1) // STEP) * ((Y + STEP - 1) // STEP)
     VARIANTS: tl.constexpr = SLOTS * ORIENTATIONS
     for start in range(0, (X // POOL) * (Y // POOL), LANES):
@@ -128,7 +132,10 @@ def _best(
     SLOTS: tl.constexpr, ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr,
     POOL: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """The first action of the largest value, and that value; writes all of them, the least float for illegal ones."""
+    """The first action of the largest value, and that value.
+
+    Writes the values of all actions, and the least float for illegal ones.
+    """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
     ACTIONS: tl.constexpr = SLOTS * ORIENTATIONS * GX * GY
@@ -252,11 +259,18 @@ def rollout_kernel(
     n = tl.program_id(0).to(tl.int64)
     heights, shown = heightmap + n * AREA, item_id + n * SLOTS
     rests, fine = z_map + n * ACTIONS, legal + n * ACTIONS
-    bins, sides, top = bins + n * ((X // POOL) * (Y // POOL)), sides + n * (VARIANTS * 2), top + n * ACTIONS
+    bins = bins + n * ((X // POOL) * (Y // POOL))
+    sides = sides + n * (VARIANTS * 2)
+    top = top + n * ACTIONS
     found, gains = found + n * patches, gains + n * num_shapes * ACTIONS
-    following, next_item, slot = following + n, next_item + n * SLOTS, slot + n * SLOTS
+    following = following + n
+    next_item = next_item + n * SLOTS
+    slot = slot + n * SLOTS
     values = value + n * ACTIONS
-    of_env, place, name, turn = tl.load(env_number + n), tl.load(position + n), tl.load(key + n), tl.load(episode + n)
+    of_env = tl.load(env_number + n)
+    place = tl.load(position + n)
+    name = tl.load(key + n)
+    turn = tl.load(episode + n)
     packed, counted = tl.load(num_packed + n), tl.load(step_count + n)
     filled, stood = tl.load(volume + n), tl.load(stable + n).to(tl.int32)
     begin = n * 0
@@ -315,7 +329,9 @@ def rollout_kernel(
         item = tl.maximum(tl.sum(placed[0], 0), 0)
         tl.store(filled_before + row, filled)
         filled = filled + tl.where(was_fine > 0, tl.load(item_volume + item), 0.0)
-        place, packed, counted = place + was_fine, packed + was_fine, counted + 1
+        place = place + was_fine
+        packed = packed + was_fine
+        counted = counted + 1
         stood = tl.where(was_fine > 0, 1, stood)
         tl.debug_barrier()
         _drop(
@@ -341,7 +357,10 @@ def rollout_kernel(
             for k in range(SLOTS):
                 tl.store(shown + k, _item_at(turn * 0 + k, name, begin, sequences, length, number, KIND))
             place, turn = place * 0 + SLOTS, turn + 1
-            packed, counted, filled, stood = packed * 0, counted * 0, filled * 0.0, stood * 0
+            packed = packed * 0
+            counted = counted * 0
+            filled = tl.full([], 0.0, tl.float32)
+            stood = stood * 0
             tl.debug_barrier()
             _empty(
                 heights, shown, rests, fine, extent, standing_height, num_items, ceiling, limit, ORIENTATIONS, X, Y,
@@ -358,7 +377,7 @@ def rollout_kernel(
 
 
 def problem(env: PackingEnv) -> str:
-    """Reason why the kernel does not play boxes in an environment, in one line; "" where it does.
+    """Reason why the kernel does not play in an environment, or "" where it does.
 
     Options that no whole rollout covers are for the caller to see.
     """
@@ -394,7 +413,7 @@ def play(env: PackingEnv, tables: PatchTables, state: PackingState, steps: int) 
 
 
 def _outputs(env: PackingEnv, steps: int) -> dict[str, Tensor]:
-    """What `rollout_kernel` writes of the steps, uninitialised, in the order of its arguments."""
+    """Uninitialised outputs of `rollout_kernel`, in the order of its arguments."""
     rows, cells = env.num_envs, env.bin.cells
     kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
         "before": (torch.float32, (rows, steps, *cells)),
@@ -414,7 +433,8 @@ def _arguments(
     env: PackingEnv, tables: PatchTables, state: PackingState, made: dict[str, Tensor], steps: int
 ) -> tuple[list[Tensor], tuple[int | float, ...], dict[str, Any]]:
     """Pointers, numbers and constants of `rollout_kernel`."""
-    catalogue, bin_, plan, device = env.catalogue, env.bin.dropped, tables.plan, env.device
+    catalogue, bin_ = env.catalogue, env.bin.dropped
+    plan, device = tables.plan, env.device
     g = geometry(plan, tables.seen, device)
     source = _source(env.item_sequences, device, env.num_envs)
     lying, placements = placement_lanes(plan)
@@ -442,7 +462,7 @@ def _arguments(
 
 
 def _scratch(env: PackingEnv, tables: PatchTables, patches: int) -> list[Tensor]:
-    """Memory of `rollout_kernel` between the parts of a step, in the order of its arguments."""
+    """Scratch of `rollout_kernel`, in the order of its arguments."""
     rows, slots, actions = env.num_envs, env.visible_items, env.num_actions
     variants = slots * env.catalogue.num_orientations
     kinds: list[tuple[torch.dtype, tuple[int, ...]]] = [
@@ -489,13 +509,14 @@ def _signed(bits: int) -> int:
 
 
 def self_test(device: str) -> str:
-    """Difference of whole rollouts from single steps on a device, in one line; "" for none."""
+    """Difference of whole rollouts from single steps on a device, or "" for none."""
     sources: list[tuple[ItemSource, str, int]] = [
         (RandomBoxes(1, 3), "none", 2),
         (CutBoxes(1, 3, order="stack", pool=None), "corners", 1),
         (CutBoxes(2, 3, order="layers", pool=None), "support", 1),
     ]
     for items, stability, visible in sources:
+        # By name: its own self-tests have passed where a rollout asks for this one, and would take minutes again.
         env = PackingEnv(
             3,
             bin_size=(4.0, 4.0, 4.0),
@@ -505,6 +526,7 @@ def self_test(device: str) -> str:
             visible_items=visible,
             seed=1,
             device=device,
+            backend="triton",
         )
         space = AgentSpace.of(env)
         tables = PatchTables(space, ["2x2", "1x2:1"]).to(env.device)
@@ -514,7 +536,10 @@ def self_test(device: str) -> str:
 
 
 def difference(env: PackingEnv, tables: PatchTables, steps: int) -> str:
-    """First tensor in which a whole rollout from a reset differs from single steps, which are played; "" for none."""
+    """First tensor in which a whole rollout differs from single steps, or "" for none.
+
+    Both begin at a reset; afterwards the environment is where the single steps have led.
+    """
     policy = greedy_module(AgentSpace.of(env))
     current: TensorDictBase = env.reset()
     state = _copied(env.state)
@@ -525,7 +550,9 @@ def difference(env: PackingEnv, tables: PatchTables, steps: int) -> str:
         played.append(stepped)
     kept: dict[str, NestedKey] = {"before": "box_heightmap", "action": "action", "after": ("next", "box_heightmap")}
     kept |= {name: ("next", name) for name in ("reward", "utilization", "done")}
-    wanted = {name: torch.stack([each.get(key) for each in played], 1) for name, key in kept.items()}
+    wanted: dict[str, Tensor] = {}
+    for name, key in kept.items():
+        wanted[name] = torch.stack([each.get(key) for each in played], 1)
     wanted |= {"value": played[-1].get("action_value"), "chosen": played[-1].get("chosen_action_value")}
     made = play(env, tables, state, steps)
     for name in (*_STATE, *_MAPS):

@@ -1,9 +1,10 @@
-"""Look-ups and updates of n-tuple tables in Triton, for CUDA devices; defined in `values` and `sweep`.
+"""Look-ups and updates of n-tuple tables in Triton, for CUDA devices.
 
-Learning takes two launches. In the first, every patch adds its bin's error to the entry of its heights, in whole
-numbers, so that the order of programs does not matter; the patch that comes first owns the entry. In the second, owners
-move their entries. A single launch would need a barrier between all programs, which only a cooperative launch makes
-safe. `scratch` is zeros before and after, and nothing is read back: a CUDA graph can hold any number of updates.
+Defined in `values` and `sweep`. Learning takes two launches. In the first, every patch adds its bin's error to the
+entry of its heights, in whole numbers, so that the order of programs does not matter; the patch that comes first owns
+the entry. In the second, owners move their entries. A single launch would need a barrier between all programs, which
+only a cooperative launch makes safe. `scratch` is zeros before and after, and nothing is read back: a CUDA graph can
+hold any number of updates.
 
 The value of a bin is summed shape after shape and patch after patch, as in C++ (`native/afterstates.h`): it is the same
 to the last bit, and so are the tables. With `TRITON_INTERPRET=1` the kernels run on a CPU.
@@ -38,7 +39,10 @@ _ORIGIN = tl.constexpr(6755399441055744.0)
 
 
 class Geometry(NamedTuple):
-    """Patches of a bin of some cells, P of them, of at most C cells each, and their images; int32 on the device."""
+    """Patches of a bin of some cells, and their images, as int32 on the device.
+
+    There are P of them, of at most C cells each.
+    """
 
     cell: Tensor  # (C, P), cell of the bin behind each digit of a patch's index; −1 for one of the frame, and for none
     factor: Tensor  # (C, P), what the digit counts in the index; 0 for none
@@ -89,7 +93,7 @@ def geometry(plan: PatchPlan, cells: tuple[int, int], device: torch.device) -> G
 
 @triton.jit
 def _height(bins, base, cell, patch, there, levels):
-    """Heights of cells of patches, in levels; that of the bin where there is none."""
+    """Heights of cells of patches, in levels, or the bin's where there is none."""
     at = tl.load(cell + patch, mask=there, other=-1)
     height = tl.load(bins + base + at, mask=at >= 0, other=255)
     return tl.minimum(height.to(tl.int32), levels)
@@ -97,7 +101,10 @@ def _height(bins, base, cell, patch, there, levels):
 
 @triton.jit
 def _digits(bins, base, patch, there, cell, clip, patches, levels, CELLS: tl.constexpr):
-    """The digits of patches' indices: a tuple of CELLS tensors; `base` is where the patch's bin begins."""
+    """The digits of patches' indices, a tuple of CELLS tensors.
+
+    `base` is where the bin of a patch begins.
+    """
     limit = tl.load(clip + patch, mask=there, other=-1)
     first = _height(bins, base, cell, patch, there, levels)
     alike = (first,) * CELLS
@@ -111,7 +118,7 @@ def _digits(bins, base, patch, there, cell, clip, patches, levels, CELLS: tl.con
 
 @triton.jit
 def entries_of(bins, base, patch, there, cell, factor, clip, offset, patches, levels, CELLS: tl.constexpr):
-    """Table entries of patches, (T,) int32; 0 where there is none."""
+    """Table entries of patches, (T,) int32, or 0 where there is none."""
     digits = _digits(bins, base, patch, there, cell, clip, patches, levels, CELLS)
     entry = tl.load(offset + patch, mask=there, other=0)
     for i in tl.static_range(CELLS):
@@ -121,7 +128,10 @@ def entries_of(bins, base, patch, there, cell, factor, clip, offset, patches, le
 
 @triton.jit
 def sums_of_shapes(weights, start, shapes, patches, BINS: tl.constexpr, LYING: tl.constexpr):
-    """Sums of the weights of each shape of BINS bins, one patch after the other as in C++; (BINS * LYING,) float64."""
+    """Sums of the weights of each shape of BINS bins, (BINS * LYING,) float64.
+
+    One patch is added after the other, as in C++.
+    """
     lane = tl.arange(0, BINS * LYING)
     shape = lane % LYING
     there = shape < shapes
@@ -136,7 +146,10 @@ def sums_of_shapes(weights, start, shapes, patches, BINS: tl.constexpr, LYING: t
 
 @triton.jit
 def value_of(sums, which, shapes, LYING: tl.constexpr):
-    """Value of one of the bins, from the sums of its shapes, one after the other as in C++."""
+    """Value of one of the bins, from the sums of its shapes.
+
+    One is added after the other, as in C++.
+    """
     lane = tl.arange(0, sums.shape[0])
     whole = tl.full([], 0.0, tl.float64)
     for shape in range(shapes):
@@ -153,9 +166,10 @@ def _units(error):
 
 @triton.jit
 def _add_errors(first, seen, units, counts, there):
-    """Adds an error to the entries (T,) at `first`, and leaves there those that had none before: theirs to move.
+    """Adds an error to the entries (T,) at `first`.
 
-    `counts` is 0 for an error that does not count.
+    Those that had none before stay there, for this program to move, and −1 replaces the others. `counts` is 0 for an
+    error that does not count.
     """
     entry = tl.load(first, mask=there, other=0)
     wanted = there & (tl.zeros_like(entry) + counts > 0)
@@ -208,9 +222,9 @@ def sweep_kernel(
     steps, t, lam, area, patches, shapes, levels,
     CELLS: tl.constexpr, LYING: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Values, λ-return and error of the bin after step t, which are added to its entries: one environment per program.
+    """Adds the error of the bin after step t to its entries, a bin per program.
 
-    `goal` (N,) holds the returns of step t + 1, and then those of t.
+    It is the bin's λ-return, less its value. `goal` (N,) holds the returns of step t + 1, and then those of t.
     """
     n = tl.program_id(0).to(tl.int64)
     last = steps - 1
@@ -257,9 +271,9 @@ def move_entries_kernel(
     stride, from_bin, area, patches, levels,
     RATE: tl.constexpr, CELLS: tl.constexpr, IMAGES: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Moves the entries that patches of a bin own, in all their images, and clears what was seen of them.
+    """Moves the entries that patches of a bin own, and their images.
 
-    Bins lie `stride` apart, the first of them `from_bin` bins behind the beginning.
+    What was seen of them is cleared. Bins lie `stride` apart, the first of them `from_bin` bins behind the beginning.
     """
     n = tl.program_id(0).to(tl.int64)
     patch = tl.program_id(1) * T + tl.arange(0, T)
@@ -321,7 +335,10 @@ def values_and_weights(heights: Tensor, weight: Tensor, plan: PatchPlan) -> tupl
 def learn_bins(
     heights: Tensor, units: Tensor, counts: Tensor, tables: Tables, plan: PatchPlan, rate: float, scratch: Tensor
 ) -> None:
-    """As `values.learn_bins`, of checked and contiguous tensors: errors in whole numbers, and a rate for one entry."""
+    """As `values.learn_bins`, of checked and contiguous tensors.
+
+    Errors are whole numbers, and `rate` is that of one entry.
+    """
     g, rows = geometry(plan, _cells(heights), heights.device), len(heights)
     patches = g.cell.shape[1]
     first = torch.empty(rows, patches, dtype=torch.int32, device=heights.device)
@@ -345,7 +362,10 @@ def sweep_bins(
     lam: float,
     scratch: Tensor,
 ) -> Tensor:
-    """As `sweep.sweep_bins`, of checked and contiguous tensors, with a rate for one entry: two launches a step."""
+    """As `sweep.sweep_bins`, of checked tensors, in two launches a step.
+
+    `rate` is that of one entry.
+    """
     rows, steps = reward.shape
     g = geometry(plan, _cells(levels[:, 0]), levels.device)
     patches, device = g.cell.shape[1], levels.device
@@ -409,7 +429,10 @@ class Sweep(NamedTuple):
 
 
 def some_sweep(plan: PatchPlan, cells: tuple[int, int], rows: int = 3, steps: int = 4, seed: int = 0) -> Sweep:
-    """Self-test inputs on a CPU: bins too high, episodes that end and that go on, weights of many sizes."""
+    """Self-test inputs on a CPU.
+
+    Some bins are too high, some episodes end, and weights are of many sizes.
+    """
     g = torch.Generator().manual_seed(seed)
 
     def uniform(*shape: int) -> Tensor:
@@ -424,7 +447,7 @@ def some_sweep(plan: PatchPlan, cells: tuple[int, int], rows: int = 3, steps: in
 
 
 def self_test(device: str) -> str:
-    """Reason not to use the kernels on a device, in one line; "" where they give the tables that a CPU gives."""
+    """Difference of tables learned on a device from those of a CPU, or "" for none."""
     there, rate, lam = torch.device(device), 0.4, 0.8
     for plan, cells in ((PatchPlan(("1x3", "2x2:1"), 6), (5, 4)), (PatchPlan(("2x3", "1x1"), 3), (3, 4))):
         given = some_sweep(plan, cells)

@@ -32,10 +32,10 @@ _SIZE = tl.constexpr(10)
 
 @triton.jit
 def boxes_on(place, there, extent, top, legal, cells, grid, levels, step, pool):
-    """Boxes on placements of one bin, in cells of the bin: x, y, rows, columns and the level that each reaches.
+    """Boxes on placements of one bin: x, y, rows, columns and the level they reach.
 
-    Rows and columns are 0 where a placement is not `there`, not legal, or the box does not fit. `extent` (V, 2), `top`
-    and `legal` (V, Gx, Gy) are those of the bin, `cells` and `grid` pairs of numbers.
+    All are cells of the bin. Rows and columns are 0 where a placement is not `there`, not legal, or the box does not
+    fit. `extent` (V, 2), `top` and `legal` (V, Gx, Gy) are those of the bin, `cells` and `grid` pairs of numbers.
     """
     plane = grid[0] * grid[1]
     variant = tl.where(there, place // plane, 0)
@@ -61,7 +61,9 @@ def add_gains(
     cells, grid, num_shapes, levels, step, pool,
     CELLS: tl.constexpr, LYING: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Writes what T placements of one bin, from `start` on, gain in the patches of each shape: (shapes, actions).
+    """Writes what T placements of one bin gain in the patches of each shape.
+
+    They begin at `start`, and the gains are (shapes, actions).
 
     Args:
         bins: (X, Y) uint8, of the bin, and `found` (patches,) float32, the weight of each patch as it is.
@@ -113,7 +115,10 @@ def add_gains(
 def values_of(
     start, actions, whole, extent, top, legal, gains, cells, grid, num_shapes, levels, step, pool, T: tl.constexpr
 ):
-    """Values (T,) of a bin after placements from `start` on, −inf where none is legal; and True for each there is."""
+    """Values (T,) of a bin after placements from `start` on, and which there are.
+
+    They are −inf where a placement is not legal.
+    """
     place = start + tl.arange(0, T)
     there = place < actions
     _x, _y, rows, _columns, _reached = boxes_on(place, there, extent, top, legal, cells, grid, levels, step, pool)
@@ -172,7 +177,7 @@ def value_placements(
 
 
 def placement_lanes(plan: PatchPlan) -> tuple[int, int]:
-    """Lanes for the shapes of a placement, and placements of a program; powers of two."""
+    """Lanes for the shapes of a placement, and placements of a program."""
     lying = int(triton.next_power_of_2(len(plan.lying)))
     return lying, min(_MOST_PLACEMENTS, MOST_LANES // lying)
 

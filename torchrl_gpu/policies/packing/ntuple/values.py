@@ -352,7 +352,7 @@ def learn_bins(
 
 
 def check_tables(where: str, heights: Tensor, tables: Tables, plan: PatchPlan, scratch: Tensor) -> None:
-    """ValueError unless tables and scratch are those of a plan, on the device of bins that it fits."""
+    """ValueError unless tables and scratch are those of a plan, beside bins it fits."""
     _heights(where, heights, plan)
     for name, each in zip(Tables._fields, tables, strict=True):
         tensor(where, name, each, torch.float32, (plan.entries,), heights.device, contiguous=True)
@@ -414,7 +414,7 @@ def _weight(where: str, weight: Tensor, plan: PatchPlan, device: torch.device) -
 
 
 def in_triton(name: str, device: torch.device) -> Any:
-    """A module of Triton kernels for a device; None where torch does their work."""
+    """A module of Triton kernels for a device, or None where torch does their work."""
     what, parts = _TESTED[name]
     return load_kernels(what, name, device, parts)
 

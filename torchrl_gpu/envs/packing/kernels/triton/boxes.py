@@ -109,7 +109,10 @@ def drop_lines(
     here, gy, p, q, high, line, there, z_map, legal, ceiling, limit, tolerance,
     X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, LEVELS: tl.constexpr, RULE: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Writes the maps of T lines of placements along x: of boxes (p, q, high) at gy along y in the bins at `here`."""
+    """Writes the maps of T lines of placements along x.
+
+    Line by line the boxes are (p, q, high), at gy along y, in the bins at `here`.
+    """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
     fits_y = there & (p <= X) & fits_along(gy, q, Y, STEP)
