@@ -23,7 +23,7 @@ from torchrl_gpu.envs.packing.kernels import get_kernels
 from torchrl_gpu.evaluation.packing.episodes import evaluate
 from torchrl_gpu.policies import PackingPolicy, PatchTables, RefinedTables, load_policy
 from torchrl_gpu.policies.packing.ntuple import refined as refined_tables
-from torchrl_gpu.policies.packing.ntuple import sweeps
+from torchrl_gpu.policies.packing.ntuple import sweep
 from torchrl_gpu.policies.packing.ntuple.greedy_rollouts import GreedyRollouts
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.system.archives import ENTRY
@@ -128,7 +128,7 @@ def test_a_run_in_whole_calls_is_one_of_single_steps(tmp_path: Path) -> None:
     fit(module(), tmp_path / "whole", 6)
     reason = "single steps are wanted"
     single_steps = mock.patch.object(GreedyRollouts, "problem", return_value=reason)
-    single_sweeps = mock.patch.object(sweeps, "_problem", return_value=reason)
+    single_sweeps = mock.patch.object(sweep, "_cpp_problem", return_value=reason)
     with single_steps as asked, single_sweeps as asked_too:
         fit(module(), tmp_path / "single", 6)
     assert asked.called

@@ -21,10 +21,12 @@ from tests.envs.packing.kernels.access_checker import AccessChecker
 from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
-from torchrl_gpu.policies import PatchTables
-from torchrl_gpu.policies.packing.ntuple import triton_rollouts, values
+from torchrl_gpu.policies import PackingPolicy, PatchTables
+from torchrl_gpu.policies.packing.ntuple import greedy_rollouts, triton_rollouts, values
+from torchrl_gpu.policies.packing.ntuple.greedy_rollouts import GREEDY_ROLLOUTS
 from torchrl_gpu.policies.packing.ntuple.triton_rollouts import difference
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.training.collect.rollout import Rollout
 
 # By options of the environment: each rule, each kind of sequences, several items, orientations, pools, a coarse grid.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -138,3 +140,21 @@ def test_bins_that_the_kernel_does_not_cover_are_named() -> None:
     assert "at most 16 cells along x; got 20" in triton_rollouts.problem(wide)
     bearing = environment(stability="load_bearing", items=RandomBoxes(1, 3))
     assert "load_bearing" in triton_rollouts.problem(bearing)
+
+
+def test_a_learner_plays_whole_rollouts_in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greedy_rollouts, "in_triton", lambda name, device: importlib.import_module(name))
+    made, launched = [], []
+    for player in (GREEDY_ROLLOUTS, None):
+        env = environment(**SETTINGS["few"], include=["z_map"])
+        rollout = Rollout(env, ["box_heightmap"], n_steps=1, gamma=1.0, player=player)
+        policy = PackingPolicy(AgentSpace.of(env), tables_of(env))
+        rollout.play(policy, 2)  # by a player the first is played both ways
+        with AccessChecker() as checker:
+            made.append(rollout.play(policy, 2)[1])
+        launched.append([launch.kernel for launch in checker.launches])
+    assert launched[0].count("rollout_kernel") == 1
+    assert "advance_kernel" not in launched[0]
+    assert "rollout_kernel" not in launched[1]
+    for key, value in made[0].items(True, True):
+        assert torch.equal(value, made[1][key]), key

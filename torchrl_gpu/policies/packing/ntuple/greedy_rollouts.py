@@ -1,4 +1,4 @@
-"""Whole rollouts of greedy tables in bins of boxes, in one C++ call; see `native/rollout.h`.
+"""Whole rollouts of greedy tables in bins of boxes: one C++ call, see `native/rollout.h`, or one launch in Triton.
 
 `GREEDY_ROLLOUTS` is what `training.collect.fused.WholePlayer` describes. It gives the bits of single steps. What it
 does not cover is named by `problem`; single steps play that.
@@ -24,7 +24,7 @@ from torchrl_gpu.envs.packing.kernels.balance import standing_height
 from torchrl_gpu.envs.packing.kernels.compiled import described_problem
 from torchrl_gpu.envs.packing.types import DROP_RULES, PackingState
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
-from torchrl_gpu.policies.packing.ntuple.values import PatchArguments
+from torchrl_gpu.policies.packing.ntuple.values import TRITON_ROLLOUTS, PatchArguments, in_triton
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Policy
 
@@ -61,7 +61,7 @@ class _Rollout(native.Arguments):
 
 @final
 class GreedyRollouts:
-    """Plays whole rollouts of `PackingPolicy` with plain `PatchTables` in a `PackingEnv` of boxes, on a CPU."""
+    """Plays whole rollouts of `PackingPolicy` with plain `PatchTables` in a `PackingEnv` of boxes."""
 
     def problem(self, env: BatchedEnv, policy: Policy, keys: Sequence[NestedKey], more: Sequence[NestedKey]) -> str:
         """Reason why it does not play this policy in this environment, in one line; "" where it does."""
@@ -71,9 +71,13 @@ class GreedyRollouts:
             return "whole rollouts are of plain PatchTables"
         if left_out := [key for key in (*keys, *more) if key not in _KEPT]:
             return f"whole rollouts do not keep {left_out[0]}"
-        if not native.runs_on(policy.tables.weight) or not env.is_native:
-            return f"whole rollouts are C++ on a CPU; got {env.device} and the kernels {env.kernels.backend!r}"
-        return _uncovered_option(env) or _other_bin(env, policy.tables)
+        problem = _uncovered_option(env) or _other_bin(env, policy.tables)
+        if problem or (native.runs_on(policy.tables.weight) and env.is_native):
+            return problem
+        kernels = in_triton(TRITON_ROLLOUTS, env.device) if env.kernels.backend == "triton" else None
+        if kernels is None:
+            return f"whole rollouts are C++ or Triton; got {env.device} and the kernels {env.kernels.backend!r}"
+        return str(kernels.problem(env))
 
     def play(
         self, env: BatchedEnv, policy: Policy, current: TensorDictBase, steps: int
@@ -83,8 +87,11 @@ class GreedyRollouts:
         assert isinstance(policy, PackingPolicy)
         assert isinstance(policy.tables, PatchTables)
         state = _copied(env.state)
-        made = _outputs(env, steps)
-        _play(env, policy.tables, state, made, steps)
+        if env.is_native:
+            made = _outputs(env, steps)
+            _play(env, policy.tables, state, made, steps)
+        else:
+            made = in_triton(TRITON_ROLLOUTS, env.device).play(env, policy.tables, state, steps)
         shown = current.copy()
         decided = {"action_value": made["value"], "chosen_action_value": made["chosen"]}
         decided["action"] = made["action"][:, -1].clone()
@@ -96,7 +103,7 @@ GREEDY_ROLLOUTS = GreedyRollouts()
 
 
 def _uncovered_option(env: PackingEnv) -> str:
-    """The first option of an environment that C++ does not play, in one line."""
+    """The first option of an environment that no whole rollout covers, in one line."""
     covered = {
         "stability": env.stability in DROP_RULES,
         "fallback": env.fallback is None,
