@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu.training.accelerated.graphs import Capture, Graph, capture_for
+from torchrl_gpu.training.accelerated.graphs import Capture, Graph, capture_for, copied
 from torchrl_gpu.training.accelerated.machine import Accelerator, are_close, casts
 
 
@@ -76,7 +76,7 @@ class GraphedBody(Accelerator[Recorded]):
             torch._foreach_copy_(list(recorded.data.values(True, True)), values)
         recorded.graph.replay()
         torch.clear_autocast_cache()  # it may hold weights as they were before
-        return recorded.graph.result.clone()
+        return copied(recorded.graph.result)
 
     # -- the machine's methods --
 

@@ -28,6 +28,15 @@ class Graph:
     result: TensorDictBase
 
 
+def copied(result: TensorDictBase) -> TensorDictBase:
+    """A copy of what a graph gives, whose next replay overwrites it: one launch for all tensors of a kind."""
+    copy = result.apply(torch.empty_like)
+    values = list(result.values(True, True))
+    if values:
+        torch._foreach_copy_(list(copy.values(True, True)), values)
+    return copy
+
+
 Capture = Callable[[Body, torch.device], Graph]
 """Makes a graph of a function without arguments on a device."""
 

@@ -13,7 +13,7 @@ from torchrl.envs.utils import exploration_type
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.sections import section
-from torchrl_gpu.training.accelerated.graphs import Capture, Graph, capture_for
+from torchrl_gpu.training.accelerated.graphs import Capture, Graph, capture_for, copied
 from torchrl_gpu.training.accelerated.machine import Accelerator, casts, rows_that_differ, uncached_casts
 from torchrl_gpu.training.collect.steps import MOST_OTHER, play_steps
 
@@ -86,7 +86,7 @@ class GraphedRollout(Accelerator[Graph]):
             return self._play(), self._showing()
         with section("rollout graph"):
             graph.replay()
-            return graph.result.clone(), self._showing()
+            return copied(graph.result), self._showing()
 
     def _put(self, place: Place) -> None:
         copy_into(place.state, self._place.state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +15,7 @@ from torchrl_gpu.envs.workers.pool import WorkerPool
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.arguments import shown
 from torchrl_gpu.system.sections import section
+from torchrl_gpu.training.accelerated.functions import GraphedFunction
 from torchrl_gpu.training.collect.compiled import CompiledSteps
 from torchrl_gpu.training.collect.fused import FusedRollout, WholePlayer
 from torchrl_gpu.training.collect.graphed import GraphedRollout
@@ -79,6 +80,11 @@ class Rollout:
         own = [(*group, name) for name in RESULTS] if group else []
         results = dict.fromkeys([*RESULTS, *own, *env.outcomes])
         self._kept = list(keys), [unravel_key((*group, name)) for name in decisions], list(results)
+        self._complete: Callable[[TensorDictBase], TensorDictBase] = self._completed
+        if cuda_graphs:
+            self._complete = GraphedFunction(
+                "Rollout", self._completed, list, env.device, settings=lambda: self.n_steps
+            )
         self.current: TensorDictBase = env.reset()
         self.pending: TensorDictBase | None = None  # (trajectories, n − 1 or fewer), steps whose return is not complete
 
@@ -93,10 +99,20 @@ class Rollout:
         """
         trajectories, fresh = self.play(policy, steps)
         with section("replay"):
-            kept = self._packed(trajectories)
-            joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
-            self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
-            return n_step(joined, self.n_steps, self.gamma).flatten(), fresh
+            played = {"kept": self._packed(trajectories)}
+            if self.pending is not None:
+                played["pending"] = self.pending
+            found = self._complete(TensorDict(played))
+            self.pending = found["pending"]
+            return found["transitions"], fresh
+
+    def _completed(self, played: TensorDictBase) -> TensorDictBase:
+        """Transitions whose return is complete, and the steps of those whose return is not."""
+        kept, before = played["kept"], played.get("pending", None)
+        joined = kept if before is None else torch.cat([before, kept], 1)
+        pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
+        transitions = n_step(joined, self.n_steps, self.gamma).flatten()
+        return TensorDict({"transitions": transitions, "pending": pending})
 
     @torch.no_grad()
     def play(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
@@ -266,10 +282,12 @@ class EpisodeMeter:
         """Takes steps (…,) with `done` (…, 1) and each of the names (…, 1), which at the end of an episode is its."""
         done = steps["done"]
         number = done.sum()
+        any_ended, at_least_one = number > 0, number.clamp_min(1)
         memory = torch.where(self.finished > 0, self.memory, 0.0)
+        rest = 1 - memory
         for name, recent in self.recent.items():
-            mean = torch.where(done, steps[name].float(), 0.0).sum() / number.clamp_min(1)
-            self.recent[name] = torch.where(number > 0, memory * recent + (1 - memory) * mean, recent)
+            mean = torch.where(done, steps[name].float(), 0.0).sum() / at_least_one
+            self.recent[name] = torch.where(any_ended, memory * recent + rest * mean, recent)
         self.finished = self.finished + number
 
     def state_dict(self) -> dict[str, Tensor]:
