@@ -62,45 +62,50 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--configs", nargs="+", choices=CONFIGS, default=CONFIGS)
     parser.add_argument("--output", type=Path, help=f"JSON, such as {RESULT.name}; nothing is written without it")
     given: Any = parser.parse_args(arguments)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in given.configs:
-        row = {"config": name} | counted(name)
-        rows.append(row)
-        row.pop("operators", None)
-        print(
-            f"{name}: {row['launches']:,} launches, of which {row['replays']} graphs of {row['nodes']:,} operators",
-            flush=True,
-        )
-    if given.output:
-        columns = {
-            "config": "config",
-            "rollout_steps": "steps of a rollout, here",
-            "plain": "launches without graphs",
-            "launches": "launches with graphs, replays included",
-            "replays": "replays",
-            "nodes": "operators in graphs",
-        }
-        section = {"title": "launches of a training step", "columns": columns, "rows": rows}
-        told = {"benchmark": "gpu.launches", "machine": machine.describe("cpu"), "sections": [section]}
-        given.output.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        found = counted(name)
+        rows.append({"config": name} | found)
+        graphs = f"{found['replays']} of them graphs of {found['nodes']:,} operators"
+        print(f"{name}: {found['launches']:,} launches, {graphs}; {found['plain']:,} without graphs", flush=True)
+        if given.output:
+            _write(rows, given.output)
     return 0
+
+
+def _write(rows: list[dict[str, Any]], output: Path) -> None:
+    """Writes the table as far as it goes."""
+    columns = {
+        "config": "config",
+        "rollout_steps": "steps of a rollout, here",
+        "plain": "launches without graphs",
+        "launches": "launches with graphs, replays included",
+        "replays": "replays",
+        "nodes": "operators in graphs",
+    }
+    section = {"title": "launches of a training step", "columns": columns, "rows": rows}
+    told = {"benchmark": "gpu.launches", "machine": machine.describe("cpu"), "sections": [section]}
+    output.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
 def counted(name: str) -> dict[str, int]:
     """Launches of a training step with graphs and without, each in a process of its own."""
     graphed, plain = _run(name), _run(name, *_PLAIN)
+    graphed.pop("operators")
     return {"plain": plain["launches"], **graphed}
 
 
-def _run(name: str, *options: str) -> dict[str, int]:
+def _run(name: str, *options: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "counted.json"
         command = [sys.executable, "-c", _COUNT_HERE, name, str(output), *options]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", errors="replace", check=False
+        )
         if done.returncode:
             raise RuntimeError(f"{name}: want a few steps on a pretended device; got\n{done.stderr[-3000:]}")
-        found: dict[str, int] = json.loads(output.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
         return found
 
 
