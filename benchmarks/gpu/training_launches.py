@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from lightning.pytorch import Callback
 
@@ -84,7 +85,7 @@ def _write(rows: list[dict[str, Any]], output: Path) -> None:
         "nodes": "operators in graphs",
     }
     section = {"title": "launches of a training step", "columns": columns, "rows": rows}
-    told = {"benchmark": "gpu.launches", "machine": machine.describe("cpu"), "sections": [section]}
+    told = {"benchmark": "gpu.launches", "machine": machine.describe(torch.device("cpu")), "sections": [section]}
     output.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
