@@ -115,7 +115,7 @@ class Divergence(Callback):
 
     @property
     def watches_updates(self) -> bool:
-        """Whether it changes gradients within updates, which a CUDA graph would not let it."""
+        """Whether it changes gradients within updates, which no graph lets it."""
         return self.action == "skip"
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -218,7 +218,7 @@ class AfterstateLearning(EnvRun):
         self._make_graphs()
 
     def _make_graphs(self) -> None:
-        """Makes what learns in graphs, where it may: sweeps of plain tables, updates of a network."""
+        """Makes what learns in graphs, sweeps of tables or updates of a network."""
         self._graphed_sweeps = self._graphed_updates = None
         if not self.takes_graphed_updates(self.graph_updates):
             return
@@ -299,7 +299,11 @@ class AfterstateLearning(EnvRun):
         return Played(*(part.unflatten(1, shape) for part, (_, shape) in zip(flat, kinds, strict=True)))
 
     def _sweep(self, played: Played) -> list[Tensor]:
-        """Learns from trajectories, from their last steps to their first; mean squares of errors, by sweep."""
+        """Learns from trajectories, from their last steps to their first.
+
+        Returns:
+            The mean square of the errors of each sweep.
+        """
         updates, graphed = self.updates_now(self.sweeps), self._graphed_sweeps
         if graphed is not None and updates == self.sweeps:
             errors = list(graphed(TensorDict(played._asdict()))["errors"].unbind())

@@ -158,7 +158,10 @@ class AgentRun(EnvRun):
         return GraphedUpdate(self.agent, self._optimizer, self.max_grad_norm, losses=self._losses)
 
     def _make_graphed_learning(self, batches: Batches, **options: Any) -> GraphedLearning:
-        """All updates of a training step as one function; options as of `GraphedLearning`."""
+        """All updates of a training step as one function.
+
+        Options are those of `GraphedLearning`.
+        """
         return GraphedLearning(
             self.agent,
             self._optimizer,
@@ -203,7 +206,10 @@ class AgentRun(EnvRun):
         return {name: loss.detach() for name, loss in losses.items()}
 
     def learn_in_graph(self, data: TensorDictBase) -> list[dict[str, Tensor]] | None:
-        """All updates of a training step by `graphed_learning`; None where that makes no graph, or not so many."""
+        """All updates of a training step by `graphed_learning`.
+
+        It gives None where that makes no graph, or fewer updates are left.
+        """
         learning, wanted = self.graphed_learning, self.updates_of_step
         if learning is None or not learning.is_open or self.updates_left < wanted:
             return None

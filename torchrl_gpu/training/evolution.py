@@ -149,7 +149,10 @@ class PlacementEvolution(EnvRun):
         return seen["utilization"][:, 0]
 
     def _played(self, now: TensorDictBase) -> TensorDictBase:
-        """What the environment shows and its state after the next steps; what is full stays as it is."""
+        """What the environment shows after the next steps, and its state.
+
+        What is full stays as it is.
+        """
         env, seen = self.env, now["seen"].copy()
         env._set_env_state(dict(now["state"].items()))
         for _ in range(self._steps):

@@ -285,13 +285,17 @@ class HierarchicalPacking(ReplayRun):
             return {"loss": self._loss(batch)}
 
     def _losses_of_step(self) -> list[tuple[bool, bool]]:
-        """Of each update of a training step, whether stage two has begun and whether the manager learns."""
+        """What differs between the updates of a training step.
+
+        Returns:
+            Of each whether stage two has begun, and whether the manager learns.
+        """
         first = self.trainer.global_step
         numbers = range(first, first + self.updates_per_step)
         return [(number >= self.worker_updates, self._with_manager(number)) for number in numbers]
 
     def _draws(self, data: TensorDictBase) -> Iterator[TensorDictBase]:
-        """Batches of a training step; the number of each decides which loss it has."""
+        """Batches of a training step, whose numbers decide which loss each has."""
         for number in count(self.trainer.global_step):
             self._number = number
             yield self.codec.unpacked(self.replay.sample())
@@ -320,7 +324,7 @@ class HierarchicalPacking(ReplayRun):
             group["lr"] = group["initial_lr"] * (self.joint_rate if joint else 1.0)
 
     def _loss(self, batch: TensorDictBase) -> Tensor:
-        """Loss of update `_number`, of the worker and, where it is its turn, of the manager."""
+        """Loss of update `_number`, with the manager's where it is its turn."""
         target = batch["next", "reward"][:, 0] * self.reward_scale
         if self.bootstraps:
             target = target + self._later(batch)

@@ -287,13 +287,19 @@ class EnvRun(LightningModule):
                 callback.finish(self)
 
     def takes_graphed_steps(self, asked: GraphOption) -> bool:
-        """Whether rollouts of this fit are CUDA graphs, by the option `cuda_graphs`; see `takes_graphs`."""
+        """Whether rollouts of this fit are CUDA graphs, by `cuda_graphs`.
+
+        See `takes_graphs`.
+        """
         callbacks: list[Any] = cast("Any", self.trainer).callbacks
         against = against_graphed_steps(self.env.reads_host, callbacks)
         return takes_graphs(type(self).__name__, "cuda_graphs", asked, self.env.device, against)
 
     def takes_graphed_updates(self, asked: GraphOption) -> bool:
-        """Whether updates of this fit are CUDA graphs, by the option `graph_updates`; see `takes_graphs`."""
+        """Whether updates of this fit are CUDA graphs, by `graph_updates`.
+
+        See `takes_graphs`.
+        """
         trainer: Any = self.trainer
         against = against_graphed_updates(
             trainer.precision, self.scales_gradients, trainer.world_size, trainer.callbacks, self.parameters()
@@ -328,7 +334,7 @@ class EnvRun(LightningModule):
 
     @property
     def updates_left(self) -> float:
-        """Updates before `trainer.max_steps`; infinity where that is not set."""
+        """Updates before `trainer.max_steps`, infinite where that is not set."""
         most = self.trainer.max_steps
         return most - self.trainer.global_step if most > 0 else math.inf
 

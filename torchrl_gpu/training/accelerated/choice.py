@@ -1,4 +1,4 @@
-"""Whether a run takes CUDA graphs: what speaks against them, and the line that says so."""
+"""Whether a run takes CUDA graphs, and what speaks against them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _HOOKS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step",
 
 
 def takes_graphs(where: str, option: str, asked: GraphOption, device: torch.device, against: Sequence[str]) -> bool:
-    """Whether a run takes graphs; "auto" does on CUDA unless something speaks `against` it, which one line says.
+    """Whether a run takes CUDA graphs.
+
+    "auto" does on CUDA unless something speaks `against` it, which one line says.
 
     Raises:
         ValueError: Graphs were asked for, and something speaks against them.

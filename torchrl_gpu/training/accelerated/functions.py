@@ -1,4 +1,4 @@
-"""Functions of tensors as CUDA graphs: one launch repeats all that they compute and write."""
+"""Functions of tensors as CUDA graphs, which one launch repeats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Recorded(NamedTuple):
 
 
 class GraphedBody(Accelerator[Recorded]):
-    """Base class of functions of a tensordict whose faster form is a graph, which reads its data at one place.
+    """Base class of functions of a tensordict whose faster form is a graph.
 
     A call copies its data into tensors that the graph reads. What the function keeps, such as weights, is read and
     written where it lies; random numbers come from torch's generator of the device.
@@ -48,14 +48,22 @@ class GraphedBody(Accelerator[Recorded]):
 
     @abstractmethod
     def _body(self, data: TensorDictBase) -> TensorDictBase:
-        """All operators of a call; it may not change `data`, and returns new tensors."""
+        """All operators of a call.
+
+        It may not change `data`, and returns new tensors.
+        """
 
     @abstractmethod
     def _written(self) -> list[Tensor]:
         """Tensors that a call changes and that the next one reads."""
 
     def _run(self, data: TensorDictBase, settings: Any) -> TensorDictBase:
-        """A call with data of any values; `settings` are the numbers of Python that its operators read."""
+        """The results of a call.
+
+        Args:
+            data: Of any values; other shapes want another graph.
+            settings: Numbers of Python that the operators read.
+        """
         if not self.is_open:
             return self._body(data)
         recorded = self.form_for(self._key(data, settings), data)
@@ -116,7 +124,9 @@ class GraphedBody(Accelerator[Recorded]):
 
 @final
 class GraphedFunction(GraphedBody):
-    """A function of a tensordict, on CUDA one replay of a graph from its second call on; see `Accelerator`.
+    """A function of a tensordict, on CUDA one replay of a graph.
+
+    The graph is made at the second of two calls that are alike; see `Accelerator`.
 
     Args:
         name: Of the function, in messages.

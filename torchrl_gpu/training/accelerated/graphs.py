@@ -22,14 +22,22 @@ _WARM_UPS = 3  # the first loads libraries and compiles kernels, later ones sett
 
 @dataclass(frozen=True)
 class Graph:
-    """A captured CUDA graph and its outputs: `replay` runs it again and leaves them in `result`."""
+    """A captured CUDA graph and its outputs.
+
+    Attributes:
+        replay: Runs it again.
+        result: What it gives, overwritten by each replay.
+    """
 
     replay: Callable[[], object]
     result: TensorDictBase
 
 
 def copied(result: TensorDictBase) -> TensorDictBase:
-    """A copy of what a graph gives, whose next replay overwrites it: one launch for all tensors of a kind."""
+    """A copy of what a graph gives, whose next replay overwrites it.
+
+    It takes one launch for all tensors of a kind.
+    """
     copy = result.apply(torch.empty_like)
     values = list(result.values(True, True))
     if values:
@@ -75,7 +83,9 @@ def capture_cuda(
 
 
 def capture_for(device: torch.device, capture: Capture | None, wanted: str) -> Capture | None:
-    """What captures on a device: what is given, else CUDA's own; None where there are no graphs.
+    """What captures on a device, `capture` or CUDA's own.
+
+    It is None where there are no graphs.
 
     Args:
         wanted: What the message of a failed capture says was wanted.
@@ -87,7 +97,7 @@ def capture_for(device: torch.device, capture: Capture | None, wanted: str) -> C
 
 @contextmanager
 def operator_named(wanted: str) -> Iterator[None]:
-    """Context manager that turns an exception during a capture into an error that names the operator."""
+    """Context manager that names the operator at which a capture fails."""
     last = _LastOperator()
     try:
         with last:

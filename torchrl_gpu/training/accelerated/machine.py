@@ -21,7 +21,7 @@ Form = TypeVar("Form")
 
 
 class Accelerator(ABC, Generic[Form]):
-    """Base class of functions with a faster form, such as a CUDA graph or compiled code.
+    """Base class of functions with a faster form: a graph, or compiled code.
 
     There are three states. At first operators run one by one. Once `patience` calls were alike in their settings, the
     faster form is made and both are tried from the same state and the same random numbers; where they give the same,
@@ -61,11 +61,17 @@ class Accelerator(ABC, Generic[Form]):
 
     @abstractmethod
     def _made(self, data: Any) -> Form:
-        """The faster form for calls with such data; whatever it raises is why there is none."""
+        """The faster form for calls with such data.
+
+        Whatever it raises is why there is none.
+        """
 
     @abstractmethod
     def _tried(self, form: Form | None, data: Any) -> Any:
-        """Numbers and states of a call by a form, by operators one by one for None; new tensors."""
+        """Numbers and states of a call by a form, in new tensors.
+
+        For None operators run one by one.
+        """
 
     @abstractmethod
     def _compare(self, plain: Any, found: Any) -> None:
@@ -87,12 +93,17 @@ class Accelerator(ABC, Generic[Form]):
         return self._alike > 0
 
     def forget(self) -> None:
-        """Drops all forms, as what they were made of is there no longer; the next calls may make new ones."""
+        """Drops all forms, as what they were made of is there no longer.
+
+        The next calls may make new ones.
+        """
         self._forms.clear()
         self._last, self._alike = None, 0
 
     def form_for(self, settings: Any, data: Any = None) -> Form | None:
-        """The faster form for a call; None where its operators are to run one by one.
+        """The faster form for a call.
+
+        It is None where operators are to run one by one.
 
         Args:
             settings: All that a form takes for granted: shapes, modes, numbers of Python that its operators read.
@@ -116,7 +127,11 @@ class Accelerator(ABC, Generic[Form]):
         return form
 
     def note_call(self, settings: Any) -> int:
-        """Counts a call; how many in a row have had these settings, this one too."""
+        """Counts a call.
+
+        Returns:
+            How many in a row have had these settings, this one included.
+        """
         is_alike = self._alike > 0 and settings == self._last
         self._alike = self._alike + 1 if is_alike else 1
         self._last = settings
@@ -158,7 +173,10 @@ def casts(device: torch.device) -> tuple[bool, torch.dtype]:
 
 
 def uncached_casts(device: torch.device) -> torch.autocast:
-    """Autocast as it is, but without its cache: a form would go on with weights that were cast before it was made."""
+    """Autocast as it is, but without its cache.
+
+    A form would go on with weights that were cast before it was made.
+    """
     enabled, dtype = casts(device)
     return torch.autocast(device.type, dtype, enabled, cache_enabled=False)
 
@@ -169,7 +187,7 @@ def are_close(one: Tensor, other: Tensor) -> bool:
 
 
 def rows_that_differ(one: Tensor, other: Tensor) -> Tensor:
-    """Rows (N,) bool in which two tensors (N, …) differ by more than rounding in another order makes."""
+    """Rows (N,) bool in which two tensors (N, …) differ by more than rounding."""
     if one.is_floating_point():
         differ = ~torch.isclose(one, other, rtol=CLOSE, atol=1e-3, equal_nan=True)
     else:

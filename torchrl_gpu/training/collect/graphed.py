@@ -144,7 +144,7 @@ def copies(tensors: dict[Any, Tensor]) -> dict[Any, Tensor]:
 
 
 def copy_into(values: dict[Any, Tensor], into: dict[Any, Tensor]) -> None:
-    """Copies values into the tensors of the same names, but those that are the same tensor."""
+    """Copies values into the tensors of the same names, unless they are those."""
     for key, value in values.items():
         if value is not into[key]:
             into[key].copy_(value)

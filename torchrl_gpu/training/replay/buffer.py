@@ -115,7 +115,10 @@ class DeviceReplay(TensorDictReplayBuffer):
         return index
 
     def keep_numbers_on_device(self) -> None:
-        """Lets draws read all that changes between them from the device, so that a CUDA graph can hold them."""
+        """Lets draws read all that changes between them from the device.
+
+        A CUDA graph can hold them then.
+        """
         sampler: Any = self.sampler
         if self._numbers is None:
             self._numbers = sampler.numbers = DrawNumbers(self._device)
@@ -135,7 +138,10 @@ class DeviceReplay(TensorDictReplayBuffer):
         return own if self._numbers is None else [*own, self._numbers.updates]
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
-        """Transitions (B,) with their `index`, and `priority_weight` where they are not equally likely."""
+        """Transitions (B,) with their `index`.
+
+        They have a `priority_weight` where they are not equally likely.
+        """
         if self._numbers is None or args or kwargs:
             return super().sample(*args, **kwargs)
         index, info = cast("Any", self.sampler).sample(self.storage, self.batch_size)

@@ -1,4 +1,4 @@
-"""Uniform draws, and numbers of the host as tensors, so that a CUDA graph can hold draws from a replay."""
+"""Draws from a replay that a CUDA graph can hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torchrl.data.replay_buffers.storages import Storage
 
 
 class DrawNumbers:
-    """Numbers that draws depend on, kept on the device, where a CUDA graph reads them anew at every replay.
+    """Numbers that draws depend on, kept on the device.
+
+    A CUDA graph reads them anew at every replay.
 
     Attributes:
         size: () int64, transitions that there are.
@@ -22,7 +24,10 @@ class DrawNumbers:
         self._size_there = 0
 
     def set_size(self, size: int) -> None:
-        """Takes how many transitions there are; nothing is launched where that is known."""
+        """Takes how many transitions there are.
+
+        Nothing is launched where that is known.
+        """
         if size != self._size_there:
             self.size.fill_(size)
             self._size_there = size

@@ -96,7 +96,10 @@ class Graphed(GraphedBody):
     # -- the update ---------------------------------------------------------------------------------------------------
 
     def _settings(self, update: int = 0) -> Settings:
-        """Where an update finds the present learning rates, once `_put_rates` has put them there."""
+        """Where an update finds the present learning rates.
+
+        `_put_rates` puts them there.
+        """
         groups = self.optimizer.param_groups
         if not self.is_open:
             return [{} for _ in groups]
@@ -104,7 +107,10 @@ class Graphed(GraphedBody):
         return [{"lr": rate} for rate in self._rates[update]]
 
     def _put_rates(self, updates: Iterable[int]) -> None:
-        """Writes the learning rates of some updates where the graph reads them, but those that are there already."""
+        """Writes the learning rates of some updates where the graph reads them.
+
+        Those that are there already are left.
+        """
         if not self.is_open:
             return
         changed = []

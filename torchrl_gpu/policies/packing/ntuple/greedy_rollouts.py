@@ -82,7 +82,7 @@ class GreedyRollouts:
     def play(
         self, env: BatchedEnv, policy: Policy, current: TensorDictBase, steps: int
     ) -> tuple[TensorDictBase, TensorDictBase]:
-        """As `training.collect.graphed.play_steps`: steps (N, T), and what the environment shows then."""
+        """As `training.collect.steps.play_steps`: steps (N, T), and what the environment shows then."""
         assert isinstance(env, PackingEnv)
         assert isinstance(policy, PackingPolicy)
         assert isinstance(policy.tables, PatchTables)
