@@ -12,7 +12,9 @@ import torch
 from tests.native.compilers import need_compiler, need_torch_compile
 from torchrl_gpu import cli, native
 from torchrl_gpu.cli import doctor
+from torchrl_gpu.envs.marine import fused
 from torchrl_gpu.envs.packing import kernels
+from torchrl_gpu.policies.packing.ntuple import values
 from torchrl_gpu.streaming.codecs import probes
 from torchrl_gpu.system import self_tests
 from torchrl_gpu.system.self_tests import SelfTest
@@ -141,3 +143,14 @@ def test_a_graph_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     for how, found in ((still, "a replay gives wrong numbers"), (frozen, "replays draw the same random numbers")):
         monkeypatch.setattr("torchrl_gpu.training.accelerated.graphs.capture_cuda", how)
         assert doctor.cuda_graph("cpu") == found
+
+
+def test_kernels_besides_those_of_packing_steps_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "problem", lambda device: "no registers left")
+    monkeypatch.setattr(
+        values, "problem_of", lambda what, *given: "" if what == "tables of afterstates" else "wrong sums"
+    )
+    found = {finding.name: finding for finding in doctor._kernels_on(torch.device("cuda", 0))}
+    assert found["steps of marine navigation"][2:] == ("cannot", "no registers left")
+    assert found["rollouts of tables"][2:] == ("cannot", "wrong sums")
+    assert found["tables of afterstates"].state == "works"

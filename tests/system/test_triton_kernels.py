@@ -10,7 +10,7 @@ import torch
 
 from torchrl_gpu.system import triton_kernels
 from torchrl_gpu.system.self_tests import SelfTest
-from torchrl_gpu.system.triton_kernels import load_kernels, versions
+from torchrl_gpu.system.triton_kernels import load_kernels, problem_of, versions
 
 NAME = "torchrl_gpu.system.self_tests"  # any module that can be imported
 CUDA = torch.device("cuda", 0)
@@ -19,9 +19,11 @@ CUDA = torch.device("cuda", 0)
 @pytest.fixture(autouse=True)
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(triton_kernels.machine, "cuda_versions", lambda device: {"driver": "1"})
-    load_kernels.cache_clear()
+    for kept in (load_kernels, problem_of):
+        kept.cache_clear()
     yield
-    load_kernels.cache_clear()
+    for kept in (load_kernels, problem_of):
+        kept.cache_clear()
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -144,7 +144,15 @@ def _backends() -> list[Finding]:
         for index in range(torch.cuda.device_count())
         if index != device.index
     ]
-    return [*(each for each in found if each.name != "compiled"), *on_cpu, *others]
+    return [*(each for each in found if each.name != "compiled"), *on_cpu, *_kernels_on(device), *others]
+
+
+def _kernels_on(device: torch.device) -> list[Finding]:
+    """The Triton kernels besides those of packing steps."""
+    fused = importlib.import_module("torchrl_gpu.envs.marine.fused")
+    values = importlib.import_module("torchrl_gpu.policies.packing.ntuple.values")
+    problems = values.triton_problems(device) | {"steps of marine navigation": fused.problem(device)}
+    return [_finding("triton", what, problem, f"self-test passed on {device}") for what, problem in problems.items()]
 
 
 def _backends_on(device: torch.device) -> list[Finding]:

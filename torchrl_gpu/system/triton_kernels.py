@@ -35,18 +35,26 @@ def load_kernels(what: str, name: str, device: torch.device, parts: tuple[str, .
     """
     if device.type != "cuda":
         return None
-    kernels = None
-    try:
-        kernels = importlib.import_module(name)
-        contents = b"".join(_source_of(each).read_bytes() for each in (name, *parts))
-        depends_on = versions(name, contents, device)
-        problem = SelfTest(f"{what} on {device}", f"{name}:self_test", (str(device),), depends_on).failure()
-    except ImportError as error:
-        problem = str(error)
+    problem = problem_of(what, name, device, parts)
     if problem:
         _LOG.warning("%s: Triton cannot run on %s, so torch will: %s", what, device, problem)
         return None
-    return kernels
+    return importlib.import_module(name)
+
+
+@cache
+def problem_of(what: str, name: str, device: torch.device, parts: tuple[str, ...] = ()) -> str:
+    """Reason why kernels cannot run on a CUDA device, "" where they can.
+
+    Arguments are those of `load_kernels`.
+    """
+    try:
+        importlib.import_module(name)
+        contents = b"".join(_source_of(each).read_bytes() for each in (name, *parts))
+        depends_on = versions(name, contents, device)
+        return SelfTest(f"{what} on {device}", f"{name}:self_test", (str(device),), depends_on).failure()
+    except ImportError as error:
+        return str(error)
 
 
 def versions(name: str, contents: bytes, device: torch.device) -> dict[str, str]:

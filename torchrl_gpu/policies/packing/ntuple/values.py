@@ -26,7 +26,7 @@ from torchrl_gpu.envs.counter_rng import TRITON_DRAWS
 from torchrl_gpu.envs.packing.items.cutting import TRITON_CUTS
 from torchrl_gpu.system.arguments import shown, tensor, whole
 from torchrl_gpu.system.threads import kernel_threads
-from torchrl_gpu.system.triton_kernels import load_kernels
+from torchrl_gpu.system.triton_kernels import load_kernels, problem_of
 
 TRITON_PLACEMENTS = "torchrl_gpu.policies.packing.ntuple.triton_values"
 TRITON_TABLES = "torchrl_gpu.policies.packing.ntuple.triton_tables"
@@ -417,6 +417,11 @@ def in_triton(name: str, device: torch.device) -> Any:
     """A module of Triton kernels for a device, or None where torch does their work."""
     what, parts = _TESTED[name]
     return load_kernels(what, name, device, parts)
+
+
+def triton_problems(device: torch.device) -> dict[str, str]:
+    """Reasons why Triton's kernels of tables cannot run on a CUDA device, by what they do; "" where they can."""
+    return {what: problem_of(what, name, device, parts) for name, (what, parts) in _TESTED.items()}
 
 
 # -- in torch --
