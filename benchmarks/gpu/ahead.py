@@ -119,7 +119,9 @@ def main(arguments: list[str]) -> int:
     tasks = list(product(given.configs, given.capabilities))
     context = multiprocessing.get_context("fork")
     found: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(min(len(tasks), os.cpu_count() or 1), context) as pool:
+    # A copy of this process has none of its threads, for which torch's operators would wait without end.
+    one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
+    with ProcessPoolExecutor(min(len(tasks), os.cpu_count() or 1), context, **one_thread) as pool:
         for (config, capability), of_chip in zip(tasks, pool.map(rows, tasks), strict=True):
             print(f"{config}, sm_{capability}: {len(of_chip)} kernels, {sum(r['compile_s'] for r in of_chip):.0f} s")
             found += of_chip
