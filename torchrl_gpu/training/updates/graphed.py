@@ -200,7 +200,8 @@ class Graphed(GraphedBody):
         for key, value in plain.result.items(True, True):
             if not are_close(found.result[key], value):
                 raise RuntimeError(f"{self._gives_the_same}; got another {key[-1] if isinstance(key, tuple) else key}")
-        wanted, moved = (each.written[: len(self._before)] for each in (plain, found))
+        number = len(self._before)
+        wanted, moved = plain.written[:number], found.written[:number]
         if _distance(moved, wanted) > _FAR * _distance(self._before, wanted):
             raise RuntimeError(f"{self._gives_the_same}; got weights that have moved otherwise")
         self._before = []
@@ -302,13 +303,11 @@ class GraphedLearning(Graphed):
     def __call__(self, data: TensorDictBase) -> list[dict[str, Tensor]]:
         """Updates K times, and steps the schedule as often; losses of each update, without gradients."""
         if self.is_open and self.has_been_called:
-            groups = self.optimizer.param_groups
-            in_turn = [[{**group, **each} for group, each in zip(groups, new, strict=True)] for new in self._in_turn()]
-            plan = [[_unlike(*pair) for pair in zip(groups, new, strict=True)] for new in in_turn]
-            result = self._learn_by(data, plan)
+            result = self._learn_by(data, self._planned())
         else:  # torch warns of a schedule that is stepped before its optimizer is
             result = self._learn(data, self._in_turn())
-            self._note(data, self._fixed_in([[{} for _ in rates] for rates in self._rates]))
+            no_others: Settings = [{} for _ in self.optimizer.param_groups]
+            self._note(data, self._fixed_in([no_others] * self.updates))
         losses = {name: values.unbind() for name, values in result["losses"].items()}
         return [dict(zip(losses, each, strict=True)) for each in zip(*losses.values(), strict=True)]
 
@@ -344,11 +343,26 @@ class GraphedLearning(Graphed):
         also = [] if self.also_written is None else self.also_written()
         return [*super()._written(), *also]
 
+    def _planned(self) -> list[Settings]:
+        """Settings of all updates, beside those that the optimizer has behind the last."""
+        groups = self.optimizer.param_groups
+        # A schedule changes the groups as it goes: what they hold at each update is copied before its next step.
+        in_turn = [_filled(groups, settings) for settings in self._in_turn()]
+        return [_unlike_all(groups, settings) for settings in in_turn]
+
     def _in_turn(self) -> Iterator[Settings]:
         for update in range(self.updates):
             yield self._settings(update)
             if self.schedule is not None:
                 self.schedule.step()
+
+
+def _filled(groups: list[dict[str, Any]], settings: Settings) -> Settings:
+    return [{**group, **each} for group, each in zip(groups, settings, strict=True)]
+
+
+def _unlike_all(groups: list[dict[str, Any]], settings: Settings) -> Settings:
+    return [_unlike(group, each) for group, each in zip(groups, settings, strict=True)]
 
 
 def _unlike(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
