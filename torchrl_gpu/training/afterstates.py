@@ -325,11 +325,10 @@ class AfterstateLearning(EnvRun):
 
     def _descend(self, played: Played) -> list[Tensor]:
         """Learns the network from bins drawn from trajectories; the mean square of the errors of each update."""
-        data, graphed = TensorDict(played._asdict()), self._graphed_updates
-        if graphed is not None and graphed.is_open and self.updates_left >= self.sweeps:
-            losses = [each["loss"] for each in graphed(data)]
-            self.count_updates(self.sweeps)
-            return losses
+        data = TensorDict(played._asdict())
+        found = self.learn_in_graph(self._graphed_updates, data, self.sweeps)
+        if found is not None:
+            return [each["loss"] for each in found]
         losses = []
         for _, batch in zip(range(self.updates_now(self.sweeps)), self._draws(data), strict=False):
             loss = self._network_loss(batch)["loss"]

@@ -205,18 +205,6 @@ class AgentRun(EnvRun):
         self.step_schedule()
         return {name: loss.detach() for name, loss in losses.items()}
 
-    def learn_in_graph(self, data: TensorDictBase) -> list[dict[str, Tensor]] | None:
-        """All updates of a training step by `graphed_learning`.
-
-        It gives None where that makes no graph, or fewer updates are left.
-        """
-        learning, wanted = self.graphed_learning, self.updates_of_step
-        if learning is None or not learning.is_open or self.updates_left < wanted:
-            return None
-        losses = learning(data)
-        self.count_updates(wanted)
-        return losses
-
     def _learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
         with set_exploration_type(ExplorationType.RANDOM):
             losses = self._losses(batch)

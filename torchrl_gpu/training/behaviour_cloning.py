@@ -262,14 +262,15 @@ class BehaviourCloning(EnvRun):
     def _learn(self, updates: int) -> list[dict[str, Tensor]]:
         """Means of so many updates."""
         graphed = self._graphed
-        if graphed is None or not graphed.is_open or updates < self.updates_per_step:
+        if graphed is None or updates < self.updates_per_step:
             return [self._update() for _ in range(updates)]
         first = self.trainer.global_step
         with section("replay"):
             index = torch.stack([self._draw(first + number) for number in range(updates)])
         with section("update"):
-            made = graphed(TensorDict({"index": index}))
-        self.count_updates(updates)
+            made = self.learn_in_graph(graphed, TensorDict({"index": index}), updates)
+        if made is None:
+            return [self._update() for _ in range(updates)]
         for batch in graphed.batches_seen:
             self.note_batch(batch)
         return made

@@ -252,15 +252,16 @@ class HierarchicalPacking(ReplayRun):
             self._graphed = self._make_graphed(cast("DeviceReplay", self.replay))
         graphed, first = self._graphed, self.trainer.global_step
         changes_stage = first < self.worker_updates < first + updates
-        if graphed is None or not graphed.is_open or updates < self.updates_per_step or changes_stage:
+        if graphed is None or changes_stage:
             return [self._update() for _ in range(updates)]
         self._set_rates(self.joint)
         with section("update"):
-            losses = [each["loss"] for each in graphed(TensorDict())]
-        self.count_updates(updates)
+            made = self.learn_in_graph(graphed, TensorDict(), self.updates_per_step)
+        if made is None:
+            return [self._update() for _ in range(updates)]
         for batch in graphed.batches_seen:
             self.note_batch(batch)
-        return losses
+        return [each["loss"] for each in made]
 
     @property
     def _draws_on_device(self) -> bool:

@@ -322,7 +322,7 @@ class OffPolicy(AgentRun, ReplayRun):
                 self._draws, learned=self._take_errors, also_written=cast("DeviceReplay", self.replay).written_by_draws
             )
         with section("update"):
-            losses = self.learn_in_graph(TensorDict())
+            losses = self.learn_in_graph(self.graphed_learning, TensorDict(), self.updates_of_step)
         if losses is None:
             return [self._update() for _ in range(self.updates_now(self.updates_per_step))]
         for batch in cast("GraphedLearning", self.graphed_learning).batches_seen:

@@ -124,7 +124,7 @@ class OnPolicy(AgentRun):
         return self.log_losses(losses)
 
     def _learn_from(self, steps: TensorDictBase) -> list[dict[str, Tensor]]:
-        losses = self.learn_in_graph(steps)
+        losses = self.learn_in_graph(self.graphed_learning, steps, self.updates_of_step)
         if losses is not None:
             self.note_batch(steps)
             return losses

@@ -49,6 +49,7 @@ from torchrl_gpu.training.lightning_callbacks import (
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.run_resume import RunResume
 from torchrl_gpu.training.step_log import StepLog, on_host
+from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.optimizers import clip_gradients
 
 STEPS_PER_EPOCH = 500  # without a data module
@@ -337,6 +338,19 @@ class EnvRun(LightningModule):
         """Updates before `trainer.max_steps`, infinite where that is not set."""
         most = self.trainer.max_steps
         return most - self.trainer.global_step if most > 0 else math.inf
+
+    def learn_in_graph(
+        self, learning: GraphedLearning | None, data: TensorDictBase, updates: int
+    ) -> list[dict[str, Tensor]] | None:
+        """Losses of all updates of a training step, made by one function.
+
+        It gives None where that makes no graph, or fewer updates are left.
+        """
+        if learning is None or not learning.is_open or self.updates_left < updates:
+            return None
+        losses = learning(data)
+        self.count_updates(updates)
+        return losses
 
     def updates_now(self, most: int) -> int:
         """Updates of this training step: so many, but never beyond `trainer.max_steps`."""
