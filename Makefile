@@ -3,7 +3,7 @@
 # make test-fast   the tests without those that train, compile or start processes; two minutes
 # make pretend   what a GPU would run, on tensors that say cuda:0 and lie on the CPU; five minutes
 # make kernels  what a GPU would run: compiled for every chip, compared with the reference, every access checked
-# make lint   ruff and mypy
+# make lint   ruff, mypy, and the lint of how the code reads
 # make docs   the documentation site in build/site; a warning is an error
 # make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
 # make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; and shipped runs killed
@@ -147,6 +147,7 @@ lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/reading.py
 
 format: install-dev
 	$(BIN)/ruff check --fix .
