@@ -40,7 +40,7 @@ from tests.envs.marine.settings import acted, random_action
 from tests.policies.agents.test_twins import distributional_loss, soft_loss
 from tests.policies.navigation_spaces import AGENTS, DISCRETE, make, transitions
 from tests.tolerances import TOLERANCE
-from torchrl_gpu.cli.bench import TimedRow
+from torchrl_gpu.cli.packing.bench import TimedRow
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.packing.protocols import make_protocol

@@ -22,7 +22,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))  # to find the other benchmarks
 
 from benchmarks import report
-from torchrl_gpu.cli.bench import TimedRow
+from torchrl_gpu.cli.packing.bench import TimedRow
 from torchrl_gpu.streaming.codecs.libavcodec import open_codec
 from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 from torchrl_gpu.system.console import wide_console

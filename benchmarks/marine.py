@@ -25,7 +25,7 @@ from benchmarks import report
 from tests.envs.marine.reference import World
 from tests.envs.marine.settings import acted, random_action
 from tests.envs.marine.worlds import noise_of, world_of
-from torchrl_gpu.cli.bench import TimedRow
+from torchrl_gpu.cli.packing.bench import TimedRow
 from torchrl_gpu.cli.parser import whole
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import MarineNavEnv

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from torchrl_gpu.cli.bench import ADD_MAX, TimedRow, measure
+from torchrl_gpu.cli.packing.bench import ADD_MAX, TimedRow, measure
 from torchrl_gpu.cli.parser import OneLineParser, positive, whole
 from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.system import machine

@@ -340,8 +340,9 @@ class _MujocoPile:
 
     def __init__(self, pallet: Pallet, sides: Sequence[Sequence[float]]) -> None:
         from torchrl_gpu.envs.packing.items.solid import Solid
-        from torchrl_gpu.envs.packing.physics.scene import load_mujoco, model_of
+        from torchrl_gpu.envs.packing.physics.scene import model_of
         from torchrl_gpu.envs.packing.plan import PackingPlan, Pose
+        from torchrl_gpu.system.extras import load_mujoco
 
         solids = tuple(Solid.of_box(str(i), np.array(each)) for i, each in enumerate(sides))
         poses = (Pose(0, np.eye(3), np.zeros(3)),) * len(solids)  # all are parked

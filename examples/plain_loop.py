@@ -11,7 +11,7 @@ import torch
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs import MarineNavEnv
-from torchrl_gpu.evaluation.navigation import evaluate
+from torchrl_gpu.evaluation.marine import evaluate
 from torchrl_gpu.policies import IQN, AgentSpace, EpsilonGreedy, NavigationQuantiles, PolicyWrapper, SoftTargets
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import replay_buffer

@@ -13,7 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
 
 # Rooms from the lowest to the highest; a room imports lower ones alone.
-LAYERS = {"device": 0, "system": 0, "native": 1, "envs": 2, "streaming": 2}
+LAYERS = {"device": 0, "tasks": 0, "system": 0, "native": 1, "envs": 2, "streaming": 2}
 LAYERS |= {"demonstrations": 3, "policies": 3, "evaluation": 4, "palletizing": 4}
 LAYERS |= {"checkpoints": 5, "training": 6, "callbacks": 7, "serving": 7, "configs": 7, "cli": 8}
 TOP = 9
@@ -84,18 +84,20 @@ def module_of(name: str, modules: dict[str, set[str]]) -> str | None:
     return name or None
 
 
-def runtime_imports(path: Path) -> list[str]:
-    """As `imported`, without what only type checkers see."""
+def lazy_imports(path: Path) -> list[str]:
+    """As `imported`, without what only type checkers see: the public names of a package, fetched when asked for."""
     source = re.sub(r"^if TYPE_CHECKING:\n(?:(?: .*)?\n)+", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return list(names_of_imports(source, ["torchrl_gpu", *path.relative_to(PACKAGE).parent.parts]))
 
 
 def test_imports_go_round_in_no_circle() -> None:
+    """Annotations count: a helper is handed what it reads, and does not know its owner."""
     names = {path: ".".join(("torchrl_gpu", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in MODULES}
     names = {path: name.removesuffix(".__init__") for path, name in names.items() if name != "torchrl_gpu.__init__"}
     modules: dict[str, set[str]] = {name: set() for name in names.values()}
     for path, name in names.items():
-        found = (module_of(each, modules) for each in runtime_imports(path))
+        read = lazy_imports(path) if path.name == "__init__.py" else imported(path)
+        found = (module_of(each, modules) for each in read)
         # A module may name its own package, whose `__init__` has begun to run by then.
         modules[name] = {each for each in found if each and not (name + ".").startswith(each + ".")}
     while leaves := {name for name, below in modules.items() if not below & set(modules)}:
@@ -110,6 +112,27 @@ def test_the_rules_see_every_form_of_import() -> None:
     assert layer("envs") < layer("policies") < layer("training") < layer("cli")
 
 
+TASKS = ("packing", "marine", "dishes", "palletizing")
+# The public names of tasks, and the sessions of pallets that programs and the policy server offer.
+MOST_IMPORTS_OF_TASKS = 10
+
+
+def is_of_a_task(name: str) -> bool:
+    return bool(set(name.split(".")) & set(TASKS))
+
+
+def test_framework_names_no_task() -> None:
+    """A task has a folder in each room; what stands outside of these looks tasks up in `torchrl_gpu.tasks`."""
+    modules = {".".join(("torchrl_gpu", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in MODULES}
+    known = {name.removesuffix(".__init__"): set[str]() for name in modules}
+    found = set()
+    for name, path in modules.items():
+        if not is_of_a_task(name):
+            targets = {module_of(each, known) for each in imported(path)}
+            found |= {f"{name}: {target}" for target in targets if target and is_of_a_task(target)}
+    assert len(found) <= MOST_IMPORTS_OF_TASKS, sorted(found)
+
+
 def test_an_environment_never_imports_its_viewer() -> None:
     for path in (PACKAGE / "envs").rglob("env.py"):
         assert not [name for name in imported(path) if ".viewer" in name or ".render" in name], path
@@ -118,7 +141,7 @@ def test_an_environment_never_imports_its_viewer() -> None:
 def test_imports_are_light() -> None:
     heavy = "torch lightning jsonargparse aiohttp cv2 av pyarrow rich numpy"
     code = f"import sys; heavy = {heavy.split()}\n"
-    for part in ("", ".device", ".configs", ".cli", ".cli.encode", ".cli.pack", ".cli.play", ".cli.record"):
+    for part in ("", ".device", ".configs", ".cli", ".cli.encode", ".cli.packing.pack", ".cli.play", ".cli.record"):
         code += f"import torchrl_gpu{part}; print({part!r}, *(name for name in heavy if name in sys.modules))\n"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     *lines, playing, recording = run.stdout.splitlines()

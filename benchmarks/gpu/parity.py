@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.shipped import environment_arguments
-from torchrl_gpu.cli.bench import difference
+from torchrl_gpu.cli.packing.bench import difference
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.counter_rng import TRITON_DRAWS
 from torchrl_gpu.envs.packing.items.cutting import TRITON_CUTS

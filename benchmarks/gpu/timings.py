@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu import expectations
 from benchmarks.gpu.shipped import environment
-from torchrl_gpu.cli.bench import random_steps
+from torchrl_gpu.cli.packing.bench import random_steps
 from torchrl_gpu.device import get_device, now
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from torchrl_gpu.cli.bench import TimedRow
-from torchrl_gpu.cli.bench import ceilings as machine_ceilings
+from torchrl_gpu.cli.packing.bench import TimedRow
+from torchrl_gpu.cli.packing.bench import ceilings as machine_ceilings
 from torchrl_gpu.envs.packing.kernels import BACKENDS, available_backends
 
 NATIVE_TYPES = ("float32", "uint16", "uint8")

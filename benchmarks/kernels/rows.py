@@ -13,7 +13,7 @@ from benchmarks.kernels.workloads import Workload
 from benchmarks.packing.drops import by_numpy, by_unfold
 from benchmarks.packing.numpy_packing import drop_by_windows, shapes_of
 from benchmarks.packing.settings import make
-from torchrl_gpu.cli.bench import TimedRow, random_steps
+from torchrl_gpu.cli.packing.bench import TimedRow, random_steps
 from torchrl_gpu.device import cuda_problem
 from torchrl_gpu.envs.packing.kernels import available_backends, get_kernels
 

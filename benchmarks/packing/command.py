@@ -14,7 +14,7 @@ from benchmarks.packing import jumanji_rows, parity
 from benchmarks.packing.drops import drop_rows
 from benchmarks.packing.numpy_packing import Drop, NumpyPacking
 from benchmarks.packing.settings import BPP10, episodes_of, irregular, make
-from torchrl_gpu.cli.bench import TimedRow, ceilings, random_steps
+from torchrl_gpu.cli.packing.bench import TimedRow, ceilings, random_steps
 from torchrl_gpu.cli.parser import OneLineParser
 from torchrl_gpu.device import get_device
 

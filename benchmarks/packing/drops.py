@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.packing.numpy_packing import Drop, Shape, drop_by_loop, drop_by_windows, shapes_of
 from benchmarks.packing.settings import make
-from torchrl_gpu.cli.bench import TimedRow, random_steps
+from torchrl_gpu.cli.packing.bench import TimedRow, random_steps
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 

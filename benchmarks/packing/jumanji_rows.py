@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from torchrl_gpu.cli.bench import TimedRow
+from torchrl_gpu.cli.packing.bench import TimedRow
 
 MISSING = "not installed; the extra peers brings it"
 _STEPS, _LEAST_SCAN = 1024, 4  # environment steps of one call over the whole batch, and of each: they hide the call

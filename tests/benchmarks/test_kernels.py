@@ -16,7 +16,7 @@ from benchmarks.kernels import command
 from benchmarks.kernels import parity as kernel_parity
 from benchmarks.kernels.counts import count
 from benchmarks.kernels.workloads import procedural
-from torchrl_gpu.cli.bench import ADD_MAX, COPY, TimedRow
+from torchrl_gpu.cli.packing.bench import ADD_MAX, COPY, TimedRow
 from torchrl_gpu.envs.packing.kernels.reference import item_maps, placements
 
 SMALL = ["--device", "cpu", "--backends", "eager", "--seconds", "0.001", "--repetitions", "2", "--visible", "2"]

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.packing import command, parity
 from benchmarks.packing.settings import BPP10, irregular
-from torchrl_gpu.cli.bench import ADD_MAX, TimedRow
+from torchrl_gpu.cli.packing.bench import ADD_MAX, TimedRow
 from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.envs.packing.kernels import eager, get_kernels
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.demonstrations.mcap_files import read
 from tests.evaluation.counting_env import CountingEnv
-from tests.evaluation.navigation.test_suite import ROWS
+from tests.evaluation.marine.test_suite import ROWS
 from tests.training.crossing_worlds import homing, marine_env
 from tests.training.data.test_episodes import Trained
 from tests.training.tiny import data, fit, module, trainer

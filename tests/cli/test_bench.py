@@ -14,9 +14,10 @@ from torch import Tensor
 
 from tests.test_end_to_end import small
 from torchrl_gpu import cli
-from torchrl_gpu.cli import bench, main
-from torchrl_gpu.cli.bench import ADD_MAX, COPY, TimedRow, measure
+from torchrl_gpu.cli import main
 from torchrl_gpu.cli.cost import Rate, estimate
+from torchrl_gpu.cli.packing import bench
+from torchrl_gpu.cli.packing.bench import ADD_MAX, COPY, TimedRow, measure
 from torchrl_gpu.envs.packing.kernels import eager, get_kernels
 from torchrl_gpu.envs.packing.types import Moved
 

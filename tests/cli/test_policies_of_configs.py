@@ -94,7 +94,7 @@ def test_serve_policy_and_export(name: str, trained: Trained) -> None:
     assert policy.name
     if env is not None:
         assert env.num_envs == 1
-        assert manifest.settings_of(env)
+        assert manifest.describe_environment(env)["env"]
         seen = env.reset()
         assert policy(seen)["action"].shape == (1,)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.palletizing.test_packer import bearers
-from torchrl_gpu.cli import pack as command
+from torchrl_gpu.cli.packing import pack as command
 from torchrl_gpu.palletizing import PalletPlans, pack
 from torchrl_gpu.palletizing.plan import _short, layers
 

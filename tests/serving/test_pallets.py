@@ -15,7 +15,7 @@ import pytest
 from tests.serving import clients
 from tests.serving.clients import TOKEN, documented
 from torchrl_gpu.palletizing.sessions import PackingSessions
-from torchrl_gpu.serving import pallets
+from torchrl_gpu.serving.packing import pallets
 from torchrl_gpu.serving.server import policy_server
 from torchrl_gpu.streaming import StreamServer
 

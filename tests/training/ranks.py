@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from tests.training import rank_cases as cases
 from tests.training import tiny
 from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream
-from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
+from torchrl_gpu.policies.weights import unpacked_state
 from torchrl_gpu.training.lightning_callbacks import RunAveraging
 
 FOLDER, RANK = Path(), 0  # set by `main`
@@ -75,7 +75,7 @@ def averaged(name: str, run: str, checkpoint: Path | None = None) -> None:
     cases.fit(name, made, FOLDER / run / name, average, averages, ckpt_path=checkpoint, **TWO)
     end = cases.weights_of(made[0])
     first = torch.load(FOLDER / run / name / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    first = unpack_tables(name, made[0], first)
+    first = unpacked_state(name, made[0], first)
     saved = torch.cat([first[key].double().reshape(-1) for key in made[0].state_dict()])
     told = {"agreed": averages.agreed, "moved": averages.moved, "ends with it": torch.equal(end, saved)}
     TOLD[f"{run}/{name}"] = told

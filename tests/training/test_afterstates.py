@@ -25,12 +25,12 @@ from torchrl_gpu.policies import PackingPolicy, PatchTables, RefinedTables, load
 from torchrl_gpu.policies.packing.ntuple import refined as refined_tables
 from torchrl_gpu.policies.packing.ntuple import sweep
 from torchrl_gpu.policies.packing.ntuple.greedy_rollouts import GreedyRollouts
-from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
+from torchrl_gpu.policies.weights import unpacked_state
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.training import AfterstateLearning
-from torchrl_gpu.training.afterstates import Played, goals
 from torchrl_gpu.training.data.episodes import StepLoader
 from torchrl_gpu.training.lightning_callbacks import RunAveraging
+from torchrl_gpu.training.packing.afterstates import Played, goals
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization"),
@@ -195,7 +195,7 @@ def test_a_checkpoint_holds_what_has_learned(tmp_path: Path) -> None:
     state = torch.load(path, weights_only=True)["state_dict"]
     learned = int((made.tables.path > 0).sum())
     assert 0 < learned == len(state["tables.learned"]) == len(state["tables.weight"]) < made.tables.plan.entries / 4
-    whole = unpack_tables("file", made, state)
+    whole = unpacked_state("file", made, state)
     assert all(torch.equal(whole[f"tables.{name}"], each) for name, each in made.tables.state_dict().items())
 
 
@@ -205,7 +205,7 @@ def test_a_checkpoint_with_whole_tables_goes_on(tmp_path: Path) -> None:
     fit(made, tmp_path / "parts", 4)
     path = tmp_path / "parts" / "step=4.ckpt"
     content = torch.load(path, weights_only=True)
-    content["state_dict"] = unpack_tables("file", made, content["state_dict"])
+    content["state_dict"] = unpacked_state("file", made, content["state_dict"])
     torch.save(content, path)
     fit(module(), tmp_path / "parts", 8, ckpt_path=str(path))
     straight, parts = (without_replay(tmp_path / name / "step=8.ckpt") for name in ("straight", "parts"))

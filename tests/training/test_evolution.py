@@ -16,7 +16,7 @@ from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies import load_policy
 from torchrl_gpu.training import PlacementEvolution
 from torchrl_gpu.training.data.episodes import StepLoader
-from torchrl_gpu.training.evolution import Population
+from torchrl_gpu.training.packing.evolution import Population
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You defined a `validation_step`"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -106,7 +106,6 @@ def test_a_copy_is_saved_under_the_names_of_what_is_copied() -> None:
 
 def logged(values: dict[str, Tensor | float], outcomes: dict[str, Tensor], *others: list[float]) -> dict[str, float]:
     """Logged values of a process; `others` are what further processes have in place of the tensors, in their order."""
-    found: dict[str, float] = {}
 
     def reduce(both: Tensor, reduce_op: str) -> Tensor:
         assert reduce_op == "sum"
@@ -114,10 +113,8 @@ def logged(values: dict[str, Tensor | float], outcomes: dict[str, Tensor], *othe
         return both + torch.stack([there.nan_to_num(0.0).sum(0), (~there.isnan()).float().sum(0)])
 
     trainer = SimpleNamespace(world_size=1 + len(others), strategy=SimpleNamespace(reduce=reduce))
-    run: Any = SimpleNamespace(trainer=trainer, outcomes=outcomes)
-    run.log = lambda name, value, prog_bar: found.update({name: float(value)})
-    StepLog(run).write(values)
-    return found
+    read = StepLog().read(cast("Any", trainer), values, outcomes)
+    return {f"train/{name}": float(value) for name, value, _ in read}
 
 
 NAN = torch.tensor(math.nan)

@@ -18,7 +18,7 @@ from tests.training import rank_cases as cases
 from tests.training import ranks
 from tests.training.resuming import differences, last, without_replay
 from torchrl_gpu.checkpoints.files import newest_checkpoint, parts_of
-from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
+from torchrl_gpu.policies.weights import unpacked_state
 from torchrl_gpu.system.archives import ENTRY
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:`LightningModule.configure_optimizers`")
@@ -148,7 +148,7 @@ def test_cloning_learns_from_the_rows_of_one_process_with_the_double_batch(folde
 def test_tables_are_to_the_last_bit_those_of_one_process_with_all_environments(folder: Path, tmp_path: Path) -> None:
     one = cases.fit("afterstates", cases.make("afterstates", folder, times=2), tmp_path)
     saved = [torch.load(last(folder / run / "afterstates"), weights_only=True) for run in ("two", "one")]
-    two, alone = (unpack_tables("checkpoint", one, each["state_dict"]) for each in saved)
+    two, alone = (unpacked_state("checkpoint", one, each["state_dict"]) for each in saved)
     assert differences(dict(one.state_dict()), two) == []
     assert differences(two, alone) != []
 

@@ -18,8 +18,8 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies import AgentSpace, PatchTables
 from torchrl_gpu.policies.packing.ntuple.values import Changes, PatchPlan, shape_values, value_bins
-from torchrl_gpu.training import shared_tables
-from torchrl_gpu.training.shared_tables import SharedSums, SharedTables, shares_of, sums_over_processes
+from torchrl_gpu.training.packing import shared_tables
+from torchrl_gpu.training.packing.shared_tables import SharedSums, SharedTables, shares_of, sums_over_processes
 
 PATCHES = ("2x2", "1x3", "3x3:1", "2x4:2")
 

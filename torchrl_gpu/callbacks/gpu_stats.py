@@ -71,8 +71,10 @@ class GpuStats(Callback):
             except Exception as error:  # whatever a driver raises: training goes on without
                 self._read = None
                 rank_zero_warn(f"GpuStats: the device cannot be asked any more: {type(error).__name__}: {error}")
-        log = getattr(pl_module, "step_log", None)
-        if not (trainer._logger_connector.should_update_logs if log is None else log.due):
+        logs_this_step = getattr(pl_module, "logs_this_step", None)
+        if logs_this_step is None:
+            logs_this_step = trainer._logger_connector.should_update_logs
+        if not logs_this_step:
             return
         readings, self._readings = self._readings, []
         for name in readings[0] if readings else ():

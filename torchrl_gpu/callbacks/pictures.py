@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from torchrl_gpu.callbacks.logger_guard import outlives
-from torchrl_gpu.envs.packing.viewer import contact_sheet
+from torchrl_gpu.envs.pictures import contact_sheet
 from torchrl_gpu.envs.viewable import Overlaid, viewable
 from torchrl_gpu.evaluation.episodes import has_pictures
 from torchrl_gpu.system import arguments

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from torchrl_gpu.checkpoints.files import order_of
 from torchrl_gpu.checkpoints.record import changed_options, in_words
-from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
-from torchrl_gpu.policies.weights import check_weights
+from torchrl_gpu.policies.weights import check_weights, unpacked_state
 from torchrl_gpu.system.archives import ENTRY, read_archive
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def check_resumed(path: str | Path, content: Mapping[str, Any], module: nn.Modul
     """
     where, strict = f"checkpoint {path}", getattr(module, "strict_loading", True)
     try:
-        check_weights(where, unpack_tables(where, module, content["state_dict"]), module, strict=strict)
+        check_weights(where, unpacked_state(where, module, content["state_dict"]), module, strict=strict)
     except ValueError as error:
         saved = (content.get(ENTRY) or {}).get("config")
         changed = changed_options(saved, getattr(module, "run_config", None))

@@ -11,14 +11,9 @@ from torchrl_gpu.cli.parser import resolve_configs
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.evaluation.suite import Suite
-from torchrl_gpu.policies.packing.heuristics import RULE, VALUES
-from torchrl_gpu.policies.packing.pretrained import pretrained_for
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.archives import read_archive
 from torchrl_gpu.training.data.episodes import suite_of
-
-# The policy that plays without a checkpoint: the first of these that there is.
-PREFERRED = ("pretrained", VALUES, RULE, "heightmap minimisation")
 
 
 @dataclass(frozen=True)
@@ -69,14 +64,14 @@ def load_policy(
     """The policy that plays, and its environment of `num_envs` episodes of a stage, see `Episodes.seed_of`.
 
     It has the name `wanted`, where hyphens may stand for spaces; by default it is the trained one, or without a
-    checkpoint the first of `PREFERRED`.
+    checkpoint the first of the suite's `preferred` ones that there is.
     """
     cli, saved = load_run("play", args, ckpt_path)
     module: Any = cli.model
     suite = suite_of(module, stage)
-    policies: dict[str, Policy] = {"random": RandomActions(suite.env), **pretrained_for(suite.env), **suite.baselines()}
+    policies: dict[str, Policy] = {"random": RandomActions(suite.env), **suite.pretrained(), **suite.baselines()}
     policies |= suite.policies_of(module)
-    untrained = next(name for name in (*PREFERRED, *policies) if name in policies)
+    untrained = next(name for name in (*suite.preferred, *policies) if name in policies)
     name = wanted or (untrained if saved is None else module.learner_name)
     name = next((each for each in policies if each.replace(" ", "-") == name), name)
     if name not in policies:

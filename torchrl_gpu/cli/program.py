@@ -38,6 +38,9 @@ OWN_SUBCOMMANDS = {  # each a module of this package, with `main`
     "ros": "run a policy on a robot's topics, by ROS 2",
 }
 
+# Subcommands of a task are in its folder.
+_FOLDERS = {"bench": ".packing", "pack": ".packing"}
+
 USER_ERROR = 2
 _IS_ANEW = "TORCHRL_GPU_UTF8"
 INTERRUPTED, TERMINATED = 130, 143  # as a shell tells of SIGINT and SIGTERM
@@ -118,7 +121,8 @@ def _dispatch(argv: list[str], program: str) -> int | None:
 
         run(subcommand, args)
     elif subcommand in own:
-        module = importlib.import_module(f"torchrl_gpu.cli.{subcommand.replace('-', '_')}")
+        folder = _FOLDERS.get(subcommand, "")
+        module = importlib.import_module(f"torchrl_gpu.cli{folder}.{subcommand.replace('-', '_')}")
         status: int | None = module.main(rest)
         return status
     else:

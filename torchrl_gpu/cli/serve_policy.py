@@ -15,7 +15,7 @@ from torchrl_gpu.cli.parser import TOKEN_VARIABLES, OneLineParser, check_checkpo
 from torchrl_gpu.serving.ending import until_told_to_end
 
 if TYPE_CHECKING:
-    from torchrl_gpu.envs import PackingEnv
+    from torchrl_gpu.envs import BatchedEnv
 
 WHERE = "torchrl-gpu serve-policy"
 
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
 
         from torchrl_gpu.palletizing.sessions import PackingSessions
         from torchrl_gpu.policies import load_policy
-        from torchrl_gpu.policies.export.manifest import catalogue_of, settings_of
+        from torchrl_gpu.policies.export.manifest import describe_environment
         from torchrl_gpu.policies.loading import wants_env
         from torchrl_gpu.policies.registry import import_classes
         from torchrl_gpu.serving.server import policy_server
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
             policy = load_policy(args.checkpoint, args.device, env=known, classes=classes)
         pallets = None if args.pallets is None else PackingSessions(args.pallets, args.max_pallets, args.device)
         if env is not None and policy is not None:
-            policy.about |= {"env": settings_of(env), "catalogue": catalogue_of(env)}
+            policy.about |= describe_environment(env)
         names = ("max_rows", "wait_ms", "max_body_mib", "page", "host", "port", "token", "max_clients")
         options = {name: getattr(args, name) for name in names}
         server = policy_server(policy, pallets=pallets, **options, tls=tuple(args.tls) if args.tls else None)
@@ -81,15 +81,16 @@ def _parser() -> OneLineParser:
     return parser
 
 
-def _env_of(words: list[str], device: str) -> PackingEnv:
+def _env_of(words: list[str], device: str) -> BatchedEnv:
     """The environment that a config describes, of one bin."""
     from torchrl_gpu.cli.lightning_cli import build
-    from torchrl_gpu.envs import PackingEnv
+    from torchrl_gpu.envs import BatchedEnv
+    from torchrl_gpu.policies.export.manifest import describe_environment
 
     words = [*words, "--model.env.num_envs=1", f"--model.env.device={device}"]
     words += ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.logger=false"]
     model: Any = build("test", words).model
     env = getattr(model, "env", None)
-    if not isinstance(env, PackingEnv):
+    if not isinstance(env, BatchedEnv) or not describe_environment(env):
         raise ValueError(f"{WHERE}: want the --config of a run that packs; got one with {type(model).__name__}")
     return env

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
@@ -20,6 +19,7 @@ from torchrl_gpu.evaluation.estimates import comparison_table, estimate
 from torchrl_gpu.evaluation.results import DecisionClock, Results, evaluation
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.tasks import load_part, task_of
 
 MOST_FRAMES = 150  # of a film
 MOST_STEPS = 10_000  # of an episode
@@ -139,7 +139,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
 
     def draw(self, folder: Path) -> None:
         """The episode in the middle by the headline as `episode.png` and `episode.gif`; it is played again for it."""
-        from torchrl_gpu.envs.packing.render.pictures import save_gif, save_png  # PIL, which runs without do without
+        from torchrl_gpu.envs.pictures import save_gif, save_png  # PIL, which runs without do without
 
         assert self.last is not None
         values = self.last.per_episode()[self.headline]
@@ -225,39 +225,31 @@ def _picture(env: Any, row: int, width: int) -> Tensor:
 
 # -- the suite of an environment -------------------------------------------------------------------------------------
 
-_HOMES = {  # of suites that are registered when one is asked for
-    "torchrl_gpu.envs.marine.env": "torchrl_gpu.evaluation.navigation.suite",
-    "torchrl_gpu.envs.packing.env": "torchrl_gpu.evaluation.packing.suite",
-}
-
 
 def score_names(env: BatchedEnv) -> tuple[str, ...] | None:
     """Patterns of the names in `scores` of an environment's episodes; None where its suite is somebody else's."""
-    home = _home(env)
-    if suite_for.dispatch(type(env)).__module__ not in (__name__, home):
+    if suite_for.dispatch(type(env)) is not suite_for.dispatch(object):
         return None
-    if home is None:
+    task = task_of(type(env))
+    if task is None or not task.suite:
         return (*env.outcome_names, "return", "length")
-    names: tuple[str, ...] = importlib.import_module(home.removesuffix("suite") + "episodes").SCORES
+    names: tuple[str, ...] = load_part(task.scores)
     return names
-
-
-def _home(env: BatchedEnv) -> str | None:
-    return next((_HOMES[each.__module__] for each in type(env).__mro__ if each.__module__ in _HOMES), None)
 
 
 @singledispatch
 def suite_for(
     env: BatchedEnv, num_episodes: int, *, seed: int = UNSEEN_SEED, pictures: bool = True, batch_size: int | None = None
 ) -> Suite[Any, Any]:
-    """Episodes like those of an environment, decided by another seed; a family of environments registers its own suite.
+    """Episodes like those of an environment, decided by another seed.
 
-    The environment is left as it is; other arguments are as in `Suite`.
+    The environment is left as it is. An environment of your own may have a suite of its own: `suite_for.register` a
+    function of it. Other arguments are as in `Suite`.
     """
-    home = _home(env)
-    if home is not None:
-        importlib.import_module(home)
-        return suite_for(env, num_episodes, seed=seed, pictures=pictures, batch_size=batch_size)
+    task = task_of(type(env))
+    if task is not None and task.suite:
+        make: Callable[..., Suite[Any, Any]] = load_part(task.suite)
+        return make(env, num_episodes, seed=seed, pictures=pictures, batch_size=batch_size)
     unseen = env.like(1, seed=seed)
     unseen.renumber(0)
     return EpisodeSuite(unseen, pictures, num_episodes, batch_size)

@@ -103,6 +103,13 @@ class Suite(ABC, Generic[E, R]):
     def draw(self, folder: Path) -> None:
         """Writes a PNG and a GIF of what was played last."""
 
+    preferred: ClassVar[tuple[str, ...]] = ()
+    """Names of baselines that play where nothing is trained, the best first."""
+
+    def pretrained(self) -> Mapping[str, Policy]:
+        """The trained policies for these episodes that come with the package, by name."""
+        return {}
+
     def baselines(self) -> Mapping[str, Policy]:
         """The policies for comparison by default, by name."""
         return {"random": RandomActions(self.env)}

@@ -84,7 +84,7 @@ def pack(
     if not physics:
         arguments.check_effect(WHERE, "physics", friction=(friction, FRICTION))
     if physics:
-        from torchrl_gpu.envs.packing.physics.scene import load_mujoco
+        from torchrl_gpu.system.extras import load_mujoco
 
         load_mujoco()
     found = orders if isinstance(orders, BoxList) else read_orders(Path(orders), unit, columns)

@@ -11,7 +11,7 @@ from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.export.exporter import export_policy
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.loading import load_policy
-from torchrl_gpu.policies.networks.navigation import (
+from torchrl_gpu.policies.marine import (
     NavigationActor,
     NavigationAtoms,
     NavigationCritic,
@@ -22,15 +22,15 @@ from torchrl_gpu.policies.networks.navigation import (
     NavigationValue,
 )
 from torchrl_gpu.policies.networks.vectors import VectorActor, VectorCritic, VectorGaussian, VectorScores, VectorValue
-from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
-from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
-from torchrl_gpu.policies.packing.pretrained import PackingPolicy
-from torchrl_gpu.policies.packing.scores import (
+from torchrl_gpu.policies.packing import (
+    PackingPolicy,
+    PatchTables,
     PlacementAtoms,
     PlacementLogits,
     PlacementQuantiles,
     PlacementScores,
     PlacementValue,
+    RefinedTables,
 )
 from torchrl_gpu.policies.registry import register
 from torchrl_gpu.policies.spaces import AgentSpace

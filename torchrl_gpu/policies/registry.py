@@ -13,19 +13,10 @@ from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, PPO, SAC, Rainbow
 from torchrl_gpu.policies.encoders.clips import VideoEncoder, register_encoder
 from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.policies.exploration import EpsilonGreedy
-from torchrl_gpu.policies.networks import navigation, vectors
-from torchrl_gpu.policies.packing.hierarchical.packer import PackerNetworks
-from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
-from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
-from torchrl_gpu.policies.packing.scores import (
-    PlacementAtoms,
-    PlacementLogits,
-    PlacementQuantiles,
-    PlacementScores,
-    PlacementValue,
-)
+from torchrl_gpu.policies.networks import vectors
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
 from torchrl_gpu.system.arguments import shown
+from torchrl_gpu.tasks import load_part, tasks
 
 _MOST_VALUES = 10_000  # of all settings together
 
@@ -39,7 +30,21 @@ class Registry:
     """
 
     def __init__(self, classes: Iterable[type]) -> None:
-        self.classes = [*classes]
+        self._classes = [*classes]
+
+    @property
+    def classes(self) -> list[type]:
+        """The registered classes, and those of tasks."""
+        of_tasks = [load_part(each) for task in tasks() for each in task.classes]
+        return [*self._classes, *of_tasks]
+
+    def with_classes(self, classes: Iterable[type]) -> Registry:
+        """A registry that knows further classes."""
+        return Registry([*self._classes, *classes])
+
+    def add(self, cls: type) -> None:
+        """Register a class."""
+        self._classes.append(cls)
 
     def build(self, name: str, given: Any, *kinds: type) -> Any:
         """The object that settings describe: of a dataclass an instance, else the class as a partial of its arguments.
@@ -114,12 +119,8 @@ def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
 REGISTRY = Registry(
     [
         *(ACIQN, DDPG, DQN, IQN, PPO, SAC, Rainbow),
-        *(navigation.NavigationActor, navigation.NavigationAtoms, navigation.NavigationCritic),
-        *(navigation.NavigationGaussian, navigation.NavigationQuantileCritic, navigation.NavigationQuantiles),
-        *(navigation.NavigationScores, navigation.NavigationValue),
         *(vectors.VectorActor, vectors.VectorCritic, vectors.VectorGaussian, vectors.VectorScores, vectors.VectorValue),
-        *(PlacementAtoms, PlacementLogits, PlacementQuantiles, PlacementScores, PlacementValue),
-        *(PackerNetworks, PatchTables, RefinedTables, ClipEncoder, EpsilonGreedy, SoftTargets, PeriodicTargets),
+        *(ClipEncoder, EpsilonGreedy, SoftTargets, PeriodicTargets),
     ]
 )
 
@@ -128,7 +129,7 @@ def register(cls: Class) -> Class:
     """Lets settings name a class of one's own, an agent, a network or an encoder of clips; also a decorator."""
     if issubclass(cls, VideoEncoder):
         register_encoder(cls)
-    REGISTRY.classes.append(cls)
+    REGISTRY.add(cls)
     return cls
 
 

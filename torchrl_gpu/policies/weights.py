@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,29 @@ from torch.utils._pytree import tree_leaves
 from torchrl_gpu.system import arguments
 
 Module = TypeVar("Module", bound=nn.Module)
+
+
+@runtime_checkable
+class UnpacksState(Protocol):
+    """A module whose state is saved in another form than it has, and which undoes that."""
+
+    def unpack_state(self, where: str, prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
+        """State dict with the module's own entries, whose names begin with `prefix`, in its own form.
+
+        `where` names the file in errors. ValueError where the entries are not what was saved.
+        """
+        ...
+
+
+def unpacked_state(where: str, module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """State dict of a file in the form that a module loads, see `UnpacksState`."""
+    unpacked = dict(state)
+    for name, each in module.named_modules():
+        if isinstance(each, UnpacksState):
+            prefix = f"{name}." if name else ""
+            unpacked = each.unpack_state(where, prefix, unpacked)
+    return unpacked
+
 
 _NAMED = 3  # weights that a message names
 _MOST_OPERATORS = 10_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,20 +9,20 @@ from functools import partial
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from torchrl_gpu.envs.packing.render.camera import BACKGROUND
-from torchrl_gpu.envs.packing.render.top_view import ITEM, Pile, Placing, draw_action
+from torchrl_gpu.envs.pictures import BACKGROUND
 from torchrl_gpu.policies.export.manifest import elements_of
 from torchrl_gpu.policies.inference import InferencePolicy
-from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.serving.messages import Observations
 from torchrl_gpu.streaming import PolicyView, StreamServer, observation_picture
 from torchrl_gpu.streaming.broadcast.policy_view import short_names
+from torchrl_gpu.tasks import load_part, tasks
 
 STREAM = "policy"
 _PERIOD_S = 0.1  # between views: looks at a few of many requests
 _LEAST_SIDE = 8  # pixels of a picture: what is smaller is a list of numbers
 _WIDTH, _HEIGHT = 480, 320  # of what is drawn
 _LABEL_LETTERS = 16
+_BAR = "#f08a24"
 _LINE, _LABEL, _MARGIN = 14, 96, 6  # pixels of a number
 
 
@@ -73,8 +72,11 @@ class PolicyPage:
 def _drawing(policy: InferencePolicy) -> tuple[Draw, bool]:
     """Function that draws a policy's observations, and whether it draws all that the policy saw."""
     space = policy.space
-    if {"bin", "action_shape"} <= set(space.extras) and "box_heightmap" in policy.in_keys:
-        return partial(_packing, space), False
+    for task in tasks():
+        if task.drawing:
+            draw: Draw | None = load_part(task.drawing)(policy)
+            if draw is not None:
+                return draw, False
     forms = {name: space.observations[name] for name in policy.in_keys}
     images = [name for name, (shape, dtype) in forms.items() if _channels_axis(tuple(shape), dtype) is not None]
     maps = [name for name, (shape, dtype) in forms.items() if len(shape) == 2 and _is_plane(shape, dtype)]
@@ -127,33 +129,6 @@ def _numbers(
         middle = left + _LABEL + room // 2
         end = middle + round(0.3 * room * value / most)
         pen.text((left, top), label, fill="#5a6068", font=font)
-        pen.rectangle((min(middle, end), top + 3, max(middle, end), top + 9), fill=ITEM)
+        pen.rectangle((min(middle, end), top + 3, max(middle, end), top + 9), fill=_BAR)
         pen.text((middle + 2 if value < 0 else end + 4, top), f"{value:.3g}", fill="#1c1e20", font=font)
     return np.asarray(image)
-
-
-def _packing(space: AgentSpace, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
-    """A bin from above, and the placement of the item."""
-    about = space.extras["bin"]
-    width, depth, height = map(float, about["size"])
-    pile = Pile(row["box_heightmap"], (width, depth, height), int(about["step"]))
-    return draw_action(pile, _placing(space, row, int(action)), _WIDTH, _HEIGHT, "this placement")
-
-
-def _placing(space: AgentSpace, row: Mapping[str, np.ndarray], action: int) -> Placing | None:
-    """The chosen placement; None where it is illegal, as all are where nothing fits, or the item has no size."""
-    if "item_size" not in row or ("action_mask" in row and not row["action_mask"].flat[action]):
-        return None
-    about = space.extras["bin"]
-    slot, orientation, *place = (int(each) for each in np.unravel_index(action, tuple(space.extras["action_shape"])))
-    size = row["item_size"][slot, orientation]
-    extent, corner = [], []
-    for axis in (0, 1):
-        cells = int(about["cells"][axis])
-        cell = float(about["size"][axis]) / cells
-        extent.append(min(max(1, math.ceil(float(size[axis]) / cell - 1e-4)), cells))
-        corner.append(max(0, min(place[axis] * int(about["step"]), cells - extent[axis])))
-    (x, y), (p, q) = corner, extent
-    base = float(row["box_heightmap"][x : x + p, y : y + q].max())  # of boxes; solids may sink in
-    z = float(row["z_map"][slot, orientation, place[0], place[1]]) if "z_map" in row else base
-    return Placing(None, orientation, (x, y), (p, q), z, float(size[2]))

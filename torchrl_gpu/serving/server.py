@@ -10,14 +10,13 @@ from typing import Any
 
 from aiohttp import web
 
-from torchrl_gpu.palletizing.sessions import PackingSessions
 from torchrl_gpu.policies.export.manifest import manifest_of
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.serving.asking import Asking
 from torchrl_gpu.serving.batching import Batching, released
 from torchrl_gpu.serving.messages import Messages
+from torchrl_gpu.serving.packing.pallets import PackingSessions, PalletRoutes
 from torchrl_gpu.serving.page import PolicyPage
-from torchrl_gpu.serving.pallets import PalletRoutes
 from torchrl_gpu.streaming import StreamServer
 from torchrl_gpu.system import arguments
 

@@ -6,6 +6,7 @@ import shlex
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 NAME = "torchrl_gpu"
 
@@ -35,3 +36,16 @@ def _clone(folder: Path) -> Path | None:
     if not isinstance(project, dict) or project.get("name") != NAME:
         return None
     return folder
+
+
+def load_mujoco() -> Any:
+    """The module `mujoco`, or a ModuleNotFoundError that names the extra."""
+    try:
+        import mujoco
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "physics: want MuJoCo, which an extra brings; got an install without it;"
+            f" to bring it: {how_to_install('physics')}",
+            name=error.name,
+        ) from error
+    return mujoco

@@ -218,11 +218,11 @@ class AgentRun(EnvRun):
 
         Returns the loss of the last update, as Lightning gives it to callbacks such as `SpikeDetection`.
         """
-        if self.step_log.due:
+        if self.logs_this_step:
             values: dict[str, Tensor | float] = {**self.outcomes, **self.agent.metrics, "frames": self.frames}
             means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
             parts = {f"{name}_loss": mean for name, mean in means.items()} if len(means) > 1 else {}
-            self.step_log.write({"loss": torch.stack(list(means.values())).sum(), **parts, **values})
+            self.log_step({"loss": torch.stack(list(means.values())).sum(), **parts, **values})
         if not losses:
             return {}
         first, *others = losses[-1].values()

@@ -255,8 +255,8 @@ class BehaviourCloning(EnvRun):
             a_pass = self._updates_of(len(self._rows))
             most = min(most, a_pass - self.trainer.global_step % a_pass)
         made = self._learn(self.updates_now(most))
-        if self.step_log.due:
-            self.step_log.write({name: torch.stack([each[name] for each in made]).mean() for name in made[0]})
+        if self.logs_this_step:
+            self.log_step({name: torch.stack([each[name] for each in made]).mean() for name in made[0]})
         return {"loss": made[-1]["loss"]} if made else {}
 
     def _learn(self, updates: int) -> list[dict[str, Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,15 +21,22 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
-from torchrl_gpu.checkpoints.record import check_replay_options, results_folder, run_record
+from torchrl_gpu.checkpoints.record import (
+    check_fixed,
+    check_replay_options,
+    describe_changes,
+    in_words,
+    results_folder,
+    run_record,
+)
 from torchrl_gpu.checkpoints.resume import CheckedRestore
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.episodes import score_names
-from torchrl_gpu.policies.generators import random_state
+from torchrl_gpu.policies.generators import random_state, set_random_state
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.system.arguments import number, shown, whole
-from torchrl_gpu.system.sections import Clock, in_section, start_clock, stop_clock, summary
+from torchrl_gpu.system.sections import LOGGING, Clock, in_section, start_clock, stop_clock, summary
 from torchrl_gpu.system.threads import keep_to_usable_cores
 from torchrl_gpu.training.accelerated.choice import (
     GraphOption,
@@ -47,13 +55,15 @@ from torchrl_gpu.training.lightning_callbacks import (
     tell_idle_stopping,
 )
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
-from torchrl_gpu.training.run_resume import RunResume
+from torchrl_gpu.training.run_resume import Resumed, RunResume, check_process_state
 from torchrl_gpu.training.step_log import StepLog, on_host
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.optimizers import clip_gradients
 
 STEPS_PER_EPOCH = 500  # without a data module
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+
+_LOG = logging.getLogger(__name__)
 
 
 EnvFactory = Callable[[], BatchedEnv]
@@ -98,7 +108,8 @@ class EnvRun(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.frames = 0
-        self.resume, self.step_log = RunResume(self), StepLog(self)
+        self.resume = RunResume()
+        self.step_log = StepLog()
         self.watch_batch: Callable[[TensorDictBase], None] | None = None  # called with every batch of an update
         self._clock: Clock | None = None
         self._cut: tuple[int, int] | None = None  # updates of the last training step, where they were not all
@@ -244,7 +255,7 @@ class EnvRun(LightningModule):
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
 
     def on_train_start(self) -> None:
-        self.resume.restore()
+        self.restore_run()
 
     def check_monitors(self) -> None:
         """ValueError where a callback's `monitor` cannot be logged; see `step_names` and `validation_names`."""
@@ -417,6 +428,19 @@ class EnvRun(LightningModule):
         """Logical or over all processes; each must ask at the same step, and waits for the others."""
         return self.trainer.strategy.reduce_boolean_decision(yes, all=False) if self.trainer.world_size > 1 else yes
 
+    # -- logging ----------------------------------------------------------------------------------------------------
+
+    @property
+    def logs_this_step(self) -> bool:
+        """Whether values of this training step are wanted, see `StepLog.is_due`."""
+        return self.step_log.is_due(self.trainer)
+
+    @in_section(LOGGING)
+    def log_step(self, values: Mapping[str, Tensor | float]) -> None:
+        """Log values of this training step as `train/…`, see `StepLog.read`."""
+        for name, value, on_bar in self.step_log.read(self.trainer, values, self.outcomes):
+            self.log(f"train/{name}", value, prog_bar=on_bar)
+
     # -- where no data module is given -------------------------------------------------------------------------------
 
     def train_dataloader(self) -> StepLoader:
@@ -454,6 +478,68 @@ class EnvRun(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, 2**62)
         self.resume.checkpoint = checkpoint
+
+    @property
+    def process_name(self) -> str:
+        """Name of this process in messages."""
+        name = type(self).__name__
+        return f"{name}, process {self.global_rank}" if self.global_rank else name
+
+    def restore_run(self) -> None:
+        """Restore this process, if the run goes on from a checkpoint, and log changed options.
+
+        Raises:
+            ValueError: A part of the checkpoint belongs to another one, or is not as it was written.
+        """
+        resumed = self.resume.take(self.trainer, self.run_config)
+        if resumed is None:
+            return
+        name = type(self).__name__
+        processes = self.trainer.world_size
+        if resumed.saved_by != processes:
+            rank_zero_info(
+                f"{name}: saved by {resumed.saved_by} and going on on {processes} processes:"
+                f" {self.begins_anew(resumed.saved_by, processes)}, and an update learns from"
+                f" {processes / resumed.saved_by:g} times the rows"
+            )
+        if "rollout" in resumed.content:
+            self._restore_play(resumed)
+        for line in describe_changes(resumed.changed, self.kept_options):
+            rank_zero_info(f"{name}: {resumed.path} {line}")
+
+    def _restore_play(self, resumed: Resumed) -> None:
+        """Restore environments, random numbers and replay; ValueError where they are not those of this run."""
+        check_fixed(resumed.changed, resumed.where)
+        part = resumed.part(self.global_rank)
+        self.restore_part(part, resumed.path)
+        state = part if self.global_rank else resumed.content
+        if state is not None and "rollout" in state:
+            self._restore_process(state, resumed)
+        elif resumed.saved_by == self.trainer.world_size:
+            # With another number of processes, one line has told it of all of them.
+            _LOG.warning(
+                "%s: %s holds no state of this process: its environments begin anew", self.process_name, resumed.path
+            )
+
+    def _restore_process(self, state: Mapping[str, Any], resumed: Resumed) -> None:
+        where = resumed.where
+        check_process_state(state, where)
+        self.frames = whole(where, "frames", state.get("frames"), 0, 2**62)
+        try:
+            self.rollout.load_state_dict(state["rollout"])
+            self.meter.load_state_dict(state["meter"])
+        except ValueError as error:
+            others = {name: pair for name, pair in resumed.changed.items() if name.startswith("model.env.")}
+            more = f"; its environment had other options: {in_words(others)}" if others else ""
+            raise ValueError(f"{where}: {error}{more}") from error
+        set_random_state(state["random"], self.env.device)
+        saved = "cuda" if "cuda" in state["random"] else "cpu"
+        now = self.env.device.type
+        if saved != now:
+            rank_zero_info(
+                f"{self.process_name}: {where} was saved on {saved} and goes on on {now}: what is drawn at random"
+                " there begins anew, all else goes on"
+            )
 
     def begins_anew(self, saved: int, now: int) -> str:
         """Message about processes that were not there when the run was saved, or are not there any more."""
@@ -525,7 +611,7 @@ class ReplayRun(EnvRun):
 
         A resumed run has its replay from beside its checkpoint.
         """
-        self.resume.restore()
+        self.restore_run()
         callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
         needed = self._refilled_from + self.warmup_frames
         while self.any_process(self.frames < needed or len(self.replay) < batch_size):
@@ -550,7 +636,7 @@ class ReplayRun(EnvRun):
         """
         if part is None or "replay" not in part:
             self._refilled_from = self.frames
-            rank_zero_info(f"{self.resume.process}: no replay beside {path}: it is filled again before updates go on")
+            rank_zero_info(f"{self.process_name}: no replay beside {path}: it is filled again before updates go on")
             return
         check_replay_options(self.resume.changed, f"checkpoint {path}")
         if (returns := part.get("returns", self._returns())) != self._returns():

@@ -8,7 +8,6 @@ import torch
 from tests.policies.packing.packer_scenes import solids_env
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs.packing.items import BoxSequences, ProceduralSolids, RandomBoxes
-from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.evaluation.packing.episodes import evaluate
 from torchrl_gpu.evaluation.packing.irregular import HARD_SCALE, easy, hard
@@ -54,7 +53,7 @@ def test_hard_objects_of_other_kinds() -> None:
 @pytest.mark.parametrize("order", ["sequence", "volume"])
 def test_the_same_items_are_shared(order: str) -> None:
     env = packing_env(4, order=order, num_items=12)
-    twin = env.like(4, items=SameItems(env))
+    twin = env.like(4, items=env.shared_items())
     assert twin.catalogue is env.catalogue
     policy = DeepestBottomLeft(env)
     assert torch.equal(evaluate(twin, policy).placements, evaluate(env, policy).placements)  # type: ignore[arg-type]
@@ -62,7 +61,7 @@ def test_the_same_items_are_shared(order: str) -> None:
 
 def test_the_same_solids_are_shared() -> None:
     env = solids_env(1).like(1, stability_judge="com")
-    twin = env.like(3, items=SameItems(env))
+    twin = env.like(3, items=env.shared_items())
     assert twin.catalogue is env.catalogue  # what kernels made of it once is found by identity
     assert twin.items.boxes is False
     assert twin.items.solid(0, env.bin).name == env.items.solid(0, env.bin).name
@@ -73,6 +72,6 @@ def test_a_file_of_sequences_is_shared(tmp_path: object) -> None:
     with open(path, "w") as file:
         file.write("[[[1, 1, 1]], [[2, 2, 2]], [[3, 3, 3]]]")
     env = packing_env(1, items=BoxSequences(path, in_order=True))
-    twin = env.like(2, items=SameItems(env), first_env=1)
+    twin = env.like(2, items=env.shared_items(), first_env=1)
     twin.reset()
     assert twin.state.item_id[:, 0].tolist() == [1, 2]

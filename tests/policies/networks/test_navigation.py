@@ -22,7 +22,7 @@ from torchrl_gpu.policies import (
     NavigationQuantiles,
     NavigationScores,
 )
-from torchrl_gpu.policies.networks.navigation import encoder_of
+from torchrl_gpu.policies.marine.networks import encoder_of
 from torchrl_gpu.policies.networks.quantile_embedding import TauEmbedding
 
 DISCRETE = [NavigationScores, NavigationAtoms, NavigationQuantiles]
@@ -200,7 +200,7 @@ def test_means_of_quantiles(
 def test_means_of_atoms(
     version: str, batch: tuple[int, ...], at_once: int, mode: ExplorationType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchrl_gpu.policies.networks.navigation._LOGITS_AT_ONCE", at_once)
+    monkeypatch.setattr("torchrl_gpu.policies.marine.networks._LOGITS_AT_ONCE", at_once)
     net: Any = built(NavigationAtoms, version, num_atoms=11, sigma=0.5)
     seen, atoms = inputs(net, *batch, version=version), torch.linspace(-1, 2, 11)
     with set_exploration_type(mode):

@@ -26,7 +26,7 @@ from torchrl_gpu.policies import IQN, AgentSpace, NavigationQuantiles, PolicyWra
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.collect.rollout import EpisodeMeter, Rollout, n_step, per_robot
-from torchrl_gpu.training.hierarchical import HeightmapCodec
+from torchrl_gpu.training.packing.hierarchical import HeightmapCodec
 
 
 def steps_of(reward: torch.Tensor, done: torch.Tensor) -> TensorDict:

@@ -20,7 +20,7 @@ from torchrl_gpu.envs.marine.dynamics import flow
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.types import CORE_RADIUS, FAR, GOAL_RADIUS, HEADING, PLACE
 from torchrl_gpu.envs.packing.render.palette import item_colors
-from torchrl_gpu.envs.packing.render.pictures import save_gif, save_png
+from torchrl_gpu.envs.pictures import save_gif, save_png
 
 __all__ = ["Snapshot", "draw", "film", "render", "save_gif", "save_png", "snapshot"]
 

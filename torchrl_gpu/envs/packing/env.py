@@ -23,11 +23,12 @@ from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences, ch
 from torchrl_gpu.envs.packing.kernels import Setting, balanced, get_kernels, judge_placements, tested_in
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.physics.judge import stands_in_physics
-from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco
+from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights, reward_of_step
 from torchrl_gpu.envs.packing.types import DROP_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.system import arguments
+from torchrl_gpu.system.extras import load_mujoco
 from torchrl_gpu.system.threads import runs_single_threaded
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
@@ -250,16 +251,22 @@ class PackingEnv(BatchedEnv):
         maps = 4 * math.prod(self.catalogue.footprint) * self.visible_items * self.num_orientations
         return 2 * (state + maps * sum(name in self.include for name in ("item_top", "item_bottom")))
 
+    def shared_items(self) -> SameItems:
+        """Items and episodes of this environment for another one, which does not build them again."""
+        return SameItems(self.items, self.orientations, self.catalogue, self.item_sequences)
+
     @cached_property
     def bytes_per_env(self) -> int:
         """Peak bytes of one environment during a step, measured in a few environments with the same items."""
         judge = "rule" if self.stability_judge == "physics" else self.stability_judge
-        make = partial(PackingEnv.like, self, items=SameItems(self), seed=0, stability_judge=judge)
+        make = partial(PackingEnv.like, self, items=self.shared_items(), seed=0, stability_judge=judge)
         return measure_bytes_per_env(make, lambda shown: shown["action_mask"].int().argmax(1))
 
     def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
         """As in the base class, with the same items: they are not drawn again for another number of environments."""
-        arguments = super().shard_arguments(num_envs, first_env) | {"items": SameItems(self).to(torch.device("cpu"))}
+        arguments = super().shard_arguments(num_envs, first_env) | {
+            "items": self.shared_items().to(torch.device("cpu"))
+        }
         return arguments if self.device.type == "cpu" else arguments | {"backend": "auto"}
 
     @property

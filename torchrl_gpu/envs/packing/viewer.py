@@ -15,8 +15,8 @@ from torchrl_gpu.envs.packing.plan import PackedBins
 from torchrl_gpu.envs.packing.render.boxes import paint_boxes
 from torchrl_gpu.envs.packing.render.camera import Camera
 from torchrl_gpu.envs.packing.render.palette import item_colors
-from torchrl_gpu.envs.packing.render.pictures import contact_sheet, save_gif, save_png
 from torchrl_gpu.envs.packing.render.solids import SolidsPainting
+from torchrl_gpu.envs.pictures import contact_sheet, save_gif, save_png
 
 __all__ = ["BinView", "contact_sheet", "frames", "item_colors", "render", "save_gif", "save_png"]
 

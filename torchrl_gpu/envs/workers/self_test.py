@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from tensordict import TensorDictBase, unravel_key
@@ -11,11 +11,30 @@ from tensordict import TensorDictBase, unravel_key
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.workers.shard import Tensors, leaves
 
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.workers.pool import WorkerPool
-
 _LOG = logging.getLogger(__name__)
 _RESTARTS, _STEPS = 2, 4  # an environment may count its second episode otherwise than its first
+
+
+class StepPlayer(Protocol):
+    """What plays steps: an environment, or workers in its place."""
+
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """The step after the actions in `tensordict`, and what follows it."""
+        ...
+
+
+class RolloutPlayer(StepPlayer, Protocol):
+    """Workers that play rollouts of an environment."""
+
+    def begin(self) -> None:
+        """Take the state of the environment."""
+
+    def restart(self) -> Tensors:
+        """Observations after a restart of all rows."""
+        ...
+
+    def end(self) -> None:
+        """Leave the state in the environment."""
 
 
 class SelfTest:
@@ -47,7 +66,7 @@ class SelfTest:
         finally:
             self._restore()
 
-    def compare(self, pool: WorkerPool) -> None:
+    def compare(self, pool: RolloutPlayer) -> None:
         """Plays the same steps in workers; ValueError where the results differ by more than rounding."""
         try:
             pool.begin()
@@ -68,7 +87,7 @@ class SelfTest:
                 type(self.env).__name__,
             )
 
-    def _step(self, env: BatchedEnv | WorkerPool, acted: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+    def _step(self, env: StepPlayer, acted: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         stepped, current = env.step_and_maybe_reset(acted)
         return stepped["next"], current.select(*self.shown)
 

@@ -6,7 +6,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource, ProceduralSolids
-from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.evaluation.estimates import comparison_data, comparison_table
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults
+from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.evaluation.reports import print_whole
-from torchrl_gpu.evaluation.suite import TableOptions
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED, TableOptions
 from torchrl_gpu.policies.packing.heuristics import (
     BOTH,
     DEEPEST,
@@ -31,9 +31,6 @@ from torchrl_gpu.policies.packing.heuristics import (
     WORKER,
 )
 
-if TYPE_CHECKING:
-    from torchrl_gpu.evaluation.packing.suite import PackingSuite  # which offers these tables
-
 HARD_SHAPES = ("bowl", "mug", "l_shape", "u_shape")
 HARD_SCALE = 1.1
 METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "waste": LESS_WASTE}
@@ -42,28 +39,45 @@ UNTRAINED = "No --ckpt_path: the rows of the learned methods are left out; untra
 NO_CHOICE = "K = 0: one object is shown, in box order, and passed over if it fits nowhere; no manager."
 
 
-def irregular_tables(suite: PackingSuite, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
-    """A table for each set of objects and setting, each as plain data once it is printed."""
-    notes = [UNTRAINED] * (not run.trained) + [NO_CHOICE] * (0 in (options.visible or ()))
-    for line in notes:
-        Console().print(line, soft_wrap=True)
-    base = suite.env
-    resolutions: Sequence[int | tuple[int, int]] = options.resolutions or [base.resolution]
-    turns = ["cube" if step == 90 else step for step in options.steps or ()] or [base.orientations]
-    for name, items in _sets(options, run.env.items, base).items():
-        for resolution, orientations in itertools.product(resolutions, turns):
-            given = name, resolution, orientations
-            made = base if given == ("easy", base.resolution, base.orientations) else None
-            for visible in options.visible or [base.visible_items]:
-                setting: dict[str, Any] = {"visible_items": max(1, visible), "skip_unplaceable": visible == 0}
-                setting |= {"orientations": orientations, "resolution": resolution}
-                source = items if made is None else SameItems(made)
-                made = base.like(1, items=source, order="box", stability_judge="com", **setting)
-                one = type(suite)(made, False, suite.num_episodes, suite.batch_size)
-                one.say = suite.say
-                about: dict[str, Any] = {"set": name, "notes": notes, "objects": _arguments_of(items)}
-                about["setting"] = {"K": visible, **setting}
-                yield about | _table(one, run, options, f"{name}: K = {visible}", type(items).__name__)
+class IrregularSuite(PackingSuite):
+    """Bins to pack with irregular objects; its tables are those of Huang et al., RA-L 2023."""
+
+    def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
+        """A table for each set of objects and setting, each as plain data once it is printed."""
+        notes = []
+        if not run.trained:
+            notes.append(UNTRAINED)
+        if 0 in (options.visible or ()):
+            notes.append(NO_CHOICE)
+        for line in notes:
+            Console().print(line, soft_wrap=True)
+        base = self.env
+        resolutions: Sequence[int | tuple[int, int]] = options.resolutions or [base.resolution]
+        turns = ["cube" if step == 90 else step for step in options.steps or ()] or [base.orientations]
+        for name, items in _sets(options, run.env.items, base).items():
+            for resolution, orientations in itertools.product(resolutions, turns):
+                given = name, resolution, orientations
+                made = base if given == ("easy", base.resolution, base.orientations) else None
+                for visible in options.visible or [base.visible_items]:
+                    setting: dict[str, Any] = {"visible_items": max(1, visible), "skip_unplaceable": visible == 0}
+                    setting |= {"orientations": orientations, "resolution": resolution}
+                    source = items if made is None else made.shared_items()
+                    made = base.like(1, items=source, order="box", stability_judge="com", **setting)
+                    one = IrregularSuite(made, False, self.num_episodes, self.batch_size)
+                    one.say = self.say
+                    about: dict[str, Any] = {"set": name, "notes": notes, "objects": _arguments_of(items)}
+                    about["setting"] = {"K": visible, **setting}
+                    yield about | _table(one, run, options, f"{name}: K = {visible}", type(items).__name__)
+
+
+def packing_suite(
+    env: PackingEnv, num_episodes: int, *, seed: int = UNSEEN_SEED, pictures: bool = True, batch_size: int | None = None
+) -> PackingSuite:
+    """Bins like those of an environment, of boxes or of irregular objects; arguments as in `suite_for`."""
+    suite = PackingSuite if env.catalogue.flat else IrregularSuite
+    judge = "rule" if env.catalogue.flat and env.stability_judge == "rule" else "com"
+    unseen = env.like(1, items=env.items.reseeded(seed), seed=seed, first_env=0, stability_judge=judge)
+    return suite(unseen, pictures, num_episodes, batch_size)
 
 
 def _sets(options: TableOptions, items: ItemSource, base: PackingEnv) -> dict[str, ItemSource]:

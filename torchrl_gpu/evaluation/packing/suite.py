@@ -17,15 +17,13 @@ from torch import Tensor
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.items.sequences import PlayedBoxes
-from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
-from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.estimates import comparison_data, comparison_table, plus_minus, standard_error
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate, sequence_number
 from torchrl_gpu.evaluation.reports import without_noise
-from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite, TableOptions
+from torchrl_gpu.evaluation.suite import Suite, TableOptions
 from torchrl_gpu.policies.packing import baselines
-from torchrl_gpu.policies.packing.heuristics import RULE
+from torchrl_gpu.policies.packing.heuristics import RULE, VALUES
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
 from torchrl_gpu.policies.policy import Policy
 
@@ -62,6 +60,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
     """Bins to pack; pictures are of each order of a file, else of the bin of median utilization."""
 
     headline, pictures_tag = "utilization", "packed bins"
+    preferred = ("pretrained", VALUES, RULE, "heightmap minimisation")
     simulated = 0
     """First bins of each policy that `table` simulates."""
 
@@ -78,7 +77,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
 
         Policies take turns, so that other load slows all of them alike.
         """
-        env = self.env.like(1, stability_judge="rule", items=SameItems(self.env))
+        env = self.env.like(1, stability_judge="rule", items=self.env.shared_items())
         results: dict[str, list[PackingResults]] = {name: [] for name in policies}
         for case in (0, *range(min(cases, self.num_episodes))) if cases else ():  # the first is a rehearsal
             self.begin(env, case)
@@ -89,10 +88,13 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
 
     def baselines(self) -> Mapping[str, Policy]:
         """The heuristics; on the pallet of orders the policy that comes with the package, too."""
-        return baselines(self.env) | (pretrained_for(self.env) if packs_orders(self.env) else {})
+        return {**baselines(self.env), **(self.pretrained() if packs_orders(self.env) else {})}
+
+    def pretrained(self) -> Mapping[str, Policy]:
+        return pretrained_for(self.env)
 
     def like(self, num_envs: int) -> PackingEnv:
-        return self.env.like(num_envs, items=SameItems(self.env))
+        return self.env.like(num_envs, items=self.env.shared_items())
 
     def table(self, results: dict[str, PackingResults], name: str) -> tuple[Table, dict[str, Any]]:
         """Beside the rule of irregular packing, where that is among the policies, differences from it too."""
@@ -200,22 +202,8 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         ]
 
     def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
-        """For irregular objects those of Huang et al., RA-L 2023."""
-        if self.env.catalogue.flat:
-            self.simulated = options.physics or 0
-            return super().tables(run, replace(options, physics=None))
-        from torchrl_gpu.evaluation.packing.irregular import irregular_tables
-
-        return irregular_tables(self, run, options)
-
-
-@suite_for.register
-def _packing_suite(
-    env: PackingEnv, num_episodes: int, *, seed: int = UNSEEN_SEED, pictures: bool = True, batch_size: int | None = None
-) -> PackingSuite:
-    judge = "rule" if env.catalogue.flat and env.stability_judge == "rule" else "com"
-    unseen = env.like(1, items=env.items.reseeded(seed), seed=seed, first_env=0, stability_judge=judge)
-    return PackingSuite(unseen, pictures, num_episodes, batch_size)
+        self.simulated = options.physics or 0
+        return super().tables(run, replace(options, physics=None))
 
 
 def placements(env: PackingEnv | PackedBins, index: int) -> list[dict[str, Any]]:

@@ -21,9 +21,6 @@ from torchrl_gpu.policies.actors import CategoricalActor
 from torchrl_gpu.policies.export.manifest import elements_of, manifest_of
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.loading import load_policy
-from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker
-from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
-from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.streaming.codecs.extras import load
@@ -34,7 +31,6 @@ SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2"}
 _BATCHES = (1, 3, 64)  # that are compared
 _TOLERANCE = 1e-4  # of actions, and of the values of actions, over their size
 _LEAPP_CONFIG = "1.3"
-_CHUNK = 16  # rows that a graph of tables works on at once: some 60 MiB
 _LARGE_TABLE = 1 << 16  # entries, from which on it is worth a look whether most of them are the same
 
 Run = Callable[[list[Tensor]], Tensor]
@@ -76,23 +72,16 @@ def export_policy(
         for module in ("onnx", "onnxscript", "onnxruntime"):
             load(module, "export", "export_policy")
     given = policy if isinstance(policy, InferencePolicy) else load_policy(policy, "cpu", classes=classes)
-    if isinstance(given.policy, HierarchicalPacker):
-        raise ValueError(
-            "export_policy: want a policy that is its network alone; got the hierarchical packer, which needs its"
-            " environment: `torchrl-gpu serve-policy` serves it"
-        )
-    if isinstance(given.policy, PackingPolicy) and isinstance(given.policy.tables, RefinedTables):
-        raise ValueError(
-            "export_policy: want a policy that is one graph; got refined tables, whose places are counted by the"
-            " packing kernels: `torchrl-gpu serve-policy` serves them"
-        )
-    if not isinstance(given.policy, PolicyWrapper | Entry | PackingPolicy):
+    why_no_graph = getattr(given.policy, "why_no_graph", None)
+    if why_no_graph is not None:
+        raise ValueError(f"export_policy: want a policy that is one graph; got {why_no_graph}")
+    rows_at_once: int | None = getattr(given.policy, "graph_rows", None)
+    if rows_at_once is None and not isinstance(given.policy, PolicyWrapper | Entry):
         raise ValueError(f"export_policy: want a policy that load_policy gave; got {given.name}")
     ours = copy.deepcopy(given).cpu()
     fresh = out.with_name(f".{out.name}.new")
     try:
-        chunk = _CHUNK if isinstance(ours.policy, PackingPolicy) else None
-        run = _WRITERS[format](_Graph(ours), made_up(ours, 2), fresh, ours.in_keys, chunk)
+        run = _WRITERS[format](_Graph(ours), made_up(ours, 2), fresh, ours.in_keys, rows_at_once)
         worst = max(_difference(ours, run, made_up(ours, rows)) for rows in _BATCHES)
         if not worst <= _TOLERANCE:
             raise ValueError(

@@ -47,6 +47,9 @@ class PackingPolicy(TensorDictModuleBase):
         about: Origin, as plain data.
     """
 
+    graph_rows = 16
+    """Rows of a batch that an exported graph works on at once, which take some 60 MiB."""
+
     def __init__(
         self, space: AgentSpace, tables: PatchTables | LinearPlacementValues, about: Mapping[str, Any] | None = None
     ) -> None:
@@ -54,6 +57,13 @@ class PackingPolicy(TensorDictModuleBase):
         self.space, self.tables, self.about = space, tables, dict(about or {})
         self.policy = TensorDictSequential(Entry("action_value", tables), greedy_module(space))
         self.in_keys, self.out_keys = list(self.policy.in_keys), list(self.policy.out_keys)
+
+    @property
+    def why_no_graph(self) -> str | None:
+        """Why it cannot be exported; None where it can."""
+        if not isinstance(self.tables, RefinedTables):
+            return None
+        return "refined tables, whose places are counted by the packing kernels: `torchrl-gpu serve-policy` serves them"
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `action_value` (…, K·O·Gx·Gy), the `action` (…) of the largest and its value."""

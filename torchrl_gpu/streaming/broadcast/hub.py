@@ -61,7 +61,7 @@ class Hub:
     def __init__(self, fps: float = 30.0, instant_replay_s: float = 10.0) -> None:
         self.fps = fps
         self.metrics = Metrics()
-        self.pending = EncoderQueue()
+        self.pending: EncoderQueue[Stream] = EncoderQueue()
         self.streams: dict[str, Stream] = {}
         self.families = Families()
         self.state: dict[str, Scalar | list[Scalar]] = {}

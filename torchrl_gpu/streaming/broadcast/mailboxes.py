@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture
 
-if TYPE_CHECKING:
-    from torchrl_gpu.streaming.broadcast.streams import Stream
+
+class Named(Protocol):
+    """What has a name of its own."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        ...
+
+
+N = TypeVar("N", bound=Named)
 
 
 class FrameMailbox:
@@ -52,20 +61,23 @@ class FrameMailbox:
             self._spare.append(frame.pixels)
 
 
-class EncoderQueue:
-    """Streams that have something to encode, each once however often it is added. Any thread may add; one takes."""
+class EncoderQueue(Generic[N]):
+    """Queue of streams that have something to encode.
+
+    Each stream is in it once, however often it is added. Any thread may add, one takes.
+    """
 
     def __init__(self) -> None:
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, N] = {}
         self._changed = threading.Condition()
         self._closed = False
 
-    def add(self, stream: Stream) -> None:
+    def add(self, stream: N) -> None:
         with self._changed:
             self._streams[stream.name] = stream
             self._changed.notify()
 
-    def take(self) -> Stream | None:
+    def take(self) -> N | None:
         """The stream that has waited longest, as soon as there is one; None once the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._streams or self._closed)

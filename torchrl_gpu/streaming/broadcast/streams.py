@@ -94,7 +94,7 @@ class Stream:
     The producer's thread, the encoder's and the event loop share it. Each attribute has one writer, named below.
     """
 
-    def __init__(self, name: str, title: str, fps: float, replay: InstantReplay, pending: EncoderQueue) -> None:
+    def __init__(self, name: str, title: str, fps: float, replay: InstantReplay, pending: EncoderQueue[Stream]) -> None:
         self.name = name
         self.title = title
         self.label = name  # what it is counted under

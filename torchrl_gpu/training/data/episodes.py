@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, DistributedSampler
 
-from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.marine.env import MarineNavEnv
-from torchrl_gpu.envs.packing.items import BoxSequences
-from torchrl_gpu.envs.packing.items.sequences import MISFITS
 from torchrl_gpu.evaluation.episodes import suite_for
-from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
-from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite, unseen_seed
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.arguments import whole
@@ -144,130 +138,6 @@ class Episodes(LightningDataModule):
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Suites are on their device already."""
         return batch
-
-
-class PackingEpisodes(Episodes):
-    """Bins that the policy never trained on, or the sequences of a file.
-
-    Args:
-        steps_per_epoch: Training steps of an epoch.
-        num_episodes: Episodes of `test` and `predict`.
-        num_val_episodes: Episodes of `validate` and of validation in between.
-        seed: Decides the episodes; training has other ones whatever its seed, and validation others than `test`.
-        sequences: File of box sequences to evaluate on instead, every sequence once; see `BoxSequences`.
-        unit: Of the sizes in `sequences`: "cells", "m", "cm" or "mm"; None takes what the file says, or else that of
-            the environment's own items.
-        misfits: Of boxes in `sequences` that fit the bin in no orientation: "refuse" (the default), "skip_boxes" or
-            "skip_orders".
-        columns: Of `sequences` that are a list, as in `BoxSequences`.
-        pictures: Whether `test` writes pictures.
-        batch_size: Episodes that are evaluated side by side; None takes as many as there is memory for.
-    """
-
-    env_class = PackingEnv
-
-    def __init__(
-        self,
-        steps_per_epoch: int = 100,
-        num_episodes: int = 1000,
-        num_val_episodes: int = 200,
-        seed: int = UNSEEN_SEED,
-        sequences: str | None = None,
-        unit: str | None = None,
-        misfits: str | None = None,
-        columns: dict[str, str] | None = None,
-        pictures: bool = True,
-        batch_size: int | None = None,
-    ) -> None:
-        super().__init__(steps_per_epoch, num_episodes, num_val_episodes, seed, pictures, batch_size)
-        for name, value in (("unit", unit), ("misfits", misfits), ("columns", columns)):
-            if sequences is None and value is not None:
-                raise ValueError(f"PackingEpisodes: {name} wants sequences, a file of boxes; got {value} without one")
-        self.unit = unit
-        self.items = None
-        if sequences is not None:
-            self.items = BoxSequences(sequences, unit or "cells", True, misfits or MISFITS[0], columns)
-
-    def suite(self, stage: str = "test", num_episodes: int | None = None) -> PackingSuite:
-        if self.items is None:
-            return super().suite(stage, num_episodes)  # type: ignore[return-value]
-        if self.unit is None and not self.items.names_unit:
-            self.items.unit = self.env.items.unit
-        longest = max(len(episode) for episode in self.items.episodes)
-        env = self.env.like(1, items=self.items, num_items=longest, seed=self.seed, first_env=0)
-        return PackingSuite(env, self.pictures, env.item_sequences.num_keys, self.batch_size)
-
-
-Rows = str | Sequence[Sequence[float]]
-
-
-# What the papers evaluate with, as arguments of `MarineNavEnv`.
-_VALIDATION: dict[str, Any] = {"curriculum": "evaluation", "max_steps": 1000, "end_on_collision": True}
-_TESTS = {"v2": {"curriculum": "test", "max_steps": 360, "end_on_collision": False}, "v3": _VALIDATION}
-
-
-class NavigationWorlds(Episodes):
-    """Worlds that the policy never trained in, in environments like the one that it trains in.
-
-    By default those that the papers evaluate with. v2 (Lin et al., ICRA 2024): 100 worlds of each row of the curriculum
-    "test", 360 steps, which collisions do not end. v3 (RA-L 2025), and validation of both: the rows of "evaluation",
-    1000 steps, over at the first collision; 10 worlds of each in validation, 100 others in the test of v3.
-
-    Args:
-        steps_per_epoch: Training steps of an epoch.
-        worlds_per_level: Worlds of each row, of `test` and `predict`.
-        val_worlds_per_level: Of `validate` and of validation in between.
-        seed: Decides the worlds of `test` and `predict`.
-        val_seed: Decides those of validation; no seed may be that of the environment that is trained in.
-        test_levels: Rows of a curriculum, or a word as in `MarineNavEnv`; "own" stands for those that are
-            trained on, "auto" for the paper's, which an environment with one robot (`flat`) takes its own for.
-        val_levels: The same for validation.
-        max_steps: Actions after which an episode is cut off; the paper's by default.
-        pictures: Whether `test` writes pictures.
-        batch_size: Worlds that are evaluated side by side; None takes as many as there is memory for.
-    """
-
-    env_class = MarineNavEnv
-
-    def __init__(
-        self,
-        steps_per_epoch: int = 100,
-        worlds_per_level: int = 100,
-        val_worlds_per_level: int = 10,
-        seed: int = 3,
-        val_seed: int = 253,
-        test_levels: Rows = "auto",
-        val_levels: Rows = "auto",
-        max_steps: int | None = None,
-        pictures: bool = True,
-        batch_size: int | None = None,
-    ) -> None:
-        super().__init__(steps_per_epoch, seed=seed, pictures=pictures, batch_size=batch_size)
-        self.check(worlds_per_level=worlds_per_level, val_worlds_per_level=val_worlds_per_level, max_steps=max_steps)
-        if seed == val_seed:  # as the same rows may be asked for
-            raise ValueError(f"NavigationWorlds: val_seed must be another one than seed; got {val_seed} twice")
-        self.val_seed = arguments.seed(type(self).__name__, "val_seed", val_seed, 0)
-        self.changes = {} if max_steps is None else {"max_steps": max_steps}
-        self.worlds = {"test": (worlds_per_level, test_levels), "validate": (val_worlds_per_level, val_levels)}
-
-    def suite(self, stage: str = "test", num_episodes: int | None = None) -> NavigationSuite:
-        """As in the base class; `num_episodes` are spread evenly over the rows, the first ones having one more."""
-        env: MarineNavEnv = self.env
-        seeds = {"test": self.seed, "validate": self.val_seed}
-        if env.seed in seeds.values():  # both, before either is played, so that no run is in vain
-            raise ValueError(f"NavigationWorlds: want seeds other than that of training, {env.seed}; got {seeds}")
-        kind = "validate" if stage == "validate" else "test"
-        changes = (_VALIDATION if kind == "validate" else _TESTS[env.version]) | self.changes | {"seed": seeds[kind]}
-        each, levels = self.worlds[kind]
-        if levels == "own" or (levels == "auto" and env.flat):
-            changes["curriculum"] = env.levels
-        elif levels != "auto":
-            changes["curriculum"] = levels
-        suite = NavigationSuite.of_rows(env, each, self.pictures, self.batch_size, **changes)
-        if num_episodes is None:
-            return suite
-        each = -(-num_episodes // len(suite.env.levels))
-        return NavigationSuite.of_rows(suite.env, each, self.pictures, self.batch_size, num_episodes)
 
 
 def suite_of(module: Any, stage: str = "test", num_episodes: int | None = None) -> Suite[Any, Any]:

@@ -9,8 +9,9 @@ import pytest
 
 from tests.envs.packing.physics.stacks import BIN, plan_of_boxes, prism, turned
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.physics.scene import DENSITY, box_sides, centre_of, has_volume, load_mujoco, model_of
+from torchrl_gpu.envs.packing.physics.scene import DENSITY, box_sides, centre_of, has_volume, model_of
 from torchrl_gpu.envs.packing.plan import PackingPlan
+from torchrl_gpu.system.extras import load_mujoco
 
 mujoco = pytest.importorskip("mujoco")
 

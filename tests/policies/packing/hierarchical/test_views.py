@@ -13,7 +13,6 @@ from tests.policies.packing.packer_scenes import ENVS, Voxels, boxes_env, random
 from tests.tolerances import assert_near
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
-from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.policies import AgentSpace
 from torchrl_gpu.policies.packing.features import PlacementFeatures
@@ -147,7 +146,7 @@ def test_a_pixel_is_the_highest_cell_in_it() -> None:
 def test_other_environments_of_the_same_items_have_the_same_views(monkeypatch: pytest.MonkeyPatch) -> None:
     env, turns = tripod_env(), tripod_env(orientations="cube")
     monkeypatch.setattr(turns.items, "build", None)  # it has all the views itself
-    for other in (turns, env.like(1, items=SameItems(env))):
+    for other in (turns, env.like(1, items=env.shared_items())):
         assert torch.equal(ItemViews(other, 4).views, ItemViews(env, 4).views)
 
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.policies import PatchTables
 from torchrl_gpu.policies.packing.ntuple import packed_tables
-from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables, unpack_tables
+from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.weights import unpacked_state
 
 SHAPES = ["2x2", "1x4", "3x3:1"]
 NAMES = ("tables.weight", "tables.drift", "tables.path")
@@ -36,7 +37,7 @@ def test_the_same_bits_come_back() -> None:
     module = learned()
     state = module.state_dict()
     packed = pack_tables(module, state)
-    whole = unpack_tables("file", module, packed)
+    whole = unpacked_state("file", module, packed)
     assert set(whole) == set(state)
     assert all(torch.equal(bits(whole[name]), bits(state[name])) for name in state)
     moved = int((state["tables.path"] > 0).sum())
@@ -51,10 +52,10 @@ def test_tables_that_have_not_learned_and_others_that_were_not_packed() -> None:
     fresh, module, plain = learned(steps=0), learned(), nn.Linear(2, 2)
     packed = pack_tables(fresh, fresh.state_dict())
     assert len(packed["tables.learned"]) == 0
-    whole = unpack_tables("file", fresh, packed)
+    whole = unpacked_state("file", fresh, packed)
     assert all(torch.equal(bits(whole[name]), bits(value)) for name, value in fresh.state_dict().items())
     state = module.state_dict()
-    assert all(unpack_tables("file", module, state)[name] is value for name, value in state.items())
+    assert all(unpacked_state("file", module, state)[name] is value for name, value in state.items())
     assert pack_tables(plain, plain.state_dict()).keys() == plain.state_dict().keys()
 
 
@@ -96,7 +97,7 @@ def test_weights_that_are_no_numbers_come_back() -> None:
     state["tables.weight"][table.images(0, torch.tensor([at]))] = torch.nan
     packed = pack_tables(module, state)
     assert "tables.learned" in packed
-    assert torch.equal(bits(unpack_tables("file", module, packed)["tables.weight"]), bits(state["tables.weight"]))
+    assert torch.equal(bits(unpacked_state("file", module, packed)["tables.weight"]), bits(state["tables.weight"]))
 
 
 def test_larger_tables_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,4 +137,4 @@ ENTRIES = learned(0)["tables"].plan.entries
 )
 def test_what_cannot_be_such_tables_is_refused(name: str, value: Any, wanted: str) -> None:
     with pytest.raises(ValueError, match=f"^file: tables: .*{wanted}"):
-        unpack_tables("file", learned(), changed(name, value))
+        unpacked_state("file", learned(), changed(name, value))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.envs.state_validation import ANY, Bounds, Entry
 from torchrl_gpu.system.arguments import refuse, shown, whole
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.env import PackingEnv
 
 NUM_BITS = 2**32  # what `draw_bits` gives is below
 _SIXTEENTHS = 16  # of a cell, see `Catalogue.centre_16ths`
@@ -180,17 +177,27 @@ class ItemSource(ABC):
 
 @final
 class SameItems(ItemSource):
-    """Items and episodes of another environment, not built again: its catalogue is shared.
+    """Items and episodes that are built already, to share their catalogue.
 
-    In other orientations they are built, by the other environment's source.
+    In other orientations they are built anew, by the source that built these.
+
+    Args:
+        source: What built them.
+        orientations: In which the items were built.
+        catalogue: Of the items.
+        sequences: Of the episodes.
     """
 
-    def __init__(self, env: PackingEnv) -> None:
-        self.source, self.orientations = env.items, env.orientations
-        self.boxes, self.unit = env.items.boxes, env.items.unit
+    def __init__(
+        self, source: ItemSource, orientations: str | float, catalogue: Catalogue, sequences: ItemSequences
+    ) -> None:
+        self.source = source
+        self.orientations = orientations
+        self.boxes = source.boxes
+        self.unit = source.unit
         # The environment that is built with this source sorts by itself.
-        given = env.item_sequences
-        self._made = env.catalogue, given.episodes if isinstance(given, SortedSequences) else given
+        episodes = sequences.episodes if isinstance(sequences, SortedSequences) else sequences
+        self._made = catalogue, episodes
 
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         if orientations != self.orientations:  # as the principal views of items are

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco, model_of
+from torchrl_gpu.envs.packing.physics.scene import FRICTION, model_of
 from torchrl_gpu.envs.packing.physics.settle import in_threads, verdict
 from torchrl_gpu.envs.packing.physics.simulate import distances, run
 from torchrl_gpu.envs.packing.plan import PackedBins, PackingPlan, plan_of
+from torchrl_gpu.system.extras import load_mujoco
 
 
 def stands_in_physics(

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.plan import PackingPlan, Pose, quaternion
-from torchrl_gpu.system.extras import how_to_install
+from torchrl_gpu.system.extras import load_mujoco
 
 TIMESTEP_S = 0.004
 FRICTION = 0.5
@@ -19,19 +19,6 @@ PALLET_M = 0.15  # height of a pallet above the floor: what falls off it is disp
 CONTACT_TIME_S, CONTACT_DAMPING = 0.01, 1.0
 CONTACT_IMPEDANCE = (0.95, 0.99, 0.001, 0.5, 2.0)
 ARENA_BYTES = 256 << 20  # address space for contacts, not memory: only what they fill is touched
-
-
-def load_mujoco() -> Any:
-    """The module `mujoco`, or a ModuleNotFoundError that names the extra."""
-    try:
-        import mujoco
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "physics: want MuJoCo, which an extra brings; got an install without it;"
-            f" to bring it: {how_to_install('physics')}",
-            name=error.name,
-        ) from error
-    return mujoco
 
 
 def model_of(plan: PackingPlan, *, friction: float = FRICTION, num_fixed: int = 0, parked: bool = False) -> Any:

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco, model_of
+from torchrl_gpu.envs.packing.physics.scene import FRICTION, model_of
 from torchrl_gpu.envs.packing.physics.simulate import distances, let_in, run
 from torchrl_gpu.envs.packing.plan import PackingPlan, Pose
 from torchrl_gpu.system.cores import usable_cores
+from torchrl_gpu.system.extras import load_mujoco
 
 MOST_MOVED_M = 0.02
 MOST_TURNED = math.pi / 6

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from torchrl_gpu.envs.packing.physics.scene import centre_of, load_mujoco
+from torchrl_gpu.envs.packing.physics.scene import centre_of
 from torchrl_gpu.envs.packing.plan import PackingPlan, quaternion
+from torchrl_gpu.system.extras import load_mujoco
 
 # At rest is what in this time moved by less than a tenth of a millimetre and turned by less than a ninth of a degree.
 WINDOW_S, REST_M, REST_TURN = 0.1, 1e-4, 2e-3

@@ -10,12 +10,13 @@ from itertools import product
 import numpy as np
 from PIL import Image, ImageDraw
 
+from torchrl_gpu.envs.pictures import BACKGROUND
+
 Vector = tuple[float, float, float]
 
 SUPERSAMPLE = 2  # samples per pixel along each side
 MARGIN = 0.045  # of the picture's smaller side, left free around the bin
 NEAR = (1, 0, 1)  # side of a box that is seen along x, y and z: 1 for the upper one
-BACKGROUND = "#f3f4f6"
 BACK = ("#e9ecf0", "#e3e7ec", "#dfe3e8")  # walls across x and y, floor
 GRID = "#c3cad3"
 WIRE = "#3c4653"

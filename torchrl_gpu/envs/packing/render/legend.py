@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from torchrl_gpu.envs.packing.render.pictures import TEXT
+from torchrl_gpu.envs.pictures import TEXT
 
 FAINT = "#6b7684"
 # Dark violet, blue, green, yellow: lightness rises evenly, so that more is lighter for everybody (as in viridis).

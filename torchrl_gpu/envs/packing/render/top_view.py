@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-from torchrl_gpu.envs.packing.render.camera import BACKGROUND, WIRE
+from torchrl_gpu.envs.packing.render.camera import WIRE
 from torchrl_gpu.envs.packing.render.legend import FAINT, Legend, heat, rectangle, shares_of
+from torchrl_gpu.envs.pictures import BACKGROUND
 
 LOW, HIGH = np.array([236.0, 240.0, 245.0]), np.array([74.0, 90.0, 112.0])  # sRGB of the floor and of a full bin
 FEW, MANY = np.array([178.0, 226.0, 168.0]), np.array([16.0, 122.0, 62.0])  # of one way to place an item, and of most

@@ -144,6 +144,15 @@ class HierarchicalPacker(TensorDictModuleBase):
         item_shortlist: Items that the manager looks at, the largest of those that fit; None for all.
     """
 
+    mask_rule = (
+        "only placements whose legal_mask is true are chosen, of an item whose item_mask is true; where all are false"
+        " the action means nothing: take none"
+    )
+    """Which actions it chooses, for manifests."""
+
+    why_no_graph = "the hierarchical packer, which needs its environment: `torchrl-gpu serve-policy` serves it"
+    """Why it cannot be exported."""
+
     def __init__(
         self,
         env: PackingEnv,

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.ntuple.values import PatchPlan
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.arguments import shown
@@ -26,32 +25,38 @@ def pack_tables(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
     where more than a quarter has learned, and where there are more than `MOST_ENTRIES`. Waits for the device.
     """
     packed = dict(state)
-    for prefix, tables in _tables_of(module):
-        small = _packed(tables.plan, [state.get(prefix + name) for name in _NUMBERS])
+    for prefix, plan in _plans_of(module):
+        small = _packed(plan, [state.get(prefix + name) for name in _NUMBERS])
         if small is not None:
             packed |= {prefix + name: value for name, value in small.items()}
     return packed
 
 
-def unpack_tables(where: str, module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state dict that `pack_tables` was given; another one as it is.
+def unpack_table(where: str, prefix: str, plan: PatchPlan, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Inverse of `pack_tables` for one table, whose names begin with `prefix`; a dense state dict passes through.
 
-    The module whose state it is gives the number of entries, and no memory is taken for more. ValueError where the
-    state names entries that tables have not, or one twice, or has other numbers than one for each.
+    The plan gives the number of entries, and no memory is taken for more.
+
+    Raises:
+        ValueError: The state names entries that the table has not, or one twice, or has other numbers than one for
+            each.
     """
-    whole = dict(state)
-    for prefix, tables in _tables_of(module):
-        if prefix + "learned" in state:
-            held = {name: whole.pop(prefix + name, None) for name in ("learned", "other", *_NUMBERS)}
-            unpacked = _unpacked(f"{where}: {prefix.removesuffix('.')}" if prefix else where, tables.plan, held)
-            whole |= {prefix + name: value for name, value in zip(_NUMBERS, unpacked, strict=True)}
-    return whole
+    dense = dict(state)
+    if prefix + "learned" not in state:
+        return dense
+    held = {name: dense.pop(prefix + name, None) for name in ("learned", "other", *_NUMBERS)}
+    place = f"{where}: {prefix.removesuffix('.')}" if prefix else where
+    for name, value in zip(_NUMBERS, _unpacked(place, plan, held), strict=True):
+        dense[prefix + name] = value
+    return dense
 
 
-def _tables_of(module: nn.Module) -> Iterator[tuple[str, PatchTables]]:
+def _plans_of(module: nn.Module) -> Iterator[tuple[str, PatchPlan]]:
+    """Plan of each table in a module, with the beginning of its names in a state dict."""
     for name, each in module.named_modules():
-        if isinstance(each, PatchTables):
-            yield f"{name}." if name else "", each
+        plan = getattr(each, "plan", None)
+        if isinstance(plan, PatchPlan):
+            yield f"{name}." if name else "", plan
 
 
 def _packed(plan: PatchPlan, numbers: list[Any]) -> dict[str, Tensor] | None:

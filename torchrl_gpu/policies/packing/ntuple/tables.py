@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from torchrl_gpu.policies.packing.features import bin_of
+from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_table
 from torchrl_gpu.policies.packing.ntuple.sweep import sweep_bins
 from torchrl_gpu.policies.packing.ntuple.values import (
     Changes,
@@ -125,6 +126,10 @@ class PatchTables(nn.Module):
     def learned(self) -> list[Tensor]:
         """Tensors that learning changes."""
         return [self.weight, self.drift, self.path, self._zeros()]
+
+    def unpack_state(self, where: str, prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Undo the sparse form of checkpoints, see `packed_tables`."""
+        return unpack_table(where, prefix, self.plan, state)
 
     def _zeros(self) -> Tensor:
         """Scratch of learning, (E, 2) int64, zeros before and after."""

@@ -1,5 +1,5 @@
 """Evaluation of marine navigation."""
 
-from torchrl_gpu.evaluation.navigation.episodes import evaluate
+from torchrl_gpu.evaluation.marine.episodes import evaluate
 
 __all__ = ["evaluate"]

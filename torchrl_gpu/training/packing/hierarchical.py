@@ -232,10 +232,10 @@ class HierarchicalPacking(ReplayRun):
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         self._play(self.both if self.joint else self.worker)
         losses = torch.stack(self._learn(self.updates_now(self.updates_per_step)))
-        if self.step_log.due:
+        if self.logs_this_step:
             slopes = {name: getattr(self.networks, name).detach() for name in _SLOPES}
             values = {"loss": losses.mean(), "stage": 2 if self.joint else 1, "frames": self.frames, **slopes}
-            self.step_log.write(values | {"utilization": self.outcomes["utilization"]})
+            self.log_step(values | {"utilization": self.outcomes["utilization"]})
         return {"loss": losses[-1]}
 
     @torch.no_grad()

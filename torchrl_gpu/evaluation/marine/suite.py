@@ -14,10 +14,9 @@ from torch import Tensor
 
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.levels import EVALUATION, FINAL_TEST, Levels
-from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.estimates import percent, share_error
-from torchrl_gpu.evaluation.navigation.episodes import NavigationMetrics, NavigationResults, evaluate
-from torchrl_gpu.evaluation.navigation.trajectories import Trajectories
+from torchrl_gpu.evaluation.marine.episodes import NavigationMetrics, NavigationResults, evaluate
+from torchrl_gpu.evaluation.marine.trajectories import Trajectories
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.policy import Policy
 
@@ -312,8 +311,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         ]
 
 
-@suite_for.register
-def _navigation_suite(
+def navigation_suite(
     env: MarineNavEnv,
     num_episodes: int,
     *,

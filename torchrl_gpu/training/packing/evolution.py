@@ -126,9 +126,9 @@ class PlacementEvolution(EnvRun):
                 mean = self.population.mean * self.unit
                 self.values.weight.copy_(mean / mean.abs().max())
             self.count_updates(1)
-        if self.step_log.due:
+        if self.logs_this_step:
             logged = {"fitness": fitness.mean(), "best": fitness.max(), "step_size": self.population.step}
-            self.step_log.write({**logged, **self.outcomes, "frames": self.frames})
+            self.log_step({**logged, **self.outcomes, "frames": self.frames})
         return {"loss": -fitness.mean()}
 
     def _pack(self, weight: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from tests.envs.marine.settings import marine
 from tests.training.crossing_worlds import AHEAD, CROWD, IDLE, always, homing, marine_env
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import HEADING, PLACE, SPEED
-from torchrl_gpu.evaluation.navigation.episodes import BETWEEN_READS, GAMMA, NavigationResults, evaluate
+from torchrl_gpu.evaluation.marine.episodes import BETWEEN_READS, GAMMA, NavigationResults, evaluate
 from torchrl_gpu.policies import IQN, AgentSpace, NavigationQuantiles, PolicyWrapper
 
 PER_ROBOT = ("exists", "arrived", "collided", "steps", "energy", "returned", "discounted")

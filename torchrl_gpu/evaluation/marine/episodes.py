@@ -11,7 +11,7 @@ from torch import Tensor
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.specs import GROUP
 from torchrl_gpu.envs.marine.types import DT, PLACE, SUBSTEPS
-from torchrl_gpu.evaluation.navigation.trajectories import Trajectories, TrajectoryRecorder
+from torchrl_gpu.evaluation.marine.trajectories import Trajectories, TrajectoryRecorder
 from torchrl_gpu.evaluation.results import DecisionClock, Results, evaluation
 from torchrl_gpu.policies.policy import Policy
 

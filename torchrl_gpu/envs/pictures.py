@@ -11,9 +11,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.render.camera import BACKGROUND
 from torchrl_gpu.system.files import write_whole
 
+BACKGROUND = "#f3f4f6"
 TEXT = "#2b333d"
 PALETTE_FRAMES = 8  # frames that choose the colours of a GIF
 

@@ -16,21 +16,22 @@ from torch.nn.functional import mse_loss
 from torchrl_gpu import native
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.policies.packing.ntuple.greedy_rollouts import GREEDY_ROLLOUTS
-from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables, unpack_tables
+from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables
 from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
 from torchrl_gpu.policies.packing.ntuple.sweep import sweep_by_steps
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.weights import unpacked_state
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.system.threads import single_threaded
 from torchrl_gpu.training.accelerated.choice import GraphOption
 from torchrl_gpu.training.accelerated.functions import GraphedFunction
 from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.packing.shared_tables import SharedTables
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
-from torchrl_gpu.training.shared_tables import SharedTables
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.learner import ModuleLearner
 from torchrl_gpu.training.updates.optimizers import keep_capturable
@@ -178,7 +179,7 @@ class AfterstateLearning(EnvRun):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         for name in _STATES & set(checkpoint):
-            checkpoint[name] = unpack_tables("checkpoint", self, checkpoint[name])
+            checkpoint[name] = unpacked_state("checkpoint", self, checkpoint[name])
 
     def configure_optimizers(self) -> Any:
         weights = list(self.tables.parameters())
@@ -268,8 +269,8 @@ class AfterstateLearning(EnvRun):
         # The operators of plain tables are small; a network's products gain from threads.
         with single_threaded(active=self.device.type == "cpu" and not by_gradients):
             errors = self._learn_from_rollout()
-        if self.step_log.due:
-            self.step_log.write({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
+        if self.logs_this_step:
+            self.log_step({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
         return {"loss": errors[-1]} if errors else {}
 
     def _learn_from_rollout(self) -> list[Tensor]:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from rich.table import Table
 
-from tests.evaluation.navigation.test_episodes import results
+from tests.evaluation.marine.test_episodes import results
 from tests.training.crossing_worlds import IDLE, always, homing, marine_env
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.levels import FINAL_TEST
@@ -22,8 +22,8 @@ from torchrl_gpu.envs.marine.types import PLACE
 from torchrl_gpu.evaluation import batch_size as side_by_side
 from torchrl_gpu.evaluation.batch_size import episode_bytes
 from torchrl_gpu.evaluation.episodes import score_names
-from torchrl_gpu.evaluation.navigation.episodes import NavigationResults
-from torchrl_gpu.evaluation.navigation.suite import (
+from torchrl_gpu.evaluation.marine.episodes import NavigationResults
+from torchrl_gpu.evaluation.marine.suite import (
     COLUMNS,
     V2_TEST,
     V3_TEST,

@@ -1,0 +1,251 @@
+"""`torchrl-gpu evaluate bpp10` and `evaluate pallets`: policies compared on published protocols of packing."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchrl_gpu.cli.evaluate import WHERE, add_common_options, write_tables
+from torchrl_gpu.cli.parser import OneLineParser, positive, whole
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.allocator import keep_freed_memory
+from torchrl_gpu.system.extras import load_mujoco
+
+if TYPE_CHECKING:
+    from torchrl_gpu.envs import PackingEnv
+    from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
+
+BOXES = "bpp10"
+PALLETS = "pallets"
+OF_BOXES = """Policies on a published protocol of bin packing: utilization, items, times, and what each knows ahead.
+
+Every policy packs the same sequences by the same rules: the 2,000 of the protocol's fixed suite, identified by a hash,
+or those of a file, such as the published ones (AAAI 2021 reports sequences 1 to 2000 of its: --first 1 --cases 2000).
+"""
+OF_PALLETS = """Policies on RoboBPP's pallets: utilization, occupancy, boxes, times, and what stands in simulation.
+
+Every policy packs the same 30 sequences of 80 boxes, identified by a hash, up to the first box that has no place. They
+are drawn from the test rows in the package `packsim`, which the extra `robobpp` brings; those of the paper are not
+public, and its printed rows are of others.
+"""
+CANDIDATES, DEPTH, BEAM = 6, 10, 32
+ALL = 2**31 - 1
+_RULE = ("stability", "margin", "max_tilt", "fallback", "friction")  # of the environment
+
+
+def main(argv: list[str]) -> None:
+    """Run `evaluate` for a protocol; the first word says which kind."""
+    word = argv[0]
+    parser = _pallet_parser() if word == PALLETS else _protocol_parser()
+    args = parser.parse_args(argv[1:])
+    if args.physics:
+        load_mujoco()
+    if args.stability != "load_bearing":
+        given = {"--margin": (args.margin, None), "--max_tilt": (args.max_tilt, None)}
+        arguments.check_effect(WHERE, "--stability load_bearing", **given)
+    started = time.perf_counter()
+    keep_freed_memory()
+    suite, tables = _by_protocol(args)
+    write_tables(suite, tables, args, word, started)
+
+
+def _protocol_parser() -> OneLineParser:
+    parser = OneLineParser(prog=f"{WHERE} {BOXES}", description=OF_BOXES)
+    add = parser.add_argument
+    protocols = ("rs", "cut1", "cut2", "discrete125", "free125")
+    add("--protocol", required=True, choices=protocols, help="boxes, orientations and the rule of stability")
+    _add_policies(parser)
+    parser.set_defaults(**dict.fromkeys(_RULE), physics=0)
+    add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
+    add("--unit", choices=("cells", "m", "cm", "mm"), help="of the sizes in the file; cells by default")
+    misfits = "of boxes in the file that fit the bin in no orientation; refuse by default"
+    add("--misfits", choices=("refuse", "skip_boxes", "skip_orders"), help=misfits)
+    candidates = "policies of afterstate values play once more, choosing among the M best placements by the expected"
+    candidates += f" value after the next item; {CANDIDATES} by default"
+    add("--candidates", type=whole(1), metavar="M", help=candidates)
+    knows = (
+        "policies of afterstate values play once more for each word, knowing that of the boxes to come: how they are"
+    )
+    knows += " drawn (as --candidates alone), which there are but not their order, or all of them in order"
+    add("--knows", nargs="+", default=[], choices=("distribution", "boxes", "stream"), help=knows)
+    futures = "instead of the expectation over the next item, the mean over so many futures that are drawn"
+    add("--futures", type=whole(1), metavar="F", help=futures)
+    depth = f"boxes of a future or of a line of the stream, {DEPTH} by default; of a line of visible ones, up to 4"
+    add("--depth", type=whole(1), metavar="D", help=depth)
+    beam = f"lines that go on where the stream is known, {BEAM} by default; with --visible=K policies of afterstate"
+    add("--beam", type=whole(1), metavar="W", help=f"{beam} values play once more and search over the visible boxes")
+    return parser
+
+
+def _pallet_parser() -> OneLineParser:
+    parser = OneLineParser(prog=f"{WHERE} {PALLETS}", description=OF_PALLETS)
+    add = parser.add_argument
+    add("--protocol", required=True, choices=("repetitive", "diverse", "boards"), help="boxes and container")
+    _add_policies(parser)
+    add("--stability", help="rule for legal placements, as in PackingEnv; none by default, as in the paper's Math Pack")
+    add("--margin", type=positive, metavar="METRES", help="of the rule load_bearing; PackingEnv's by default")
+    add("--max_tilt", type=positive, metavar="DEGREES", help="of the same rule; 0 by default")
+    add("--fallback", metavar="RULE", help="rule for boxes that have no stable place by --stability")
+    physics = "simulate the pallets in MuJoCo, or so many, for the share of placements that stand"
+    add("--physics", type=whole(0), nargs="?", const=ALL, default=0, metavar="CASES", help=physics)
+    friction = "Coulomb's coefficient in that simulation; PackingEnv's by default"
+    add("--friction", type=positive, metavar="NUMBER", help=friction)
+    parser.set_defaults(sequences=None, unit=None, misfits=None, knows=[])
+    parser.set_defaults(candidates=None, futures=None, depth=None, beam=None)
+    return parser
+
+
+def _add_policies(parser: OneLineParser) -> None:
+    add = parser.add_argument
+    policies = "baselines (random, first-fit, bph, br, dbl, hm, lsah, macs; `baselines` for all), trained ones by their"
+    policies += " protocol, and paths of checkpoints"
+    add("--policy", nargs="+", default=["baselines"], metavar="POLICY", help=policies)
+    parser.add_classes()
+    add_common_options(parser)
+    add("--first", type=whole(0), default=0, help="number of the first sequence, from 0 on")
+    add("--visible", type=whole(1), default=1, help="K, boxes to choose from")
+    add("--timed", type=whole(0), default=2, metavar="CASES", help="so many are packed alone for the time of one bin")
+
+
+def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict[str, Any]]]:
+    for name in ("unit", "misfits"):
+        if args.sequences is None and getattr(args, name) is not None:
+            raise ValueError(f"{WHERE}: --{name} wants --sequences FILE; got {getattr(args, name)} without one")
+    knows = _knowledge(args)
+    from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite, protocol_table
+    from torchrl_gpu.evaluation.reports import print_whole
+    from torchrl_gpu.policies.packing import baselines
+
+    loaded, words = _policies(args)
+    suite = ProtocolSuite(
+        args.protocol,
+        args.cases,
+        sequences=args.sequences,
+        first=args.first,
+        unit=args.unit or "cells",
+        misfits=args.misfits or "refuse",
+        visible_items=args.visible,
+        rule={name: getattr(args, name) for name in _RULE if getattr(args, name) is not None},
+        include=_include(loaded, knows),
+        device=args.device,
+        batch_size=args.batch,
+    )
+    suite.simulated = args.physics
+    loaded = {name: _in_its_bin(policy, suite.env) for name, policy in loaded.items()}
+    if "distribution" in knows and suite.foreign:
+        wanted = f"a file whose boxes are those of {args.protocol}"
+        raise ValueError(f"{WHERE}: --candidates and --knows distribution want {wanted}; got one of {suite.foreign}")
+    if knows or (args.visible > 1 and args.beam):
+        loaded |= _planners(suite.env, loaded, knows, args)
+
+    def tables() -> Iterator[dict[str, Any]]:
+        report = suite.compared({**baselines(suite.env, words), **loaded}, args.timed)
+        print_whole(protocol_table(report))
+        yield report
+
+    return suite, tables()
+
+
+def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    from torchrl_gpu.envs.packing.protocols import PALLETS, PROTOCOLS
+    from torchrl_gpu.policies import PackingPolicy, load_policy
+    from torchrl_gpu.policies.packing import BASELINES
+    from torchrl_gpu.policies.registry import import_classes
+
+    loaded: dict[str, Any] = {}
+    words: list[str] = []
+    classes = import_classes(WHERE, args.classes)
+    known_here = PALLETS | {"orders": {}} if args.protocol in PALLETS else PROTOCOLS | PALLETS
+    trained = [name for name in PackingPolicy.names() if name.removesuffix("-refined") in known_here]
+    for each in args.policy:
+        if each == "baselines":
+            words += BASELINES
+        elif each in BASELINES:
+            words.append(each)
+        elif each in trained:
+            loaded[f"pretrained {each}"] = PackingPolicy.from_pretrained(each, args.device)
+        elif Path(each).suffix == ".safetensors":
+            loaded[each] = PackingPolicy.from_pretrained(each, args.device)
+        elif Path(each).is_file():
+            loaded[f"{Path(each).stem} ({each})"] = load_policy(each, args.device, classes=classes)
+        else:
+            known = ", ".join([*BASELINES, *trained])
+            wanted = f"baselines, {known} or the path of a checkpoint"
+            raise ValueError(f"{WHERE}: --policy must be {wanted}; got {each!r}")
+    return loaded, list(dict.fromkeys(words))
+
+
+def _in_its_bin(policy: Any, env: PackingEnv) -> Any:
+    """A policy; one by placement weights, which fit bins of any size, in that of an environment."""
+    from torchrl_gpu.policies import AgentSpace, InferencePolicy, PackingPolicy
+    from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
+
+    if isinstance(policy, InferencePolicy) and isinstance(policy.policy, PackingPolicy):
+        policy = policy.policy
+    if not isinstance(policy, PackingPolicy) or not isinstance(policy.tables, LinearPlacementValues):
+        return policy
+    space, values = AgentSpace.of(env), policy.tables
+    values = LinearPlacementValues(space, values.weight.tolist(), values.candidates)
+    return PackingPolicy(space, values, policy.about).to(env.device)
+
+
+def _knowledge(args: argparse.Namespace) -> list[str]:
+    """Kinds of knowledge that planners have, in order; ValueError where an option has no effect."""
+    knows = list(dict.fromkeys(args.knows or (["distribution"] if args.candidates or args.futures else [])))
+    if args.visible > 1:
+        if knows:
+            raise ValueError(f"{WHERE}: --candidates and --knows want --visible=1; got {args.visible}")
+        if args.depth and not args.beam:
+            raise ValueError(f"{WHERE}: with --visible={args.visible} --depth wants --beam; got {args.depth} alone")
+        return []
+    wanted = {"candidates": ("distribution", "boxes"), "futures": ("distribution",), "beam": ("stream",)}
+    for name, words in (wanted | ({} if args.futures else {"depth": ("stream",)})).items():
+        if getattr(args, name) is not None and not set(words) & set(knows):
+            raise ValueError(f"{WHERE}: --{name} wants --knows {' or '.join(words)}; got {' '.join(knows) or 'none'}")
+    return knows
+
+
+def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: argparse.Namespace) -> dict[str, Any]:
+    from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
+    from torchrl_gpu.policies.packing.planners.beam_search import StreamSearch, VisibleSearch
+    from torchrl_gpu.policies.packing.planners.expectation import ExpectedPlacement
+    from torchrl_gpu.policies.packing.planners.next_items import pretrained_next_items
+
+    candidates, depth, beam = args.candidates or CANDIDATES, args.depth or DEPTH, args.beam or BEAM
+    by_tables: dict[str, PatchTables] = {}
+    for name, policy in loaded.items():
+        tables = [each for each in policy.modules() if isinstance(each, PatchTables)]
+        by_tables |= {name: tables[0]} if tables else {}
+    if not by_tables:
+        raise ValueError(f"{WHERE}: --candidates, --knows and --beam want a policy of afterstate values; got none")
+    found: dict[str, Any] = {}
+    foretold = pretrained_next_items(env) if "distribution" in knows else None
+    for name, table in by_tables.items():
+        if args.visible > 1:
+            search = VisibleSearch(env, table, args.depth, beam)
+            found[f"{name}, searching ({search.depth}, {beam})"] = search
+        for word in knows:
+            if word == "distribution":
+                ahead = f"{candidates}, {args.futures} futures of {depth}" if args.futures else f"{candidates}"
+                planner = ExpectedPlacement(
+                    env, table, candidates, args.futures, depth if args.futures else 1, next_items=foretold
+                )
+                found[f"{name}, expecting ({ahead})"] = planner
+            elif word == "boxes":
+                planner = ExpectedPlacement(env, table, candidates, knows="the boxes but not their order")
+                found[f"{name}, expecting what is left ({candidates})"] = planner
+            else:
+                found[f"{name}, searching ({depth}, {beam})"] = StreamSearch(env, table, depth, beam)
+    return found
+
+
+def _include(loaded: dict[str, Any], knows: list[str]) -> list[str]:
+    from torchrl_gpu.envs.packing.env import INCLUDED_KEYS
+
+    wanted = {"z_map"} | {str(key) for policy in loaded.values() for key in policy.in_keys}
+    wanted |= {"packed_items"} if "distribution" in knows else set()
+    wanted |= {"future_items"} if {"boxes", "stream"} & set(knows) else set()
+    return [key for key in INCLUDED_KEYS if key in wanted]

@@ -1,0 +1,178 @@
+"""What observations and actions of packing mean, for the manifests of exported policies."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing import items
+from torchrl_gpu.envs.packing.items.source import ItemSource, SameItems
+from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.policies.export.meanings import Meaning, Meanings
+from torchrl_gpu.policies.inference import InferencePolicy
+from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker
+
+# Larger tables of orientations, and longer lists of items, are left out of a manifest.
+_MOST_ORIENTATIONS = 1000
+_MOST_NAMES = 10_000
+
+# Arguments of PackingEnv that decide what it shows and what an action means.
+_OF_OBSERVATIONS = (
+    "bin_size",
+    "resolution",
+    "grid_step",
+    "items",
+    "num_items",
+    "visible_items",
+    "orientations",
+    "stability",
+    "reward",
+    "skip_unplaceable",
+    "order",
+    "include",
+)
+
+_BIN = "x along the bin's length, y along its width, z up from its floor; the origin is a corner of the floor"
+_COMPUTED = {
+    "z_map": "for each placement the largest, over the footprint's cells, of box_heightmap minus the item's underside"
+    " above its base, which of boxes is 0; cells of a footprint are item_size / (size_m / cells), rounded up",
+    "legal_mask": "the footprint lies in the bin, z_map and the item's height are together at most the bin's, and the"
+    " bin's rule of stability holds",
+    "action_mask": "legal_mask, flattened",
+    "item_mask": "any of the item's legal_mask",
+}
+_ENTRIES = {
+    "box_heightmap": Meaning("top of the pile in each cell (x, y), 0 where the floor is bare", "m", _BIN),
+    "item_id": Meaning("row of the item catalogue in each visible slot, -1 for none"),
+    "item_mask": Meaning("the item in the slot has a legal placement"),
+    "item_size": Meaning(
+        "bounding box and volume of each visible item in each orientation, 0 for none",
+        "m, the volume m^3",
+        _BIN,
+        ("x", "y", "z", "volume"),
+    ),
+    "z_map": Meaning("base of the item at first contact; the bin's height where it does not fit", "m", _BIN),
+    "legal_mask": Meaning("the placement (slot, orientation, gx, gy) is legal"),
+    "action_mask": Meaning("legal_mask, flattened: action i is legal"),
+    "action": Meaning("((slot * O + orientation) * Gx + gx) * Gy + gy of the placement to make", None, _BIN),
+}
+
+
+def settings_of(env: PackingEnv) -> dict[str, Any]:
+    """Environment arguments that determine observations and the meaning of actions, as a configuration has them.
+
+    Of an item source only plain arguments are included.
+    """
+    source: ItemSource = env.items
+    while isinstance(source, SameItems):
+        source = source.source
+    plain = {name: getattr(source, name, None) for name in inspect.signature(type(source)).parameters}
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in plain.items()}
+    given = {name: value for name, value in plain.items() if _is_plain(value)}
+    described = {"class_path": f"{type(source).__module__}.{type(source).__name__}", "init_args": given}
+    settings = {name: described if name == "items" else getattr(env, name) for name in _OF_OBSERVATIONS}
+    return {"class_path": f"torchrl_gpu.envs.{type(env).__name__}", "init_args": settings}
+
+
+def catalogue_of(env: PackingEnv) -> dict[str, Any]:
+    """Identity of an item catalogue: number of items, their names, and a hash of their maps."""
+    catalogue, hashed = env.catalogue, hashlib.sha256()
+    for name in ("extent", "height", "volume", "top", "bottom"):
+        value = getattr(catalogue, name)
+        hashed.update(b"" if value is None else value.cpu().contiguous().numpy().tobytes())
+    return {
+        "num_items": catalogue.num_items,
+        "footprint_cells": list(catalogue.footprint),
+        "names": _names(env),
+        "sha256": hashed.hexdigest(),
+        "hashed": "extent, height, volume, top and bottom of all items in all orientations, as they lie in memory",
+    }
+
+
+def _names(env: PackingEnv) -> list[str] | None:
+    """Names of all items, in the order of the catalogue; None for boxes, and for sources without names."""
+    if env.catalogue.flat or env.catalogue.num_items > _MOST_NAMES:
+        return None
+    try:
+        return [env.items.solid(item, env.bin).name for item in range(env.catalogue.num_items)]
+    except NotImplementedError:
+        return None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _packing(policy: InferencePolicy) -> dict[str, Any]:
+    """The bin, its resolution and grid, and the rotation matrix of each orientation, of a packing policy."""
+    extras = policy.space.extras
+    bin_, maps = extras.get("bin"), extras.get("action_shape")
+    if not isinstance(bin_, dict) or not isinstance(maps, list):
+        return {}
+    computed = {name: _COMPUTED[name] for name in policy.in_keys if name in _COMPUTED}
+    names = ("visible_items", "orientations", "placements_x", "placements_y")
+    return {
+        "bin": {
+            "size_m": bin_["size"],
+            "cells": bin_["cells"],
+            "grid_step_cells": bin_["step"],
+            "stability": bin_["stability"],
+        },
+        "action_shape": dict(zip(names, maps, strict=True)),
+        "placement": "gx puts the footprint's first cell at gx * grid_step while that fits; the first beyond stands for"
+        " the placement flush with the far wall; the same for y",
+        "orientation_table": _orientations(policy, maps[1]),
+        "computed_inputs": {"by": "PackingEnv.restore, from box_heightmap and item_id", **computed},
+    }
+
+
+def _packer(policy: InferencePolicy) -> dict[str, Any]:
+    """Item catalogue and selection rules of the hierarchical packer; empty for other policies."""
+    packer = policy.policy
+    if not isinstance(packer, HierarchicalPacker):
+        return {}
+    return {
+        "catalogue": policy.about.get("catalogue"),
+        "choice": {
+            "items": packer.items,
+            "places": packer.places,
+            "largest_items_considered": packer.item_shortlist,
+            "orientations_considered": packer.shortlist,
+            "margin_bin_volumes": packer.margin,
+        },
+    }
+
+
+def _orientations(policy: InferencePolicy, number: int) -> list[Any] | None:
+    """Rotation matrices, row by row, from the item as it is given; None where they are not recorded."""
+    settings = (policy.about.get("env") or {}).get("init_args") or {}
+    packer = policy.policy
+    word, source = settings.get("orientations", "yaw"), settings.get("items", "random")
+    path = source.get("class_path", "") if isinstance(source, Mapping) else str(source)
+    words = {"random": items.RandomBoxes, "cut": items.CutBoxes, "procedural": items.ProceduralSolids}
+    cls: Any = words.get(path) or getattr(items, path.rpartition(".")[2], None)
+    boxes = packer.planes.catalogue.flat if isinstance(packer, HierarchicalPacker) else getattr(cls, "boxes", None)
+    if number > _MOST_ORIENTATIONS or not isinstance(boxes, bool):
+        return None
+    try:
+        table = orientation_set(word, boxes=boxes).round(9).tolist()
+    except ValueError:  # a record that no environment could have been made of
+        return None
+    return table if len(table) == number else None
+
+
+def _sections(policy: InferencePolicy) -> dict[str, Any]:
+    return _packing(policy) | _packer(policy)
+
+
+def _environment(env: PackingEnv) -> dict[str, Any]:
+    return {"env": settings_of(env), "catalogue": catalogue_of(env)}
+
+
+MEANINGS = Meanings(_ENTRIES, _COMPUTED, environment=_environment, sections=_sections)
