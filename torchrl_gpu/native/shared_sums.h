@@ -1,5 +1,5 @@
 // All-reduce sum over the processes of one machine through shared memory: microseconds, a hundredth of the time of
-// messages. Called from training/shared_tables.py.
+// messages. Called from training/packing/shared_tables.py.
 //
 // The memory: for each process a line of eight int64, the first of which is the number of the last sum that it has
 // offered its values for; then two slots of values for each process, for sums of odd and of even number. A slot is

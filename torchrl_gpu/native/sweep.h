@@ -1,5 +1,5 @@
 // TD(λ) of n-tuple tables over a whole rollout, from its last steps to its first. Called from
-// policies/packing/ntuple/values.py; training/afterstates.py defines the sweep, step by step.
+// policies/packing/ntuple/values.py; training/packing/afterstates.py defines the sweep, step by step.
 //
 // A rollout of 64 bins and 32 steps touches some 2,000,000 weights, but only some 15,000 different ones of millions. So
 // each table numbers those that occur ("slots") and works on their copies, which stay in a core's cache; the tables are
