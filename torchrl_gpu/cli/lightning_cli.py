@@ -12,7 +12,7 @@ import warnings
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from jsonargparse import Namespace
@@ -29,6 +29,8 @@ from torchrl_gpu.device import get_device
 from torchrl_gpu.system import machine
 from torchrl_gpu.system.allocator import keep_freed_memory
 from torchrl_gpu.system.arguments import refuse, whole
+
+Value = TypeVar("Value")
 
 _NOISY = [f"lightning.{each}" for each in ("pytorch.utilities.rank_zero", "fabric.utilities.rank_zero")]
 _NOISY += ["lightning.fabric.utilities.seed"]
@@ -192,16 +194,16 @@ class PackageCLI(LightningCLI):
 
     def _usual_num_envs(self, class_path: str) -> int:
         """The number of environments in the config, or the default of their class."""
-        number = self._configured("model", "init_args", "env", "init_args", "num_envs")
-        if isinstance(number, int):
+        number = self._configured(int, "model", "init_args", "env", "init_args", "num_envs")
+        if number is not None:
             return number
         made = _named(class_path)
         # Of the constructor, as the metaclass of environments takes whatever it passes on.
         parameters = inspect.signature(made.__init__ if inspect.isclass(made) else made).parameters
         default = parameters["num_envs"].default
-        if isinstance(default, int):
-            return default
-        refuse(class_path, "num_envs", "a number, as its constructor has no default for auto", "auto")
+        if not isinstance(default, int):
+            refuse(class_path, "num_envs", "a number, as its constructor has no default for auto", "auto")
+        return default
 
     def _resumed_num_envs(self) -> int | None:
         """The number of environments of the run that goes on from a checkpoint; None where none does."""
@@ -219,9 +221,9 @@ class PackageCLI(LightningCLI):
     def _move_loggers(self) -> None:
         """Moves loggers inside the config's run folder into the folder that the command line names."""
         trainer = self._get(self.config, "trainer")
-        root, before = str(trainer.default_root_dir), self._configured("trainer", "default_root_dir")
+        root, before = str(trainer.default_root_dir), self._configured(str, "trainer", "default_root_dir")
         loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
-        if not isinstance(before, str) or before == root or any("save_dir" in arg for arg in self.given):
+        if before is None or before == root or any("save_dir" in arg for arg in self.given):
             return
         for logger in loggers:
             arguments: Any = getattr(logger, "init_args", None)
@@ -229,9 +231,9 @@ class PackageCLI(LightningCLI):
             if folder is not None and Path(before) in (Path(folder), *Path(folder).parents):
                 arguments.save_dir = str(Path(root) / Path(folder).relative_to(before))
 
-    def _configured(self, *keys: str) -> Any:
-        """Value in the last of the config files that has it, whatever the command line says; None where none does."""
-        found = None
+    def _configured(self, kind: type[Value], *keys: str) -> Value | None:
+        """Value of a type in the last config file that has one, whatever the command line says; None for none."""
+        found: Value | None = None
         for path in self._get(self.config, "config") or []:
             try:
                 value = yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))
@@ -239,7 +241,7 @@ class PackageCLI(LightningCLI):
                     value = value[key]
             except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):  # none there, or no file
                 continue
-            found = value
+            found = value if isinstance(value, kind) else found
         return found
 
     def after_instantiate_classes(self) -> None:

@@ -97,7 +97,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
     ) -> None:
         where = type(self).__name__
         if isinstance(num_envs, str):
-            arguments.refuse(where, "num_envs", "a whole number, or auto in the config of a run", num_envs)
+            arguments.refuse(where, "num_envs", "a whole number, as auto is for model.env in a config", num_envs)
         num_envs = arguments.whole(where, "num_envs", num_envs, 1, MOST_ENVS)
         seed = None if seed is None else arguments.seed(where, "seed", seed)
         super().__init__(device=get_device(device), batch_size=torch.Size([num_envs]))

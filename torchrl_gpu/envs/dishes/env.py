@@ -13,10 +13,10 @@ from torch import Tensor
 from torchrl.data import Bounded, TensorSpec, Unbounded
 
 from torchrl_gpu.envs import clips
+from torchrl_gpu.envs.base import NumEnvs
 from torchrl_gpu.envs.dishes import dynamics
 from torchrl_gpu.envs.dishes.camera import VISIBLE, Camera
 from torchrl_gpu.envs.dishes.economics import MOST_BROKEN, Economics, Optimum, stationary_optimum
-from torchrl_gpu.envs.base import NumEnvs
 from torchrl_gpu.envs.episodic import Advanced, EpisodicEnv
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.envs.viewable import Decision, Overlay
