@@ -85,6 +85,8 @@ def test_num_envs_auto_in_a_file_is_the_default_of_the_class(name: str, tmp_path
     path = with_num_envs(name, "auto", tmp_path)
     assert number_of(build_auto(path)) == 64
     assert number_of(build_auto(path, f"--{OPTION}=32")) == 32
+    shipped = options_of(name)["init_args"]["env"]["init_args"]["num_envs"]
+    assert number_of(build_auto(configs.find(name), "--config", path)) == shipped
 
 
 @pytest.mark.parametrize("subcommand", ["fit", "validate", "test", "predict"])
