@@ -66,6 +66,13 @@ def changed_options(saved: Any, now: Any, groups: tuple[str, ...] = ("model.",))
     return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 
 
+def saved_option(checkpoint: Mapping[str, Any], name: str) -> Any:
+    """Option of the run that saved a checkpoint; None where that is not known."""
+    record = checkpoint.get(ENTRY)
+    config = record.get("config") if isinstance(record, Mapping) else None
+    return dict(_flat(config)).get(name)
+
+
 def resumed_changes(saved: Any, now: Any) -> dict[str, tuple[Any, Any]]:
     """Options of a run that goes on that are others than those of its checkpoint; see `changed_options`."""
     changed = changed_options(saved, now, _RESUMED)

@@ -113,10 +113,12 @@ def _parser_line(message: str, options: list[str]) -> str:
     depths = [len(line) - len(line.lstrip(" -")) for line in lines]
     found = dict.fromkeys(line.strip(" -") for line, depth in zip(lines, depths, strict=True) if depth == max(depths))
     text = " or ".join(found)
-    made = re.findall(r"class_path='([^']+)'", text)[:1]  # of what is made later, by a function
+    later = re.findall(r"Got value: Namespace\(class_path='([^']+)'", message)[:1]  # by a function
+    made = re.findall(r"class_path='([^']+)'", text)[:1] or later
     text = text.partition(" expects a function or a callable class: ")[2].partition(". Got value: ")[0] or text
-    reason = _shorten(re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text))
-    given = f"; {_shorten(lines[-1], 80)}" if len(found) > 1 and depths[-1] < max(depths) else ""
+    words = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
+    reason = _shorten(re.sub(r"typing\.Literal\[([^]]*)\]", r"\1", words))
+    given = f"; {_given_line(lines, depths)}" if len(found) > 1 and depths[-1] < max(depths) else ""
     key = ".".join(dict.fromkeys(re.findall(r'key "([^"]+)"', message)))
     classes = re.findall(r"class_path '([^']+)'", message) + made
     where = f"{key} ({classes[-1]})" if classes else key or "command line or config"
@@ -128,6 +130,13 @@ def _parser_line(message: str, options: list[str]) -> str:
         known, written = _public_names(*_OF_CALLBACKS), [absent[1]]
     close = [match for name in written for match in difflib.get_close_matches(name, known)]
     return f"{where}: {reason}{given}" + (f"; want for example {', '.join(close)}" if close else "")
+
+
+def _given_line(lines: list[str], depths: list[int]) -> str:
+    """The most indented line with a value: the last line of all may show the whole config around it."""
+    known = [index for index, line in enumerate(lines) if line.strip().startswith("Given value: ")]
+    line = lines[max(known, key=lambda index: depths[index])] if known else lines[-1]
+    return _shorten(line.partition(". Got value: ")[0], 80)
 
 
 def _public_names(*modules: str) -> list[str]:

@@ -12,7 +12,7 @@ import warnings
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from jsonargparse import Namespace
@@ -28,7 +28,9 @@ from torchrl_gpu.cli.errors import is_for_user, one_line
 from torchrl_gpu.device import get_device
 from torchrl_gpu.system import machine
 from torchrl_gpu.system.allocator import keep_freed_memory
-from torchrl_gpu.system.arguments import refuse
+from torchrl_gpu.system.arguments import refuse, whole
+
+Value = TypeVar("Value")
 
 _NOISY = [f"lightning.{each}" for each in ("pytorch.utilities.rank_zero", "fabric.utilities.rank_zero")]
 _NOISY += ["lightning.fabric.utilities.seed"]
@@ -67,7 +69,11 @@ class SaveConfig(SaveConfigCallback):
     def __init__(self, parser: Any, config: Any, **kwargs: Any) -> None:
         from torchrl_gpu.checkpoints.record import is_secret
 
+        model = config.get("model")
         config = config.clone()
+        if model is not None:
+            # Not a copy, as `num_envs: auto` in it becomes a number once the device and the checkpoint are known.
+            config.model = model
         config.trainer.callbacks = copy.deepcopy(config.trainer.callbacks)
         callbacks = config.trainer.callbacks or []
         for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
@@ -155,10 +161,67 @@ class PackageCLI(LightningCLI):
                 found = "multiplies bfloat16" if fast else "has no products in bfloat16"
                 rank_zero_info(f"precision {trainer.precision}: this {device.type} {found}")
 
+    def _settle_num_envs(self) -> None:
+        """Replaces `num_envs: auto` by a number: the checkpoint's, or what suits the kind of device.
+
+        The config's own number, or else the default of the environment's class, is that of a CPU.
+        """
+        from torchrl_gpu.envs.base import AUTO  # brings torchrl
+
+        model: Any = self.model
+        env = _inner(self._get(self.config, "model"), "init_args", "env")
+        options = _inner(env, "init_args")
+        if _inner(options, "num_envs") != AUTO or not hasattr(model, "set_num_envs"):
+            return
+        device = self.trainer.strategy.root_device
+        usual = self._usual_num_envs(env.class_path)
+        kept = self._resumed_num_envs()
+        if kept is not None:
+            number = kept
+            why = f"that of {self.checkpoint}"
+        elif device.type == "cuda" and model.num_envs_on_cuda is not None and model.num_envs_on_cuda > usual:
+            number = model.num_envs_on_cuda
+            of = f"of {type(model).__name__} on cuda, where a CPU has {usual}"
+            why = f"that {of}: as many updates play {number / usual:g} times the steps"
+        else:
+            number = usual
+            why = f"the usual number, on {device.type}"
+        options.num_envs = number
+        self.__dict__.pop("config_dump", None)  # of Lightning's instantiation, with the word
+        model.set_num_envs(number)
+        if self.name == "fit":
+            rank_zero_info(f"num_envs {number}: {why}")
+
+    def _usual_num_envs(self, class_path: str) -> int:
+        """The number of environments in the config, or the default of their class."""
+        number = self._configured(int, "model", "init_args", "env", "init_args", "num_envs")
+        if number is not None:
+            return number
+        made = _named(class_path)
+        # Of the constructor, as the metaclass of environments takes whatever it passes on.
+        parameters = inspect.signature(made.__init__ if inspect.isclass(made) else made).parameters
+        default = parameters["num_envs"].default
+        if not isinstance(default, int):
+            refuse(class_path, "num_envs", "a number, as its constructor has no default for auto", "auto")
+        return default
+
+    def _resumed_num_envs(self) -> int | None:
+        """The number of environments of the run that goes on from a checkpoint; None where none does."""
+        from torchrl_gpu.checkpoints.record import saved_option
+        from torchrl_gpu.envs.base import MOST_ENVS
+
+        opened = self._open_checkpoint() if self.name == "fit" else None
+        if opened is None:
+            return None
+        path, content = opened
+        name = "model.env.num_envs"
+        number = saved_option(content, name)
+        return None if number is None else whole(f"checkpoint {path}", name, number, 1, MOST_ENVS)
+
     def _move_loggers(self) -> None:
         """Moves loggers inside the config's run folder into the folder that the command line names."""
         trainer = self._get(self.config, "trainer")
-        root, before = str(trainer.default_root_dir), self._configured_root()
+        root, before = str(trainer.default_root_dir), self._configured(str, "trainer", "default_root_dir")
         loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
         if before is None or before == root or any("save_dir" in arg for arg in self.given):
             return
@@ -168,14 +231,18 @@ class PackageCLI(LightningCLI):
             if folder is not None and Path(before) in (Path(folder), *Path(folder).parents):
                 arguments.save_dir = str(Path(root) / Path(folder).relative_to(before))
 
-    def _configured_root(self) -> str | None:
-        root = None
+    def _configured(self, kind: type[Value], *keys: str) -> Value | None:
+        """Value of a type in the last config file that has one, whatever the command line says; None for none."""
+        found: Value | None = None
         for path in self._get(self.config, "config") or []:
             try:
-                root = yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))["trainer"]["default_root_dir"]
+                value = yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))
+                for key in keys:
+                    value = value[key]
             except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):  # none there, or no file
                 continue
-        return root if isinstance(root, str) else None
+            found = value if isinstance(value, kind) else found
+        return found
 
     def after_instantiate_classes(self) -> None:
         """Validates the checkpoint against the model before anything is run or written."""
@@ -184,6 +251,7 @@ class PackageCLI(LightningCLI):
 
         found = find_checkpoint(self.trainer, self._get(self.config, "ckpt_path"), fits=self.name == "fit")
         self._found = None if found is None else str(found)
+        self._settle_num_envs()
         if make_env := getattr(self.model, "make_env", None):  # so that networks are there to be checked
             make_env(self.trainer.strategy.root_device, self.trainer.global_rank if self.name == "fit" else 0)
         model: Any = self.model
@@ -319,6 +387,13 @@ def _check_types(node: Any) -> None:
                 f"{node.class_path}: want a type behind `{name}` in its constructor, so that what a config names there"
                 f" is made (`{name}: NetworkFactory` for a network); got none, and {path}"
             )
+
+
+def _inner(node: Any, *names: str) -> Any:
+    """What lies below a part of a config under these names; None where something else lies there."""
+    for name in names:
+        node = node.get(name) if isinstance(node, Namespace) else None
+    return node
 
 
 def _named(path: str) -> Any:

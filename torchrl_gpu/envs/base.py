@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple, NoReturn, Self
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -20,6 +20,10 @@ from torchrl_gpu.system import arguments
 
 DONE_KEYS = ("done", "terminated", "truncated")
 MOST_ENVS = 2**31 - 1
+
+AUTO: Literal["auto"] = "auto"
+NumEnvs = int | Literal["auto"]
+"""Number of environments, or in the config of a run `AUTO`, which is a number before the environment is made."""
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16, *_WHOLE)
 
@@ -89,9 +93,11 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         return super().__new__(*args, **kwargs)
 
     def __init__(
-        self, num_envs: int, device: str | torch.device = "auto", seed: int | None = None, first_env: int = 0
+        self, num_envs: NumEnvs, device: str | torch.device = "auto", seed: int | None = None, first_env: int = 0
     ) -> None:
         where = type(self).__name__
+        if isinstance(num_envs, str):
+            arguments.refuse(where, "num_envs", "a whole number, as auto is for model.env in a config", num_envs)
         num_envs = arguments.whole(where, "num_envs", num_envs, 1, MOST_ENVS)
         seed = None if seed is None else arguments.seed(where, "seed", seed)
         super().__init__(device=get_device(device), batch_size=torch.Size([num_envs]))

@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
-from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
+from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, NumEnvs, where_rows
 from torchrl_gpu.envs.counter_rng import draw_bits, draw_uniform, episode_key
 from torchrl_gpu.envs.state_validation import Entry
 from torchrl_gpu.system import arguments
@@ -61,7 +61,7 @@ class EpisodicEnv(BatchedEnv):
 
     def __init__(
         self,
-        num_envs: int,
+        num_envs: NumEnvs,
         *,
         observations: Mapping[str, TensorSpec],
         action: TensorSpec,
@@ -73,6 +73,7 @@ class EpisodicEnv(BatchedEnv):
     ) -> None:
         where = type(self).__name__
         super().__init__(num_envs, device, seed, first_env)
+        num_envs = self.num_envs
         self.max_steps = arguments.whole(where, "max_steps", max_steps, 1)
         observed = _declared(where, "observations", observations)
         columns = _declared(where, "outcomes", outcomes or {})

@@ -7,6 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -101,6 +102,9 @@ class EnvRun(LightningModule):
     exact_anywhere = False
     """True where a run that ends within a training step goes on bit for bit; see `updates_now`."""
 
+    num_envs_on_cuda: int | None = None
+    """Environments of `num_envs: auto` on CUDA, where that is more than on a CPU; None for as many as there."""
+
     leaves_weights_out = False
     """True where some updates leave some weights out, which DDP must be told."""
 
@@ -130,6 +134,11 @@ class EnvRun(LightningModule):
         if not self._made_env:
             raise RuntimeError(f"{type(self).__name__}.env: it is made in `setup`, when the device is known")
         return self._made_env[0]
+
+    def set_num_envs(self, num_envs: int) -> None:
+        """Sets how many environments `make_env` is to make, in place of the number that their factory would."""
+        factory: Any = self._given_env[0]
+        self._given_env = (partial(factory, num_envs=num_envs),)
 
     def make_env(self, device: torch.device, rank: int = 0) -> None:
         """Makes environment and networks on a device, unless they are there.

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchrl.data import Bounded, TensorSpec, Unbounded
 
 from torchrl_gpu.envs import clips
+from torchrl_gpu.envs.base import NumEnvs
 from torchrl_gpu.envs.dishes import dynamics
 from torchrl_gpu.envs.dishes.camera import VISIBLE, Camera
 from torchrl_gpu.envs.dishes.economics import MOST_BROKEN, Economics, Optimum, stationary_optimum
@@ -44,7 +45,7 @@ class DishwashingEnv(EpisodicEnv):
     outcomes.
 
     Args:
-        num_envs: N.
+        num_envs: N; in the config of a run also "auto", see `docs/training.md`.
         observe_as: Kind of observations.
         clip_length: T.
         frame_size: H and W, pixels, 16 or more each.
@@ -57,7 +58,7 @@ class DishwashingEnv(EpisodicEnv):
 
     def __init__(
         self,
-        num_envs: int = 64,
+        num_envs: NumEnvs = 64,
         *,
         observe_as: Literal["state", "video"] = "state",
         clip_length: int = 4,

@@ -12,7 +12,7 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu import native
-from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, Conflict
+from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, Conflict, NumEnvs
 from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, episode_key, seed_bits
 from torchrl_gpu.envs.marine import fused
 from torchrl_gpu.envs.marine.compiled import sail
@@ -67,7 +67,7 @@ class MarineNavEnv(BatchedEnv):
     or collided, are not `active`.
 
     Args:
-        num_envs: N, worlds side by side.
+        num_envs: N, worlds side by side; in the config of a run also "auto", see `docs/training.md`.
         version: "v2" (unicycles in currents; Lin et al., ICRA 2024) or "v3" (vessels with two thrusters; RA-L 2025).
         robots, cores, obstacles: Number of each; by default 5, 6, 6 (v2) and 5, 0, 4 (v3).
         min_distance: Least distance between a start and its goal, metres; 40 by default.
@@ -99,7 +99,7 @@ class MarineNavEnv(BatchedEnv):
 
     def __init__(
         self,
-        num_envs: int = 64,
+        num_envs: NumEnvs = 64,
         *,
         version: str = "v2",
         robots: int | None = None,

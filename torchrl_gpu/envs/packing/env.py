@@ -15,7 +15,7 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
 from torchrl_gpu import native
-from torchrl_gpu.envs.base import BatchedEnv, Conflict
+from torchrl_gpu.envs.base import BatchedEnv, Conflict, NumEnvs
 from torchrl_gpu.envs.memory import check_fits, measure_bytes_per_env
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, item_source
@@ -53,7 +53,7 @@ class PackingEnv(BatchedEnv):
     Keys, shapes and physics are those of the table in `docs/environments/packing-reference.md`.
 
     Args:
-        num_envs: N, bins packed side by side.
+        num_envs: N, bins packed side by side; in the config of a run also "auto", see `docs/training.md`.
         bin_size: Length, width and height, metres.
         resolution: Cells along x and y; one number for both.
         grid_step: Cells between neighbouring placements.
@@ -104,7 +104,7 @@ class PackingEnv(BatchedEnv):
 
     def __init__(
         self,
-        num_envs: int = 64,
+        num_envs: NumEnvs = 64,
         *,
         bin_size: tuple[float, float, float] = (10.0, 10.0, 10.0),
         resolution: int | tuple[int, int] = 10,
