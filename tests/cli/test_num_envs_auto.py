@@ -18,7 +18,7 @@ from torchrl_gpu.cli.lightning_cli import PackageCLI, build
 from torchrl_gpu.cli.parser import resolve_configs
 from torchrl_gpu.envs import DishwashingEnv, MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.training import AfterstateLearning, BehaviourCloning, OffPolicy, OnPolicy
+from torchrl_gpu.training import AfterstateLearning, BehaviourCloning
 from torchrl_gpu.training.run import EnvRun
 
 AUTO = "--model.env.num_envs=auto"
@@ -75,7 +75,6 @@ def test_num_envs_auto_is_the_number_of_a_config_or_more_on_cuda(monkeypatch: py
 
 def test_num_envs_on_cuda_is_more_than_on_a_cpu_for_learners_that_say_one() -> None:
     assert AfterstateLearning.num_envs_on_cuda == 1024
-    assert OffPolicy.num_envs_on_cuda == OnPolicy.num_envs_on_cuda == 256
     assert EnvRun.num_envs_on_cuda is None
 
 

@@ -212,9 +212,6 @@ class OffPolicy(AgentRun, ReplayRun):
             that goes on from a checkpoint of its own leaves it alone.
     """
 
-    # A step of 64 keeps a GPU busy for a tenth of its time or less. What more of them teach is not measured.
-    num_envs_on_cuda = 256
-
     def __init__(
         self,
         env: EnvFactory,

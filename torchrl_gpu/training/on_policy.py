@@ -50,9 +50,6 @@ class OnPolicy(AgentRun):
 
     has_values = False  # the critic has values of states, and none of actions
 
-    # As of `OffPolicy`.
-    num_envs_on_cuda = 256
-
     agent: PPO
 
     def __init__(
