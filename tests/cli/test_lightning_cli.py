@@ -195,7 +195,7 @@ def test_a_checkpoint_names_no_classes(config: Path, checkpoint: Path, tmp_path:
 def test_truncated_checkpoint(tmp_path: Path, length: int) -> None:
     torch.save({"state_dict": {"weight": torch.ones(1000)}}, tmp_path / "x.ckpt")
     (tmp_path / "x.ckpt").write_bytes((tmp_path / "x.ckpt").read_bytes()[:length])
-    with pytest.raises(ValueError, match=f"want a complete archive as torch.save writes it; got {length} bytes"):
+    with pytest.raises(ValueError, match=f"not a complete archive as torch.save writes it: {length} bytes"):
         check_checkpoint(tmp_path / "x.ckpt")
 
 
@@ -213,7 +213,7 @@ def test_checkpoint_of_another_architecture(error_of: Run, checkpoint: Path) -> 
             "got others too gain",
         ),
         ({"state_dict": None}, "want a checkpoint of a training run; got no state_dict in it"),
-        ([1], "want a dict; got a list"),
+        ([1], "holds a list, not a dict"),
     ],
 )
 def test_check_checkpoint(tmp_path: Path, content: Any, message: str) -> None:

@@ -112,7 +112,7 @@ def test_a_policy_that_cannot_be_loaded_ends_the_server(capfd: pytest.CaptureFix
     args = ["--config", "packing_dqn.yaml", "--port", "0", "--ckpt_path", str(tmp_path / "bad.ckpt")]
     assert cli.main(["play", *args], "torchrl-gpu") == 2
     said = capfd.readouterr()
-    assert "bad.ckpt: want a complete archive" in said.err
+    assert "bad.ckpt: not a complete archive" in said.err
     found = re.search(r"http://127\.0\.0\.1:(\d+)/", said.out)
     assert found
     with pytest.raises(ConnectionRefusedError):

@@ -179,8 +179,8 @@ def test_what_would_be_dropped_is_refused(error_of: Run, first: str, second: str
     [
         (["--modle.env=3"], "want a known option, such as model; got 'modle.env'"),
         (["--weights_only=false"], "got 'weights_only'"),
-        (["--ckpt_path=no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
-        (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
+        (["--ckpt_path=no.ckpt"], "checkpoint no.ckpt: there is no such file"),
+        (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: there is no such file"),
     ],
 )
 def test_arguments_come_before_lightning(
@@ -334,7 +334,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("--config packing_dqn.yaml", "want --output; got none"),
         ("--config packing_dqn.yaml --output {tmp}", "--output must be a folder that is not there yet"),
         ("--config packing_dqn.yaml --output x --episodes 0", "--episodes must be at least 1; got 0"),
-        ("--config packing_dqn.yaml --output x --ckpt_path nobody.ckpt", "want an existing file; got none"),
+        ("--config packing_dqn.yaml --output x --ckpt_path nobody.ckpt", "nobody.ckpt: there is no such file"),
     ],
     "record --config packing_dqn.yaml --output x": [  # options without an effect
         ("--choose worst", "want --choose with --format mcap; got --format memmap"),

@@ -106,7 +106,7 @@ def test_a_terminal_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("policy: missing.ckpt\n", "checkpoint missing.ckpt: want an existing file; got none there"),
+        ("policy: missing.ckpt\n", "checkpoint missing.ckpt: there is no such file"),
         ("max_age: old\n", "max_age"),
         ("maximum_age: 1\n", "maximum_age"),
         ("{page: false}\n", "want a policy, a camera to show or pallets; got none of them"),

@@ -33,7 +33,7 @@ def test_a_flipped_bit_is_seen_where_every_byte_is_read(tmp_path: Path) -> None:
     content[content.index(torch.full((64,), 1.5).numpy().tobytes()) + 17] ^= 1
     (tmp_path / "a.pt").write_bytes(content)
     assert not (read_archive(tmp_path / "a.pt", "archive")["weights"] == 1.5).all()
-    with pytest.raises(ValueError, match=r"archive .*a.pt: want the bytes that were written; got others in a/data/0"):
+    with pytest.raises(ValueError, match=r"archive .*a.pt: checksum mismatch in a/data/0"):
         read_archive(tmp_path / "a.pt", "archive", every_byte=True)
 
 
@@ -43,17 +43,17 @@ def test_an_archive_that_unpacks_to_more_than_itself_is_refused(tmp_path: Path) 
     with zipfile.ZipFile(tmp_path / "a.pt") as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
             new.writestr(name, old.read(name))
-    with pytest.raises(ValueError, match="got one with more in it than its bytes"):
+    with pytest.raises(ValueError, match="declares more than its bytes"):
         read_archive(packed, "archive")
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="got no regular file"):
+    with pytest.raises(ValueError, match="no regular file"):
         read_archive(tmp_path / "pipe", "archive")
-    with pytest.raises(ValueError, match="got a folder"):
+    with pytest.raises(ValueError, match="a folder"):
         read_archive(tmp_path, "archive")
-    with pytest.raises(FileNotFoundError, match="got none there"):
+    with pytest.raises(FileNotFoundError, match="no such file"):
         read_archive(tmp_path / "nothing", "archive")
 
 
@@ -80,7 +80,7 @@ def test_each_row_is_judged_by_itself() -> None:
     assert found.actions[0].tolist() == [0.5, 2.0], "within bounds"
     assert found.faults == {1: "want 2 finite numbers; got [nan, 0.0]", 2: "want 2 finite numbers; got [0.0, -inf]"}
     found.check(0, 1)
-    with pytest.raises(BadAction, match="row 1: want 2 finite numbers"):
+    with pytest.raises(BadAction, match="row 1: action must be finite"):
         found.check()
 
 
@@ -106,7 +106,7 @@ def test_a_choice_is_legal_and_worth_a_number(written: dict[str, Any], wanted: d
 @pytest.mark.parametrize("action", [torch.zeros(2, 2), torch.zeros(3, 1), torch.zeros(2)])
 def test_another_number_of_actions_is_refused(action: torch.Tensor) -> None:
     policy = made(lambda rows: {"action": action}, low=(0.0, 0.0), high=(1.0, 1.0))  # type: ignore[arg-type,return-value]
-    with pytest.raises(BadAction, match="want 2 finite numbers for each of 3 rows; got shape"):
+    with pytest.raises(BadAction, match="2 finite numbers for each of 3 rows"):
         answers(policy, {"x": torch.zeros(3, 1)})
 
 
@@ -118,7 +118,7 @@ def test_observations_that_overflow_in_a_network_bring_no_action(kind: str, tmp_
     seen["box_heightmap"][1] = 3e38
     found = answers(policy, {name: seen[name] for name in policy.in_keys})
     assert set(found.faults) == {1}
-    with pytest.raises(BadAction, match="row 1: want an action whose value is a finite number; got nan"):
+    with pytest.raises(BadAction, match="row 1: .*value.* nan"):
         found.check()
 
 

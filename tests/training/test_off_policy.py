@@ -450,7 +450,7 @@ def test_another_shape_is_refused_and_nothing_is_taken(tmp_path: Path) -> None:
         ({"state_dict": {"learner.network.stem.bias": torch.full((4,), torch.nan)}}, "want finite weights"),
         ({"state_dict": {"learner.network.stem.bias": torch.zeros(4, device="meta")}}, "want layers such as"),
         ({"state_dict": {f"{i}.a": torch.zeros(0) for i in range(10_001)}}, "at most 10,000 tensors; got 10,001"),
-        (nn.Linear(1, 1), "want tensors and plain values only; got a pickle"),
+        (nn.Linear(1, 1), "not tensors and plain values alone: a pickle"),
     ],
 )
 def test_what_is_no_such_network(content: object, says: str, tmp_path: Path) -> None:
@@ -460,7 +460,7 @@ def test_what_is_no_such_network(content: object, says: str, tmp_path: Path) -> 
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(FileNotFoundError, match=r"warm_start nobody.ckpt: want an existing file"):
+    with pytest.raises(FileNotFoundError, match=r"warm_start nobody.ckpt: there is no such file"):
         take_network(nn.Linear(1, 1), "nobody.ckpt")
 
 

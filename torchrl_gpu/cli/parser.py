@@ -169,4 +169,4 @@ def check_checkpoint_path(ckpt_path: str) -> None:
     """FileNotFoundError for a path without a file; Lightning's own words and addresses pass."""
     is_word = ckpt_path in ("", "best", "last", "latest", "hpc", "null") or ckpt_path.startswith("registry")
     if not is_word and "://" not in ckpt_path and not Path(ckpt_path).exists():
-        raise FileNotFoundError(f"checkpoint {ckpt_path}: want an existing file; got none there")
+        raise FileNotFoundError(f"checkpoint {ckpt_path}: there is no such file")

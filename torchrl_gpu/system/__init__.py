@@ -1,4 +1,5 @@
-"""Arguments, files and caches of the machine, self-tests, clocks and profiler.
+"""What every room needs of the machine.
 
-Used by every room; imports none but `device`.
+Here are argument checks, files, locks, cores, caches, self-tests and clocks. Not here: which device to use (`device`),
+and what is computed on it. Read `arguments` first.
 """

@@ -1,4 +1,4 @@
-"""Cache folder of this user on this machine, for compiled kernels and results of self-tests."""
+"""Cache folder of this user, for compiled kernels and results of self-tests."""
 
 from __future__ import annotations
 
@@ -6,22 +6,30 @@ import os
 import tempfile
 from pathlib import Path
 
+# Permissions to write of everybody but the owner.
+_WRITABLE_BY_OTHERS = 0o022
+
 
 def private_folder() -> Path | None:
-    """Cache folder: `$TORCHRL_GPU_CACHE`, else one in the user's cache, else one for temporary files; made if missing.
+    """Cache folder that only this user can write to, made if missing.
 
-    Only this user can write to it, since its files are loaded and run. None where there is no such folder.
+    It is `$TORCHRL_GPU_CACHE`, else a folder in the user's cache, else one for temporary files. Its files are loaded
+    and run, so that nobody else may write them. None where there is no such folder.
     """
     if not hasattr(os, "getuid"):
         return None
     named = os.environ.get("TORCHRL_GPU_CACHE")
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "torchrl_gpu"
-    for unexpanded in (Path(named) if named else home, Path(tempfile.gettempdir()) / f"torchrl_gpu-{os.getuid()}"):
+    temporary = Path(tempfile.gettempdir()) / f"torchrl_gpu-{os.getuid()}"
+    for unexpanded in (Path(named) if named else home, temporary):
+        # Expanding "~" raises RuntimeError where there is no home.
         try:
             folder = unexpanded.expanduser()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except (OSError, RuntimeError):  # the latter where there is no home
+        except (OSError, RuntimeError):
             continue
-        if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022:
+        about = folder.stat()
+        is_own = about.st_uid == os.getuid() and not about.st_mode & _WRITABLE_BY_OTHERS
+        if is_own and os.access(folder, os.W_OK):
             return folder
     return None

@@ -8,23 +8,27 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-_FILE_WIDTH = 150  # columns where the output is not a terminal
+# Columns of a table whose output is not a terminal.
+_FILE_WIDTH = 150
 
 
 def wide_console() -> Console:
-    """Console as wide as the terminal, or wide enough for a table where the output is a file."""
+    """Console as wide as the terminal, or wide enough for a table in a file."""
     console = Console()
     return console if console.is_terminal else Console(width=_FILE_WIDTH)
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[str], None]]:
-    """Status line of a title and a text; it disappears at the end, and while the text is empty."""
+    """Status line of a title and a text, hidden while the text is empty."""
     status = Console(stderr=True).status(title)
 
     def say(words: str) -> None:
         status.update(f"{title}: {words}")
-        status.start() if words else status.stop()
+        if words:
+            status.start()
+        else:
+            status.stop()
 
     try:
         yield say
@@ -34,7 +38,7 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def progress_bar(title: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Progress bar, updated by (done, total); it disappears at the end."""
+    """Progress bar, updated by (done, total), which disappears at the end."""
     columns = TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -1,4 +1,7 @@
-"""Cores that this process may use, by its affinity and by the quotas of its control groups. Imports nothing heavy."""
+"""Cores that this process may use, by its affinity and its control groups.
+
+This module imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,36 @@ from pathlib import Path
 
 @cache
 def usable_cores() -> int:
-    """Number of cores that this process may use at once; a container's quota of 1.5 cores counts as 2."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Number of cores that this process may use at once.
+
+    A quota of 1.5 cores counts as 2.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    else:
+        allowed = os.cpu_count() or 1
     return max(1, math.ceil(min(allowed, core_quota(Path("/")))))
 
 
 def core_quota(root: Path) -> float:
-    """Cores that control groups allow the processes of this container; infinite without a limit.
+    """Cores that control groups allow the processes of this container.
 
     Args:
         root: Folder that holds `proc` and `sys`.
+
+    Returns:
+        Their number, infinite without a limit.
     """
     return min(_quotas(root), default=math.inf)
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """The quota of every group above this process, of both versions of control groups."""
+    """Quota of every group above this process, of both versions of control groups."""
     mounts = root / "sys/fs/cgroup"
     for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        fields = [*line.split(":", 2), "", ""]
+        controllers = fields[1]
+        path = fields[2]
         if controllers == "":
             for folder in _up_from(mounts, path):
                 yield from _version_2(folder)
@@ -40,7 +54,7 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _up_from(mount: Path, path: str) -> list[Path]:
-    """Folders of a group and of all above it; a container may see only the topmost."""
+    """Folders of a group and of all above it, where a container sees them."""
     inside = Path(path.lstrip("/"))
     if ".." in inside.parts:
         return [mount]
@@ -49,16 +63,24 @@ def _up_from(mount: Path, path: str) -> list[Path]:
 
 def _version_2(folder: Path) -> Iterator[float]:
     for line in _lines(folder / "cpu.max")[:1]:
-        quota, period = [*line.split(), "", ""][:2]
-        if quota.isdigit() and period.isdigit() and int(period) > 0:
-            yield int(quota) / int(period)
+        fields = [*line.split(), "", ""]
+        yield from _share_of_time(fields[0], fields[1])
 
 
 def _version_1(folder: Path) -> Iterator[float]:
-    quotas, periods = _lines(folder / "cpu.cfs_quota_us"), _lines(folder / "cpu.cfs_period_us")
-    for quota, period in zip(quotas[:1], periods[:1], strict=False):
-        if quota.isdigit() and period.isdigit() and int(period) > 0:
-            yield int(quota) / int(period)
+    quotas = _lines(folder / "cpu.cfs_quota_us")
+    periods = _lines(folder / "cpu.cfs_period_us")
+    if quotas and periods:
+        yield from _share_of_time(quotas[0], periods[0])
+
+
+def _share_of_time(quota: str, period: str) -> Iterator[float]:
+    """Cores of a quota of microseconds in each period.
+
+    Nothing where either is no number, as it is without a limit.
+    """
+    if quota.isdigit() and period.isdigit() and int(period) > 0:
+        yield int(quota) / int(period)
 
 
 def _lines(path: Path) -> list[str]:

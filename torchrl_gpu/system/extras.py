@@ -1,4 +1,4 @@
-"""How to install an extra of this package into the environment that runs it."""
+"""Optional packages: how to install the extra that brings one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ NAME = "torchrl_gpu"
 
 
 def how_to_install(extra: str) -> str:
-    """Words for a message, on one line: the command that brings an extra, or several, "stream,webrtc".
+    """Command that installs an extra, in one line for a message.
+
+    Several extras stand in one word, "stream,webrtc".
 
     No command names the package alone: the package is on no public registry, so pip would take whatever somebody
     else registered there under this name.
@@ -39,13 +41,12 @@ def _clone(folder: Path) -> Path | None:
 
 
 def load_mujoco() -> Any:
-    """The module `mujoco`, or a ModuleNotFoundError that names the extra."""
+    """Import MuJoCo, or raise a ModuleNotFoundError that names the extra."""
     try:
         import mujoco
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "physics: want MuJoCo, which an extra brings; got an install without it;"
-            f" to bring it: {how_to_install('physics')}",
+            f"physics needs MuJoCo, which is not installed; to install it: {how_to_install('physics')}",
             name=error.name,
         ) from error
     return mujoco

@@ -6,23 +6,27 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 
 def publish(fresh: Path, path: Path) -> None:
-    """Renames a file that has been written into its place, once its bytes are on the disk."""
+    """Rename a written file into its place, once its bytes are on the disk."""
     _to_disk(fresh)
     fresh.replace(path)
     _to_disk(path.parent)
 
 
-def write_whole(path: Path, write: Callable[[Any], object]) -> None:
-    """Writes a file that appears whole or not at all; `write` is given it open."""
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file that appears whole or not at all.
+
+    `write` gets the open file.
+    """
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:16]}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
-        os.chmod(part, 0o644)  # mkstemp makes it private
+        # mkstemp makes a file that only this user may read.
+        os.chmod(part, 0o644)
         os.replace(part, path)
     except BaseException:
         Path(part).unlink(missing_ok=True)
@@ -30,7 +34,8 @@ def write_whole(path: Path, write: Callable[[Any], object]) -> None:
 
 
 def _to_disk(path: Path) -> None:
-    if path.is_dir() and os.name == "nt":  # where a folder cannot be opened
+    # Windows cannot open a folder.
+    if path.is_dir() and os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:

@@ -1,4 +1,7 @@
-"""Locks of files and folders: one holder at a time, freed by the system when the holder's process ends."""
+"""Locks of files and folders.
+
+One holder at a time; the system frees a lock when the holder's process ends.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,15 @@ from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
 _PROCESSES = Path("/proc")
-_told = False  # whether the log says already that there are no locks here
+# Whether the log already says that there are no locks here.
+_told = False
 
 
 def lock(path: Path, *, wait: bool = False) -> int | None:
-    """Descriptor of a file or folder, locked until that is closed; None where the system has no locks.
+    """Lock a file or folder until the descriptor that is returned is closed.
+
+    Returns:
+        The descriptor; None where the system has no locks.
 
     Raises:
         BlockingIOError: Another process, or another descriptor of this one, holds the lock, which is not waited for.
@@ -40,7 +47,9 @@ def lock(path: Path, *, wait: bool = False) -> int | None:
 
 
 def holder_of(path: Path) -> str:
-    """Words for who holds the lock of a file or folder: number and name of a process, where the system tells.
+    """Describe who holds the lock of a file or folder, as "process 12 (python)".
+
+    Where the system does not tell, it is "another process".
 
     A lock lasts as long as a descriptor is open, and Linux lists those of every process of the same user.
     """
@@ -53,7 +62,8 @@ def holder_of(path: Path) -> str:
         try:
             opened = any(os.path.samestat(each.stat(), wanted) for each in _descriptors(number))
             name = (_PROCESSES / number / "comm").read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:  # it has ended, or is another user's
+        # The process has ended, or is another user's.
+        except OSError:
             continue
         if opened:
             own = ", this one" if int(number) == os.getpid() else ""

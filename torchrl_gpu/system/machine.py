@@ -1,4 +1,4 @@
-"""Hardware, package versions and commit of the current run."""
+"""Hardware, package versions and commit of this run."""
 
 from __future__ import annotations
 
@@ -15,27 +15,37 @@ import torch
 from torchrl_gpu.system import nvidia
 
 _PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "numpy", "mujoco", "jumanji", "jax")
+_OPENMP = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 _GIB = 2**30
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """Device, processor, cores, threads, versions, commit, load."""
+    """Device, processor, cores, threads, load, versions and commit, as plain data."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    variables = {variable: os.environ.get(variable) for variable in _OPENMP}
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    versions = {package: version(package) for package in _PACKAGES}
     return {
         "device": str(device),
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "device_name": name,
         "cpu": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores,
         "torch_threads": torch.get_num_threads(),
-        "openmp": {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")},
-        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "versions": {name: version(name) for name in _PACKAGES},
+        "openmp": variables,
+        "load_average": load,
+        "system": system,
+        "versions": versions,
         "commit": commit(),
     }
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Presence of instructions for products in bfloat16; without them they take several times as long as in float32."""
+    """Whether the device has instructions for products in bfloat16.
+
+    Without them such products take several times as long as in float32.
+    """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
@@ -43,7 +53,7 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 
 def cuda_versions(device: torch.device) -> dict[str, str]:
-    """Versions that code for a CUDA device may depend on: chip, driver, and the CUDA that torch was built with."""
+    """Chip, driver and torch's CUDA, on which code for a device may depend."""
     properties = torch.cuda.get_device_properties(device)
     capability = f"{properties.major}.{properties.minor}"
     device_name = f"{properties.name}, compute capability {capability}"
@@ -59,18 +69,19 @@ def _processor() -> str:
 
 
 def gpu_use(device: torch.device) -> dict[str, str]:
-    """GPU utilisation as the driver last sampled it, and peak memory allocated; "n/a" without a GPU."""
+    """GPU utilisation as last sampled, and peak memory, or "n/a" without a GPU."""
     if device.type != "cuda":
         return {"gpu_utilisation": "n/a", "gpu_memory": "n/a"}
     try:
         busy = f"{torch.cuda.utilization(device)}%"
-    except Exception as error:  # no pynvml, no permission, a driver that does not report it
+    # There may be no pynvml, no permission, or a driver that does not report it.
+    except Exception as error:
         busy = f"n/a ({type(error).__name__})"
     return {"gpu_utilisation": busy, "gpu_memory": f"{torch.cuda.max_memory_allocated(device) / _GIB:.2f} GiB"}
 
 
 def version(name: str) -> str | None:
-    """Version of an installed package; None where it is not installed."""
+    """Version of an installed package, or None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -79,21 +90,21 @@ def version(name: str) -> str | None:
 
 @cache
 def commit() -> str | None:
-    """Commit of this code's checkout, with a trailing "+" where tracked files differ from it; None without one."""
-    here = Path(__file__).parent
+    """Commit of this checkout, with a "+" where tracked files differ from it.
+
+    None where this is no checkout.
+    """
     try:
-        head, changed = (
-            subprocess.run(
-                ["git", *words],
-                cwd=here,
-                capture_output=True,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                check=True,
-            ).stdout.strip()
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", "."])
-        )
+        head = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head + ("+" if changed else "")
+    return f"{head}+" if changed else head
+
+
+def _git(*words: str) -> str:
+    """What a command of git prints in the folder of this code."""
+    here = Path(__file__).parent
+    text: dict[str, Any] = {"text": True, "encoding": "utf-8", "errors": "replace"}
+    run = subprocess.run(["git", *words], cwd=here, capture_output=True, check=True, **text)
+    return str(run.stdout).strip()

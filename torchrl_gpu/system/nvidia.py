@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of this machine, asked without torch and without a context on a GPU."""
+"""NVIDIA's driver and GPUs, asked without torch and without a context on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DRIVER = Path("/proc/driver/nvidia")
 
 
 def driver() -> str:
-    """The driver's version, or else the newest CUDA that it runs; "" where there is no driver."""
+    """Version of the driver, else the newest CUDA that it runs, else ""."""
     try:
         line = (_DRIVER / "version").read_text(encoding="utf-8").splitlines()[0]
     except (OSError, IndexError):
@@ -20,7 +20,7 @@ def driver() -> str:
 
 
 def chips() -> list[str]:
-    """Names of the GPUs; none where the driver does not list them, as on Windows."""
+    """Names of the GPUs that the driver lists, as it does on Linux."""
     names = []
     for file in sorted(_DRIVER.glob("gpus/*/information")):
         try:
@@ -32,7 +32,7 @@ def chips() -> list[str]:
 
 
 def _newest_cuda() -> int:
-    """The newest CUDA that the driver runs, 1,000 times its major version and 10 times its minor; 0 without one."""
+    """The newest CUDA that the driver runs, 12,040 for 12.4, or 0 without a driver."""
     version = ctypes.c_int(0)
     try:
         library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")

@@ -1,4 +1,4 @@
-"""`Part`: a file or folder that has its name only once all of it is written, by one program at a time."""
+"""Files and folders that get their name once all of them is written."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torchrl_gpu.system import locks
 
 
 class Part:
-    """A file or folder at `path` while it is written: `part`, whose name ends in ".part", locked until the end.
+    """A file or folder while one program writes it, under a name of its own.
 
-    What a program that was killed has left there is removed. What another one writes is left alone: each would delete
-    the other's rows.
+    `part`, whose name ends in ".part", is locked until the end. What a program that was killed has left there is
+    removed. What another program writes there is left alone: each would delete the other's rows.
 
     Args:
-        path: Its name in the end; parent folders are made.
-        where: Writes, for the error.
+        path: Its final name; parent folders are made.
+        where: Name of the writer, in errors.
         is_folder: Whether it is a folder.
 
     Raises:
@@ -43,12 +43,12 @@ class Part:
             _empty(self.part)
 
     def publish(self) -> None:
-        """Gives it its name."""
+        """Give it its final name."""
         os.replace(self.part, self.path)
         self._free()
 
     def discard(self) -> None:
-        """Deletes what was written."""
+        """Delete what was written."""
         if self._is_folder:
             shutil.rmtree(self.part, ignore_errors=True)
         else:

@@ -1,4 +1,4 @@
-"""Validation of the observations and actions of a policy that is served over HTTP or ROS."""
+"""Checks of the observations and actions of a policy served over HTTP or ROS."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from torchrl_gpu.system import arguments
 
 ACTIVE = "active"
 """The observation that says which robots take part. Who sends none takes part."""
-_SLACK = 1e-4  # by which a confidence may be beyond 0 and 1
+
+# By how much a confidence may lie beyond 0 and 1.
+_SLACK = 1e-4
 
 
 class Space(Protocol):
-    """Observation and action space of a policy: `AgentSpace`, or an object with the same attributes."""
+    """Observation and action space of a policy, as `AgentSpace` is."""
 
     @property
     def observations(self) -> Mapping[str, tuple[tuple[int, ...], str]]: ...
@@ -35,7 +37,7 @@ class Space(Protocol):
 
 
 class Policy(Protocol):
-    """Served policy: an `InferencePolicy`, or an object with the same attributes."""
+    """Served policy, as `InferencePolicy` is."""
 
     in_keys: list[str]
 
@@ -47,7 +49,10 @@ class Policy(Protocol):
 
     @property
     def policy(self) -> Callable[[TensorDictBase], TensorDictBase]:
-        """Module that writes `action` for rows; `confidence`, `action_value`, `action_log_prob` where it has them."""
+        """Module that writes `action` for rows.
+
+        It writes `confidence`, `action_value` and `action_log_prob` where it has them.
+        """
 
 
 class BadMessage(ValueError):
@@ -59,27 +64,38 @@ class BadAction(ValueError):
 
 
 class Answers(NamedTuple):
-    """Validated actions of a batch."""
+    """Checked actions of a batch.
 
-    actions: np.ndarray  # (B, D) float64 within bounds; of a discrete policy (B,) int64
-    confidence: np.ndarray  # (B,) float64 from 0 to 1; NaN where the policy gives none
-    faults: dict[int, str]  # description of an invalid action, by its row; only the other rows may be used
+    Attributes:
+        actions: (B, D) float64 within bounds; of a discrete policy (B,) int64.
+        confidence: (B,) float64 from 0 to 1; NaN where the policy gives none.
+        faults: Description of each invalid action, by its row. Only the other rows may be used.
+    """
+
+    actions: np.ndarray
+    confidence: np.ndarray
+    faults: dict[int, str]
 
     def check(self, start: int = 0, stop: int | None = None) -> None:
-        """Raises `BadAction` where one of the rows of a request has no usable action, by its number in the request."""
-        bad = next((row for row in range(start, len(self.actions) if stop is None else stop) if row in self.faults), -1)
-        if bad >= 0:
-            raise BadAction(f"policy: row {bad - start}: {self.faults[bad]}")
+        """Raise `BadAction` where a row of a request has no usable action.
+
+        The request's rows are those from `start` to `stop`; the message counts from 0.
+        """
+        for row in range(start, len(self.actions) if stop is None else stop):
+            if row in self.faults:
+                raise BadAction(f"policy: row {row - start}: {self.faults[row]}")
 
 
 def check_finite(wanted: str, values: np.ndarray) -> None:
-    """Raises `BadMessage` where numbers of an observation are NaN or infinite."""
+    """Raise `BadMessage` where numbers of an observation are NaN or infinite."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise BadMessage(f"{wanted}; got {values[~np.isfinite(values)][0]}")
 
 
 def answers(policy: Policy, observations: Mapping[str, Tensor]) -> Answers:
-    """Validated actions of a policy: numbers that overflow in a network give no action.
+    """Checked actions of a policy.
+
+    Numbers that overflow in a network give no action.
 
     A continuous action is finite, and clipped to the bounds. A discrete one is an index, legal where any is, whose
     value or probability, where the policy writes that, is a finite number. `BadAction` where the policy wrote another
@@ -87,18 +103,21 @@ def answers(policy: Policy, observations: Mapping[str, Tensor]) -> Answers:
     """
     rows = len(next(iter(observations.values())))
     written = policy.policy(TensorDict(dict(observations), [rows]))
-    space, action = policy.space, written.get("action")
+    space = policy.space
+    action = written.get("action")
     width = 1 if space.num_actions is not None else len(space.low or ())
     if action.numel() != rows * width or (rows > 1 and len(action) != rows):
-        raise BadAction(f"policy: want {width} finite numbers for each of {rows} rows; got shape {tuple(action.shape)}")
+        raise BadAction(
+            f"policy: {width} finite numbers for each of {rows} rows must come, not shape {tuple(action.shape)}"
+        )
     found = action.reshape(rows, width).double().cpu().numpy()
     good = np.isfinite(found).all(1)
-    faults = {row: f"want {width} finite numbers; got {arguments.shown(found[row].tolist())}" for row in _rows(~good)}
+    faults = {row: f"action must be finite, not {arguments.shown(found[row].tolist())}" for row in _rows(~good)}
     if space.num_actions is None:
         return Answers(np.clip(found, space.low, space.high), _confidence(rows, written, None, faults), faults)
     found = np.where(good[:, None], found, 0)[:, 0]
     for row in _rows((found < 0) | (found >= space.num_actions) | (found != np.rint(found))):
-        faults.setdefault(row, f"want an action from 0 to {space.num_actions - 1}; got {found[row]:g}")
+        faults.setdefault(row, f"action must be a whole number from 0 to {space.num_actions - 1}, not {found[row]:g}")
     found = found.clip(0, space.num_actions - 1).astype(np.int64)
     _check_choices(torch.from_numpy(found).to(action.device)[:, None], observations, written, faults)
     return Answers(found, _confidence(rows, written, written.get("action_log_prob", None), faults), faults)
@@ -107,17 +126,21 @@ def answers(policy: Policy, observations: Mapping[str, Tensor]) -> Answers:
 def _check_choices(
     chosen: Tensor, observations: Mapping[str, Tensor], written: TensorDictBase, faults: dict[int, str]
 ) -> None:
-    """Adds to `faults` rows whose choice (B, 1) has no finite value, or is illegal although another one is legal."""
-    values, mask = written.get("action_value", None), observations.get("action_mask")
+    """Add rows to `faults` whose choice (B, 1) has no finite value or is illegal.
+
+    A choice is illegal only where another one is legal.
+    """
+    values = written.get("action_value", None)
+    mask = observations.get("action_mask")
     value = written.get("action_log_prob", None) if values is None else values.gather(-1, chosen)
     if value is not None:
         numbers = value.reshape(-1).double().cpu().numpy()
         for row in _rows(~np.isfinite(numbers)):
-            faults.setdefault(row, f"want an action whose value is a finite number; got {numbers[row]}")
+            faults.setdefault(row, f"the action's value must be finite, not {numbers[row]}")
     if mask is not None:
         illegal = (~mask.gather(-1, chosen)[:, 0] & mask.any(-1)).cpu().numpy()
         for row in _rows(illegal):
-            faults.setdefault(row, f"want a legal action; got {chosen[row].item()}")
+            faults.setdefault(row, f"action {chosen[row].item()} is illegal although another is legal")
 
 
 def _confidence(rows: int, written: TensorDictBase, log_prob: Tensor | None, faults: dict[int, str]) -> np.ndarray:
@@ -128,7 +151,7 @@ def _confidence(rows: int, written: TensorDictBase, log_prob: Tensor | None, fau
         return np.full(rows, math.nan)
     found: np.ndarray = value.reshape(-1).double().cpu().numpy()
     for row in _rows(~((found >= -_SLACK) & (found <= 1 + _SLACK))):
-        faults.setdefault(row, f"want a confidence from 0 to 1; got {found[row]:g}")
+        faults.setdefault(row, f"confidence must be from 0 to 1, not {found[row]:g}")
     return found.clip(0, 1)
 
 

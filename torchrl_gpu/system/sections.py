@@ -11,7 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-OUTSIDE = "Lightning"  # time outside of all sections: Lightning's loops, its loggers, callbacks
+# Time outside of all sections: Lightning's loops, its loggers, callbacks.
+OUTSIDE = "Lightning"
 LOGGING = "logging"
 WHOLE = frozenset({"validation", "saving", "viewers", "workers"})
 """Sections inside which others do not count by themselves."""
@@ -21,15 +22,18 @@ Result = TypeVar("Result")
 
 
 class Clock:
-    """Host time by section, each moment counted for the innermost one; made on the thread that it measures.
+    """Host time by section, each moment counted for the innermost one.
 
-    A GPU works asynchronously: there a section counts the time to queue its work, and the waits in it.
+    It is made on the thread that it measures. A GPU works asynchronously: there a section counts the time to queue
+    its work, and the waits in it.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds: dict[str, float] = {}  # with `OUTSIDE` they add up to the time since the clock was made
+        # With `OUTSIDE` they add up to the time since the clock was made.
+        self.seconds: dict[str, float] = {}
         self.thread = threading.get_ident()
-        self._now, self._inside = now, [OUTSIDE]
+        self._now = now
+        self._inside = [OUTSIDE]
         self._since = now()
 
     def enter(self, name: str) -> None:
@@ -46,7 +50,8 @@ class Clock:
         return dict(self.seconds)
 
     def _spend(self) -> None:
-        now, name = self._now(), self._inside[-1]
+        now = self._now()
+        name = self._inside[-1]
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
         self._since = now
 
@@ -85,7 +90,9 @@ _KNOWN: dict[str, _Section] = {}
 
 
 def section(name: str) -> AbstractContextManager[None]:
-    """Context manager of a code section, which is a range of torch's profiler, too, while that runs.
+    """Context manager of a code section.
+
+    It is a range of torch's profiler, too, while that runs.
 
     Costs next to nothing where no clock runs, as outside of training.
     """
@@ -112,25 +119,28 @@ def in_section(name: str) -> Callable[[Callable[Arguments, Result]], Callable[Ar
 
 
 def start_clock() -> Clock:
-    """Starts a new clock, by which sections are counted from now on."""
+    """Start a new clock, which counts sections from now on."""
     global _clock
     _clock = Clock()
     return _clock
 
 
 def stop_clock() -> None:
-    """Stops counting sections."""
+    """Stop counting sections."""
     global _clock
     _clock = None
 
 
 def running_clock() -> Clock | None:
-    """Clock that counts sections now; None where there is none."""
+    """The clock that counts sections now, or None."""
     return _clock
 
 
 def summary(seconds: Mapping[str, float]) -> str:
-    """One-line summary of the sections' shares of time, the largest first, and of Lightning and logging together."""
+    """One line with the sections' shares of the time, the largest first.
+
+    Lightning and logging stand together at its end.
+    """
     total = max(sum(seconds.values()), 1e-9)
     parts = sorted(((spent, name) for name, spent in seconds.items()), reverse=True)
     shares = ", ".join(f"{name} {spent / total:.1%}" for spent, name in parts)

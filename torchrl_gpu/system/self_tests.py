@@ -1,4 +1,4 @@
-"""Self-tests of compiled kernels and codecs, run once per machine in a subprocess and cached.
+"""Self-tests of compiled kernels and codecs, cached on this machine.
 
 A chip, its driver and a compiler can make our code fail, hang, crash or compute wrong numbers. A subprocess with a time
 limit finds that out without ending the run, or a fork, where it passes and no GPU is needed; the result is cached on
@@ -22,7 +22,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from torchrl_gpu.system.cache import private_folder
 
@@ -30,31 +30,53 @@ if TYPE_CHECKING:
     import torch
 
 _LOG = logging.getLogger(__name__)
-_MARK = "torchrl_gpu.system.self_tests "  # begins the line with a subprocess's result
-_MOST_CHARACTERS = 400  # of a failure
-LIMIT_S = 300.0  # of a self-test, the import of torch and all compilation included
-_NOTICE_S = 10.0  # a self-test that takes longer is announced
-_FORK_S, _PASSED = 20.0, b"1"
+
+# Time limit of a self-test, the import of torch and all compilation included.
+LIMIT_S = 300.0
+
+# Begins the line with a subprocess's result.
+_MARK = "torchrl_gpu.system.self_tests "
+
+# Of a failure's description.
+_MOST_CHARACTERS = 400
+
+# A self-test that takes longer is announced.
+_NOTICE_S = 10.0
+
+# A fork that has not passed by then is given up, and a subprocess tried.
+_FORK_S = 20.0
+_PASSED = b"1"
 
 
 class Unavailable(Exception):
-    """A self-test cannot run in a subprocess, for example because the device takes only one process."""
+    """A self-test cannot run in a subprocess, as where a device takes only one."""
 
 
 class SelfTest(NamedTuple):
-    """Self-test of a kernel, codec or other feature on this machine."""
+    """Self-test of a kernel, codec or other feature on this machine.
 
-    name: str  # of what is tested, for log lines
-    # "module:function", which returns why the feature fails, "" where it works; an exception but `Unavailable` is a
-    # failure, too
+    Attributes:
+        name: Of what is tested, for log lines.
+        function: "module:function", which returns why the feature fails, or "" where it works. Any exception but
+            `Unavailable` is a failure, too.
+        arguments: Of the function. The result does not depend on them by themselves.
+        depends_on: Versions, device, driver, sources: all that the result depends on.
+        forks: Try a fork of this process first, which has everything imported. For what needs no GPU.
+    """
+
+    name: str
     function: str
-    arguments: tuple[str, ...]  # of the function; the result does not depend on them by themselves
-    depends_on: dict[str, str]  # versions, device, driver, sources: all that the result depends on
-    forks: bool = False  # a fork of this process is tried first, which has everything imported: for what needs no GPU
+    arguments: tuple[str, ...]
+    depends_on: dict[str, str]
+    forks: bool = False
 
     def failure(self) -> str:
-        """Why the feature fails here, in one line; "" where it works. Runs the test unless its result is known."""
-        if (known := self.known_failure()) is not None:
+        """Why the feature fails here, in one line, or "" where it works.
+
+        The test runs unless its result is known.
+        """
+        known = self.known_failure()
+        if known is not None:
             return known
         _LOG.info("self-test of %s, once on this machine", self.name)
         if self.forks and _passes_in_fork(self):
@@ -65,27 +87,33 @@ class SelfTest(NamedTuple):
         except Unavailable as reason:
             _LOG.info("self-test of %s in this process: %s", self.name, reason)
             found = run_here(lambda: _function(self.function)(*self.arguments))
-            _FAILURES[self._key] = found  # not on disk: it may have failed for want of memory
+            # Not on disk: it may have failed for want of memory.
+            _FAILURES[self._key] = found
             return found
         self.keep(found)
         return found
 
     def known_failure(self) -> str | None:
-        """Failure found by an earlier run, "" for success; None where there was no run."""
-        if self._key not in _FAILURES and (found := self._read()) is not None:
-            _FAILURES[self._key] = found
+        """Failure found by an earlier run, "" for success, or None without a run."""
+        if self._key not in _FAILURES:
+            found = self._read()
+            if found is not None:
+                _FAILURES[self._key] = found
         return _FAILURES.get(self._key)
 
     def keep(self, failure: str) -> None:
-        """Stores a result for this process and for later ones."""
+        """Store a result for this process and for later ones."""
         _FAILURES[self._key] = failure
-        if (path := self._path()) is None:
+        path = self._path()
+        if path is None:
             return
-        text = json.dumps({"self-test": self.name, "depends_on": self.depends_on, "failure": failure}, indent=1)
+        content = {"self-test": self.name, "depends_on": self.depends_on, "failure": failure}
+        text = json.dumps(content, indent=1)
+        # Other processes write the file, too, so it is renamed into its place.
         with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / path.name
             made.write_text(text, encoding="utf-8")
-            made.replace(path)  # in one step: other processes write it too
+            made.replace(path)
 
     @property
     def _key(self) -> str:
@@ -99,21 +127,23 @@ class SelfTest(NamedTuple):
     def _read(self) -> str | None:
         path = self._path() if _reads_disk else None
         try:
-            content: Any = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
+            content: object = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
         except (OSError, ValueError, RecursionError):
             return None
         if not isinstance(content, dict) or content.get("depends_on") != self.depends_on:
             return None
         failure = content.get("failure")
-        return failure if isinstance(failure, str) and failure == one_line(failure) else None
+        is_line = isinstance(failure, str) and failure == one_line(failure)
+        return failure if is_line else None
 
 
-_FAILURES: dict[str, str] = {}  # known to this process, by `SelfTest._key`
+# Results that this process knows, by `SelfTest._key`.
+_FAILURES: dict[str, str] = {}
 _reads_disk = True
 
 
 def forget_results() -> None:
-    """Discards cached results: from now on this process uses only those that it finds itself."""
+    """Discard cached results, so that this process uses only those that it finds."""
     global _reads_disk
     _reads_disk = False
     _FAILURES.clear()
@@ -121,9 +151,10 @@ def forget_results() -> None:
 
 def run_here(function: Callable[[], str]) -> str:
     """Failure that a function returns or raises in this process."""
+    # A compiler, a driver or a kernel may raise anything.
     try:
         return one_line(function())
-    except Exception as error:  # anything that a compiler, a driver or a kernel raises
+    except Exception as error:
         return reason(error)
 
 
@@ -139,13 +170,18 @@ def one_line(text: str) -> str:
 
 
 def usable(device: str) -> torch.device:
-    """Device of a name, once a small computation on it has succeeded; else `Unavailable`. For self-tests."""
+    """Device of a name, once a small computation on it has succeeded.
+
+    Raises:
+        Unavailable: It has not.
+    """
     import torch
 
     found = torch.device(device)
+    # The device may be held by another process, out of memory, or on another machine.
     try:
         right = int((torch.ones(2, device=found, dtype=torch.float32) + 1).sum()) == 4
-    except Exception as error:  # held by another process, out of memory, on another machine
+    except Exception as error:
         raise Unavailable(f"{device} cannot be used: {reason(error)}") from error
     if not right:
         raise Unavailable(f"{device} adds one and one to something else")
@@ -153,14 +189,18 @@ def usable(device: str) -> torch.device:
 
 
 def _passes_in_fork(test: SelfTest) -> bool:
-    """True where a fork of this process passes; else a subprocess has to tell, as a fork lacks our threads."""
+    """Whether a fork of this process passes.
+
+    A fork lacks the threads of this process, so where it does not pass a subprocess has to tell.
+    """
     if sys.platform != "linux":
         return False
     reading, writing = os.pipe()
     with open(reading, "rb") as answer:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of forks of processes with threads
+                # Python warns of forks of processes with threads.
+                warnings.simplefilter("ignore", DeprecationWarning)
                 child = os.fork()
         except OSError:
             os.close(writing)
@@ -175,10 +215,11 @@ def _passes_in_fork(test: SelfTest) -> bool:
 
 
 def _answer(test: SelfTest, to: int) -> NoReturn:
-    """Writes `_PASSED` if a test passes, and ends this fork. One thread, since those of OpenMP are not forked."""
+    """Write `_PASSED` if a test passes, and end this fork."""
     try:
         import torch
 
+        # The threads of OpenMP are not forked, and would be waited for.
         torch.set_num_threads(1)
         if not _function(test.function)(*test.arguments):
             os.write(to, _PASSED)
@@ -190,9 +231,11 @@ def _run_in_subprocess(test: SelfTest) -> str:
     if not sys.executable:
         raise Unavailable("the Python interpreter is not known")
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    words = [sys.executable, "-P", "-m", "torchrl_gpu.system.self_tests", test.function, json.dumps(test.arguments)]
+    # In a session of its own, so that its compilers are killed with it.
     try:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "torchrl_gpu.system.self_tests", test.function, json.dumps(test.arguments)],
+            words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -200,7 +243,7 @@ def _run_in_subprocess(test: SelfTest) -> str:
             encoding="utf-8",
             errors="replace",
             env=os.environ | {"PYTHONPATH": path},
-            start_new_session=True,  # its compilers are killed with it
+            start_new_session=True,
         )
     except OSError as error:
         raise Unavailable(f"no subprocess: {error}") from error
@@ -215,14 +258,24 @@ def _run_in_subprocess(test: SelfTest) -> str:
         notice.cancel()
         if child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL) if hasattr(os, "killpg") else child.kill()
+                _kill(child)
             child.communicate()
     return _result(child.returncode, out, err)
 
 
+def _kill(child: subprocess.Popen[str]) -> None:
+    """Kill a subprocess, and where the system can what it has started."""
+    if hasattr(os, "killpg"):
+        os.killpg(child.pid, signal.SIGKILL)
+    else:
+        child.kill()
+
+
 def _result(status: int, out: str, err: str) -> str:
-    last = next((line for line in reversed(out.splitlines()) if line.startswith(_MARK)), None)
-    if last is not None and status == 0:
+    """Failure that a subprocess printed, or how it ended without a result."""
+    results = [line for line in out.splitlines() if line.startswith(_MARK)]
+    if results and status == 0:
+        last = results[-1]
         result = json.loads(last.removeprefix(_MARK))
         if "unavailable" in result:
             raise Unavailable(result["unavailable"])
@@ -231,8 +284,11 @@ def _result(status: int, out: str, err: str) -> str:
     if status < 0:
         with contextlib.suppress(ValueError):
             how = f"died of {signal.Signals(-status).name}"
-    printed = next((line for line in reversed(err.splitlines()) if line.strip()), "")
-    return one_line(f"the subprocess of its self-test {how}" + (f": {printed}" if printed else ""))
+    failure = f"the subprocess of its self-test {how}"
+    printed = [line for line in err.splitlines() if line.strip()]
+    if printed:
+        failure += f": {printed[-1]}"
+    return one_line(failure)
 
 
 def _function(name: str) -> Callable[..., str]:
@@ -242,17 +298,21 @@ def _function(name: str) -> Callable[..., str]:
 
 
 def _main(function: str, arguments: str) -> None:
+    """Run a self-test in this process, print its result and end."""
+    # A compiler, a driver or a kernel may raise anything.
     try:
         result = {"failure": one_line(_function(function)(*json.loads(arguments)))}
     except Unavailable as error:
         result = {"unavailable": one_line(str(error))}
-    except Exception as error:  # anything that a compiler, a driver or a kernel raises
+    except Exception as error:
         result = {"failure": reason(error)}
     print(f"\n{_MARK}{json.dumps(result)}", flush=True)
-    os._exit(0)  # a driver's faults at an orderly exit do not count
+    # Without an orderly exit: the faults of a driver in it do not count.
+    os._exit(0)
 
 
 if __name__ == "__main__":
+    # The imported module's `Unavailable`, which self-tests raise, is another class than that of `__main__`.
     from torchrl_gpu.system import self_tests
 
-    self_tests._main(*sys.argv[1:])  # of the imported module, whose `Unavailable` is not the class of this one
+    self_tests._main(*sys.argv[1:])

@@ -20,14 +20,14 @@ _local = threading.local()
 
 
 def kernel_threads() -> int:
-    """Number of threads for a C++ kernel: as many as torch has, and no more than cores may be used."""
+    """Threads for a C++ kernel: those of torch, and no more than usable cores."""
     wanted: int | None = getattr(_local, "kernel_threads", None)
     return wanted or min(torch.get_num_threads(), usable_cores())
 
 
 @contextmanager
 def single_threaded(active: bool = True) -> Iterator[None]:
-    """Run torch's operators on the calling thread alone; C++ kernels keep their threads.
+    """Run torch's operators, but not C++ kernels, on the calling thread alone.
 
     An operator that torch splits among threads ends when the last of them has had a core. Beside a busy process that
     takes milliseconds, for an operator of some microseconds.
@@ -49,7 +49,10 @@ def single_threaded(active: bool = True) -> Iterator[None]:
 
 
 def runs_single_threaded(method: _Method) -> _Method:
-    """Decorate a method of an environment: on a CPU it runs in `single_threaded` up to `few_envs` environments."""
+    """Decorate a method of an environment to use one thread for few environments.
+
+    That is on a CPU, up to `few_envs` of them; see `single_threaded`.
+    """
 
     @functools.wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,8 +65,12 @@ def runs_single_threaded(method: _Method) -> _Method:
 
 
 def keep_to_usable_cores() -> None:
-    """Give torch no more threads than cores that may be used: it does not see the quota of a container."""
-    cores, threads = usable_cores(), torch.get_num_threads()
+    """Give torch no more threads than usable cores.
+
+    Torch does not see the quota of a container.
+    """
+    cores = usable_cores()
+    threads = torch.get_num_threads()
     if threads > cores:
         torch.set_num_threads(cores)
         _LOG.warning("torch runs %d threads in place of %d: this process may use %d cores", cores, threads, cores)

@@ -1,4 +1,4 @@
-"""Functions of tensors as one compiled function, recorded operator by operator and fused by torch.compile."""
+"""Functions of tensors, recorded operator by operator and fused by torch.compile."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ _recording = False
 
 
 def is_traced() -> bool:
-    """True while operators are recorded: C++ kernels, and blocks for a processor's cache, then give way to torch's."""
+    """Whether operators are being recorded.
+
+    C++ kernels, and blocks for a processor's cache, then give way to torch's operators.
+    """
     return _recording or torch.compiler.is_compiling()
 
 
 @final
 class CompiledFunction:
-    """A function of tensors, compiled with the backward passes in it; it draws the random numbers of the plain one.
+    """A function of tensors, compiled with the backward passes in it.
 
-    It is recorded once, on `inputs`: shapes, numbers of Python and whatever else its operators do not read from an
-    input stay as they are then. Recording computes it, so that what it writes into its inputs is written.
+    It draws the random numbers of the plain function. It is recorded once, on `inputs`: shapes, numbers of Python
+    and whatever else its operators do not read from an input stay as they are then. Recording computes it, so that
+    what it writes into its inputs is written.
     `function` takes and gives lists of tensors, and may write into its inputs, which are every tensor that changes from
     call to call, in contents or identity. The log names it, since it is waited for.
     """
@@ -41,9 +45,11 @@ class CompiledFunction:
         finally:
             _recording = False
         nodes: list[Node] = list(module.graph.nodes)
-        places, output = [node for node in nodes if node.op == "placeholder"], nodes[-1]
+        places = [node for node in nodes if node.op == "placeholder"]
+        output = nodes[-1]
         results: list[Node] = list(output.args[0])  # type: ignore[arg-type]
-        self._same = [places.index(node) if node in places else None for node in results]  # inputs that are results
+        # Numbers of the inputs that are results as they are.
+        self._same = [places.index(node) if node in places else None for node in results]
         output.args = ([node for node in results if node not in places],)
         self._read = [number for number, node in enumerate(places) if node.users]
         for node in places:
@@ -54,6 +60,7 @@ class CompiledFunction:
 
     @torch.no_grad()
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        with torch.autocast(inputs[0].device.type, enabled=False):  # its casts are among the recorded operators
+        # The casts of autocast are among the recorded operators.
+        with torch.autocast(inputs[0].device.type, enabled=False):
             made = iter(self._run(*[inputs[number] for number in self._read]))
         return [next(made) if number is None else inputs[number] for number in self._same]

@@ -77,7 +77,8 @@ def versions(name: str, contents: bytes, device: torch.device) -> dict[str, str]
     if device.type == "cuda":
         found |= machine.cuda_versions(device)
         names = filter(None, (os.environ.get("CC"), "gcc", "clang", "cc"))
-        compiler = next(filter(None, map(shutil.which, names)), "")  # makes Triton's launchers
+        # The C compiler makes Triton's launchers.
+        compiler = next(filter(None, map(shutil.which, names)), "")
         found["compiler"] = compiler and f"{compiler} {Path(compiler).stat().st_mtime_ns}"
     return {key: str(value) for key, value in found.items()}
 

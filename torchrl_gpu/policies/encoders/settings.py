@@ -16,7 +16,7 @@ import torch
 from torchrl_gpu.policies.encoders.clips import ENCODERS, VideoEncoder
 from torchrl_gpu.policies.weights import check_weights
 from torchrl_gpu.system import arguments
-from torchrl_gpu.system.archives import refused
+from torchrl_gpu.system.archives import describe_refusal
 
 _LOG = logging.getLogger(__name__)
 _OF_SOME = {"size": "tiny", "patch": 8, "norm": "auto"}  # defaults of options that some encoders lack
@@ -104,7 +104,7 @@ def read_weights(path: Path) -> dict[str, Any]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)  # also in the older format of torchvision's
     except pickle.UnpicklingError as error:
-        raise ValueError(f"{where}: want tensors only; got {refused(error)}") from error
+        raise ValueError(f"{where}: want tensors only; got {describe_refusal(error)}") from error
     except (RuntimeError, EOFError, KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
         reason = " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:1]])
         raise ValueError(f"{where}: want a complete file as torch.save writes it; got {reason}") from error

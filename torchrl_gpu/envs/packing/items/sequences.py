@@ -31,7 +31,7 @@ from torchrl_gpu.envs.packing.items.boxes import (
 from torchrl_gpu.envs.packing.items.source import Built, ItemSource, Labels, Masses, PooledSequences
 from torchrl_gpu.envs.packing.types import UNITS, Bin
 from torchrl_gpu.system import arguments
-from torchrl_gpu.system.archives import refused
+from torchrl_gpu.system.archives import describe_refusal
 
 _LOG = logging.getLogger(__name__)
 SEQUENCE_UNITS = ("cells", *UNITS)
@@ -290,7 +290,7 @@ def _read_tensor(file: BinaryIO) -> Any:
     try:
         loaded = torch.load(file, weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
-        raise ValueError(refused(error)) from error
+        raise ValueError(describe_refusal(error)) from error
     if isinstance(loaded, (list, tuple)):
         return list(loaded)
     if not isinstance(loaded, torch.Tensor):
