@@ -94,3 +94,7 @@ DEVICES = {
 # Comparisons, minima and maxima of a multiprocessor a clock, of numbers of 32 bits or of pairs of 16, on every chip
 # here; additions go by another pipe at the same time.
 MAXIMA_PER_CLOCK = 64
+
+# Additions and multiplications of float32 of a multiprocessor a clock, each pair one instruction, by capability; those
+# of matrices on tensor cores are more.
+FLOATS_PER_CLOCK = {75: 64, 80: 64, 86: 128, 89: 128, 90: 128, 100: 128, 120: 128}

@@ -26,7 +26,7 @@ RESULT = Path(__file__).parents[1] / "results" / "marine_launches.json"
 _TAKES_MEMORY = {"empty", "empty_like", "empty_strided", "new_empty"}
 
 
-class _Operators(TorchDispatchMode):
+class Operators(TorchDispatchMode):
     """Counts the operators that launch something on a GPU."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ def counted(env: MarineNavEnv, fused: bool) -> tuple[int, int]:
     seen = env.rand_action(env.observation(0).expand(env.num_envs).clone())
     env._is_fused = fused
     try:
-        with mock.patch.object(native, "runs_on", return_value=False), recorded() as launches, _Operators() as mode:
+        with mock.patch.object(native, "runs_on", return_value=False), recorded() as launches, Operators() as mode:
             env.step_and_maybe_reset(seen)
     finally:
         env._is_fused, env._state = False, before
