@@ -7,6 +7,7 @@ table of the throughput of arithmetic instructions. Rates of devices: their data
 from __future__ import annotations
 
 import math
+import re
 from typing import NamedTuple
 
 _REGISTERS = 65536  # of a multiprocessor, of every chip here
@@ -90,6 +91,13 @@ DEVICES = {
         Device("RTX 4090", 89, 1.008e12, 72 * _MIB, 128, 2.52e9, "Ada GPU architecture white paper"),
     )
 }
+
+
+def device_named(full_name: str) -> Device | None:
+    """A device by the name that its driver gives, such as "NVIDIA A100-SXM4-80GB"; None for an unknown one."""
+    words = set(re.split(r"\W+", full_name))
+    return next((device for name, device in DEVICES.items() if set(name.split()) <= words), None)
+
 
 # Comparisons, minima and maxima of a multiprocessor a clock, of numbers of 32 bits or of pairs of 16, on every chip
 # here; additions go by another pipe at the same time.

@@ -2,8 +2,8 @@
 
 A step of an environment is made on a CPU: its kernels are recorded and not run, and the operators beside them are
 counted. A training step is made on the pretended device, see `replaced_nodes`. An operator of torch counts as one node;
-`torch.compile`, which makes one of several, is left out. `results/graph_nodes.json` is what `benchmarks.gpu.predictions`
-reads.
+`torch.compile`, which makes one of several, is left out. `benchmarks.gpu.predictions` reads the results,
+`results/graph_nodes.json`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,12 @@ TRAINING_CONFIGS: dict[str, tuple[str, ...]] = {
     "packing_dqn": (),
     "navigation_iqn": (),
     "navigation_ac_iqn": (),
+    "navigation_dqn": (),
+    "navigation_rainbow": (),
+    "navigation_sac": (),
+    "navigation_ddpg": (),
     "ppo_marine": ("--model.rollout_steps=64",),
+    "ppo_packing": ("--model.rollout_steps=16",),
 }
 # The device must be there before anything imports torch.
 _COUNT_HERE = """

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.gpu.chips import device_named
+
 RESULTS = Path(__file__).parents[1] / "results"
 RESULT = RESULTS / "gpu_predictions.json"
 NODE_S = 2e-6
@@ -160,26 +162,22 @@ def goal_section(works: Iterable[Work]) -> dict[str, Any]:
     return {"title": "goals", "columns": columns, "rows": rows}
 
 
-def predicted(chip: str, config: str, kind: str, num_envs: int) -> float | None:
-    """The published prediction for a chip by its full name, None where there is none."""
-    result = published("gpu_predictions")
-    names = [name for name in rows_of(result, "work")[0]["kernels_s"] if set(name.split()) <= set(_words_of(chip))]
-    for row in rows_of(result, "work"):
-        work = Work(**row)
-        if names and (work.config, work.kind, work.num_envs) == (config, kind, num_envs):
-            return work.rate(names[0])
-    return None
+def predicted(chip: str, config: str, kind: str, num_envs: int) -> str:
+    """The published prediction for a chip by its driver's name, with its unit; "" where there is none."""
+    device = device_named(chip)
+    if device is None:
+        return ""
+    works = [Work(**row) for row in rows_of(published("gpu_predictions"), "work")]
+    for work in works:
+        if (work.config, work.kind, work.num_envs) == (config, kind, num_envs):
+            return f"{rounded(work.rate(device.name))} {work.unit}"
+    return ""
 
 
 def rounded(value: float) -> str:
     """A prediction with two digits."""
     short = float(f"{value:.2g}")
     return f"{short:,.0f}" if short >= 10 else f"{short:g}"
-
-
-def _words_of(chip: str) -> list[str]:
-    """Words of a name such as "NVIDIA A100-SXM4-80GB"."""
-    return chip.replace("-", " ").split()
 
 
 def _words(work: Work) -> str:

@@ -1,9 +1,9 @@
 """Predicted rates of the shipped configs on GPUs: `python -m benchmarks.gpu.predictions`.
 
 Nothing is run on a GPU. Work is counted: nodes and launches as in `graph_nodes`, bytes and operations of the packing
-kernels as in `expectations`, instructions of the kernels of tables as in `table_work`, products of matrices at the rate
-of float32 without tensor cores. The predictions follow from it as `predicted_rates` says. What has no count of its own,
-torch's small operators and the kernels of marine navigation, has the time of its nodes alone.
+kernels as in `expectations`, instructions of kernels as in `table_work`, products of matrices at the rate of float32
+without tensor cores. The predictions follow from it as `predicted_rates` says. What has no count of its own, such as
+torch's small operators, has the time of its nodes alone.
 `results/gpu_predictions.json` has the work and the tables.
 """
 
@@ -14,13 +14,13 @@ from typing import Any
 
 from benchmarks.gpu import expectations, network_work, predicted_rates, table_work
 from benchmarks.gpu.chips import DEVICES, FLOATS_PER_CLOCK, Device
-from benchmarks.gpu.predicted_rates import CHIP, NODE_S, RESULT, Work, published, rows_of
-from benchmarks.gpu.shipped import environment_arguments
+from benchmarks.gpu.predicted_rates import CHIP, NODE_S, RESULT, Work, published, rounded, rows_of
+from benchmarks.gpu.shipped import environment_arguments, model_arguments
+from benchmarks.gpu.steps import MARINE_CONFIGS
 from torchrl_gpu.evaluation.reports import write_json
 
 _STEPS = "environment steps/s"
 _UPDATES = "updates/s"
-_UPDATES_OF_STEP = {"packing_dqn": 8, "navigation_iqn": 10, "navigation_ac_iqn": 10}
 _TABLE_ENVS = (64, 1024)
 _BOX_ENVS = (64, 16384, 65536)
 _SOLID_ENVS = (16, 64)
@@ -37,10 +37,10 @@ def step_works() -> list[Work]:
     for num_envs in _SOLID_ENVS:
         kernels = {name: _solids_seconds(num_envs, device) for name, device in DEVICES.items()}
         found.append(Work(_SOLIDS, "step", num_envs, _STEPS, num_envs, 1, nodes[_SOLIDS], kernels))
-    for config in ("navigation_iqn", "navigation_ac_iqn"):
+    for config in MARINE_CONFIGS:
         num_envs = environment_arguments(config)["num_envs"]
-        none = dict.fromkeys(DEVICES, 0.0)
-        found.append(Work(config, "step", num_envs, _STEPS, num_envs, 1, nodes[config], none))
+        kernels = {name: table_work.marine_seconds(config, device) for name, device in DEVICES.items()}
+        found.append(Work(config, "step", num_envs, _STEPS, num_envs, 1, nodes[config], kernels))
     return found
 
 
@@ -72,8 +72,9 @@ def training_works() -> list[Work]:
         operations = network_work.operations(config)
         kernels = {name: operations / float_rate(device) for name, device in DEVICES.items()}
         unit, amount = _STEPS, num_envs * row["rollout_steps"]
-        if config in _UPDATES_OF_STEP:
-            unit, amount = _UPDATES, _UPDATES_OF_STEP[config]
+        learner = model_arguments(config)
+        if "updates_per_step" in learner:
+            unit, amount = _UPDATES, learner["updates_per_step"]
         found.append(Work(config, "training", num_envs, unit, amount, row["launches"], row["nodes"], kernels))
     return found
 
@@ -83,8 +84,8 @@ def _table_work(num_envs: int) -> Work:
 
     The host launches what it does with torch's operators in place of the kernel, and the kernel and what surrounds it.
     """
-    by_operators = next(row for row in rows_of(published("training_launches"), "launches of a training step")
-                        if row["config"] == "packing.yaml")  # fmt: skip
+    known = rows_of(published("training_launches"), "launches of a training step")
+    by_operators = next(row for row in known if row["config"] == "packing.yaml")
     rollout = next(row for row in _counted("environment steps") if row["what"].startswith("packing, 32 steps"))
     launches = by_operators["launches"] + rollout["operators"] + rollout["kernels"]
     # Two launches a step, and two operators for the mean of the errors.
@@ -116,8 +117,9 @@ def check_section() -> dict[str, Any]:
     rows = []
     for (config, kernel), counted in said.items():
         predicted, measured = counted + NODE_S, seconds[config, kernel]
-        row = {"config": f"`{config}`", "kernel": kernel.removesuffix("_kernel"), "predicted": f"{predicted * 1e6:.3g}"}
-        rows.append(row | {"measured": f"{measured * 1e6:.3g}", "ratio": f"{measured / predicted:.2g}"})
+        row = {"config": f"`{config}`", "kernel": kernel.removesuffix("_kernel")}
+        row |= {"predicted": rounded(predicted * 1e6), "measured": rounded(measured * 1e6)}
+        rows.append(row | {"ratio": f"{measured / predicted:.2g}"})
     columns = {"config": "environment of", "kernel": "kernel", "predicted": "predicted, µs"}
     columns |= {"measured": f"measured on an {CHIP}, µs", "ratio": "measured / predicted"}
     return {"title": "kernels", "columns": columns, "rows": rows}

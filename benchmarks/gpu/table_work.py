@@ -1,4 +1,4 @@
-"""What the kernels of a training step of `packing.yaml` do: passes, look-ups, and the clocks that they take.
+"""What kernels of steps and of learning tables do: passes, look-ups, and the clocks that they take.
 
 Boxes are played on a CPU by random legal actions; instructions are those of the binary for a chip, as in `solids_work`.
 Each is counted once in a step, save those of the longest inner loop, whose passes are counted. What waits for memory,
@@ -7,6 +7,7 @@ for another instruction or at a barrier is not in it: a lower bound.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from functools import cache
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from benchmarks.gpu import learning, shipped, steps
 from benchmarks.gpu.chips import Device
+from benchmarks.gpu.expectations import bound
 from benchmarks.gpu.launches import Compiled, Launch, innermost_loops
 from benchmarks.gpu.solids_work import Loop, mnemonic
 from torchrl_gpu.envs import PackingEnv
@@ -91,7 +93,7 @@ def played() -> Played:
     env = shipped.environment(CONFIG, device="cpu", seed=0)
     assert isinstance(env, PackingEnv)
     tables: PatchTables = shipped.tables(CONFIG, AgentSpace.of(env))
-    lanes = _launch("rollout_kernel", 90).options["T"]
+    lanes = _launches(90)["rollout_kernel"].options["T"]
     torch.manual_seed(0)
     current = env.reset()
     total = torch.zeros(env.num_envs, dtype=torch.int64)
@@ -117,14 +119,10 @@ def _launches(capability: int) -> dict[str, Launch]:
     return {each.name: each for each in made}
 
 
-def _launch(kernel: str, capability: int) -> Launch:
-    return _launches(capability)[kernel]
-
-
 @cache
 def program(kernel: str, capability: int) -> Program:
     """Clocks of a program of a kernel, as compiled for a chip."""
-    return clocks(_launch(kernel, capability).compiled(capability))
+    return clocks(_launches(capability)[kernel].compiled(capability))
 
 
 def clocks(compiled: Compiled) -> Program:
@@ -153,22 +151,12 @@ def rollout_seconds(num_envs: int, device: Device) -> float:
     return seconds(num_envs * float(each.mean()), float(each.max()), device)
 
 
-def kernel_seconds(kernel: str, rows: int, device: Device, loops: int = 1) -> float:
-    """Time of a launch of a kernel for so many bins.
-
-    Args:
-        kernel: Its name.
-        rows: Bins.
-        device: Where.
-        loops: Passes of its longest inner loop.
-    """
+def kernel_seconds(kernel: str, num_envs: int, device: Device, loops: int = 1) -> float:
+    """Time of a launch of a kernel, of so many passes of its longest inner loop."""
     of_program = program(kernel, device.capability)
+    share = num_envs / steps.environment(CONFIG).num_envs
+    programs = share * math.prod(_launches(device.capability)[kernel].grid)
     each = of_program.once + loops * of_program.loop
-    launch = _launch(kernel, device.capability)
-    recorded_rows = steps.environment(CONFIG).num_envs
-    programs = rows / recorded_rows
-    for size in launch.grid:
-        programs *= size
     return seconds(programs * each, each, device)
 
 
@@ -185,7 +173,18 @@ def sweep_seconds(num_envs: int, device: Device) -> float:
 
 def step_seconds(num_envs: int, device: Device) -> float:
     """Time of the kernels of a step that is played alone: boxes cut, the step, its maps, a restart."""
+    found = 2 * kernel_seconds("cut_items_kernel", num_envs, device)
+    for kernel in ("advance_kernel", "drop_boxes_kernel", "restart_kernel"):
+        by_bytes = bound(kernel, CONFIG, device, num_envs).seconds
+        found += max(by_bytes, kernel_seconds(kernel, num_envs, device))
+    return found
+
+
+def marine_seconds(config: str, device: Device) -> float:
+    """Time of the kernels of a step of marine navigation, a step and a restart; loops count once."""
     found = 0.0
-    for kernel, launches in {"cut_items_kernel": 2, "advance_kernel": 1, "drop_boxes_kernel": 1, "restart_kernel": 1}.items():
-        found += launches * kernel_seconds(kernel, num_envs, device)
+    for launch in steps.marine_launches(config):
+        of_program = clocks(launch.compiled(device.capability))
+        each = of_program.once + of_program.loop
+        found += seconds(math.prod(launch.grid) * each, each, device)
     return found
