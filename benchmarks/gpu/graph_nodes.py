@@ -1,9 +1,9 @@
-"""Nodes of graphs with Triton's kernels, counted without a GPU: `python -m benchmarks.gpu.graph_nodes`.
+"""Nodes of graphs with Triton's kernels, counted without a GPU.
 
-A step of an environment is made on a CPU: its kernels are recorded and not run, and the operators beside them are
-counted. A training step is made on the pretended device, see `replaced_nodes`. An operator of torch counts as one node;
-`torch.compile`, which makes one of several, is left out. `benchmarks.gpu.predictions` reads the results,
-`results/graph_nodes.json`.
+`python -m benchmarks.gpu.graph_nodes` takes some minutes. A step of an environment is made on a CPU: its kernels are
+recorded and not run, and the operators beside them are counted. A training step is made on the pretended device, see
+`replaced_nodes`. An operator of torch counts as one node; `torch.compile`, which makes one of several, is left out.
+`benchmarks.gpu.predictions` reads the results, `results/graph_nodes.json`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Nodes(NamedTuple):
 
 @contextmanager
 def as_on_cuda(env: BatchedEnv) -> Iterator[None]:
-    """Within this context an environment on a CPU launches what it would launch on a GPU."""
+    """Within this context an environment on a CPU launches what it would on a GPU."""
 
     def draws(key: Tensor, counter: Tensor) -> Any:
         return triton_draws if triton_draws.covers(key, counter) else None
@@ -143,7 +143,10 @@ def launches_of_rollout() -> Nodes:
 
 
 def _counted(env: BatchedEnv, act: Callable[[], object]) -> Nodes:
-    """Operators and kernels of an act the second time, once all tables are made; the state stays what it was."""
+    """Operators and kernels of an act, the second of two: the first makes tables that stay.
+
+    The state of the environment stays what it was.
+    """
     before: Any = env._state
     found = Nodes(0, 0)
     for _ in range(2):
@@ -155,7 +158,10 @@ def _counted(env: BatchedEnv, act: Callable[[], object]) -> Nodes:
 
 
 def counted_training(config: str, *options: str) -> dict[str, Any]:
-    """Launches and nodes of a training step of a shipped config, from a process with a pretended device."""
+    """Launches and nodes of a training step of a shipped config.
+
+    They come from a process with a pretended device.
+    """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "counted.json"
         command = [sys.executable, "-c", _COUNT_HERE, f"{config}.yaml", str(nodes_of_step(config).total), str(output)]
@@ -170,7 +176,7 @@ def counted_training(config: str, *options: str) -> dict[str, Any]:
 
 
 def step_section() -> dict[str, Any]:
-    """A row for the environment of each config, and one for a whole rollout of `packing.yaml`."""
+    """A row for each environment, and one for a whole rollout of `packing.yaml`."""
     rows = [{"what": config} | nodes_of_step(config)._asdict() for config in STEP_CONFIGS]
     rows.append({"what": "packing, 32 steps in one kernel"} | launches_of_rollout()._asdict())
     columns = {"what": "step of", "operators": "operators of torch", "kernels": "launches of Triton"}

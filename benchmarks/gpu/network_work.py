@@ -1,4 +1,4 @@
-"""Floating-point operations of the networks in a training step of a shipped config, counted on a CPU."""
+"""Floating-point operations of networks in a training step, counted on a CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _REPLAY = {"model.replay.capacity": 2000, "model.warmup_frames": 256}
 
 
 class _Operations(TorchDispatchMode):
-    """Counts those of products of matrices and of convolutions, without the modules of torch's `FlopCounterMode`."""
+    """Counts those of products of matrices and of convolutions.
+
+    As torch's `FlopCounterMode`, which fails where a TensorDict is a module.
+    """
 
     total = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from html import escape
 from typing import Any
@@ -93,7 +93,8 @@ def _body(part: dict[str, Any], found: dict[str, dict[str, Any]], chip: str) -> 
     if part["name"].startswith("fit_"):
         fits = [each for name, each in found.items() if name.startswith("fit_") and each["data"] is not None]
         return _fits([each["data"] for each in fits], chip) if part is fits[0] else ""
-    writers = {"doctor": _doctor, "parity": _parity, "timings": partial(_timings, chip=chip), "packing": _packing}
+    writers: dict[str, Callable[[Any], str]] = {"doctor": _doctor, "parity": _parity, "packing": _packing}
+    writers["timings"] = partial(_timings, chip=chip)
     return writers.get(part["name"], _sections)(part["data"]) + (log if part["state"] != "passed" else "")
 
 
@@ -119,17 +120,11 @@ def _parity(data: dict[str, Any]) -> str:
 
 
 def _timings(data: dict[str, Any], chip: str) -> str:
-    rows = [
-        (
-            escape(row["config"]),
-            str(row["num_envs"]),
-            escape(row["backend"]),
-            f"{row['seconds_per_step'] * 1e3:.3g}",
-            f"{row['steps_per_s']:,.0f}",
-            predicted(chip, row["config"], "step", row["num_envs"]),
-        )
-        for row in data["rows"]
-    ]
+    rows = []
+    for row in data["rows"]:
+        of_run = [escape(row["config"]), str(row["num_envs"]), escape(row["backend"])]
+        of_run += [f"{row['seconds_per_step'] * 1e3:.3g}", f"{row['steps_per_s']:,.0f}"]
+        rows.append([*of_run, predicted(chip, row["config"], "step", row["num_envs"])])
     heads = ("environment of", "environments", "kernels", "ms/step", "environment steps/s", "predicted, in a graph")
     made = _table(heads, rows, (1, 3, 4, 5))
     kernels = [(row["config"], each) for row in data["rows"] for each in row["kernels"]]
@@ -193,24 +188,22 @@ def _sections(data: dict[str, Any]) -> str:
 
 
 def _fits(fits: Sequence[dict[str, Any]], chip: str) -> str:
-    cells = [
-        (
-            escape(fit["config"]),
-            "graphs" if fit["graphs"] else "one by one",
-            f"{fit.get('frames_per_s', 0):,.0f}",
-            f"{fit.get('updates_per_s', 0):,.1f}",
-            predicted(chip, fit["config"].removesuffix(".yaml"), "training", fit["num_envs"]) if fit["graphs"] else "",
-            f"{fit['loss']:.3g}",
-            "<br>".join(map(escape, fit["warnings"])),
-        )
-        for fit in fits
-    ]
-    bars = [
-        (f"{fit['config'].removesuffix('.yaml')}{', graphs' if fit['graphs'] else ''}", fit.get("updates_per_s", 0))
-        for fit in fits
-    ]
+    bars = []
+    for fit in fits:
+        graphs = ", graphs" if fit["graphs"] else ""
+        bars.append((fit["config"].removesuffix(".yaml") + graphs, fit.get("updates_per_s", 0)))
     heads = ("run", "launched", "frames/s", "updates/s", "predicted", "loss", "warned of")
+    cells = [_fit(fit, chip) for fit in fits]
     return "<!-- fits -->" + _bars(bars, "updates/s") + _table(heads, cells, (2, 3, 4, 5))
+
+
+def _fit(fit: dict[str, Any], chip: str) -> list[str]:
+    """The row of a short training; predictions are of graphs."""
+    config = fit["config"].removesuffix(".yaml")
+    should = predicted(chip, config, "training", fit["num_envs"]) if fit["graphs"] else ""
+    cells = [escape(fit["config"]), "graphs" if fit["graphs"] else "one by one"]
+    cells += [f"{fit.get('frames_per_s', 0):,.0f}", f"{fit.get('updates_per_s', 0):,.1f}", should]
+    return [*cells, f"{fit['loss']:.3g}", "<br>".join(map(escape, fit["warnings"]))]
 
 
 def _number(value: float) -> str:

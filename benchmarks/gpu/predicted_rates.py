@@ -1,4 +1,4 @@
-"""Rates that chips should reach, from the work that `benchmarks.gpu.predictions` has counted: predictions alone.
+"""Predicted rates of chips, from the work that `benchmarks.gpu.predictions` counts.
 
 The time of a step is that of its kernels, and besides 2 µs for every node of a graph and 5 µs for every launch of the
 host. These two are assumptions; of what is left out, waits of kernels for memory and for each other are the most. On an
@@ -47,7 +47,7 @@ class Work(NamedTuple):
     kernels_s: dict[str, float]
 
     def seconds(self, chip: str, waits: float = 1.0) -> float:
-        """Predicted time of a step, whose kernels take `waits` times as long as without any wait."""
+        """Predicted time of a step, whose kernels take `waits` times as long as at best."""
         return LAUNCH_S * self.launches + NODE_S * self.nodes + waits * self.kernels_s[chip]
 
     def rate(self, chip: str, waits: float = 1.0) -> float:
@@ -99,7 +99,7 @@ def waits_measured() -> float:
 
 
 def measured_rates() -> dict[tuple[str, str, int], float]:
-    """Rates of an H100, of code before graphs were the default and before some of the kernels."""
+    """Rates of an H100, from before graphs were the default and some kernels there."""
     result = published("gpu_h100")
     found: dict[tuple[str, str, int], float] = {}
     for row in rows_of(result, "steps"):
@@ -114,7 +114,10 @@ def measured_rates() -> dict[tuple[str, str, int], float]:
 
 
 def steps_to_goal(num_envs: int) -> int | None:
-    """Environment steps of `packing.yaml` until validation reaches the utilization of the goal, as trained on a CPU."""
+    """Environment steps of `packing.yaml` until validation reaches the goal.
+
+    They are those of a training on a CPU; None where it has not reached it.
+    """
     rows = rows_of(published("num_envs"), "learning by number of environments")
     curve = next(row["curve"] for row in rows if row["num_envs"] == num_envs)
     return next((int(each["frames"]) for each in curve if each["utilization"] >= UTILIZATION), None)
@@ -163,7 +166,10 @@ def goal_section(works: Iterable[Work]) -> dict[str, Any]:
 
 
 def predicted(chip: str, config: str, kind: str, num_envs: int) -> str:
-    """The published prediction for a chip by its driver's name, with its unit; "" where there is none."""
+    """The published prediction for a chip by its driver's name, with its unit.
+
+    It is "" where there is none.
+    """
     device = device_named(chip)
     if device is None:
         return ""

@@ -1,9 +1,9 @@
-"""Predicted rates of the shipped configs on GPUs: `python -m benchmarks.gpu.predictions`.
+"""Predicted rates of the shipped configs on GPUs.
 
-Nothing is run on a GPU. Work is counted: nodes and launches as in `graph_nodes`, bytes and operations of the packing
-kernels as in `expectations`, instructions of kernels as in `table_work`, products of matrices at the rate of float32
-without tensor cores. The predictions follow from it as `predicted_rates` says. What has no count of its own, such as
-torch's small operators, has the time of its nodes alone.
+`python -m benchmarks.gpu.predictions` takes a minute or two and runs nothing on a GPU. Work is counted: nodes and
+launches as in `graph_nodes`, bytes and operations of the packing kernels as in `expectations`, instructions of kernels
+as in `table_work`, products of matrices at the rate of float32 without tensor cores. The predictions follow from it as
+`predicted_rates` says. What has no count of its own, such as torch's small operators, has the time of its nodes alone.
 `results/gpu_predictions.json` has the work and the tables.
 """
 
@@ -45,7 +45,7 @@ def step_works() -> list[Work]:
 
 
 def _solids_seconds(num_envs: int, device: Device) -> float:
-    """Time of the kernels of irregular items, `drop_solids` by its instructions on an H100."""
+    """Time of the kernels of irregular items, `drop_solids` by its instructions."""
     total = 0.0
     for kernel in expectations.work(expectations.environment(_SOLIDS)):
         least = expectations.bound(kernel, _SOLIDS, device, num_envs).seconds
@@ -57,7 +57,7 @@ def _solids_seconds(num_envs: int, device: Device) -> float:
 
 
 def _instructions_of_operation() -> float:
-    """How many times as long as its operations alone the instructions of `drop_solids` take."""
+    """Time of the instructions of `drop_solids`, over that of its operations."""
     today = rows_of(published("solids_work"), "prediction for an H100")[-1]
     operations = expectations.operations_seconds("drop_solids_kernel", _SOLIDS, DEVICES[CHIP])
     return float(today["least"]) * 1e-6 / operations
@@ -80,7 +80,7 @@ def training_works() -> list[Work]:
 
 
 def _table_work(num_envs: int) -> Work:
-    """A training step of `packing.yaml`: a whole rollout in one kernel, and its sweep in a graph.
+    """A training step of `packing.yaml`: a rollout in one kernel, a sweep in a graph.
 
     The host launches what it does with torch's operators in place of the kernel, and the kernel and what surrounds it.
     """
@@ -103,10 +103,12 @@ def float_rate(device: Device) -> float:
 
 
 def check_section() -> dict[str, Any]:
-    """Kernels that an H100 has timed, beside what this model says of them, a node each."""
+    """Kernels that an H100 has timed, beside their predictions, a node each."""
     device = DEVICES[CHIP]
     timed = next(part for part in published("gpu_h100")["parts"] if part["name"] == "timings")["data"]["rows"]
-    seconds = {(row["config"], each["kernel"]): each["seconds"] for row in timed for each in row["kernels"]}
+    seconds: dict[tuple[str, str], float] = {}
+    for row in timed:
+        seconds |= {(row["config"], each["kernel"]): each["seconds"] for each in row["kernels"]}
     said = {}
     for kernel in ("cut_items_kernel", "drop_boxes_kernel", "advance_kernel", "restart_kernel"):
         said["packing", kernel] = table_work.kernel_seconds(kernel, 64, device)
@@ -130,7 +132,7 @@ def _counted(title: str) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Counts the work, in a minute or two, and writes the JSON of the tables in the documentation."""
+    """Counts the work, and writes the JSON of the tables in the documentation."""
     works = step_works() + training_works()
     sections = [predicted_rates.prediction_section(works, DEVICES), predicted_rates.goal_section(works)]
     sections.append(check_section())

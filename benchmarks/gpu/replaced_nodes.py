@@ -1,7 +1,7 @@
-"""Nodes of graphs that Triton's kernels replace, counted on the pretended device, which has no Triton.
+"""Nodes of graphs that Triton's kernels replace, counted on the pretended device.
 
-What a kernel does on a GPU is a function of torch's operators there. Within a call of such a function, the operators
-that a graph records are counted, and with them the launches of Triton that come in their place.
+It has no Triton: what a kernel does on a GPU is a function of torch's operators there. Within a call of such a
+function, the operators that a graph records are counted, and the launches of Triton that come in their place.
 """
 
 from __future__ import annotations
@@ -104,4 +104,5 @@ def count_here(name: str, nodes_of_step: int, output: Path, options: list[str]) 
     told = json.loads(output.read_text(encoding="utf-8"))
     # The last step's replays are the last ones of the run.
     fewer = sum(replaced.fewer[graph] for graph in replayed[-told["replays"] :])
-    output.write_text(json.dumps(told | {"without_triton": told["nodes"], "nodes": told["nodes"] - fewer}))
+    told |= {"without_triton": told["nodes"], "nodes": told["nodes"] - fewer}
+    output.write_text(json.dumps(told), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What kernels of steps and of learning tables do: passes, look-ups, and the clocks that they take.
+"""Passes, look-ups and clocks of the kernels that step and that learn tables.
 
 Boxes are played on a CPU by random legal actions; instructions are those of the binary for a chip, as in `solids_work`.
 Each is counted once in a step, save those of the longest inner loop, whose passes are counted. What waits for memory,
@@ -50,7 +50,7 @@ class Played(NamedTuple):
 
     @property
     def touched_bytes(self) -> int:
-        """What learning reads and writes at random, were each entry in a sector of its own."""
+        """What learning touches at random, were each entry in a sector of its own."""
         return self.entries * _RANDOM_TENSORS * SECTOR
 
 
@@ -126,7 +126,10 @@ def program(kernel: str, capability: int) -> Program:
 
 
 def clocks(compiled: Compiled) -> Program:
-    """Clocks of one program: those of its warps on a quarter of a multiprocessor, one after the other."""
+    """Clocks of one program.
+
+    A quarter of a multiprocessor has the same share of its warps, and issues for one of them at a time.
+    """
     every = _counted([text for _, text in compiled.instructions])
     loops = innermost_loops(compiled.instructions)
     longest = _counted(max(loops, key=len)) if loops else Counter()
@@ -140,7 +143,7 @@ def _counted(lines: list[str]) -> Counter[str]:
 
 
 def seconds(total: float, longest: float, device: Device) -> float:
-    """Time of programs: shared evenly by all multiprocessors, or that of the longest one."""
+    """Time of programs, by even shares of all multiprocessors or of the longest one."""
     return max(total / device.multiprocessors, longest) / device.clock
 
 
@@ -161,7 +164,10 @@ def kernel_seconds(kernel: str, num_envs: int, device: Device, loops: int = 1) -
 
 
 def sweep_seconds(num_envs: int, device: Device) -> float:
-    """Time of a sweep over a rollout: two kernels a step, and the sectors of its look-ups where no cache holds them."""
+    """Time of a sweep over a rollout, two kernels a step.
+
+    Where no cache holds what it looks up, it takes at least the time of the sectors.
+    """
     of_step = kernel_seconds("sweep_kernel", num_envs, device)
     of_step += kernel_seconds("move_entries_kernel", num_envs, device, loops=8)
     share = num_envs / len(played().passes)
@@ -172,7 +178,7 @@ def sweep_seconds(num_envs: int, device: Device) -> float:
 
 
 def step_seconds(num_envs: int, device: Device) -> float:
-    """Time of the kernels of a step that is played alone: boxes cut, the step, its maps, a restart."""
+    """Time of the kernels of a single step: boxes cut, the step, its maps, a restart."""
     found = 2 * kernel_seconds("cut_items_kernel", num_envs, device)
     for kernel in ("advance_kernel", "drop_boxes_kernel", "restart_kernel"):
         by_bytes = bound(kernel, CONFIG, device, num_envs).seconds
@@ -181,7 +187,7 @@ def step_seconds(num_envs: int, device: Device) -> float:
 
 
 def marine_seconds(config: str, device: Device) -> float:
-    """Time of the kernels of a step of marine navigation, a step and a restart; loops count once."""
+    """Time of the two kernels of a step of marine navigation, whose loops count once."""
     found = 0.0
     for launch in steps.marine_launches(config):
         of_program = clocks(launch.compiled(device.capability))

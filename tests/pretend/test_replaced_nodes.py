@@ -1,4 +1,4 @@
-"""Nodes of graphs that Triton's kernels replace, counted while a graph is captured."""
+"""Nodes that Triton's kernels replace, counted while a graph is captured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted rates: the formula by hand, the work that it is given, and the published tables."""
+"""Predicted rates: the formula, the work that it is given, the published tables."""
 
 from __future__ import annotations
 
