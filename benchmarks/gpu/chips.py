@@ -7,6 +7,7 @@ table of the throughput of arithmetic instructions. Rates of devices: their data
 from __future__ import annotations
 
 import math
+import re
 from typing import NamedTuple
 
 _REGISTERS = 65536  # of a multiprocessor, of every chip here
@@ -91,6 +92,17 @@ DEVICES = {
     )
 }
 
+
+def device_named(full_name: str) -> Device | None:
+    """A device by the name that its driver gives, such as "NVIDIA A100-SXM4-80GB"; None for an unknown one."""
+    words = set(re.split(r"\W+", full_name))
+    return next((device for name, device in DEVICES.items() if set(name.split()) <= words), None)
+
+
 # Comparisons, minima and maxima of a multiprocessor a clock, of numbers of 32 bits or of pairs of 16, on every chip
 # here; additions go by another pipe at the same time.
 MAXIMA_PER_CLOCK = 64
+
+# Additions and multiplications of float32 of a multiprocessor a clock, each pair one instruction, by capability; those
+# of matrices on tensor cores are more.
+FLOATS_PER_CLOCK = {75: 64, 80: 64, 86: 128, 89: 128, 90: 128, 100: 128, 120: 128}

@@ -138,18 +138,25 @@ def _solid_operations(env: PackingEnv) -> float:
     return float((passes * cells * _fitting(env, 0) * _fitting(env, 1)).sum(-1).mean())
 
 
-def bound(kernel: str, config: str, device: Device) -> Bound:
-    """The least time of a kernel in a step of a shipped config on a device."""
+def bound(kernel: str, config: str, device: Device, num_envs: int | None = None) -> Bound:
+    """The least time of a kernel in a step of a shipped config on a device, of as many environments as it has."""
     env = environment(config)
     of_kernel = work(env)[kernel]
-    num_bytes, operations = env.num_envs * of_kernel.num_bytes, env.num_envs * of_kernel.operations
-    counted = kernel == "drop_solids_kernel" and env.catalogue.unit is not None
-    pairs = counted and pairs_on(*divmod(device.capability, 10))
-    by_operations = operations / device.operations(MAXIMA_PER_CLOCK * (2 if pairs else 1))
+    num_bytes = (num_envs or env.num_envs) * of_kernel.num_bytes
+    by_operations = operations_seconds(kernel, config, device, num_envs)
     by_bytes = num_bytes / device.bandwidth if num_bytes > device.cache_bytes else 0.0
     seconds = max(by_bytes, by_operations)
     limit = "" if not seconds else "bytes" if by_bytes == seconds else "operations"
     return Bound(seconds, limit, of_kernel)
+
+
+def operations_seconds(kernel: str, config: str, device: Device, num_envs: int | None = None) -> float:
+    """Time of a kernel's operations alone."""
+    env = environment(config)
+    counted = kernel == "drop_solids_kernel" and env.catalogue.unit is not None
+    pairs = counted and pairs_on(*divmod(device.capability, 10))
+    operations = (num_envs or env.num_envs) * work(env)[kernel].operations
+    return operations / device.operations(MAXIMA_PER_CLOCK * (2 if pairs else 1))
 
 
 def section() -> dict[str, Any]:

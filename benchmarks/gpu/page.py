@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from html import escape
 from typing import Any
+
+from benchmarks.gpu.predicted_rates import predicted
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #1b1f24 }
@@ -27,7 +30,7 @@ def html(told: dict[str, Any]) -> str:
     found = {part["name"]: part for part in told["parts"]}
     sections = [_summary(told["parts"])]
     for part in told["parts"]:
-        body = _body(part, found)
+        body = _body(part, found, told["machine"]["device_name"])
         if body:
             title = "Short fits" if "<!-- fits -->" in body else part["title"]
             sections.append(f"<h2>{escape(title)}</h2>\n{body}")
@@ -82,15 +85,16 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequenc
     return f"<table>{line(heads, 'th')}\n" + "\n".join(line(row, "td") for row in rows) + "</table>"
 
 
-def _body(part: dict[str, Any], found: dict[str, dict[str, Any]]) -> str:
+def _body(part: dict[str, Any], found: dict[str, dict[str, Any]], chip: str) -> str:
     """The findings of a part; empty where its line in the summary says it all."""
     log = f"<details><summary>log</summary><pre>{escape(part['log'])}</pre></details>" if part["log"] else ""
     if part["data"] is None:
         return log
     if part["name"].startswith("fit_"):
         fits = [each for name, each in found.items() if name.startswith("fit_") and each["data"] is not None]
-        return _fits([each["data"] for each in fits]) if part is fits[0] else ""
-    writers = {"doctor": _doctor, "parity": _parity, "timings": _timings, "packing": _packing}
+        return _fits([each["data"] for each in fits], chip) if part is fits[0] else ""
+    writers: dict[str, Callable[[Any], str]] = {"doctor": _doctor, "parity": _parity, "packing": _packing}
+    writers["timings"] = partial(_timings, chip=chip)
     return writers.get(part["name"], _sections)(part["data"]) + (log if part["state"] != "passed" else "")
 
 
@@ -115,18 +119,14 @@ def _parity(data: dict[str, Any]) -> str:
     return _table(("backend", "setting", "", "difference, or why it does not run"), rows)
 
 
-def _timings(data: dict[str, Any]) -> str:
-    rows = [
-        (
-            escape(row["config"]),
-            str(row["num_envs"]),
-            escape(row["backend"]),
-            f"{row['seconds_per_step'] * 1e3:.3g}",
-            f"{row['steps_per_s']:,.0f}",
-        )
-        for row in data["rows"]
-    ]
-    made = _table(("environment of", "environments", "kernels", "ms/step", "environment steps/s"), rows, (1, 3, 4))
+def _timings(data: dict[str, Any], chip: str) -> str:
+    rows = []
+    for row in data["rows"]:
+        of_run = [escape(row["config"]), str(row["num_envs"]), escape(row["backend"])]
+        of_run += [f"{row['seconds_per_step'] * 1e3:.3g}", f"{row['steps_per_s']:,.0f}"]
+        rows.append([*of_run, predicted(chip, row["config"], "step", row["num_envs"])])
+    heads = ("environment of", "environments", "kernels", "ms/step", "environment steps/s", "predicted, in a graph")
+    made = _table(heads, rows, (1, 3, 4, 5))
     kernels = [(row["config"], each) for row in data["rows"] for each in row["kernels"]]
     if not kernels:
         return made + "<p class=note>Kernels are timed on a GPU: not tried: no CUDA.</p>"
@@ -142,10 +142,10 @@ def _timings(data: dict[str, Any]) -> str:
         )
         for config, each in kernels
     ]
-    heads = ("run", "kernel", "launches/step", "µs", "bound, µs", "measured / bound", "limit")
+    of_kernels = ("run", "kernel", "launches/step", "µs", "bound, µs", "measured / bound", "limit")
     bounded = [(f"{c}: {e['kernel'][:40]}", e["measured_over_bound"]) for c, e in kernels if e["measured_over_bound"]]
     note = "<p class=note>A bound is what the chip's published rates allow at best, not a measurement.</p>"
-    return made + _table(heads, cells, (2, 3, 4, 5)) + note + _bars(bounded, "measured time / bound", log=False)
+    return made + _table(of_kernels, cells, (2, 3, 4, 5)) + note + _bars(bounded, "measured time / bound", log=False)
 
 
 def _packing(data: dict[str, Any]) -> str:
@@ -187,24 +187,23 @@ def _sections(data: dict[str, Any]) -> str:
     return "\n".join(made) + missing
 
 
-def _fits(fits: Sequence[dict[str, Any]]) -> str:
-    cells = [
-        (
-            escape(fit["config"]),
-            "graphs" if fit["graphs"] else "one by one",
-            f"{fit.get('frames_per_s', 0):,.0f}",
-            f"{fit.get('updates_per_s', 0):,.1f}",
-            f"{fit['loss']:.3g}",
-            "<br>".join(map(escape, fit["warnings"])),
-        )
-        for fit in fits
-    ]
-    bars = [
-        (f"{fit['config'].removesuffix('.yaml')}{', graphs' if fit['graphs'] else ''}", fit.get("updates_per_s", 0))
-        for fit in fits
-    ]
-    heads = ("run", "launched", "frames/s", "updates/s", "loss", "warned of")
-    return "<!-- fits -->" + _bars(bars, "updates/s") + _table(heads, cells, (2, 3, 4))
+def _fits(fits: Sequence[dict[str, Any]], chip: str) -> str:
+    bars = []
+    for fit in fits:
+        graphs = ", graphs" if fit["graphs"] else ""
+        bars.append((fit["config"].removesuffix(".yaml") + graphs, fit.get("updates_per_s", 0)))
+    heads = ("run", "launched", "frames/s", "updates/s", "predicted", "loss", "warned of")
+    cells = [_fit(fit, chip) for fit in fits]
+    return "<!-- fits -->" + _bars(bars, "updates/s") + _table(heads, cells, (2, 3, 4, 5))
+
+
+def _fit(fit: dict[str, Any], chip: str) -> list[str]:
+    """The row of a short training; predictions are of graphs."""
+    config = fit["config"].removesuffix(".yaml")
+    should = predicted(chip, config, "training", fit["num_envs"]) if fit["graphs"] else ""
+    cells = [escape(fit["config"]), "graphs" if fit["graphs"] else "one by one"]
+    cells += [f"{fit.get('frames_per_s', 0):,.0f}", f"{fit.get('updates_per_s', 0):,.1f}", should]
+    return [*cells, f"{fit['loss']:.3g}", "<br>".join(map(escape, fit["warnings"]))]
 
 
 def _number(value: float) -> str:

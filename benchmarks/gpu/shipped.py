@@ -28,17 +28,18 @@ def environment(config: str, **changes: Any) -> BatchedEnv:
 
 def tables(config: str, space: AgentSpace) -> PatchTables:
     """The tables of a shipped config that learns them, in a space."""
-    told = _model(config)["tables"]
+    told = model_arguments(config)["tables"]
     made: PatchTables = _named(told["class_path"])(space, **told.get("init_args", {}))
     return made
 
 
 def _settings(config: str) -> tuple[str, dict[str, Any]]:
-    env = _model(config)["env"]
+    env = model_arguments(config)["env"]
     return env["class_path"], {key: _made(value) for key, value in env.get("init_args", {}).items()}
 
 
-def _model(config: str) -> dict[str, Any]:
+def model_arguments(config: str) -> dict[str, Any]:
+    """Arguments of the learner of a shipped config, as its file has them."""
     told = yaml.safe_load(Path(configs.find(f"{config}.yaml")).read_text(encoding="utf-8"))
     made: dict[str, Any] = told["model"]["init_args"]
     return made

@@ -100,7 +100,7 @@ class Shares(NamedTuple):
 
 def loops_of(launch: Launch, compiled: Compiled) -> tuple[Loop, Loop]:
     """The inner loops of a compiled form: the longest that visits cells, which is unrolled, and that of the checks."""
-    counted = [Counter(_mnemonic(line) for line in loop) for loop in innermost_loops(compiled.instructions)]
+    counted = [Counter(mnemonic(line) for line in loop) for loop in innermost_loops(compiled.instructions)]
     paired = [each for each in counted if each[_PAIRED]]
     visiting = max((each for each in paired if not each["REDUX"]), key=lambda each: sum(each.values()))
     checking = next(each for each in paired if each["REDUX"])
@@ -108,7 +108,8 @@ def loops_of(launch: Launch, compiled: Compiled) -> tuple[Loop, Loop]:
     return Loop(dict(visiting), visiting[_PAIRED] / per_cell), Loop(dict(checking), checking[_PAIRED] / per_cell)
 
 
-def _mnemonic(line: str) -> str:
+def mnemonic(line: str) -> str:
+    """Name of an instruction, without its forms and its predicate."""
     words = line.split()
     name = words[1] if words[0].startswith("@") else words[0]
     return name.partition(".")[0]

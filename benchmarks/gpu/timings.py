@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu import expectations
+from benchmarks.gpu.chips import device_named
 from benchmarks.gpu.shipped import environment
 from torchrl_gpu.cli.packing.bench import random_steps
 from torchrl_gpu.device import get_device, now
@@ -96,8 +96,7 @@ def _kernels(config: str, env: BatchedEnv, play: Callable[[int], None]) -> list[
 
 def bound(kernel: str, config: str, chip: str) -> tuple[float, str] | None:
     """Least seconds of a launch by a chip's published rates, and their limit; None for an unknown kernel or chip."""
-    words = set(re.split(r"\W+", chip))  # "NVIDIA A100-SXM4-80GB"
-    device = next((device for name, device in expectations.DEVICES.items() if set(name.split()) <= words), None)
+    device = device_named(chip)
     if device is None or config not in expectations.CONFIGS:
         return None
     known = expectations.work(expectations.environment(config))

@@ -115,7 +115,14 @@ DATA: dict[str, tuple[Any, str]] = {
         "triton: no",
     ),
     "fit_packing": (
-        {"config": "packing_dqn.yaml", "graphs": True, "loss": 0.5, "frames_per_s": 10.0, "updates_per_s": 5.0}
+        {
+            "config": "packing_dqn.yaml",
+            "graphs": True,
+            "num_envs": 128,
+            "loss": 0.5,
+            "frames_per_s": 10.0,
+            "updates_per_s": 5.0,
+        }
         | {"warnings": ["GraphedRollout: want <steps>"]},
         "GraphedRollout: want &lt;steps&gt;",
     ),

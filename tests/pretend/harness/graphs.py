@@ -39,6 +39,11 @@ class CudaGraph:
         self._before: dict[int, tuple[Tensor, Any]] = {}  # what storages held that the capture has written into
         self.operators: list[str] = []
 
+    @property
+    def nodes(self) -> int:
+        """Operators recorded so far, views left out."""
+        return len(self._recorded)
+
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         global recording
         if recording is not None:
