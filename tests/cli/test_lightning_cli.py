@@ -180,7 +180,7 @@ def test_code_in_a_checkpoint_never_runs(
         torch.save(content, path)
     else:
         path.write_bytes(pickle.dumps(content, protocol=2))
-    assert "malicious.ckpt: want" in error_of("--ckpt_path", str(path), subcommand=subcommand)
+    assert "malicious.ckpt: not" in error_of("--ckpt_path", str(path), subcommand=subcommand)
     assert not (tmp_path / "ran").exists()
 
 

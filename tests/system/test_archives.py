@@ -78,7 +78,9 @@ def test_each_row_is_judged_by_itself() -> None:
     action = torch.tensor([[0.5, 9.0], [NAN, 0.0], [0.0, -INF]])
     found = answers(made(lambda rows: rows.set("action", action), low=(-1.0, 0.0), high=(1.0, 2.0)), {"x": action})
     assert found.actions[0].tolist() == [0.5, 2.0], "within bounds"
-    assert found.faults == {1: "want 2 finite numbers; got [nan, 0.0]", 2: "want 2 finite numbers; got [0.0, -inf]"}
+    assert set(found.faults) == {1, 2}
+    assert "[nan, 0.0]" in found.faults[1]
+    assert "[0.0, -inf]" in found.faults[2]
     found.check(0, 1)
     with pytest.raises(BadAction, match="row 1: action must be finite"):
         found.check()
@@ -88,13 +90,13 @@ def test_each_row_is_judged_by_itself() -> None:
     ("written", "wanted"),
     [
         ({"action": [0, 0, 2]}, {}),
-        ({"action": [0, 0, 3]}, {2: "want an action from 0 to 2; got 3"}),
-        ({"action": [-1, 0, 2]}, {0: "want an action from 0 to 2; got -1"}),
-        ({"action": [1, 0, 2]}, {0: "want a legal action; got 1"}),
+        ({"action": [0, 0, 3]}, {2: "from 0 to 2, not 3"}),
+        ({"action": [-1, 0, 2]}, {0: "from 0 to 2, not -1"}),
+        ({"action": [1, 0, 2]}, {0: "action 1 is illegal"}),
         ({"action": [0, 0, 0], "action_value": [[NAN, 1, 1], [0, 0, 0], [1, NAN, INF]]}, {0: "nan"}),
         ({"action": [0, 0, 0], "action_value": [[1.0, 1, 1], [0, 0, 0], [INF, 0, 0]]}, {2: "inf"}),
         ({"action": [0, 0, 0], "action_log_prob": [-0.1, -0.2, NAN]}, {2: "nan"}),
-        ({"action": [0, 0, 0], "confidence": [0.1, 1.5, NAN]}, {1: "got 1.5", 2: "got nan"}),
+        ({"action": [0, 0, 0], "confidence": [0.1, 1.5, NAN]}, {1: "not 1.5", 2: "not nan"}),
     ],
 )
 def test_a_choice_is_legal_and_worth_a_number(written: dict[str, Any], wanted: dict[int, str]) -> None:
