@@ -57,7 +57,7 @@ def test_the_error_shows_one_or_two_digits(n: int, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(("share", "count"), [(1.5, 10), (-0.1, 10), (0.5, 0), (float("nan"), 3)])
 def test_what_is_no_share_is_refused(share: float, count: int) -> None:
-    with pytest.raises(ValueError, match=r"^share_error: want a share between 0 and 1 of at least one episode; got"):
+    with pytest.raises(ValueError, match=r"^share_error: share must be from 0 to 1"):
         share_error(share, count)
 
 

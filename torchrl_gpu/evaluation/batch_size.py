@@ -1,4 +1,4 @@
-"""The number of episodes that are evaluated side by side: as many as fit into memory."""
+"""Number of episodes that are evaluated side by side: as many as fit into memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from torchrl_gpu.envs.memory import LiveBytes, free_bytes
 from torchrl_gpu.evaluation.results import evaluation
 from torchrl_gpu.policies.policy import Policy
 
-_SHARE = 0.5  # of the free memory: what kernels and convolutions take inside themselves is in no estimate
-MOST_ON_CPU = 1 << 30  # bytes; more episodes side by side are played no faster there
+# Of the free memory: what kernels and convolutions take inside themselves is in no estimate.
+_SHARE = 0.5
+
+# On a CPU more episodes side by side are played no faster.
+MOST_ON_CPU = 1 << 30  # bytes
 
 
 def num_side_by_side(
     num_episodes: int, per_episode: int, device: torch.device, free: int | None = None, most_on_cpu: int = MOST_ON_CPU
 ) -> int:
-    """Episodes of a batch, at least 1; all batches of an evaluation have this size, the last one to an episode each."""
+    """Number of episodes of a batch, at least 1.
+
+    All batches of an evaluation have this size, or one less in the last.
+    """
     free = free_bytes(device) if free is None else free
     allowed = most_on_cpu if free is None else int(_SHARE * free)
     if device.type == "cpu":
@@ -28,20 +34,26 @@ def num_side_by_side(
 
 
 def episode_bytes(env: BatchedEnv, policy: Policy) -> int:
-    """Most bytes that one episode takes while it is played: the environment's part and `decision_bytes`.
+    """Most bytes that one episode takes while it is played.
 
-    The environment's is `bytes_per_env` where it has that, else counted in one step. Begins the episodes of `env` anew.
+    They are the environment's part and `decision_bytes`. The environment's is `bytes_per_env` where it has that, else
+    counted in one step. Begins the episodes of `env` anew.
     """
     own = getattr(env, "bytes_per_env", None)
     return (_step_bytes(env, policy) if own is None else own) + decision_bytes(env, policy)
 
 
 def decision_bytes(env: BatchedEnv, policy: Policy) -> int:
-    """Most bytes that a policy takes to decide for one row, beyond what it holds: counted while it decides for two."""
+    """Most bytes that a policy takes to decide for one row, beyond what it holds.
+
+    They are counted while it decides for two rows.
+    """
     with evaluation(env, policy) as current:
         one = current[:1]
-        policy(one.clone())  # what is made once, such as maps of all items, is made by now
-        first, second = (_peak(policy, torch.cat([one] * number)) for number in (1, 2))
+        # A first call makes what is made once, such as maps of all items.
+        policy(one.clone())
+        first = _peak(policy, torch.cat([one]))
+        second = _peak(policy, torch.cat([one, one]))
     return max(first, second - first)
 
 

@@ -1,8 +1,8 @@
-"""Episodes of any environment, and the suite of an environment, whatever it simulates."""
+"""Episodes of any environment, and the choice of an environment's suite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.table import Table
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
@@ -21,21 +21,34 @@ from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.tasks import load_part, task_of
 
-MOST_FRAMES = 150  # of a film
-MOST_STEPS = 10_000  # of an episode
+# Of a film.
+MOST_FRAMES = 150
+
+# Of an episode.
+MOST_STEPS = 10_000
 
 Watch = Callable[[BatchedEnv, int, Tensor], None]
-"""Told after so many steps which episodes have just ended, (N,) bool, while the environment still shows their ends."""
+"""Called with the environment, the number of steps, and which episodes have just ended, (N,) bool.
+
+The environment still shows their ends.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeResults(Results):
-    """Results of E episodes of any environment, (E,) each."""
+    """Results of E episodes of any environment, (E,) each.
 
-    returned: Tensor  # float64, sums of rewards; means over the agents where there are several
-    length: Tensor  # int64, steps
-    outcomes: dict[str, Tensor]  # float64 or bool, by name
-    actions: list[dict[str, list[Any]]]  # step by step, by key; empty where they were not asked for
+    Attributes:
+        returned: Sums of rewards, float64; means over the agents where there are several.
+        length: Steps, int64.
+        outcomes: By name, float64 or bool.
+        actions: Of each episode, step by step, by key; empty where they were not asked for.
+    """
+
+    returned: Tensor
+    length: Tensor
+    outcomes: dict[str, Tensor]
+    actions: list[dict[str, list[Any]]]
 
     def per_episode(self) -> dict[str, Tensor]:
         return self.outcomes | {"return": self.returned, "length": self.length}
@@ -45,7 +58,7 @@ class EpisodeResults(Results):
 
 
 class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
-    """Episodes of any `BatchedEnv`: returns, lengths, and the `outcomes` that the environment names.
+    """Episodes of any `BatchedEnv`, by return, length and its named outcomes.
 
     An episode counts as it is after `max_steps`; other arguments are as in `Suite`.
     """
@@ -66,47 +79,55 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
     @property
     def headline(self) -> str:  # type: ignore[override]
         """The first of the environment's outcomes, else the return."""
-        return [*self.env.outcome_names, "return"][0]
+        names = [*self.env.outcome_names, "return"]
+        return names[0]
 
     def evaluate(
         self, env: BatchedEnv, policy: Policy, num_episodes: int, watch: Watch = lambda env, step, ended: None
     ) -> EpisodeResults:
         """As in the base class. A row that is over goes on with episodes that nobody counts."""
-        self._policy, clock = policy, DecisionClock(env.device)
-        actions: list[dict[str, list[Any]]] = [{} for _ in range(num_episodes * self._keeps_actions)]
+        self._policy = policy
+        clock = DecisionClock(env.device)
+        actions: list[dict[str, list[Any]]] = []
+        if self._keeps_actions:
+            actions = [{} for _ in range(num_episodes)]
 
         def choose(current: TensorDictBase, over: Tensor) -> TensorDictBase:
-            chosen = clock.time(env.num_envs, policy, current)
-            for key in env.action_keys if self._keeps_actions else ():
-                name, rows = key if isinstance(key, str) else "/".join(key), chosen.get(key).tolist()
-                for i in (~over).nonzero().flatten().tolist():
-                    actions[i].setdefault(name, []).append(rows[i])
+            chosen: TensorDictBase = clock.time(env.num_envs, policy, current)
+            if self._keeps_actions:
+                running = (~over).nonzero().flatten().tolist()
+                _keep_actions(chosen, env.action_keys, running, actions)
             return chosen
 
-        ends = play_first(
-            env, policy, num_episodes, self.max_steps, choose, lambda step, _, ended: watch(env, step, ended)
+        def watch_ends(step: int, reward: Tensor, ended: Tensor) -> None:
+            watch(env, step, ended)
+
+        ends = play_first(env, policy, num_episodes, self.max_steps, choose, watch_ends)
+        outcomes = {}
+        for name, values in ends.outcomes.items():
+            outcomes[name] = values if values.dtype is torch.bool else values.double()
+        return EpisodeResults(
+            returned=ends.returned, length=ends.length, outcomes=outcomes, actions=actions, **clock.times()
         )
-        flags = {name: values.dtype is torch.bool for name, values in ends.outcomes.items()}
-        outcomes = {name: values if flags[name] else values.double() for name, values in ends.outcomes.items()}
-        found = {"outcomes": outcomes, "actions": actions} | clock.times()
-        return EpisodeResults(returned=ends.returned, length=ends.length, **found)
 
     def table(self, results: dict[str, EpisodeResults], name: str) -> tuple[Table, dict[str, Any]]:
-        columns = {
-            policy: each.per_episode() | {"ms": torch.tensor([each.decision_ms], dtype=torch.float32, device="cpu")}
-            for policy, each in results.items()
-        }
-        rows = [
-            {
-                "policy": policy,
-                "num_episodes": self.num_episodes,
-                "scores": each.scores(),
-                "errors": {key: estimate(values).error for key, values in each.per_episode().items()},
-                "decision_ms": each.decision_ms,
-                "seconds": each.seconds,
-            }
-            for policy, each in results.items()
-        ]
+        columns = {}
+        rows = []
+        for policy, each in results.items():
+            per_episode = each.per_episode()
+            milliseconds = torch.tensor([each.decision_ms], dtype=torch.float32, device="cpu")
+            columns[policy] = per_episode | {"ms": milliseconds}
+            errors = {key: estimate(values).error for key, values in per_episode.items()}
+            rows.append(
+                {
+                    "policy": policy,
+                    "num_episodes": self.num_episodes,
+                    "scores": each.scores(),
+                    "errors": errors,
+                    "decision_ms": each.decision_ms,
+                    "seconds": each.seconds,
+                }
+            )
         return comparison_table(columns, f"{self.num_episodes} episodes"), {"policies": rows}
 
     def plan(self, policy: Policy, folder: Path) -> list[dict[str, Any]]:
@@ -119,15 +140,16 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
 
     def plans(self, results: EpisodeResults) -> list[dict[str, Any]]:
         per_episode = {name: values.tolist() for name, values in results.per_episode().items()}
-        return [
-            {"episode": i} | {name: values[i] for name, values in per_episode.items()} | {"actions": actions}
-            for i, actions in enumerate(results.actions)
-        ]
+        plans = []
+        for episode, actions in enumerate(results.actions):
+            reached = {name: values[episode] for name, values in per_episode.items()}
+            plans.append({"episode": episode, **reached, "actions": actions})
+        return plans
 
     # -- pictures ---------------------------------------------------------------------------------------------------
 
     def pictures(self, num: int, width: int) -> Tensor:
-        """Ends of the first episodes, which are played again for it."""
+        """Ends of the first episodes, which are played again to be drawn."""
         shown: dict[int, Tensor] = {}
 
         def watch(env: BatchedEnv, step: int, ended: Tensor) -> None:
@@ -138,16 +160,22 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         return torch.stack([shown[row] for row in sorted(shown)])
 
     def draw(self, folder: Path) -> None:
-        """The episode in the middle by the headline as `episode.png` and `episode.gif`; it is played again for it."""
-        from torchrl_gpu.envs.pictures import save_gif, save_png  # PIL, which runs without do without
+        """Write the episode of median headline as `episode.png` and `episode.gif`.
+
+        It is played again to be drawn.
+        """
+        # Imports PIL, which runs without pictures do without.
+        from torchrl_gpu.envs.pictures import save_gif, save_png
 
         assert self.last is not None
         values = self.last.per_episode()[self.headline]
         index = int(values.argsort(stable=True)[len(values) // 2])
-        length, frames = int(self.last.length[index]), []
+        length = int(self.last.length[index])
+        steps_per_frame = -(-length // MOST_FRAMES)
+        frames = []
 
         def watch(env: BatchedEnv, step: int, ended: Tensor) -> None:
-            if step == length or (step < length and step % -(-length // MOST_FRAMES) == 0):
+            if step == length or (step < length and step % steps_per_frame == 0):
                 frames.append(_picture(env, index % env.num_envs, 480))
 
         self._replay(index, watch)
@@ -159,13 +187,31 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         assert self._policy is not None
         env = self._batch[0]
         first = index // env.num_envs * env.num_envs
+        number = min(env.num_envs, self.num_episodes - first)
         self.begin(env, first)
-        self.evaluate(env, self._policy, min(env.num_envs, self.num_episodes - first), watch)
+        self.evaluate(env, self._policy, number, watch)
         self.begin(env, 0)
 
 
+def _keep_actions(
+    chosen: TensorDictBase, keys: Sequence[NestedKey], running: list[int], actions: list[dict[str, list[Any]]]
+) -> None:
+    """Append the actions of the running episodes to those kept, by the names of their keys."""
+    for key in keys:
+        name = key if isinstance(key, str) else "/".join(key)
+        rows = chosen.get(key).tolist()
+        for episode in running:
+            actions[episode].setdefault(name, []).append(rows[episode])
+
+
 class Ends(NamedTuple):
-    """Return (float64), length (int64) and outcomes by name of episodes, (E,) each, on the CPU."""
+    """Ends of E episodes, on the CPU.
+
+    Attributes:
+        returned: Sums of rewards, (E,) float64.
+        length: Steps, (E,) int64.
+        outcomes: By name, (E,) each.
+    """
 
     returned: Tensor
     length: Tensor
@@ -180,14 +226,22 @@ def play_first(
     choose: Callable[[TensorDictBase, Tensor], TensorDictBase],
     watch: Callable[[int, Tensor, Tensor], None] = lambda step, reward, ended: None,
 ) -> Ends:
-    """Plays the first episode of so many rows; a row that is over goes on with episodes that nobody counts.
+    """Play the first episode of some rows.
 
-    An episode counts as it is after `max_steps`. `choose` gives the policy's decision for observations, and is given
-    which rows are over, (N,) bool. `watch` is given the number of each step, its rewards (N,), and which rows it ended,
-    (N,); before the first, too.
+    A row that is over goes on with episodes that nobody counts.
+
+    Args:
+        env: Begins anew.
+        policy: Acts in it, by `choose`.
+        num_episodes: How many of the first rows count.
+        max_steps: An episode counts as it is after so many steps.
+        choose: Gives the decision for observations; its second argument is which rows are over, (N,) bool.
+        watch: Called with the number of each step, its rewards (N,), and which rows it ended, (N,) bool; before the
+            first step, too.
     """
     over = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= num_episodes
-    length, returned = torch.zeros_like(over, dtype=torch.int64), torch.zeros_like(over, dtype=torch.float64)
+    length = torch.zeros_like(over, dtype=torch.int64)
+    returned = torch.zeros_like(over, dtype=torch.float64)
     outcomes: dict[str, Tensor] = {}
     step = 0
     with evaluation(env, policy) as current:
@@ -197,7 +251,8 @@ def play_first(
             stepped = env.step(choose(current, over))
             after = stepped["next"]
             rewards = [after.get(key).reshape(env.num_envs, -1) for key in env.reward_keys]
-            reward = torch.cat(rewards, 1).double().mean(1)  # (N,), over the agents where there are several
+            # The mean over the agents, where there are several.
+            reward = torch.cat(rewards, 1).double().mean(1)  # (N,)
             length += ~over
             returned += torch.where(over, 0.0, reward)
             for name, values in env.episode_outcomes(after).items():
@@ -211,23 +266,27 @@ def play_first(
     return Ends(returned[:num_episodes].cpu(), length[:num_episodes].cpu(), found)
 
 
-def has_pictures(env: Any) -> bool:
-    """True for an environment that can be drawn."""
+def has_pictures(env: object) -> bool:
+    """Whether an environment can be drawn."""
     try:
         return bool(viewable(env))
     except ValueError:
         return False
 
 
-def _picture(env: Any, row: int, width: int) -> Tensor:
-    return torch.as_tensor(viewable(env).pictures([row], width, width * 3 // 4)[0], device="cpu").cpu()
+def _picture(env: BatchedEnv, row: int, width: int) -> Tensor:
+    pictures = viewable(env).pictures([row], width, width * 3 // 4)
+    return torch.as_tensor(pictures[0], device="cpu").cpu()
 
 
 # -- the suite of an environment -------------------------------------------------------------------------------------
 
 
 def score_names(env: BatchedEnv) -> tuple[str, ...] | None:
-    """Patterns of the names in `scores` of an environment's episodes; None where its suite is somebody else's."""
+    """Patterns of the names of an environment's scores.
+
+    None where its suite is registered by somebody else.
+    """
     if suite_for.dispatch(type(env)) is not suite_for.dispatch(object):
         return None
     task = task_of(type(env))

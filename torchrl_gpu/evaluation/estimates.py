@@ -1,4 +1,4 @@
-"""Means and shares with their standard errors; methods compared case by case; and the text of all that."""
+"""Means and shares with standard errors, and methods compared case by case."""
 
 from __future__ import annotations
 
@@ -12,24 +12,44 @@ from rich.table import Table
 from torch import Tensor
 
 _ROUNDING = 1e-6
-_TWO_DIGITS = 3.55  # times the last digit's value: errors from there on have one digit
+
+# Errors from this many of the last digit on are written with one digit, see `percent`.
+_TWO_DIGITS = 3.55
+
+PAIRED = ("C", "P", "objects")
+"""Columns in which methods are compared case by case."""
+
+_FORMATS = {
+    "objects": ".2f",
+    "utilization": ".1%",
+    "ms/object": ".1f",
+    "ms/decision": ".1f",
+    "objects/s": ".1f",
+    "length": ".1f",
+}
+
+Columns = Mapping[str, Tensor]
+"""Measurements of one method by the name of the column: a value for each case, any number of cases."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over cases and its standard error, which one case alone does not have."""
+    """A mean over cases and its standard error, None of one case alone."""
 
     mean: float
     error: float | None
 
     @property
     def is_significant(self) -> bool:
-        """True if the mean is more than two standard errors from 0, and more than rounding."""
+        """Whether the mean is more than two standard errors, and rounding, from 0."""
         return self.error is not None and abs(self.mean) > max(2 * self.error, _ROUNDING)
 
 
 def estimate(values: Tensor) -> Estimate:
-    """Mean and standard error of values (E,), E ≥ 1; of flags that of a share, see `share_error`."""
+    """Mean and standard error of values (E,), E ≥ 1.
+
+    Of flags the error is that of a share, see `share_error`.
+    """
     if values.dtype is torch.bool and len(values) > 1:
         share = values.double().mean().item()
         return Estimate(share, share_error(share, len(values)))
@@ -38,12 +58,14 @@ def estimate(values: Tensor) -> Estimate:
 
 
 def standard_error(values: Tensor) -> float | None:
-    """Standard error of the mean of values (E,), in their own dtype; None of one value."""
-    return (values.std() / len(values) ** 0.5).item() if len(values) > 1 else None
+    """Standard error of the mean of values (E,), in their own dtype, None of one value."""
+    if len(values) < 2:
+        return None
+    return (values.std() / len(values) ** 0.5).item()
 
 
 def paired(values: Tensor, reference: Tensor) -> Estimate:
-    """By how much a method differs from another on the same cases, both (E,)."""
+    """Difference of a method from another on the same cases, both (E,)."""
     return estimate(values.double() - reference.double())
 
 
@@ -54,14 +76,15 @@ def share_error(share: float, count: int) -> float:
     one episode of each kind more.
     """
     if not 0 <= share <= 1 or count < 1:
-        raise ValueError(f"share_error: want a share between 0 and 1 of at least one episode; got {share} of {count}")
+        raise ValueError(f"share_error: share must be from 0 to 1, of at least one episode, not {share} of {count}")
     if share in (0, 1):
-        share, count = (share * count + 1) / (count + 2), count + 2
+        share = (share * count + 1) / (count + 2)
+        count += 2
     return math.sqrt(share * (1 - share) / count)
 
 
 def percent(share: float, error: float) -> str:
-    """A share, or a difference of two, ± its standard error, to whole per cent or finer.
+    """Write a share, or a difference of two, ± its standard error in per cent.
 
     The error keeps two digits where they are 10 to 35, otherwise one, and the share as many decimals: the rounding rule
     of the Particle Data Group (Review of Particle Physics, introduction).
@@ -71,42 +94,52 @@ def percent(share: float, error: float) -> str:
 
 
 def plus_minus(error: float | None, form: str) -> str:
-    """A standard error as it stands behind its mean; nothing where there is none."""
+    """Write a standard error behind its mean, or nothing where there is none."""
     return "" if error is None else f" ± {error:{form}}"
 
 
-Columns = Mapping[str, Tensor]
-"""Measurements of one method by the name of the column: a value for each case, any number of cases."""
-
-PAIRED = ("C", "P", "objects")
-_FORMATS = {"objects": ".2f", "utilization": ".1%", "ms/object": ".1f", "ms/decision": ".1f", "objects/s": ".1f"}
-_FORMATS |= {"length": ".1f"}
-
-
 def differences(methods: Mapping[str, Columns], reference: str) -> dict[str, dict[str, Estimate]]:
-    """Of every other method from the reference, for the columns `PAIRED`; empty without the reference."""
+    """Differences of every other method from the reference, in the columns `PAIRED`.
+
+    There are none without the reference.
+    """
     if reference not in methods:
         return {}
     base = methods[reference]
-    return {
-        name: {column: paired(values[column], base[column]) for column in PAIRED}
-        for name, values in methods.items()
-        if name != reference
-    }
+    others = [name for name in methods if name != reference]
+    return {name: _differences(methods[name], base) for name in others}
+
+
+def _differences(values: Columns, base: Columns) -> dict[str, Estimate]:
+    return {column: paired(values[column], base[column]) for column in PAIRED}
 
 
 def comparison_table(methods: Mapping[str, Columns], title: str, reference: str = "") -> Table:
-    """The comparison for the terminal; under a figure, by how much it differs from the reference's."""
-    shown, against = Table(title=title, title_justify="left"), differences(methods, reference)
+    """Table of a comparison for the terminal.
+
+    Under a figure stands its difference from the reference's.
+    """
+    shown = Table(title=title, title_justify="left")
+    against = differences(methods, reference)
     if against:
         shown.caption = f"Second lines: difference from {reference} on the same cases; * beyond two standard errors."
         shown.caption_justify = "left"
-    columns = list(dict.fromkeys(column for values in methods.values() for column in values))
-    for column in ("method", *columns):
-        shown.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
+    shown.add_column("method", no_wrap=True)
+    columns = _all_columns(methods)
+    for column in columns:
+        shown.add_column(column, justify="right", no_wrap=True)
     for name, values in methods.items():
-        shown.add_row(name, *(_cell(column, values, against.get(name, {})) for column in columns))
+        cells = [_cell(column, values, against.get(name, {})) for column in columns]
+        shown.add_row(name, *cells)
     return shown
+
+
+def _all_columns(methods: Mapping[str, Columns]) -> list[str]:
+    """Columns of all methods, each once, in the order in which they come first."""
+    columns: dict[str, None] = {}
+    for values in methods.values():
+        columns |= dict.fromkeys(values)
+    return list(columns)
 
 
 def _cell(column: str, values: Columns, against: Mapping[str, Estimate]) -> str:
@@ -116,7 +149,8 @@ def _cell(column: str, values: Columns, against: Mapping[str, Estimate]) -> str:
     if column not in against:
         return figure
     difference = against[column]
-    return f"{figure}\n{_text(difference, column, '+')}{' *' if difference.is_significant else ''}"
+    star = " *" if difference.is_significant else ""
+    return f"{figure}\n{_text(difference, column, '+')}{star}"
 
 
 def _text(figure: Estimate, column: str, sign: str = "") -> str:
@@ -125,18 +159,24 @@ def _text(figure: Estimate, column: str, sign: str = "") -> str:
 
 
 def comparison_data(methods: Mapping[str, Columns], reference: str) -> list[dict[str, Any]]:
+    """The comparison as plain data, an entry for each method."""
     against = differences(methods, reference)
-    return [
-        {
-            "method": name,
-            "columns": {
-                column: {"mean": (figure := estimate(values)).mean, "error": figure.error, "cases": values.tolist()}
-                for column, values in columns.items()
-            },
-            "difference": {
-                column: {"mean": d.mean, "error": d.error, "beyond_two_errors": d.is_significant}
-                for column, d in against.get(name, {}).items()
-            },
-        }
-        for name, columns in methods.items()
-    ]
+    rows = []
+    for name, columns in methods.items():
+        measured = {column: _column_data(values) for column, values in columns.items()}
+        compared = {column: _difference_data(each) for column, each in against.get(name, {}).items()}
+        rows.append({"method": name, "columns": measured, "difference": compared})
+    return rows
+
+
+def _column_data(values: Tensor) -> dict[str, Any]:
+    figure = estimate(values)
+    return {"mean": figure.mean, "error": figure.error, "cases": values.tolist()}
+
+
+def _difference_data(difference: Estimate) -> dict[str, Any]:
+    return {
+        "mean": difference.mean,
+        "error": difference.error,
+        "beyond_two_errors": difference.is_significant,
+    }

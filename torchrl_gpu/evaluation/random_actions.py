@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
-from tensordict import TensorDictBase, unravel_key
+from tensordict import NestedKey, TensorDictBase, unravel_key
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Bounded, Categorical
@@ -15,11 +15,14 @@ from torchrl_gpu.policies.exploration import random_legal, uniform
 
 @final
 class RandomActions(TensorDictModuleBase):
-    """Actions drawn uniformly: from the legal ones of an `action_mask` beside the action, else by its spec."""
+    """Policy of uniform actions.
+
+    They are drawn from the legal ones of an `action_mask` next to the action, else from its spec.
+    """
 
     def __init__(self, env: EnvBase) -> None:
         super().__init__()
-        self.in_keys: list[Any] = []
+        self.in_keys: list[NestedKey] = []
         self.out_keys = list(env.action_keys)
         self._specs = env.full_action_spec_unbatched
 

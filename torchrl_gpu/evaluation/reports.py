@@ -12,14 +12,20 @@ from rich.table import Table
 
 
 def print_whole(shown: Table) -> None:
-    """Prints a table at its own width: rich takes a log for 80 columns and would leave figures out."""
+    """Print a table at its own width.
+
+    Rich takes a log for 80 columns and would leave figures out.
+    """
     console = Console()
     width = console.measure(shown, options=console.options.update(max_width=1000)).maximum
     Console(width=max(console.width, width)).print(shown)
 
 
 def without_noise(content: Any) -> Any:
-    """Plain data with floats of six digits, which float32 surely holds, and whole numbers where they are."""
+    """Plain data with floats of six digits, which float32 surely holds.
+
+    Floats that are whole become integers.
+    """
     if isinstance(content, dict):
         return {key: without_noise(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):
@@ -30,8 +36,8 @@ def without_noise(content: Any) -> Any:
     return int(short) if short.is_integer() else short
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Writes a file whole or not at all; its folder is made if it is not there."""
+def write_json(path: Path, content: object) -> None:
+    """Write a file whole or not at all, and its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".json-new")
     fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -25,10 +25,12 @@ from torchrl_gpu.policies.policy import Policy
 
 @dataclass(frozen=True, kw_only=True)
 class Results(ABC):
-    """Results of E episodes, in order; tensors are (E, …) on the CPU.
+    """Results of E episodes, in order, with tensors (E, …) on the CPU.
 
-    `decisions` were made, each for one row of a batch, of an episode that goes on or has ended; the policy alone took
-    `decision_s` seconds for them. `seconds` are from the first reset to the end of the last episode.
+    Attributes:
+        decisions: How many were made, each for one row of a batch, of an episode that goes on or has ended.
+        decision_s: Seconds that the policy alone took for them.
+        seconds: From the first reset to the end of the last episode.
     """
 
     decisions: int = 0
@@ -36,20 +38,25 @@ class Results(ABC):
     seconds: float = 0.0
 
     @abstractmethod
-    def scores(self) -> dict[str, float]: ...
+    def scores(self) -> dict[str, float]:
+        """Means over the episodes, by name."""
 
     @property
     def decision_ms(self) -> float:
-        """Of one decision for one episode, all episodes of a batch decided for at once."""
+        """Milliseconds of one decision for one episode of a batch."""
         return 1e3 * self.decision_s / max(self.decisions, 1)
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """The episodes of several batches, in order."""
-        return cls(**{each.name: _joined([getattr(part, each.name) for part in parts]) for each in fields(cls)})
+        """Join the episodes of several batches, in order."""
+        joined = {}
+        for each in fields(cls):
+            joined[each.name] = _joined([getattr(part, each.name) for part in parts])
+        return cls(**joined)
 
 
 def _joined(values: list[Any]) -> Any:
+    """One attribute of several batches as one: tensors behind one another, numbers added, dicts entry by entry."""
     values = [value for value in values if value is not None]
     first = values[0] if values else None
     if first is None or isinstance(first, bool):
@@ -60,18 +67,24 @@ def _joined(values: list[Any]) -> Any:
         return first.joined(values)
     if not isinstance(first, Tensor):
         return sum(values[1:], start=first)
-    longest = max(value.shape[-1] for value in values)
-    ragged = first.ndim == 2 and any(value.shape[1] < longest for value in values)
-    return torch.cat([pad(value, (0, longest - value.shape[1]), value=-1) if ragged else value for value in values])
+    lengths = [value.shape[-1] for value in values]
+    if first.ndim == 2 and min(lengths) < max(lengths):
+        # Rows of some batches are longer; -1 stands behind the end of the others.
+        values = [pad(value, (0, max(lengths) - value.shape[1]), value=-1) for value in values]
+    return torch.cat(values)
 
 
 class DecisionClock:
-    """Adds up what the decisions of a policy take."""
+    """Clock of the decisions of a policy."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.decisions, self.decision_s, self._begin = device, 0, 0.0, now(device)
+        self.device = device
+        self.decisions = 0
+        self.decision_s = 0.0
+        self._begin = now(device)
 
     def time(self, number: int, decide: Callable[..., Any], *args: Any) -> Any:
+        """Call `decide`, and count its time for `number` decisions."""
         start = now(self.device)
         made = decide(*args)
         self.decision_s += now(self.device) - start
@@ -86,14 +99,16 @@ class DecisionClock:
 
 @contextmanager
 def evaluation(env: BatchedEnv, policy: Policy) -> Iterator[TensorDictBase]:
-    """Context manager of the first observations of an environment that begins anew; within, the policy acts greedily.
+    """Restart an environment and let a policy act greedily in it.
 
-    What a policy draws is the same every time: by `policies.draws.uniform`, whatever other episodes are played beside;
-    else from torch's generators, which are seeded for these episodes and then restored. A module acts in eval mode.
+    The context gives the first observations. What a policy draws is the same every time: by `policies.draws.uniform`,
+    whatever other episodes are played beside; else from torch's generators, which are seeded for these episodes and
+    then restored. A module acts in eval mode.
     """
     number = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) + env.first_env
     episode = episode_key(env.seed, number, torch.zeros_like(number))
-    keys = draw_bits(episode, torch.full_like(number, 2**31))  # not those that items are drawn by
+    # Another counter than those that items are drawn by.
+    keys = draw_bits(episode, torch.full_like(number, 2**31))
     greedy = set_exploration_type(ExplorationType.DETERMINISTIC)
     with torch.no_grad(), seeded(env.seed + env.first_env, env.device), keyed_draws(keys), eval_mode(policy), greedy:
         env.set_seed(env.seed)
