@@ -248,8 +248,8 @@ inline int64_t same_before(const int64_t* extent, const uint8_t* top, const uint
 class PlacementValues {
    public:
     explicit PlacementValues(const Patches& p)
-        : p_(p), base_(p.framed()), after_(BATCH * p.framed() + p.wide()), pitch_(p.shapes <= 8 ? 8 : (p.shapes + 15) / 16 * 16),
-          heights_(p.area()), here_((p.cells_x + 2) * p.wide() * pitch_),
+        : p_(p), base_(p.framed()), after_(BATCH * p.framed() + p.wide()), pitch_(pitch_of(p.shapes)), heights_(p.area()),
+          here_((p.cells_x + 2) * p.wide() * pitch_),
           before_((p.cells_x + 3) * (p.wide() + 1) * pitch_), entry_((p.cells_x + 3) * lanes), lane_(lanes * BATCH) {
         for (int64_t s = 0; s < p.shapes; s++) lying_.emplace_back(p, p.patch[s]);
     }
@@ -312,7 +312,17 @@ class PlacementValues {
                     for (int64_t l = 0; l < std::min<int64_t>(lanes, at.y1 - y); l++) here[l * pitch_] = table[found[l]];
                 }
         }
-        whole_ = pitch_ == 8 ? sum_base<8>() : sum_base<16>();
+        switch (pitch_) {
+            case 1: whole_ = sum_base<1>(); break;
+            case 8: whole_ = sum_base<8>(); break;
+            default: whole_ = sum_base<16>();
+        }
+    }
+
+    // Numbers from one place to the next: the shapes, rounded up to whole vectors. A single shape has no other beside it.
+    static int64_t pitch_of(int64_t shapes) {
+        if (shapes == 1) return 1;
+        return shapes <= 8 ? 8 : (shapes + 15) / 16 * 16;
     }
 
     // The value of the bin, and the sums `before_`: of all shapes together, since a sum waits for the one beside it.
@@ -394,7 +404,7 @@ class PlacementValues {
     const Patches& p_;
     std::vector<Lying> lying_;
     std::vector<uint8_t> base_, after_;
-    const int64_t pitch_;         // shapes, up to whole vectors: one of 8, or some of 16
+    const int64_t pitch_;           // of `here_` and `before_`
     bool taken_ = false;
     std::vector<uint8_t> heights_;  // of the bin that is taken
     double whole_ = 0;              // its value

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -152,10 +152,12 @@ class Soles(NamedTuple):
     rim: Tensor  # (M, O, 2) int64, cells along x and y before the first touched one, and behind the last
     is_small: Tensor  # (M, O) bool, boxes that fill no cell: they stand on the floor alone, and carry nothing
     is_whole: bool  # all boxes fill all of their cells
+    first_x: Tensor  # (M, O, Gx) int64, first touched cell along x of every placement
+    first_y: Tensor  # (M, O, Gy) int64, likewise along y
 
     @staticmethod
-    def of(turned: Tensor, extent: Tensor, volume: Tensor, cell: float) -> Soles:
-        """Soles of boxes with sides (M, O, 3) metres and kept cells (M, O, 2), on the CPU."""
+    def of(turned: Tensor, extent: Tensor, volume: Tensor, cell: float, bin_: Bin) -> Soles:
+        """Soles of boxes with sides (M, O, 3) metres and kept cells (M, O, 2) in a bin, on the CPU."""
         room = (extent * cell - turned[..., :2]) / 2
         rim = (room / cell - 1e-6).ceil().clamp_min(0)
         touched = extent - 2 * rim
@@ -164,11 +166,23 @@ class Soles(NamedTuple):
         rim = torch.where(touched < 1, ((extent - 1) / 2).floor(), rim)
         sizes = torch.cat([extent - 2 * rim, turned[..., 2:].float().double()], -1)
         is_whole = not bool((rim > 0).any()) and not bool(is_small.any())
-        return Soles(Catalogue.of_boxes(sizes, volume), rim.long(), is_small, is_whole)
+        rim = rim.long()
+        first = []
+        for axis, cells in enumerate(bin_.cells):
+            begins, _ = grid_positions(extent[..., axis].long(), cells, bin_.step)
+            first.append((begins + rim[..., axis, None]).clamp_max(cells - 1))
+        return Soles(Catalogue.of_boxes(sizes, volume), rim, is_small, is_whole, *first)
 
     def to(self, device: torch.device) -> Soles:
         """The same on a device."""
-        return Soles(self.catalogue.to(device), self.rim.to(device), self.is_small.to(device), self.is_whole)
+        return Soles(
+            self.catalogue.to(device),
+            self.rim.to(device),
+            self.is_small.to(device),
+            self.is_whole,
+            self.first_x.to(device),
+            self.first_y.to(device),
+        )
 
 
 class Goods(NamedTuple):
@@ -299,7 +313,7 @@ class Packer:
         sizes = torch.cat([kept, turned[..., 2:].float().double()], -1)
         volume = known[:, :3].prod(1)
         catalogue = Catalogue.of_boxes(sizes, volume).to(self.device)
-        soles = Soles.of(turned, kept, volume, self.pallet.cell).to(self.device)
+        soles = Soles.of(turned, kept, volume, self.pallet.cell, self.bin).to(self.device)
         turns = (known[:, 3:6] @ self.rotations[:, 2].T > 0.5).to(self.device)  # (M, O), the side along z may be there
         row, weight = row.to(self.device), boxes.weights.float().to(self.device)
         max_load = boxes.max_load.float().to(self.device)
@@ -554,7 +568,7 @@ class Packer:
             weak = room < torch.where(weight > 0, weight * (1 - 1e-6), torch.inf)[..., None, None]  # (N, K, X, Y)
             heights = torch.where(room <= 0, self.bin.size[2], heightmap[:, None])  # nothing fits above them
             weak_heights = torch.where(weak, heights, 0.0).flatten(0, 1)
-            loose = replace(self.bin, stability="none")
+            loose = self.bin.without_rule
             at = self.kernels.drop_map(weak_heights, item.reshape(-1, 1), goods.catalogue, loose)[0].view(z_map.shape)
             legal = legal & ((at <= 0) | (at < z_map - self.bin.contact_tolerance))
         if self.turns == "axis":
@@ -572,22 +586,19 @@ class Packer:
             return self.kernels.upheld(heightmap, bears, z_map, legal, item, goods.catalogue, self.bin)
         row = item.clamp_min(0)
         # The kernels judge a sole at its own first cell, so that maps are moved there, and the verdict is moved back.
-        first = []
-        for axis, cells in enumerate(self.bin.cells):
-            begins, _ = grid_positions(goods.catalogue.extent[row, :, axis], cells, self.bin.step)  # (N, K, O, G)
-            first.append((begins + soles.rim[row, :, axis, None]).clamp_max(cells - 1))
-        at = (first[0][..., :, None] * self.bin.cells[1] + first[1][..., None, :]).flatten(-2)  # (N, K, O, Gx·Gy)
+        first_x, first_y = soles.first_x[row], soles.first_y[row]
+        at = (first_x[..., :, None] * self.bin.cells[1] + first_y[..., None, :]).flatten(-2)  # (N, K, O, Gx·Gy)
         shape = (*legal.shape[:3], self.bin.cells[0] * self.bin.cells[1])
         # Placements that do not fit are clamped to the last one that does, so that a legal one decides.
-        none = torch.full(shape, self.bin.size[2], dtype=z_map.dtype, device=self.device)
-        z_if_legal = torch.where(legal, z_map, self.bin.size[2]).flatten(-2)
+        none = torch.full(shape, torch.inf, dtype=z_map.dtype, device=self.device)
+        z_if_legal = torch.where(legal, z_map, torch.inf).flatten(-2)
         z_of_soles = none.scatter_reduce(-1, at, z_if_legal, "amin")
-        count = torch.zeros(shape, dtype=torch.int64, device=self.device)
-        legal_of_soles = count.scatter_add(-1, at, legal.flatten(-2).long()) > 0
-        every_cell = replace(self.bin, step=1)
+        legal_of_soles = z_of_soles < torch.inf
         every = (*legal.shape[:3], *self.bin.cells)
+        z_of_soles = z_of_soles.clamp_max(self.bin.size[2]).view(every)
+        legal_of_soles = legal_of_soles.view(every)
         held = self.kernels.upheld(
-            heightmap, bears, z_of_soles.view(every), legal_of_soles.view(every), item, soles.catalogue, every_cell
+            heightmap, bears, z_of_soles, legal_of_soles, item, soles.catalogue, self.bin.at_every_cell
         )
         held = held.flatten(-2).gather(-1, at).view(legal.shape)
         on_floor = z_map <= self.pallet.deck + self.bin.tolerance

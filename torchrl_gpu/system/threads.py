@@ -16,13 +16,28 @@ from torchrl_gpu.system.tracing import is_traced
 
 _LOG = logging.getLogger(__name__)
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-_local = threading.local()
+
+
+class _Local(threading.local):
+    """Settings of each thread that calls kernels.
+
+    Attributes:
+        kernel_threads: Threads for a kernel; 0 for as many as torch has. It has a default here, since to find that a
+            thread has none of its own takes as long as a small kernel.
+    """
+
+    kernel_threads: int = 0
+
+
+_local = _Local()
 
 
 def kernel_threads() -> int:
     """Threads for a C++ kernel: those of torch, and no more than usable cores."""
-    wanted: int | None = getattr(_local, "kernel_threads", None)
-    return wanted or min(torch.get_num_threads(), usable_cores())
+    if _local.kernel_threads:
+        return _local.kernel_threads
+    threads = torch.get_num_threads()
+    return threads if threads == 1 else min(threads, usable_cores())
 
 
 @contextmanager
@@ -45,7 +60,7 @@ def single_threaded(active: bool = True) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-        _local.kernel_threads = None
+        _local.kernel_threads = 0
 
 
 def runs_single_threaded(method: _Method) -> _Method:
@@ -56,7 +71,10 @@ def runs_single_threaded(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_traced() or self.device.type != "cpu" or self.num_envs > self.few_envs:
+        # Ahead of the context, which takes as long as an operator even where it changes nothing.
+        if is_traced() or torch.get_num_threads() == 1:
+            return method(self, *args, **kwargs)
+        if self.device.type != "cpu" or self.num_envs > self.few_envs:
             return method(self, *args, **kwargs)
         with single_threaded():
             return method(self, *args, **kwargs)

@@ -220,12 +220,12 @@ class PackingEnv(BatchedEnv):
     def _item_maps(self, item_id: Tensor) -> dict[str, Tensor]:
         """Top and bottom maps (B, K, O, P, Q) of items (B, K), as far as they are included."""
         names = [name for name in ("item_top", "item_bottom") if name in self.include]
+        if not names:
+            return {}
         if self._map_rows:
             known = (item_id >= 0) & (item_id < self.catalogue.num_items)
             row = torch.where(known, item_id, self.catalogue.num_items).flatten()
             return {name: self._map_rows[name].index_select(0, row).unflatten(0, item_id.shape) for name in names}
-        if not names:
-            return {}
         orientation = torch.arange(self.num_orientations, device=self.device, dtype=torch.int64)
         top, bottom = self.catalogue.maps(item_id[..., None], orientation)
         maps = {"item_top": top, "item_bottom": bottom}

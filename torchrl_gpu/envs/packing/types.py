@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -82,7 +83,18 @@ class Bin:
     @property
     def dropped(self) -> Bin:
         """The bin as `drop_map` takes it: without the rule "load_bearing", by which `upheld` judges afterwards."""
-        return replace(self, stability="none") if self.stability == "load_bearing" else self
+        return self.without_rule if self.stability == "load_bearing" else self
+
+    # Both are kept: kernels ask for them in every step, and a bin that is made checks its numbers.
+    @cached_property
+    def without_rule(self) -> Bin:
+        """The bin with the stability rule "none"."""
+        return replace(self, stability="none")
+
+    @cached_property
+    def at_every_cell(self) -> Bin:
+        """The bin with a placement at every cell."""
+        return replace(self, step=1)
 
     @property
     def tolerance(self) -> float:
