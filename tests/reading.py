@@ -30,7 +30,8 @@ MOST_ASSIGNMENTS = 2
 
 # A trailing comment that stays behind its code: a shape, a unit, or a word to a tool.
 _TYPES = "bool|uint8|int32|int64|float16|bfloat16|float32|float64"
-_SHAPE = re.compile(rf"\([^)a-z]*\)( ({_TYPES}))?(,? [a-zµ/²]+)?$")
+_AXIS = r"[^\s,()]{1,9}"
+_SHAPE = re.compile(rf"\((?=.*[,A-Z0-9…])({_AXIS}(, ?{_AXIS})*,?)?\)( ({_TYPES}))?(,? [a-zµ/²]+)?$")
 _UNITS = (
     "metres metre mm cm m kg kilograms grams cells bytes KiB MiB GiB kB MB GB pixels seconds s ms milliseconds ns "
     "microseconds µs minutes hours radians degrees rad m/s m/s² rad/s N newtons Nm percent bits frames hertz Hz FPS dB"

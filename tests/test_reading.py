@@ -29,6 +29,8 @@ UNFOLDED = (
     "while a := f():\n    pass",
 )
 STAY = (
+    "(T, k, R)",
+    "(N, T), seconds",
     "(N, K, O)",
     "(N,) int64",
     "(N, X, Y) metres",

@@ -120,7 +120,7 @@ def test_observations_that_overflow_in_a_network_bring_no_action(kind: str, tmp_
     seen["box_heightmap"][1] = 3e38
     found = answers(policy, {name: seen[name] for name in policy.in_keys})
     assert set(found.faults) == {1}
-    with pytest.raises(BadAction, match="row 1: .*value.* nan"):
+    with pytest.raises(BadAction, match=r"row 1: .*value.* nan"):
         found.check()
 
 

@@ -23,14 +23,8 @@ from torchrl_gpu.evaluation import batch_size as side_by_side
 from torchrl_gpu.evaluation.batch_size import episode_bytes
 from torchrl_gpu.evaluation.episodes import score_names
 from torchrl_gpu.evaluation.marine.episodes import NavigationResults
-from torchrl_gpu.evaluation.marine.suite import (
-    COLUMNS,
-    V2_TEST,
-    V3_TEST,
-    NavigationSuite,
-    navigation_table,
-    published_for,
-)
+from torchrl_gpu.evaluation.marine.published import V2_TEST, V3_TEST, published_for
+from torchrl_gpu.evaluation.marine.suite import COLUMNS, NavigationSuite, navigation_table
 
 ROWS = [[0, 1, 0, 0, 20], [0, 3, 2, 2, 20]]
 
@@ -283,5 +277,5 @@ def test_worlds_to_watch_begin_with_the_hardest_row() -> None:
 
 
 def test_worlds_in_any_order_are_refused() -> None:
-    with pytest.raises(ValueError, match="NavigationSuite: want an environment with in_order"):
+    with pytest.raises(ValueError, match="NavigationSuite: in_order"):
         NavigationSuite(marine_env(1, in_order=False))

@@ -182,7 +182,7 @@ def test_meshes(run: HierarchicalPacking, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"steps": [50.0]}, "orientation_set: the step must be positive and divide 360 degrees; got 50.0"),
-        ({"visible": [0], "methods": ["manager"]}, "--methods must name a row that there is; got manager"),
+        ({"visible": [0], "methods": ["manager"]}, "--methods manager"),
     ],
 )
 def test_settings_that_cannot_be(run: HierarchicalPacking, options: dict[str, Any], message: str) -> None:

@@ -46,7 +46,7 @@ def test_hard_objects_of_other_kinds() -> None:
     assert [harder.solid(item, BIN).name for item in range(3)] == ["bowl-0", "bowl-1", "bowl-2"]
     with pytest.raises(ValueError, match=r"ProceduralSolids: shapes must be among bowl, .*; got 'cup'"):
         hard(ProceduralSolids(3), 2, ["cup"])
-    with pytest.raises(ValueError, match="the set hard wants a config with ProceduralSolids; got RandomBoxes"):
+    with pytest.raises(ValueError, match=r"hard .*ProceduralSolids, not RandomBoxes"):
         hard(RandomBoxes(1, 2), 2)
 
 

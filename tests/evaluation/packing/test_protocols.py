@@ -104,5 +104,5 @@ def test_published_files_are_read_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_file_must_have_enough_sequences(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cut_2\.pt must have 3 sequences from number 1 on; got 3 in all"):
+    with pytest.raises(ValueError, match=r"cut_2\.pt must have 3 sequences from number 1 on; it has 3"):
         ProtocolSuite("cut2", 3, sequences=written(tmp_path), first=1, device="cpu")

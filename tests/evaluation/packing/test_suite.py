@@ -281,7 +281,7 @@ def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.Monkey
 
 
 def test_a_size_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match="PackingSuite: batch_size must be at least 1; got 0"):
+    with pytest.raises(ValueError, match=r"PackingSuite: batch_size.*0"):
         PackingSuite(packing_env(1), batch_size=0)
 
 

@@ -16,7 +16,8 @@ from tests.training.tiny import data, packing_env, trainer
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.packing.items import CutBoxes, OrderBoxes
 from torchrl_gpu.evaluation.episodes import EpisodeSuite
-from torchrl_gpu.evaluation.marine.suite import V2_TEST, V3_TEST, NavigationSuite, published_for
+from torchrl_gpu.evaluation.marine.published import V2_TEST, V3_TEST, published_for
+from torchrl_gpu.evaluation.marine.suite import NavigationSuite
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.training import Episodes, NavigationWorlds, PackingEpisodes
 from torchrl_gpu.training.data.episodes import StepLoader, single_batch, suite_of

@@ -1,4 +1,4 @@
-"""Worlds of marine navigation that are recorded while they are played, to be drawn later."""
+"""Worlds of marine navigation, recorded while they are played."""
 
 from __future__ import annotations
 
@@ -13,46 +13,70 @@ from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.types import HEADING, PLACE
 
 if TYPE_CHECKING:
-    from torchrl_gpu.envs.marine.viewer import Snapshot  # draws, which runs without pictures do without
+    from torchrl_gpu.envs.marine.viewer import Snapshot
 
-MOST_FRAMES = 150  # of a film
+# The viewer, which draws, is imported where something is drawn: most runs do without.
+
+# Of a film.
+MOST_FRAMES = 150
+
+_OF_A_MOMENT = ("place", "heading", "arrived", "collided")
 
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Positions of the robots of k worlds over time, on the CPU; moment 0 is the start."""
+    """Positions of the robots of k worlds over time, on the CPU, from the start on.
 
-    index: tuple[int, ...]  # numbers of the worlds
-    worlds: tuple[Snapshot, ...]  # how they ended
-    length: Tensor  # (k,) int64, moments of each until it was over
-    place: Tensor  # (T, k, R, 2) metres; a world that is over stays as it is
-    heading: Tensor  # (T, k, R), radians
-    arrived: Tensor  # (T, k, R) bool, as is `collided`
+    A world that is over stays as it is.
+
+    Attributes:
+        index: Numbers of the worlds.
+        worlds: How they ended.
+        length: Moments of each until it was over, (k,) int64.
+        place: (T, k, R, 2), metres.
+        heading: (T, k, R), radians.
+        arrived: (T, k, R) bool.
+        collided: (T, k, R) bool.
+    """
+
+    index: tuple[int, ...]
+    worlds: tuple[Snapshot, ...]
+    length: Tensor
+    place: Tensor
+    heading: Tensor
+    arrived: Tensor
     collided: Tensor
 
     @classmethod
     def joined(cls, parts: Sequence[Trajectories]) -> Trajectories:
+        """Join the worlds of several batches, the shorter of which stay at their ends."""
         longest = max(len(part.place) for part in parts)
 
         def of_all(name: str) -> Tensor:
-            values = [getattr(part, name) for part in parts]
-            return torch.cat([torch.cat((v, v[-1:].expand(longest - len(v), *v.shape[1:]))) for v in values], 1)
+            values = [_prolonged(getattr(part, name), longest) for part in parts]
+            return torch.cat(values, 1)
 
         return cls(
             index=sum((part.index for part in parts), ()),
             worlds=sum((part.worlds for part in parts), ()),
             length=torch.cat([part.length for part in parts]),
-            **{name: of_all(name) for name in ("place", "heading", "arrived", "collided")},
+            place=of_all("place"),
+            heading=of_all("heading"),
+            arrived=of_all("arrived"),
+            collided=of_all("collided"),
         )
 
     def world(self, which: int, moment: int) -> Snapshot:
         """One of the worlds, of k, at a moment."""
         at = moment, which
-        parts = {name: getattr(self, name)[at].numpy() for name in ("place", "heading", "arrived", "collided")}
+        parts = {name: getattr(self, name)[at].numpy() for name in _OF_A_MOMENT}
         return replace(self.worlds[which], **parts)
 
     def picture(self, which: int, moment: int | None = None, width: int = 640) -> Tensor:
-        """A world with the trails up to a moment, its end by default: uint8 (width, width, 3)."""
+        """A world with the trails up to a moment, uint8 (width, width, 3).
+
+        The moment is its end by default.
+        """
         from torchrl_gpu.envs.marine.viewer import draw
 
         moment = int(self.length[which]) - 1 if moment is None else moment
@@ -61,18 +85,25 @@ class Trajectories:
         return torch.tensor(drawn, dtype=torch.uint8, device="cpu")
 
     def film(self, which: int, width: int = 480) -> Tensor:
-        """A world from its start to its end, uint8 (T, width, width, 3), in equal strides of which there are few."""
+        """A world from its start to its end, uint8 (T, width, width, 3), T ≤ 151."""
         last = int(self.length[which]) - 1
         stride = -(-last // MOST_FRAMES) or 1
         moments = [*range(0, last, stride), last]
         return torch.stack([self.picture(which, moment, width) for moment in moments])
 
 
+def _prolonged(values: Tensor, length: int) -> Tensor:
+    """Values (T, …) up to a length, where the last one stays."""
+    last = values[-1:].expand(length - len(values), *values.shape[1:])
+    return torch.cat((values, last))
+
+
 class TrajectoryRecorder:
-    """Takes down some worlds of an environment at every moment."""
+    """Recorder of robot positions of some worlds at every step."""
 
     def __init__(self, env: MarineNavEnv, index: Sequence[int]) -> None:
-        self.env, self.index = env, tuple(index)
+        self.env = env
+        self.index = tuple(index)
         self._which = torch.tensor(self.index, dtype=torch.int64, device=env.device)
         self._length = torch.zeros_like(self._which)
         self._over = torch.zeros_like(self._which, dtype=torch.bool)
@@ -81,6 +112,11 @@ class TrajectoryRecorder:
         self.record(torch.zeros(env.num_envs, dtype=torch.bool, device=env.device))
 
     def record(self, over: Tensor) -> None:
+        """Record the present positions.
+
+        Args:
+            over: Which worlds have ended, (N,) bool.
+        """
         if not self.index:
             return
         self._length += ~self._over
@@ -91,6 +127,7 @@ class TrajectoryRecorder:
         self._ends.append(torch.stack((s.arrived, s.collided)).index_select(2, self._which))  # (2, R, k)
 
     def trajectories(self) -> Trajectories | None:
+        """What was recorded, if any world is."""
         if not self.index:
             return None
         from torchrl_gpu.envs.marine.viewer import snapshot
@@ -99,4 +136,12 @@ class TrajectoryRecorder:
         arrived, collided = torch.stack(self._ends).permute(1, 0, 3, 2).cpu()
         number = tuple(self.env.first_env + i for i in self.index)
         worlds = tuple(snapshot(self.env, i) for i in self.index)
-        return Trajectories(number, worlds, self._length.cpu(), motion[..., :2], motion[..., 2], arrived, collided)
+        return Trajectories(
+            index=number,
+            worlds=worlds,
+            length=self._length.cpu(),
+            place=motion[..., :2],
+            heading=motion[..., 2],
+            arrived=arrived,
+            collided=collided,
+        )

@@ -20,7 +20,10 @@ from torchrl_gpu.policies.policy import Policy
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of one policy on a set of episodes: means over episodes, `_error` their standard error, None of one."""
+    """Scores of one policy on a set of episodes.
+
+    They are means over the episodes; `_error` is the standard error, None of one episode.
+    """
 
     policy: str
     utilization: float
@@ -40,20 +43,30 @@ SCORES = ("utilization", "num_packed", "compactness", "pyramidality", "stability
 
 @dataclass(frozen=True, kw_only=True)
 class PackingResults(Results):
-    """Final bins of E episodes, (E,) each unless said otherwise."""
+    """Final bins of E episodes, (E,) each unless said otherwise.
+
+    Attributes:
+        utilization: Packed volume over bin volume.
+        num_packed: Items in the bin.
+        compactness: C, see `envs.packing.reward`.
+        pyramidality: P, likewise.
+        stable: Of each placement in order, (E, T) int8: 1 stable, 0 not, −1 where none was made. None where legality
+            alone is the judge.
+        placements: As in `PackingEnv`, 0 behind the last.
+        placement_z: Likewise.
+    """
 
     utilization: Tensor
     num_packed: Tensor
     compactness: Tensor
     pyramidality: Tensor
-    # (E, T) int8, each placement in order: 1 stable, 0 not, −1 none was made; None where legality alone is the judge
     stable: Tensor | None = None
-    placements: Tensor | None = None  # as in `PackingEnv`, as is `placement_z`; 0 behind the last
+    placements: Tensor | None = None
     placement_z: Tensor | None = None
 
     @property
     def stability(self) -> Tensor | None:
-        """S: share of each bin's placements that are stable, (E,); 1 for an empty bin."""
+        """S, share of each bin's placements that are stable, (E,), 1 for an empty bin."""
         if self.stable is None:
             return None
         made = (self.stable >= 0).sum(1)
@@ -64,15 +77,25 @@ class PackingResults(Results):
         return {name: values for name, values in named.items() if values is not None}
 
     def columns(self, physics: Tensor | None = None) -> dict[str, Tensor]:
-        """Columns of the table of irregular packing; S by the rule `com`, and by `physics`, its shares, if given."""
-        columns = {"C": self.compactness, "P": self.pyramidality, "S com": self.stability, "S physics": physics}
-        columns |= {"objects": self.num_packed, "utilization": self.utilization}
+        """Columns of the table of irregular packing.
+
+        S is by the rule `com`, and by `physics`, shares (E,), where they are given.
+        """
+        columns = {
+            "C": self.compactness,
+            "P": self.pyramidality,
+            "S com": self.stability,
+            "S physics": physics,
+            "objects": self.num_packed,
+            "utilization": self.utilization,
+        }
         return {name: values for name, values in columns.items() if values is not None}
 
     def scores(self) -> dict[str, float]:
         return {name: values.mean().item() for name, values in self.per_episode().items()}
 
     def score(self, policy: str) -> Score:
+        """Scores under the name of a policy."""
         return Score(
             policy,
             utilization_error=standard_error(self.utilization),
@@ -84,12 +107,13 @@ class PackingResults(Results):
 
 
 def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -> PackingResults:
-    """Packs one bin in every environment, greedily; the full bins are left in `env.state`.
+    """Pack one bin in every environment, greedily.
 
-    A bin that is done gets actions that are not legal, which change nothing, until all are. Only the first
-    `num_episodes` are packed and returned; None for all.
+    The full bins are left in `env.state`. A bin that is done gets actions that are not legal, which change nothing,
+    until all are. Only the first `num_episodes` are packed and returned; None for all.
     """
-    number, clock = env.num_envs if num_episodes is None else num_episodes, DecisionClock(env.device)
+    number = env.num_envs if num_episodes is None else num_episodes
+    clock = DecisionClock(env.device)
     done = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= number
     stable: list[Tensor] = []
     with evaluation(env, policy) as observation:
@@ -98,19 +122,25 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
             chosen["action"] = torch.where(done, -1, chosen["action"])
             before = env.num_packed.clone()
             stepped = env.step(chosen)
-            stable.append(torch.where(env.num_packed > before, env.state.stable.to(torch.int8), -1))
+            was_placed = env.num_packed > before
+            stable.append(torch.where(was_placed, env.state.stable.to(torch.int8), -1))
             done |= stepped["next", "done"].squeeze(-1)
             observation = step_mdp(stepped)
     state = env.state
     number_of = torch.arange(state.placements.shape[1], device=env.device, dtype=torch.int64)
     made = number_of < state.num_packed[:, None]  # (N, T)
+    # What stands behind the last placement is of earlier episodes.
+    placements = state.placements * made[..., None]
+    placement_z = torch.where(made, state.placement_z, 0.0)
+    c = compactness(state.heightmap, state.volume, env.bin)
+    p = pyramidality(state.heightmap, state.volume, env.bin)
     found = {
         "utilization": state.volume / env.bin.volume,
         "num_packed": state.num_packed.float(),
-        "compactness": compactness(state.heightmap, state.volume, env.bin),
-        "pyramidality": pyramidality(state.heightmap, state.volume, env.bin),
-        "placements": state.placements * made[..., None],
-        "placement_z": torch.where(made, state.placement_z, 0.0),
+        "compactness": c,
+        "pyramidality": p,
+        "placements": placements,
+        "placement_z": placement_z,
     }
     if env.stability_judge == "com":
         found["stable"] = torch.stack(stable, 1)
@@ -119,13 +149,16 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
 
 
 def sequence_number(env: PackingEnv, index: int) -> int:
-    """Number of the items of an episode among the sequences of their source; episodes are counted from `first_env`."""
+    """Number of an episode's items among the sequences of their source.
+
+    Episodes are counted from `first_env`.
+    """
     row = torch.tensor([env.first_env + index], dtype=torch.int64, device=env.device)
     return int(env.item_sequences.begin(env.seed, row, torch.zeros_like(row)))
 
 
 class PackedBins:
-    """The bins of some results, as `viewer` and `plan_of` see those of an environment."""
+    """Bins of some results, as `viewer` and `plan_of` see those of an environment."""
 
     bin: Bin
     catalogue: Catalogue
@@ -144,4 +177,5 @@ class PackedBins:
         return sequence_number(self._env, index)
 
     def __getattr__(self, name: str) -> Any:
+        """What else there is of the environment."""
         return getattr(self._env, name)

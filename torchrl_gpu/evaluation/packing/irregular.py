@@ -1,4 +1,7 @@
-"""The tables of irregular packing (Huang et al., RA-L 8(1), 2023): all methods on the same cases, set by set."""
+"""Tables of irregular packing (Huang et al., RA-L 8(1), 2023).
+
+All methods play the same cases, set by set.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +36,28 @@ from torchrl_gpu.policies.packing.heuristics import (
 
 HARD_SHAPES = ("bowl", "mug", "l_shape", "u_shape")
 HARD_SCALE = 1.1
-METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "waste": LESS_WASTE}
-METHODS |= {"values": VALUES, "worker": WORKER, "manager": MANAGER, "both": BOTH}
+METHODS = {
+    "random": RANDOM,
+    "dbl": DEEPEST,
+    "hm": RULE,
+    "waste": LESS_WASTE,
+    "values": VALUES,
+    "worker": WORKER,
+    "manager": MANAGER,
+    "both": BOTH,
+}
 UNTRAINED = "No --ckpt_path: the rows of the learned methods are left out; untrained networks repeat the rules."
 NO_CHOICE = "K = 0: one object is shown, in box order, and passed over if it fits nowhere; no manager."
 
 
 class IrregularSuite(PackingSuite):
-    """Bins to pack with irregular objects; its tables are those of Huang et al., RA-L 2023."""
+    """Bins to pack with irregular objects.
+
+    Its tables are those of Huang et al., RA-L 2023.
+    """
 
     def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
-        """A table for each set of objects and setting, each as plain data once it is printed."""
+        """A table for each set of objects and setting, as plain data once printed."""
         notes = []
         if not run.trained:
             notes.append(UNTRAINED)
@@ -73,7 +87,10 @@ class IrregularSuite(PackingSuite):
 def packing_suite(
     env: PackingEnv, num_episodes: int, *, seed: int = UNSEEN_SEED, pictures: bool = True, batch_size: int | None = None
 ) -> PackingSuite:
-    """Bins like those of an environment, of boxes or of irregular objects; arguments as in `suite_for`."""
+    """Bins like those of an environment, of boxes or of irregular objects.
+
+    Arguments are as in `suite_for`.
+    """
     suite = PackingSuite if env.catalogue.flat else IrregularSuite
     judge = "rule" if env.catalogue.flat and env.stability_judge == "rule" else "com"
     unseen = env.like(1, items=env.items.reseeded(seed), seed=seed, first_env=0, stability_judge=judge)
@@ -96,7 +113,10 @@ def _sets(options: TableOptions, items: ItemSource, base: PackingEnv) -> dict[st
 
 
 def easy(items: ItemSource, seed: int) -> ItemSource:
-    """Other objects of the kinds and sizes that were trained on; the same ones from a source without a pool."""
+    """Other objects of the kinds and sizes that were trained on.
+
+    A source without a pool gives the same ones.
+    """
     if getattr(items, "seed", None) == seed:
         raise ValueError(f"evaluate: --seed must differ from that of the objects trained on; got {seed}")
     return items.reseeded(seed)
@@ -105,23 +125,25 @@ def easy(items: ItemSource, seed: int) -> ItemSource:
 def hard(items: ItemSource, seed: int, shapes: Sequence[str] = HARD_SHAPES) -> ItemSource:
     """Concave objects alone, with sides a tenth longer than those trained on."""
     if not isinstance(items, ProceduralSolids):
-        raise ValueError(f"evaluate: the set hard wants a config with ProceduralSolids; got {type(items).__name__}")
+        raise ValueError(f"evaluate: --sets hard is for a config with ProceduralSolids, not {type(items).__name__}")
     smallest, largest = HARD_SCALE * items.min_size, HARD_SCALE * items.max_size
     return ProceduralSolids(items.num_objects, smallest, largest, items.scale, seed, tuple(shapes))
 
 
 def _table(suite: PackingSuite, run: Any, options: TableOptions, title: str, items: str) -> dict[str, Any]:
     env = suite.env
-    rows = run.baselines(env)  # of a packer, and without its manager where there is no choice
+    # Those of a packer leave its manager out where there is no choice.
+    rows = run.baselines(env)
     rows = suite.policies_of(run) if rows is None else rows
     wanted = set(rows) if options.methods is None else {METHODS[word] for word in options.methods}
     if not wanted & rows.keys():
         came = " ".join(options.methods or ())
-        raise ValueError(f"evaluate: --methods must name a row that there is; got {came}")
+        raise ValueError(f"evaluate: --methods {came}: there is no such row here")
     policies = {name: policy for name, policy in rows.items() if name in wanted}
     alone = suite.packed_alone(policies, 3 if options.timed is None else options.timed)
     results = suite.play_all(policies)
-    methods, agreements = {}, []
+    methods = {}
+    agreements = []
     for name, each in results.items():
         shares = None
         if options.physics:
@@ -147,7 +169,12 @@ def _table(suite: PackingSuite, run: Any, options: TableOptions, title: str, ite
 
 def _arguments_of(source: ItemSource) -> dict[str, Any]:
     values = {name: getattr(source, name) for name in inspect.signature(type(source)).parameters}
-    return {k: v if isinstance(v, int | float | str | list | tuple | None) else str(v) for k, v in values.items()}
+    return {name: _as_plain(value) for name, value in values.items()}
+
+
+def _as_plain(value: object) -> object:
+    """A value for JSON, in words where it is no plain one."""
+    return value if isinstance(value, int | float | str | list | tuple | None) else str(value)
 
 
 # -- physics --------------------------------------------------------------------------------------------------------
@@ -155,7 +182,7 @@ def _arguments_of(source: ItemSource) -> dict[str, Any]:
 
 @dataclass
 class Agreement:
-    """On how many placements the rule `com` and physics agree, and how they do not."""
+    """Numbers of placements on which the rule `com` and physics agree, or do not."""
 
     both_hold: int = 0
     only_com_holds: int = 0
@@ -163,38 +190,52 @@ class Agreement:
     none_holds: int = 0
 
     def count(self, com: Tensor, physics: Tensor) -> None:
-        """Adds the placements of a bin, (I,) bool each."""
+        """Add the placements of a bin, (I,) bool each."""
         self.both_hold += int((com & physics).sum())
         self.only_com_holds += int((com & ~physics).sum())
         self.only_physics_holds += int((~com & physics).sum())
         self.none_holds += int((~com & ~physics).sum())
 
     def data(self) -> dict[str, Any]:
-        """For JSON; `share` is that of the placements on which they agree, None where there are no placements."""
+        """Plain data.
+
+        `share` is that of the placements on which they agree, None where there are none.
+        """
         placements = sum(asdict(self).values())
         share = (self.both_hold + self.none_holds) / placements if placements else None
         return {"share": share, "placements": placements, **asdict(self)}
 
 
 def drop(env: PackingEnv, results: PackingResults, number: int) -> tuple[Tensor, Agreement]:
-    """Drops the first bins in MuJoCo, item by item: shares that hold, (number,), and where the rule says otherwise."""
+    """Drop the items of the first bins in MuJoCo, one by one.
+
+    Returns:
+        Shares of items that hold, (number,), and how far the rule `com` agrees.
+    """
     from torchrl_gpu.envs.packing.physics import plan_of, settle_cases
 
     assert results.stable is not None
-    bins, agreement = PackedBins(env, results), Agreement()
-    settled = settle_cases([plan_of(bins, index) for index in range(number)], friction=env.friction)
+    bins = PackedBins(env, results)
+    plans = [plan_of(bins, index) for index in range(number)]
+    settled = settle_cases(plans, friction=env.friction)
+    agreement = Agreement()
     for stable, each in zip(results.stable, settled, strict=False):
-        agreement.count(stable[stable >= 0] > 0, torch.from_numpy(each.stable))  # a step may pass an item over
-    return torch.tensor([each.share for each in settled], dtype=torch.float32, device="cpu"), agreement
+        # A step may pass an item over, which places none.
+        placed = stable[stable >= 0] > 0
+        agreement.count(placed, torch.from_numpy(each.stable))
+    shares = torch.tensor([each.share for each in settled], dtype=torch.float32, device="cpu")
+    return shares, agreement
 
 
 def agreement_table(agreements: list[dict[str, Any]]) -> Table:
-    """Verdicts of the rule `com` beside those of physics."""
+    """Table of the verdicts of the rule `com` and of physics."""
     counts = ("placements", "both_hold", "only_com_holds", "only_physics_holds", "none_holds")
     shown = Table(title="S com against S physics, placement by placement", title_justify="left")
-    for column in ("method", "agree", *(name.replace("_", " ") for name in counts)):
+    titles = [name.replace("_", " ") for name in counts]
+    for column in ("method", "agree", *titles):
         shown.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     for row in agreements:
         share = "–" if row["share"] is None else f"{row['share']:.1%}"
-        shown.add_row(row["method"], share, *(str(row[name]) for name in counts))
+        numbers = [str(row[name]) for name in counts]
+        shown.add_row(row["method"], share, *numbers)
     return shown

@@ -1,6 +1,7 @@
-"""The protocols that published packing policies are compared on: fixed sequences known by a hash, and what is printed.
+"""Protocols on which published packing policies are compared.
 
-A figure says little without what the planner knew of the boxes to come, so that every row says it.
+A protocol is fixed sequences, known by a hash, and figures that are printed of them. A figure says little without what
+the planner knew of the boxes to come, so that every row says it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ from torchrl_gpu.evaluation.packing.episodes import PackingResults
 from torchrl_gpu.evaluation.packing.suite import PUBLISHED, PackingSuite, verdict
 from torchrl_gpu.policies.policy import Policy, known
 
-_BIN = Bin((10.0, 10.0, 10.0), (10, 10))  # of `PROTOCOLS`
+# Of `PROTOCOLS`.
+_BIN = Bin((10.0, 10.0, 10.0), (10, 10))
+
+# Rows of the table that are not sorted to the right.
+_WORDS = ("policy", "knew of what comes")
+
 SUITE_HASHES = {
     "rs": "1f7f5ad59cd1a283bc871d09da2667cb502c68ce1c4715d5347e01408774322c",
     "cut1": "10cb4b8ca602d82b17cdd3d0ead8ee3aa16d035e45af2d8b5a1d90fae2f31df6",
@@ -44,11 +50,11 @@ SUITE_HASHES = {
     "diverse": "ae163c3c69c925855a27fbc5e5f5a5e41539baab81a609b02ff000bb5ef7e506",
     "boards": "914f182bf1a5017545e9e850658d682a2a921c3ee146efd4bbead96861974566",
 }
-"""Of the 2,000 sequences of each protocol, 30 of a pallet's, see `sequence_hash`."""
+"""Hashes of the 2,000 sequences of each protocol, 30 of a pallet's, see `sequence_hash`."""
 
 
 class ProtocolSuite(PackingSuite):
-    """Sequences of a protocol: those of the fixed suite, or of a file, whatever number is packed side by side.
+    """Sequences of a protocol, from the fixed suite or from a file.
 
     Args:
         protocol: One of `PROTOCOLS` or of `PALLETS`.
@@ -85,12 +91,13 @@ class ProtocolSuite(PackingSuite):
         if protocol not in known or (sequences is not None and protocol in PALLETS):
             of_file = "" if sequences is None else " of a file"
             wanted = ", ".join(known if sequences is None else PROTOCOLS)
-            raise ValueError(f"ProtocolSuite: protocol{of_file} must be one of {wanted}; got {protocol!r}")
+            raise ValueError(f"ProtocolSuite: protocol{of_file} must be one of {wanted}, not {protocol!r}")
         changes: dict[str, Any] = dict(rule or {})
+        # A box of the file that the protocol has not, in words.
         self.foreign = ""
-        """A box of the file that the protocol has not, in words; "" for none."""
         if sequences is not None:
-            items, rules = BoxSequences(str(sequences), unit, True, misfits), PROTOCOLS[protocol]
+            items = BoxSequences(str(sequences), unit, True, misfits)
+            rules = PROTOCOLS[protocol]
             alike = AlikeSequences(items, rules["items"])
             self.foreign = alike.foreign(_BIN, rules["orientations"])
             changes["items"] = items if self.foreign else alike
@@ -108,14 +115,17 @@ class ProtocolSuite(PackingSuite):
             number = env.item_sequences.num_keys or 0
             if number - first < (num_episodes or 1):
                 wanted = f"{num_episodes or 1} sequences from number {first} on"
-                raise ValueError(f"ProtocolSuite: {sequences} must have {wanted}; got {number} in all")
+                raise ValueError(f"ProtocolSuite: {sequences} must have {wanted}; it has {number} in all")
             num_episodes = num_episodes or number - first
-        super().__init__(
-            env, False, num_episodes or (PALLET_EPISODES if protocol in PALLETS else SUITE_EPISODES), batch_size
-        )
-        self.protocol, self.file, self.first = protocol, None if sequences is None else Path(sequences).name, first
+        if num_episodes is None:
+            num_episodes = PALLET_EPISODES if protocol in PALLETS else SUITE_EPISODES
+        super().__init__(env, False, num_episodes, batch_size)
+        self.protocol = protocol
+        self.file = None if sequences is None else Path(sequences).name
+        self.first = first
 
     def sequence_hash(self) -> str:
+        """Hash of the sequences, see `SUITE_HASHES`."""
         return sequence_hash(sequence_sizes(self.env, self.num_episodes))
 
     def describe(self) -> dict[str, Any]:
@@ -123,9 +133,14 @@ class ProtocolSuite(PackingSuite):
         return super().describe() | more | {"sha256": self.sequence_hash()}
 
     def compared(self, policies: Mapping[str, Policy], timed: int = 0) -> dict[str, Any]:
-        """Plays all sequences with each policy; a row for each, as plain data."""
-        results, alone, rows = self.play_all(policies), self.packed_alone(policies, timed), []
+        """Play all sequences with each policy, and give a row for each as plain data.
+
+        The first `timed` sequences are also packed one bin at a time, for the time of that.
+        """
+        results = self.play_all(policies)
+        alone = self.packed_alone(policies, timed)
         settled = self.settled(results)
+        rows = []
         for name, policy in policies.items():
             row = asdict(results[name].score(name)) | {"knows": known(policy, self.env.visible_items)}
             row["decision_alone_ms"] = PackingResults.joined(alone[name]).decision_ms if timed else None
@@ -138,7 +153,10 @@ class ProtocolSuite(PackingSuite):
 
 
 def sequence_sizes(env: PackingEnv, number: int) -> list[Tensor]:
-    """Sides of the boxes of the first episode of so many environments from `env.first_env` on: (T, 3) int64, cells."""
+    """Sides of the boxes of the first episodes, (T, 3) int64 cells each.
+
+    They are those of `number` environments from `env.first_env` on.
+    """
     row = torch.arange(number, device=env.device, dtype=torch.int64)
     made = env.item_sequences
     key = made.begin(env.seed, row + env.first_env, torch.zeros_like(row))
@@ -151,9 +169,9 @@ def sequence_sizes(env: PackingEnv, number: int) -> list[Tensor]:
 
 
 def sequence_hash(sequences: Sequence[Tensor]) -> str:
-    """SHA-256 of the sizes that `sequence_sizes` gives: of each sequence its length and its sizes.
+    """SHA-256 of sequences that `sequence_sizes` gives.
 
-    All are 32-bit little-endian integers.
+    Of each sequence its length and its sizes are hashed, as 32-bit little-endian integers.
     """
     digest = hashlib.sha256()
     for each in sequences:
@@ -163,8 +181,9 @@ def sequence_hash(sequences: Sequence[Tensor]) -> str:
 
 
 def protocol_table(report: Mapping[str, Any]) -> Table:
-    """The report of `ProtocolSuite.compared` for the terminal: the published figures last."""
-    about, rows = report["sequences"], report["policies"]
+    """Table of `ProtocolSuite.compared` for the terminal, published figures last."""
+    about = report["sequences"]
+    rows = report["policies"]
     known_suite = SUITE_HASHES.get(about["protocol"]) == about["sha256"]
     source = about["file"] or ("the fixed suite" if known_suite else "sequences of the fixed seed")
     title = f"{about['protocol']}: {about['sequences']} sequences from {about['first']} of {source}"
@@ -174,20 +193,23 @@ def protocol_table(report: Mapping[str, Any]) -> Table:
         more["occupancy"] = lambda row: f"{row['pyramidality']:.3f}"
     if "stands" in rows[0]:
         more |= {"stands": lambda row: verdict(row)[0], "faultless": lambda row: verdict(row)[1]}
-    columns = ("policy", "knew of what comes", "utilization", "items", "ms/decision", "ms for one bin", *more)
-    for column in columns:
-        shown.add_column(column, justify="left" if column in columns[:2] else "right", no_wrap=True)
+    for column in (*_WORDS, "utilization", "items", "ms/decision", "ms for one bin", *more):
+        shown.add_column(column, justify="left" if column in _WORDS else "right", no_wrap=True)
     for row in sorted(rows, key=lambda row: row["utilization"]):
         alone = row["decision_alone_ms"]
+        further = [cell(row) for cell in more.values()]
+        utilization = f"{row['utilization']:.2%}{plus_minus(row['utilization_error'], '.2%')}"
+        num_packed = f"{row['num_packed']:.2f}{plus_minus(row['num_packed_error'], '.2f')}"
         shown.add_row(
             row["policy"],
             row["knows"],
-            f"{row['utilization']:.2%}{plus_minus(row['utilization_error'], '.2%')}",
-            f"{row['num_packed']:.2f}{plus_minus(row['num_packed_error'], '.2f')}",
+            utilization,
+            num_packed,
             f"{row['decision_ms']:.4f}",
             "–" if alone is None else f"{alone:.2f}",
-            *(cell(row) for cell in more.values()),
+            *further,
         )
+    dashes = ["–"] * (3 + len(more))
     for row in report["published"]:
-        shown.add_row(row["policy"], row["knows"], f"{row['utilization']:.1%}", *["–"] * (3 + len(more)), style="dim")
+        shown.add_row(row["policy"], row["knows"], f"{row['utilization']:.1%}", *dashes, style="dim")
     return shown

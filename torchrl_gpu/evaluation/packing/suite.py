@@ -1,4 +1,4 @@
-"""Packing policies compared on the same episodes: the table, the pictures and the plans."""
+"""Packing policies compared on the same episodes: table, pictures and plans."""
 
 from __future__ import annotations
 
@@ -27,39 +27,74 @@ from torchrl_gpu.policies.packing.heuristics import RULE, VALUES
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
 from torchrl_gpu.policies.policy import Policy
 
-PUBLISHED: dict[tuple[str, int], tuple[tuple[str, float, str], ...]] = {
-    ("rs", 1): (("AAAI 2021, policy", 50.5, "nothing"), ("arXiv 2208.07123, 100 sequences", 53.1, "nothing")),
-    ("rs", 3): (("arXiv 2208.07123, 100 sequences", 62.1, "3 visible"),),
-    ("cut1", 1): (("AAAI 2021, policy", 73.4, "nothing"), ("arXiv 2208.07123, 100 sequences", 83.4, "nothing")),
-    ("cut2", 1): (("AAAI 2021, policy", 66.9, "nothing"), ("arXiv 2208.07123, 100 sequences", 69.9, "nothing")),
-    ("cut2", 2): (("arXiv 2208.07123, 100 sequences", 71.5, "2 visible"),),
-    ("cut2", 3): (("arXiv 2208.07123, 100 sequences", 77.1, "3 visible"),),
-    ("discrete125", 1): (
-        ("GOPT, RA-L 2024, online BPH", 51.6, "nothing"),
-        ("GOPT, RA-L 2024, heightmap minimisation", 56.5, "nothing"),
-        ("PCT, ICLR 2022, as trained by GOPT", 72.7, "nothing"),
-        ("GOPT, RA-L 2024", 76.1, "nothing"),
-    ),
-    ("free125", 1): (("PCT, ICLR 2022", 86.0, "nothing"),),
-    ("free125", 5): (("PCT, IJRR 2025, second-hand", 88.3, "5 visible"),),
-    ("free125", 10): (("PCT, IJRR 2025, second-hand", 93.5, "10 visible"),),
-    **{
-        (name, 1): tuple((f"{policy}, RoboBPP", share, "nothing") for policy, share in rows)
-        for name, rows in {
-            "repetitive": (("MACS", 44.5), ("HM", 57.9), ("DBL", 61.7), ("LSAH", 61.9), ("PCT", 65.9), ("AR2L", 67.3)),
-            "diverse": (("MACS", 35.2), ("HM", 42.3), ("DBL", 54.9), ("LSAH", 56.9), ("AR2L", 65.5), ("PCT", 66.8)),
-            "boards": (("MACS", 23.2), ("HM", 35.5), ("LSAH", 47.4), ("DBL", 52.0), ("AR2L", 53.8), ("PCT", 57.1)),
-        }.items()
-    },
-}
-"""Utilization in per cent of published policies on sequences of their own, and what they knew; by protocol and by how
-many boxes they could choose from (arXiv 2208.07123 and PCT's version of 2025 call that a buffer)."""
+_MOST_PICTURES = 16
+
+Published = tuple[tuple[str, float, str], ...]
+"""Published policies, each with its utilization in per cent and what it knew of the boxes to come."""
+
+_DISCRETE125: Published = (
+    ("GOPT, RA-L 2024, online BPH", 51.6, "nothing"),
+    ("GOPT, RA-L 2024, heightmap minimisation", 56.5, "nothing"),
+    ("PCT, ICLR 2022, as trained by GOPT", 72.7, "nothing"),
+    ("GOPT, RA-L 2024", 76.1, "nothing"),
+)
+_REPETITIVE: Published = (
+    ("MACS, RoboBPP", 44.5, "nothing"),
+    ("HM, RoboBPP", 57.9, "nothing"),
+    ("DBL, RoboBPP", 61.7, "nothing"),
+    ("LSAH, RoboBPP", 61.9, "nothing"),
+    ("PCT, RoboBPP", 65.9, "nothing"),
+    ("AR2L, RoboBPP", 67.3, "nothing"),
+)
+_DIVERSE: Published = (
+    ("MACS, RoboBPP", 35.2, "nothing"),
+    ("HM, RoboBPP", 42.3, "nothing"),
+    ("DBL, RoboBPP", 54.9, "nothing"),
+    ("LSAH, RoboBPP", 56.9, "nothing"),
+    ("AR2L, RoboBPP", 65.5, "nothing"),
+    ("PCT, RoboBPP", 66.8, "nothing"),
+)
+_BOARDS: Published = (
+    ("MACS, RoboBPP", 23.2, "nothing"),
+    ("HM, RoboBPP", 35.5, "nothing"),
+    ("LSAH, RoboBPP", 47.4, "nothing"),
+    ("DBL, RoboBPP", 52.0, "nothing"),
+    ("AR2L, RoboBPP", 53.8, "nothing"),
+    ("PCT, RoboBPP", 57.1, "nothing"),
+)
+_AAAI_RS = ("AAAI 2021, policy", 50.5, "nothing")
+_AAAI_CUT1 = ("AAAI 2021, policy", 73.4, "nothing")
+_AAAI_CUT2 = ("AAAI 2021, policy", 66.9, "nothing")
+_OF_100 = "arXiv 2208.07123, 100 sequences"
+
+PUBLISHED: dict[tuple[str, int], Published] = {}
+"""Published results on sequences of their own, by protocol and by how many boxes they could choose from.
+
+arXiv 2208.07123 and PCT's version of 2025 call that number a buffer.
+"""
+PUBLISHED["rs", 1] = (_AAAI_RS, (_OF_100, 53.1, "nothing"))
+PUBLISHED["rs", 3] = ((_OF_100, 62.1, "3 visible"),)
+PUBLISHED["cut1", 1] = (_AAAI_CUT1, (_OF_100, 83.4, "nothing"))
+PUBLISHED["cut2", 1] = (_AAAI_CUT2, (_OF_100, 69.9, "nothing"))
+PUBLISHED["cut2", 2] = ((_OF_100, 71.5, "2 visible"),)
+PUBLISHED["cut2", 3] = ((_OF_100, 77.1, "3 visible"),)
+PUBLISHED["discrete125", 1] = _DISCRETE125
+PUBLISHED["free125", 1] = (("PCT, ICLR 2022", 86.0, "nothing"),)
+PUBLISHED["free125", 5] = (("PCT, IJRR 2025, second-hand", 88.3, "5 visible"),)
+PUBLISHED["free125", 10] = (("PCT, IJRR 2025, second-hand", 93.5, "10 visible"),)
+PUBLISHED["repetitive", 1] = _REPETITIVE
+PUBLISHED["diverse", 1] = _DIVERSE
+PUBLISHED["boards", 1] = _BOARDS
 
 
 class PackingSuite(Suite[PackingEnv, PackingResults]):
-    """Bins to pack; pictures are of each order of a file, else of the bin of median utilization."""
+    """Bins to pack.
 
-    headline, pictures_tag = "utilization", "packed bins"
+    Pictures are of each order of a file, else of the bin of median utilization.
+    """
+
+    headline = "utilization"
+    pictures_tag = "packed bins"
     preferred = ("pretrained", VALUES, RULE, "heightmap minimisation")
     simulated = 0
     """First bins of each policy that `table` simulates."""
@@ -73,13 +108,14 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return 1 << 27 if self.env.catalogue.flat else super().most_on_cpu
 
     def packed_alone(self, policies: Mapping[str, Policy], cases: int) -> dict[str, list[PackingResults]]:
-        """Results of the first cases by each policy, which packs one bin at a time, warm, for its times.
+        """Results of the first cases by each policy, one bin at a time, for its times.
 
-        Policies take turns, so that other load slows all of them alike.
+        A rehearsal makes all of them warm. Policies take turns, so that other load slows all of them alike.
         """
         env = self.env.like(1, stability_judge="rule", items=self.env.shared_items())
         results: dict[str, list[PackingResults]] = {name: [] for name in policies}
-        for case in (0, *range(min(cases, self.num_episodes))) if cases else ():  # the first is a rehearsal
+        rehearsal = [0] if cases else []
+        for case in (*rehearsal, *range(min(cases, self.num_episodes))):
             self.begin(env, case)
             for name, policy in policies.items():
                 self.say(f"{name}, timed alone")
@@ -87,8 +123,11 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return {name: each[1:] for name, each in results.items()}
 
     def baselines(self) -> Mapping[str, Policy]:
-        """The heuristics; on the pallet of orders the policy that comes with the package, too."""
-        return {**baselines(self.env), **(self.pretrained() if packs_orders(self.env) else {})}
+        """The heuristics, and on the pallet of orders the policy of the package."""
+        policies: dict[str, Policy] = dict(baselines(self.env))
+        if packs_orders(self.env):
+            policies |= self.pretrained()
+        return policies
 
     def pretrained(self) -> Mapping[str, Policy]:
         return pretrained_for(self.env)
@@ -97,23 +136,29 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return self.env.like(num_envs, items=self.env.shared_items())
 
     def table(self, results: dict[str, PackingResults], name: str) -> tuple[Table, dict[str, Any]]:
-        """Beside the rule of irregular packing, where that is among the policies, differences from it too."""
-        rows, title = [each.score(policy) for policy, each in results.items()], f"{self.num_episodes} episodes"
+        """Table of several policies' results.
+
+        Where the rule of irregular packing is among the policies, it shows differences from that.
+        """
+        rows = [each.score(policy) for policy, each in results.items()]
+        title = f"{self.num_episodes} episodes"
         report: dict[str, Any] = {"policies": [asdict(row) for row in rows]}
         if RULE not in results:
             settled = self.settled(results)
             for row in report["policies"]:
                 row |= settled.get(row["policy"], {})
             return packing_table(rows, title, self.published(), settled), report
-        methods = {
-            policy: each.columns()
-            | {"ms/decision": torch.tensor([each.decision_ms], dtype=torch.float32, device="cpu")}
-            for policy, each in results.items()
-        }
+        methods = {}
+        for policy, each in results.items():
+            milliseconds = torch.tensor([each.decision_ms], dtype=torch.float32, device="cpu")
+            methods[policy] = each.columns() | {"ms/decision": milliseconds}
         return comparison_table(methods, title, RULE), report | {"comparison": comparison_data(methods, RULE)}
 
     def settled(self, results: dict[str, PackingResults]) -> dict[str, dict[str, Any]]:
-        """Share of stable boxes of each policy's first bins, all released at once; empty where none is simulated."""
+        """Share of stable boxes of each policy's first bins, all released at once.
+
+        Empty where none is simulated.
+        """
         if not self.simulated:
             return {}
         from torchrl_gpu.envs.packing.physics import plan_of, settle_cases
@@ -121,7 +166,8 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         found = {}
         for name, each in results.items():
             self.say(f"{name}, physics")
-            bins, started = PackedBins(self.env, each), time.perf_counter()
+            bins = PackedBins(self.env, each)
+            started = time.perf_counter()
             plans = [plan_of(bins, index) for index in range(min(self.simulated, self.num_episodes))]
             cases = settle_cases(plans, progress=True, sequential=False, friction=self.env.friction)
             shares = torch.tensor([case.share for case in cases], dtype=torch.float64, device="cpu")
@@ -135,7 +181,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return found
 
     def published(self) -> dict[str, float]:
-        """Results of published policies by the same rules, on sequences of their own; per cent by name."""
+        """Per cent of published policies by the same rules, on sequences of their own."""
         if self.env.skip_unplaceable:
             return {}
         key = protocol_of(self.env) or "", self.env.visible_items
@@ -149,17 +195,17 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         items = env.items.path.name if isinstance(env.items, BoxSequences) else type(env.items).__name__
         bins = {"bin_size_m": list(env.bin_size), "cells": list(env.bin.cells), "grid_step": env.grid_step}
         played = {} if self.played is None else {"unit": env.items.unit, "left_out": self.played.left_out}
-        settings = {name: getattr(env, name) for name in names} | {"device": str(env.device)}
-        return bins | {"items": items} | played | settings
+        settings = {name: getattr(env, name) for name in names}
+        return {**bins, "items": items, **played, **settings, "device": str(env.device)}
 
     @cached_property
     def played(self) -> PlayedBoxes | None:
-        """The boxes of a file; None where there is no file."""
+        """The boxes of a file, if there is one."""
         items = self.env.items
         return items.played(self.env.bin, self.env.orientations) if isinstance(items, BoxSequences) else None
 
     def names(self) -> list[str]:
-        """A name for each episode: the order's, where a file gives one."""
+        """Name of each episode: the order's, where a file gives one."""
         if self.played is None:
             return [str(i) for i in range(self.num_episodes)]
         numbers = [sequence_number(self.env, i) for i in range(self.num_episodes)]
@@ -173,13 +219,15 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return viewer.render(PackedBins(self.env, self.last), shown, width=width, height=width * 3 // 4)
 
     def draw(self, folder: Path) -> None:
-        """As `packing` or, for each order of a file, `order-NAME`."""
+        """Write pictures called `packing`, or `order-NAME` for each order of a file."""
         from torchrl_gpu.envs.packing import viewer
 
         assert self.last is not None
-        utilization, bins = self.last.utilization, PackedBins(self.env, self.last)
+        utilization = self.last.utilization
+        bins = PackedBins(self.env, self.last)
         if isinstance(self.env.items, BoxSequences):
-            chosen = {_file_name(name, i): i for i, name in enumerate(self.names()[: min(16, self.num_episodes)])}
+            names = self.names()[: min(_MOST_PICTURES, self.num_episodes)]
+            chosen = {_file_name(name, i): i for i, name in enumerate(names)}
         else:
             chosen = {"packing": int(utilization.argsort()[len(utilization) // 2])}
         for name, index in chosen.items():
@@ -189,17 +237,19 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
             viewer.save_gif(film, folder / f"{name}.gif")
 
     def plans(self, results: PackingResults) -> list[dict[str, Any]]:
-        """The placement of each item, in the unit that the user gave sizes in, see `placements`."""
-        bins, names, unit = PackedBins(self.env, results), self.names()[: self.num_episodes], self.env.items.unit
-        return [
-            {
-                "episode": name,
-                "unit": unit,
-                "utilization": results.utilization[i].item(),
-                "placements": placements(bins, i),
-            }
-            for i, name in enumerate(names)
-        ]
+        """Placement of each item, in the unit of the user's sizes, see `placements`."""
+        bins = PackedBins(self.env, results)
+        plans = []
+        for episode, name in enumerate(self.names()[: self.num_episodes]):
+            plans.append(
+                {
+                    "episode": name,
+                    "unit": self.env.items.unit,
+                    "utilization": results.utilization[episode].item(),
+                    "placements": placements(bins, episode),
+                }
+            )
+        return plans
 
     def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
         self.simulated = options.physics or 0
@@ -207,14 +257,20 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
 
 
 def placements(env: PackingEnv | PackedBins, index: int) -> list[dict[str, Any]]:
-    """Placements of one bin's items: label, corner and size of the turned bounding box, in `env.items.unit`."""
+    """Placements of one bin's items, in `env.items.unit`.
+
+    Of each there are label, orientation, and corner and size of the turned bounding box.
+    """
     number = int(env.num_packed[index])
-    rows, heights = env.placements[index, :number].tolist(), env.placement_z[index, :number].tolist()
-    per_unit, out = env.bin.per_unit(env.items.unit), []
+    rows = env.placements[index, :number].tolist()
+    heights = env.placement_z[index, :number].tolist()
+    per_unit = env.bin.per_unit(env.items.unit)
+    out = []
 
     def in_unit(x: int, y: int, z: float) -> list[float]:
         cells = z / env.cell[0]
-        if env.catalogue.flat:  # heights of boxes are whole cells or tenths, but for the rounding of float32
+        # Heights of boxes are whole cells or tenths, but for the rounding of float32.
+        if env.catalogue.flat:
             cells = round(cells, 3)
         metres = (x * env.cell[0], y * env.cell[1], cells * env.cell[0])
         return [without_noise(side / per) for side, per in zip(metres, per_unit, strict=True)]
@@ -222,14 +278,18 @@ def placements(env: PackingEnv | PackedBins, index: int) -> list[dict[str, Any]]
     items = [item for item, *_ in rows]
     labels = env.items.labels_of(env.sequence_number(index), items, env.bin, env.orientations)
     for (item, orientation, x, y), z, label in zip(rows, heights, labels, strict=True):
-        size = (*env.catalogue.extent[item, orientation].tolist(), env.catalogue.height[item, orientation].item())
-        where = {"orientation": orientation, "corner": in_unit(x, y, z), "size": in_unit(*size)}
+        extent = env.catalogue.extent[item, orientation].tolist()
+        height = env.catalogue.height[item, orientation].item()
+        where = {"orientation": orientation, "corner": in_unit(x, y, z), "size": in_unit(extent[0], extent[1], height)}
         out.append(label | where)
     return out
 
 
 def _file_name(order: str, number: int) -> str:
-    """Of the pictures of an order; with its number where its name cannot be that of a file."""
+    """File name of an order's pictures.
+
+    The order's number is in it where its name cannot be a file's.
+    """
     plain = re.sub(r"[^\w.-]", "_", order)[:64]
     return f"order-{plain}" if plain == order else f"order-{plain}-{number}"
 
@@ -240,31 +300,39 @@ def packing_table(
     published: Mapping[str, float] | None = None,
     settled: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Table:
-    """The comparison as a table for the terminal, best utilization last; ms are of one decision for one bin.
+    """Comparison as a table for the terminal, the best utilization last.
 
-    With `settled`, the share of placements that stand in simulation, and the bins in which all do.
+    Milliseconds are of one decision for one bin. With `settled` there are the share of placements that stand in
+    simulation, and the bins in which all do.
     """
     shown = Table(title=title, title_justify="left")
-    for column in ("policy", "utilization", "items", "C", "P", "ms", *(("stands", "faultless") if settled else ())):
+    columns = ["policy", "utilization", "items", "C", "P", "ms"]
+    if settled:
+        columns += ["stands", "faultless"]
+    for column in columns:
         shown.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
     best = max(row.utilization for row in rows)
     for row in sorted(rows, key=lambda row: row.utilization):
+        utilization = f"{row.utilization:.1%}{plus_minus(row.utilization_error, '.1%')}"
+        num_packed = f"{row.num_packed:.2f}{plus_minus(row.num_packed_error, '.2f')}"
+        further = verdict(settled[row.policy]) if settled else []
         shown.add_row(
             row.policy,
-            f"{row.utilization:.1%}{plus_minus(row.utilization_error, '.1%')}",
-            f"{row.num_packed:.2f}{plus_minus(row.num_packed_error, '.2f')}",
+            utilization,
+            num_packed,
             f"{row.compactness:.3f}",
             f"{row.pyramidality:.3f}",
             f"{row.decision_ms:.3f}",
-            *(verdict(settled[row.policy]) if settled else ()),
+            *further,
             style="bold" if row.utilization == best else "",
         )
+    dashes = ["–"] * (len(columns) - 2)
     for name, share in (published or {}).items():
-        shown.add_row(f"{name} (published)", f"{share:.1f}%", *["–"] * (6 if settled else 4), style="dim")
+        shown.add_row(f"{name} (published)", f"{share:.1f}%", *dashes, style="dim")
     return shown
 
 
 def verdict(settled: Mapping[str, Any]) -> list[str]:
-    """Cells of a table: the share of placements that stand, and the bins in which all do."""
+    """Share of placements that stand, and bins in which all do, as cells of a table."""
     share = f"{settled['stands']:.1%}{plus_minus(settled['stands_error'], '.1%')}"
     return [share, f"{settled['faultless']} of {settled['simulated']}"]
