@@ -31,7 +31,7 @@ CSV = {"class_path": f"{PACKAGE}.loggers.CSVLogger", "init_args": {"save_dir": "
 TENSORBOARD = {"class_path": f"{PACKAGE}.loggers.TensorBoardLogger", "init_args": {"save_dir": "tensorboard"}}
 SAVER = {"class_path": "torchrl_gpu.callbacks.EpisodeCheckpoint", "init_args": {"monitor": "val/utilization"}}
 NO_OPTIMIZER = "as the module steps its own optimizer"
-FLOAT32 = "want trainer.precision 32-true, bf16-mixed, 16-mixed, as observations and rewards are float32"
+FLOAT32 = "trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, as observations and rewards are float32"
 Expected = str | None  # part of the one line; None where it works
 
 CALLBACKS: dict[str, tuple[dict[str, Any], Expected]] = {

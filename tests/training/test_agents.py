@@ -210,7 +210,7 @@ def test_learning_rates_by_loss(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"actors": 0.5}, {"actor": 0.0}])
 def test_learning_rates_that_cannot_be(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"OffPolicy: learning_rates wants factors above 0 for critic, actor; got"):
+    with pytest.raises(ValueError, match=r"OffPolicy: learning_rates must be factors above 0 for critic, actor, not"):
         navigation("DDPG", learning_rates=wrong)
 
 

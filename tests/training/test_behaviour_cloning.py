@@ -291,11 +291,11 @@ def test_vectors_of_another_width(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({}, "want policy .*; got none"),
-        ({"network": PlacementScores}, "got network"),
-        ({"policy": BCPolicy(), "network": PlacementScores}, "got policy, network"),
+        ({}, "policy .* not none of them"),
+        ({"network": PlacementScores}, "not network"),
+        ({"policy": BCPolicy(), "network": PlacementScores}, "not policy, network"),
         ({"policy": BCPolicy(), "batch_size": 0}, "batch_size must be at least 1"),
-        ({"policy": BCPolicy(6, 5), "env": DishwashingEnv(1, device="cpu")}, "want an environment with 5 continuous"),
+        ({"policy": BCPolicy(6, 5), "env": DishwashingEnv(1, device="cpu")}, "5 continuous actions"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], says: str) -> None:
@@ -304,7 +304,7 @@ def test_wrong_arguments(arguments: dict[str, Any], says: str) -> None:
 
 
 def test_demonstrations_are_needed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="want a data module with demonstrations; got PackingEpisodes"):
+    with pytest.raises(ValueError, match=r"data must be .* not PackingEpisodes"):
         tiny.trainer(tmp_path).fit(choice(), tiny.data())
     with pytest.raises(ValueError, match="held_out must lie between 0 and 1"):
         DemonstrationEpisodes("x", held_out=1.0)

@@ -20,7 +20,7 @@ from torchrl_gpu import cli, training
 from torchrl_gpu.callbacks import EnvWorkers, EpisodeCheckpoint
 from torchrl_gpu.policies import PackingPolicy, load_policy
 from torchrl_gpu.training.data.episodes import StepLoader
-from torchrl_gpu.training.off_policy import take_network
+from torchrl_gpu.training.warm_start import take_network
 
 RUNS = [each for each in vars(training).values() if isinstance(each, type) and issubclass(each, training.EnvRun)]
 
@@ -158,7 +158,7 @@ def test_plans_of_another_checkpoint_are_moved_and_told(tmp_path: Path, capsys: 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
 def test_lightnings_way_to_load_says_which_is_ours(run: Any) -> None:
     with pytest.raises(
-        ValueError, match=rf"{run.__name__}\.load_from_checkpoint: want .*load_policy.*; got here\.ckpt"
+        ValueError, match=rf"{run.__name__}\.load_from_checkpoint\(here\.ckpt\): .*load_policy"
     ):
         run.load_from_checkpoint("here.ckpt")
 

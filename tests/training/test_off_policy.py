@@ -38,8 +38,9 @@ from torchrl_gpu.policies import (
     VectorCritic,
     VectorGaussian,
 )
-from torchrl_gpu.training import DeviceReplay, Episodes, OffPolicy, off_policy
-from torchrl_gpu.training.off_policy import Memory, OutOfMemoryAdvice, advice, advised, take_network
+from torchrl_gpu.training import DeviceReplay, Episodes, OffPolicy, memory_advice
+from torchrl_gpu.training.memory_advice import Memory, OutOfMemoryAdvice, advice, advised
+from torchrl_gpu.training.warm_start import take_network
 
 
 @pytest.mark.parametrize("max_steps", [1, 5, 6])
@@ -59,7 +60,7 @@ def test_frames_by_hand(tmp_path: Path) -> None:
 
 
 def test_training_where_nothing_is_legal_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"OffPolicy: want .*; got skip_unplaceable=True, which is for evaluation"):
+    with pytest.raises(ValueError, match="OffPolicy: skip_unplaceable=True"):
         fit(module(env={"skip_unplaceable": True}), tmp_path, 1)
 
 
@@ -210,9 +211,9 @@ def test_a_monitor_that_validation_never_logs_is_refused_before_anything_runs(tm
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (partial(LinearLR, last_epoch=0), "that begins here, last_epoch -1"),
+        (partial(LinearLR, last_epoch=0), "last_epoch .* -1"),
         (partial(LinearLR, total_iters=-5), "got -5"),
-        (ReduceLROnPlateau, "want an lr_scheduler that is stepped at every update; got ReduceLROn"),
+        (ReduceLROnPlateau, "lr_scheduler .* not ReduceLROn"),
     ],
 )
 def test_a_schedule_that_makes_no_sense(tmp_path: Path, schedule: Any, message: str) -> None:
@@ -246,7 +247,7 @@ def test_what_was_saved_on_cuda_resumes_on_a_cpu(tmp_path: Path, caplog: pytest.
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true", "64-true"])
 def test_weights_of_another_type_are_refused(tmp_path: Path, precision: str) -> None:
-    wanted = rf"^OffPolicy: want trainer.precision 32-true, bf16-mixed, .*; got {precision}"
+    wanted = rf"^OffPolicy: trainer.precision must be one of 32-true, bf16-mixed, .*, not {precision}"
     with pytest.raises(ValueError, match=wanted):
         fit(module(), tmp_path, 2, precision=precision)
 
@@ -339,8 +340,8 @@ def test_what_is_advised_would_have_fitted() -> None:
     # 4 GiB stay, 3 of them replay; the update had made 5 and wanted 2 more. There are 9 of 10 to be used.
     text = advised("OffPolicy", GPU, Memory(10 * GIB, 4 * GIB), 5 * GIB, SAID, 700, (3000, 3 * GIB))
     assert text == (
-        "OffPolicy: want an update that fits into 10.0 GiB of cuda:0; got one of 700 transitions that takes 7.0 GiB or"
-        " more, beside 4.0 GiB that stay, of which replay has 3.0; at most this can fit: --model.batch_size 500 or"
+        "OffPolicy: an update of 700 transitions takes 7.0 GiB or more of the 10.0 GiB of cuda:0"
+        ", beside 4.0 GiB that stay, of which replay has 3.0; at most this can fit: --model.batch_size 500 or"
         " --model.replay.init_args.capacity 1000"
     )
 
@@ -360,14 +361,14 @@ def test_nothing_is_advised_that_would_not_help(taken: float, replay_gib: float,
 
 def test_a_run_that_does_not_fit_says_what_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memories = iter([Memory(10 * GIB, 9 * GIB), Memory(10 * GIB, 4 * GIB)])
-    monkeypatch.setattr(off_policy, "device_memory", lambda device: next(memories))
+    monkeypatch.setattr(memory_advice, "device_memory", lambda device: next(memories))
     made: Any = module()
 
     def full(*given: Any) -> None:
         raise torch.OutOfMemoryError(SAID)
 
     monkeypatch.setattr(made, "_update", full)
-    with pytest.raises(OutOfMemoryAdvice, match=r"got one of 16 transitions that takes 7.0 GiB or more") as caught:
+    with pytest.raises(OutOfMemoryAdvice, match=r"an update of 16 transitions takes 7.0 GiB or more") as caught:
         trainer(tmp_path).fit(made, data())
     assert is_for_user(caught.value)
     assert one_line(caught.value).endswith("--model.batch_size 11")  # replay is too small for less of it to help
@@ -436,7 +437,7 @@ def test_another_shape_is_refused_and_nothing_is_taken(tmp_path: Path) -> None:
     cloned(tmp_path / "wide.ckpt", channels=6)
     agent = tiny.dqn(tiny.packing_env())
     before = [value.clone() for value in agent.policy.parameters()]
-    wanted = r"wide.ckpt: want .*stem.weight of shape \(4, 15, 3, 3\); got \(6, 15, 3, 3\)"
+    wanted = r"wide.ckpt: .*stem.weight .*\(4, 15, 3, 3\).*\(6, 15, 3, 3\)"
     with pytest.raises(ValueError, match=wanted):
         take_network(agent.policy, str(tmp_path / "wide.ckpt"))
     assert all(torch.equal(a, b) for a, b in zip(before, agent.policy.parameters(), strict=True))
@@ -445,11 +446,11 @@ def test_another_shape_is_refused_and_nothing_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"state_dict": {"other.mu": torch.zeros(1)}}, "want layers such as .*; got other.mu"),
-        ({"weights": {}}, "want a checkpoint with a state_dict; got none in it"),
-        ({"state_dict": {"learner.network.stem.bias": torch.full((4,), torch.nan)}}, "want finite weights"),
-        ({"state_dict": {"learner.network.stem.bias": torch.zeros(4, device="meta")}}, "want layers such as"),
-        ({"state_dict": {f"{i}.a": torch.zeros(0) for i in range(10_001)}}, "at most 10,000 tensors; got 10,001"),
+        ({"state_dict": {"other.mu": torch.zeros(1)}}, "no layer such as .* only other.mu"),
+        ({"weights": {}}, "no state_dict in it"),
+        ({"state_dict": {"learner.network.stem.bias": torch.full((4,), torch.nan)}}, "stem.bias is not finite"),
+        ({"state_dict": {"learner.network.stem.bias": torch.zeros(4, device="meta")}}, "no layer such as"),
+        ({"state_dict": {f"{i}.a": torch.zeros(0) for i in range(10_001)}}, "10,001 tensors, more than 10,000"),
         (nn.Linear(1, 1), "not tensors and plain values alone: a pickle"),
     ],
 )

@@ -334,16 +334,16 @@ def test_it_learns_to_pack(tmp_path: Path) -> None:
 
 
 def test_minibatches_divide_a_rollout() -> None:
-    wanted = "minibatches must divide the 32 steps of a rollout, 4 of each of 8 trajectories; got 5"
+    wanted = "minibatches must divide the 32 steps of a rollout, 4 of each of 8 trajectories, which 5"
     made = module(minibatches=5)  # as it is evaluated, in any number of environments
     with pytest.raises(ValueError, match=f"OnPolicy: {wanted}"):
         made.check_fit()
 
 
 def test_each_agent_has_its_run() -> None:
-    with pytest.raises(ValueError, match="OnPolicy: want an agent that learns from rollouts, such as PPO; got DQN"):
+    with pytest.raises(ValueError, match="OnPolicy: DQN learns from replay"):
         OnPolicy(packing_env(), dqn)
-    with pytest.raises(ValueError, match="OffPolicy: want an agent that learns from replay; got PPO"):
+    with pytest.raises(ValueError, match="OffPolicy: PPO does not learn from replay"):
         OffPolicy(packing_env(), partial(PPO, **agent_of("packing")))
 
 

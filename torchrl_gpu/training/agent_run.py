@@ -1,4 +1,4 @@
-"""`AgentRun`: base of the runs that train an `Agent`, with its policy, its optimizer and an update."""
+"""Base of the runs that train an `Agent`: its policy, optimizer and update."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from torchrl_gpu.training.updates.compiled import CompiledLosses
 from torchrl_gpu.training.updates.graphed import Batches, GraphedLearning, GraphedUpdate, Losses
 from torchrl_gpu.training.updates.optimizers import keep_capturable
 
-_MANY = 5_000  # updates of a run in which minutes of compilation pay
+# Updates of a run in which minutes of compilation pay.
+_MANY = 5_000
 
 AgentFactory = Callable[[AgentSpace], Agent]
 """Makes the agent of an environment's space."""
 
 
 class AgentRun(EnvRun):
-    """An `EnvRun` that trains an `Agent`. A subclass makes `agent` in `build` and sets the attributes below.
+    """An `EnvRun` that trains an `Agent`.
+
+    A subclass makes `agent` in `build` and sets the attributes below.
 
     Attributes:
         make_optimizer: Makes the optimizer of the agent's weights, in a group for each of its losses.
@@ -53,7 +56,8 @@ class AgentRun(EnvRun):
     torch_compile: bool | Literal["auto"]
     graphed_update: GraphedUpdate | None
     graphed_learning: GraphedLearning | None
-    _compiled_before: bool | None = None  # in the run that this one goes on from
+    # Whether the run that this one goes on from was compiled.
+    _compiled_before: bool | None = None
     _compiled = False
 
     @property
@@ -62,7 +66,8 @@ class AgentRun(EnvRun):
 
     @property
     def kept_options(self) -> Sequence[str]:
-        return (*super().kept_options, "encoder.pretrained", *(f"agent.{each}" for each in self.agent.learned_settings))
+        learned = [f"agent.{each}" for each in self.agent.learned_settings]
+        return (*super().kept_options, "encoder.pretrained", *learned)
 
     @property
     def space(self) -> AgentSpace:
@@ -71,16 +76,18 @@ class AgentRun(EnvRun):
 
     @property
     def group(self) -> tuple[str, ...]:
-        """Key of the environment's robots; empty where it has none."""
+        """Key of the environment's robots, empty where it has none."""
         return self.space.group
 
     @property
     def num_trajectories(self) -> int:
-        """Trajectories that are played at a time: those of environments, or of their robots."""
-        return self.env.num_envs * (int(getattr(self.env, "num_robots", 1)) if self.group else 1)
+        """Trajectories that are played at a time, of environments or their robots."""
+        if not self.group:
+            return self.env.num_envs
+        return self.env.num_envs * int(getattr(self.env, "num_robots", 1))
 
     def policy_for(self, env: BatchedEnv) -> PolicyWrapper:
-        """The agent's policy, which is the same in every environment; greedy in eval mode."""
+        """The agent's policy, the same in every environment and greedy in eval mode."""
         return PolicyWrapper(self.agent)
 
     def baselines(self, env: BatchedEnv) -> Mapping[str, Policy] | None:
@@ -88,23 +95,29 @@ class AgentRun(EnvRun):
 
     @property
     def compiles(self) -> bool:
-        """True where steps and losses of this fit are compiled; ValueError where scaled gradients forbid it.
+        """Whether steps and losses of this fit are compiled.
 
         A compiled backward pass is over before the scaler sees the loss, so that small gradients would be lost.
+
+        Raises:
+            ValueError: Compilation is asked for, and gradients are scaled.
         """
-        if self.torch_compile == "auto":
-            pays = not self.scales_gradients and self._planned_updates() >= _MANY
-            return pays if self._compiled_before is None or self.scales_gradients else self._compiled_before
-        if self.torch_compile and self.scales_gradients:
-            raise ValueError(
-                f"{type(self).__name__}: torch_compile wants gradients that need no scaler; got precision"
-                f" {self.trainer.precision}"
-            )
-        return self.torch_compile
+        if self.torch_compile != "auto":
+            if self.torch_compile and self.scales_gradients:
+                raise ValueError(
+                    f"{type(self).__name__}: torch_compile cannot be with precision {self.trainer.precision}, whose"
+                    " gradients are scaled"
+                )
+            return self.torch_compile
+        if self.scales_gradients:
+            return False
+        if self._compiled_before is not None:
+            return self._compiled_before
+        return self._planned_updates() >= _MANY
 
     def _planned_updates(self) -> float:
         """The most updates of this fit, by `max_steps` and `max_epochs`."""
-        trainer, per_step = self.trainer, self.updates_of_step
+        trainer = self.trainer
         most = trainer.max_steps if trainer.max_steps >= 0 else math.inf
         epochs = trainer.max_epochs
         if epochs is None or epochs < 0:
@@ -113,7 +126,7 @@ class AgentRun(EnvRun):
         steps = getattr(data, "steps_per_epoch", None) or STEPS_PER_EPOCH
         limit: Any = trainer.limit_train_batches
         steps = min(steps, limit) if isinstance(limit, int) else int(steps * limit)
-        return min(most, epochs * steps * per_step)
+        return min(most, epochs * steps * self.updates_of_step)
 
     @property
     def updates_of_step(self) -> int:
@@ -125,18 +138,24 @@ class AgentRun(EnvRun):
         checkpoint["compiled"] = self._compiled
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Compiled code rounds otherwise: a run that is extended goes on as it was, however long it is to be now."""
+        """Keep whether the run was compiled.
+
+        Compiled code rounds otherwise, so a run that is extended goes on as it was, however long it is to be now.
+        """
         super().on_load_checkpoint(checkpoint)
         compiled = checkpoint.get("compiled")
         self._compiled_before = compiled if isinstance(compiled, bool) else None
 
     @property
     def has_values(self) -> bool:
-        """True where actions are discrete, so that the agent has a value for each."""
+        """Whether actions are discrete, so that the agent has a value for each."""
         return self.space.num_actions is not None
 
     def configure_optimizers(self) -> Any:
-        """One optimizer with a group for each loss, so that a step of the Trainer is an update; and its schedule."""
+        """Make one optimizer with a group for each loss, and its schedule.
+
+        With one optimizer a step of the Trainer is an update.
+        """
         groups = [{"params": weights, "name": name} for name, weights in self.agent.parameter_groups.items()]
         optimizer = self.make_optimizer(groups)
         for group in optimizer.param_groups:
@@ -145,13 +164,13 @@ class AgentRun(EnvRun):
         return self.scheduled(optimizer, self.make_scheduler)
 
     def check_rates(self) -> None:
-        """ValueError unless each of `learning_rates` is above 0 and of a loss that the agent has."""
+        """ValueError unless each of `learning_rates` is above 0 and of a known loss."""
         known = list(self.agent.parameter_groups)
         for name, rate in self.learning_rates.items():
             if name not in known or not 0 < rate < math.inf:
                 raise ValueError(
-                    f"{type(self).__name__}: learning_rates wants factors above 0 for {', '.join(known)};"
-                    f" got {{{name}: {rate}}}"
+                    f"{type(self).__name__}: learning_rates must be factors above 0 for {', '.join(known)}, not"
+                    f" {{{name}: {rate}}}"
                 )
 
     def _make_graphed_update(self) -> GraphedUpdate:
@@ -179,9 +198,11 @@ class AgentRun(EnvRun):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
+        # It is no submodule: its weights are the agent's.
+        self.__dict__["policy"] = PolicyWrapper(self.agent).train()
         if self.trainer.ckpt_path is None:
-            self._compiled_before = None  # of a checkpoint that another command has loaded
+            # It would be of a checkpoint that another command has loaded.
+            self._compiled_before = None
         self._compiled = self.compiles
         if self.torch_compile == "auto" and self._compiled_before is self._compiled:
             how = "compiled" if self._compiled else "not compiled"
@@ -195,7 +216,11 @@ class AgentRun(EnvRun):
         return ("loss", "*_loss", *self.env.outcome_names, *self.agent.metrics, "frames")
 
     def learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """An update from a batch, as `Agent.losses` takes it: its losses, without gradients."""
+        """Make an update from a batch, as `Agent.losses` takes it.
+
+        Returns:
+            Its losses, without gradients.
+        """
         self.note_batch(batch)
         if self.graphed_update is None:
             losses = self._learn(batch)
@@ -208,22 +233,35 @@ class AgentRun(EnvRun):
     def _learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
         with set_exploration_type(ExplorationType.RANDOM):
             losses = self._losses(batch)
-        groups = [group["params"] for group in cast("Any", self.optimizers()).param_groups]
-        self.descend(torch.stack(list(losses.values())).sum(), groups, self.max_grad_norm)
+        optimizer: Any = self.optimizers()
+        groups = [group["params"] for group in optimizer.param_groups]
+        loss = torch.stack(list(losses.values())).sum()
+        self.descend(loss, groups, self.max_grad_norm)
         self.agent.update_targets(self.trainer.global_step)
         return losses
 
     def log_losses(self, losses: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Logs the means over the updates of a training step, where that is due.
+        """Log the means over the updates of a training step, where that is due.
 
-        Returns the loss of the last update, as Lightning gives it to callbacks such as `SpikeDetection`.
+        Returns:
+            The loss of the last update, as Lightning gives it to callbacks such as `SpikeDetection`.
         """
         if self.logs_this_step:
-            values: dict[str, Tensor | float] = {**self.outcomes, **self.agent.metrics, "frames": self.frames}
-            means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
-            parts = {f"{name}_loss": mean for name, mean in means.items()} if len(means) > 1 else {}
-            self.log_step({"loss": torch.stack(list(means.values())).sum(), **parts, **values})
+            means = means_of(losses)
+            values: dict[str, Tensor | float] = {"loss": torch.stack(list(means.values())).sum()}
+            if len(means) > 1:
+                values |= {f"{name}_loss": mean for name, mean in means.items()}
+            self.log_step({**values, **self.outcomes, **self.agent.metrics, "frames": self.frames})
         if not losses:
             return {}
-        first, *others = losses[-1].values()
-        return {"loss": torch.stack([first, *others]).sum() if others else first}
+        last = list(losses[-1].values())
+        return {"loss": torch.stack(last).sum() if len(last) > 1 else last[0]}
+
+
+def means_of(losses: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Mean of each loss over some updates."""
+    means = {}
+    for name in losses[0]:
+        values = torch.stack([each[name] for each in losses])
+        means[name] = values.mean()
+    return means

@@ -1,8 +1,8 @@
-"""Behaviour cloning as a Lightning module: supervised learning of demonstrated actions, on the device."""
+"""Behaviour cloning as a Lightning module."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -24,6 +24,7 @@ from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.training.accelerated.choice import GraphOption
+from torchrl_gpu.training.agent_run import means_of
 from torchrl_gpu.training.data.demonstrations import DemonstrationEpisodes, HeldOut
 from torchrl_gpu.training.lightning_callbacks import adapt_resumed
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
@@ -31,16 +32,20 @@ from torchrl_gpu.training.step_log import on_host
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.learner import ModuleLearner
 
-_CHUNK = 1024  # rows of validation that are looked at together
+# Rows of validation that are looked at together.
+_CHUNK = 1024
+
+# Rows that statistics are taken of together.
+_STATISTICS_CHUNK = 1 << 16
 
 
 class BehaviourCloning(EnvRun):
-    """Learns the actions of demonstrations: by vectors (`policy`), or which of an environment's actions (`network`).
+    """Supervised learning of demonstrated actions, on the device.
 
-    An epoch is a pass over the rows that are learned from, in an order that seed and number of the pass decide; with
-    `data.steps_per_epoch` it has so many steps of `updates_per_step` each. Rows are gathered by index on the device;
-    the environment makes again what demonstrations leave out, such as maps and masks. `trainer.max_steps` counts
-    updates.
+    Actions are vectors (`policy`), or choices among those of an environment (`network`). An epoch is a pass over the
+    rows that are learned from, in an order that seed and number of the pass decide; with `data.steps_per_epoch` it has
+    so many steps of `updates_per_step` each. Rows are gathered by index on the device; the environment makes again what
+    demonstrations leave out, such as maps and masks. `trainer.max_steps` counts updates.
 
     Validation logs `val/loss` and `val/agreement` (share of held-out rows whose action is the greedy one) or, of
     vectors, `val/error`, and the scores of episodes where there is an environment.
@@ -61,7 +66,8 @@ class BehaviourCloning(EnvRun):
     """
 
     learner_name = "BC"
-    exact_anywhere = True  # the rows of an update follow from its number
+    # The rows of an update follow from its number.
+    exact_anywhere = True
 
     def __init__(
         self,
@@ -84,14 +90,16 @@ class BehaviourCloning(EnvRun):
         if (policy is None) is (network is None) or (network is not None and env is None):
             given = [name for name, value in (("policy", policy), ("network", network), ("env", env)) if value]
             wanted = "policy (of vectors), or network (of a choice among actions) and env"
-            raise ValueError(f"{where}: want {wanted}; got {', '.join(given) or 'none'}")
+            raise ValueError(f"{where}: give {wanted}, not {', '.join(given) or 'none of them'}")
         self.has_env = env is not None
         self.make_network = network
         self.temperature = arguments.number(where, "temperature", temperature, above=0)
         if network is None:
             arguments.check_effect(where, "network, a choice among actions", temperature=(temperature, 1.0))
-        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
-        self.batch_size, self.updates_per_step = batch_size, updates_per_step
+        self.make_optimizer = optimizer
+        self.make_scheduler = lr_scheduler
+        self.batch_size = batch_size
+        self.updates_per_step = updates_per_step
         self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
         self.seed = arguments.seed(where, "seed", seed)
         self.graph_updates = graph_updates
@@ -112,8 +120,8 @@ class BehaviourCloning(EnvRun):
         if self.make_network is not None:
             self.learner = ClonedChoice(self.space, self.make_network(self.space), self.temperature)
         elif self.space.num_actions is not None or self.space.action_shape != (self._vectors.action_dim,):
-            wanted = f"an environment with {self._vectors.action_dim} continuous actions"
-            raise ValueError(f"{type(self).__name__}: want {wanted}; that of {self.space.source} has others")
+            wanted = f"{self._vectors.action_dim} continuous actions"
+            raise ValueError(f"{type(self).__name__}: {self.space.source} must have {wanted}, as the policy has")
 
     @property
     def _vectors(self) -> BCPolicy:
@@ -121,7 +129,7 @@ class BehaviourCloning(EnvRun):
 
     @property
     def observed(self) -> list[str] | None:
-        """Names of the observations that are learned from; None for all that there are."""
+        """Names of the observations that are learned from, or None for all."""
         return None if self.has_env else self._vectors.in_keys
 
     @property
@@ -150,7 +158,7 @@ class BehaviourCloning(EnvRun):
         if not isinstance(data, DemonstrationEpisodes):
             if stage == "fit":
                 came = type(data).__name__
-                raise ValueError(f"{type(self).__name__}: want a data module with demonstrations; got {came}")
+                raise ValueError(f"{type(self).__name__}: data must be DemonstrationEpisodes, not {came}")
             return
         if data.demonstrations is None:
             return
@@ -158,13 +166,23 @@ class BehaviourCloning(EnvRun):
         self._rows = data.train_rows
         self._check_demonstrations()
         if stage == "fit" and isinstance(self.learner, BCPolicy):
-            parts = [self.demonstrations.batch(index) for index in self._rows.split(1 << 16)]
-            vectors = [torch.cat([part[key].flatten(1).float() for key in self.learner.in_keys], 1) for part in parts]
-            actions = torch.cat([part["action"] for part in parts])
-            self.learner.to(self._rows.device).set_statistics(torch.cat(vectors), actions)
+            self._take_statistics(self.learner)
+
+    def _take_statistics(self, policy: BCPolicy) -> None:
+        """Take means and deviations of the rows that are learned from, to normalise by."""
+        vectors = []
+        actions = []
+        for index in self._rows.split(_STATISTICS_CHUNK):
+            part = self.demonstrations.batch(index)
+            observed = [part[key].flatten(1).float() for key in policy.in_keys]
+            vectors.append(torch.cat(observed, 1))
+            actions.append(part["action"])
+        policy.to(self._rows.device).set_statistics(torch.cat(vectors), torch.cat(actions))
 
     def _check_demonstrations(self) -> None:
-        found, name = self.demonstrations, self.demonstrations.name
+        """Raise where demonstrations do not fit the environment or the policy."""
+        found = self.demonstrations
+        name = found.name
         if isinstance(self.learner, BCPolicy):
             _check_vectors(found, self.learner)
             return
@@ -173,23 +191,36 @@ class BehaviourCloning(EnvRun):
         group = self.space.group
         shown: Any = self.env.observation_spec[group] if group else self.env.observation_spec
         stored = [key if isinstance(key, str) else key[-1] for key in self.env.stored_keys]
-        needed = [*self.learner.in_keys, *(["action_mask"] if self.space.masked else [])]
+        needed = list(self.learner.in_keys)
+        if self.space.masked:
+            needed.append("action_mask")
+        if not set(needed) <= set(stored):
+            needed = stored
         entries = entries_of(shown, 1 + len(group))
-        wanted = {key: entries[key] for key in (needed if set(needed) <= set(stored) else stored)}
+        wanted = {key: entries[key] for key in needed}
         wanted["action"] = Entry(torch.int64, (), Bounds(0, cast("int", self.space.num_actions) - 1))
         for key, entry in wanted.items():
-            if key not in found.rows.keys():  # noqa: SIM118  # of a tensordict
+            # Iterating over a tensordict would give its rows.
+            if key not in found.rows.keys():  # noqa: SIM118
                 shown_by = type(self.env).__name__
                 refuse(name, f"an entry {key}, which {shown_by} shows", ", ".join(sorted(found.rows.keys())))
             _check_entry(found, key, entry)
-        for index in torch.arange(len(found), device=found.rows["action"].device, dtype=torch.int64).split(_CHUNK):
+        rows = torch.arange(len(found), device=found.rows["action"].device, dtype=torch.int64)
+        for index in rows.split(_CHUNK):
+            # The environment raises where it cannot make again what a row leaves out.
             batch = self._batch(index)
             if self.space.masked:
-                legal = batch["action_mask"].gather(1, batch["action"][:, None])
-                if not legal.all():
-                    row = int(index[(~legal[:, 0]).byte().argmax()])
-                    came = f"{int(found.rows['action'][row])} in row {row}"
-                    refuse(f"{name}: action", f"actions that are legal in this {type(self.env).__name__}", came)
+                self._check_legal(index, batch)
+
+    def _check_legal(self, index: Tensor, batch: TensorDictBase) -> None:
+        """Raise where an action of a batch, the rows `index`, is not legal."""
+        found = self.demonstrations
+        legal = batch["action_mask"].gather(1, batch["action"][:, None])
+        if legal.all():
+            return
+        row = int(index[(~legal[:, 0]).byte().argmax()])
+        came = f"{int(found.rows['action'][row])} in row {row}"
+        refuse(f"{found.name}: action", f"actions that are legal in this {type(self.env).__name__}", came)
 
     def _batch(self, index: Tensor) -> TensorDictBase:
         batch = self.demonstrations.batch(index)
@@ -198,7 +229,7 @@ class BehaviourCloning(EnvRun):
     # -- fit --------------------------------------------------------------------------------------------------------
 
     def steps_of(self, rows: int) -> int:
-        """Training steps of a pass over so many rows."""
+        """Number of training steps of a pass over some rows."""
         return -(-self._updates_of(rows) // self.updates_per_step)
 
     def _updates_of(self, rows: int) -> int:
@@ -212,7 +243,8 @@ class BehaviourCloning(EnvRun):
         return None if of_episodes is None else (*self._score_names(), *of_episodes)
 
     def _score_names(self) -> tuple[str, ...]:
-        return ("loss", "agreement" if isinstance(self.learner, ClonedChoice) else "error")
+        measure = "agreement" if isinstance(self.learner, ClonedChoice) else "error"
+        return ("loss", measure)
 
     def on_fit_start(self) -> None:
         self.step_log.begin()
@@ -223,11 +255,15 @@ class BehaviourCloning(EnvRun):
         self._graphed = self._make_graphed() if self.takes_graphed_updates(self.graph_updates) else None
 
     def _make_graphed(self) -> GraphedLearning:
+        def batches(data: TensorDictBase) -> Iterator[TensorDictBase]:
+            return (self._batch(index) for index in data["index"].unbind())
+
+        optimizer = cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False))
         return GraphedLearning(
             ModuleLearner(self.learner, self._means),
-            cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False)),
+            optimizer,
             self.max_grad_norm,
-            batches=lambda data: (self._batch(index) for index in data["index"].unbind()),
+            batches=batches,
             updates=self.updates_per_step,
             schedule=cast("Any", self.lr_schedulers()),
         )
@@ -238,7 +274,10 @@ class BehaviourCloning(EnvRun):
         return {name: value if name == "loss" else value.detach() for name, value in means.items()}
 
     def _draw(self, update: int) -> Tensor:
-        """Numbers of the rows of an update, (B,), a function of the seed and of how many updates were made before."""
+        """Numbers of the rows of an update, (B,).
+
+        They follow from the seed and from how many updates were made before.
+        """
         number, place = divmod(update, self._updates_of(len(self._rows)))
         if self._pass is None or self._pass[0] != number:
             device = self._rows.device
@@ -246,21 +285,24 @@ class BehaviourCloning(EnvRun):
             order = torch.randperm(len(self._rows), generator=generator, device=device, dtype=torch.int64)
             self._pass = number, self._rows[order]
         together = self.batch_size * self.trainer.world_size
-        return self._pass[1][place * together : (place + 1) * together][self.global_rank :: self.trainer.world_size]
+        rows = self._pass[1][place * together : (place + 1) * together]
+        return rows[self.global_rank :: self.trainer.world_size]
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        most, data = self.updates_per_step, cast("Any", self.trainer).datamodule
-        if data.asked_steps is None:  # an epoch is a pass
+        most = self.updates_per_step
+        data = cast("Any", self.trainer).datamodule
+        # Without a number of steps an epoch is a pass.
+        if data.asked_steps is None:
             a_pass = self._updates_of(len(self._rows))
             most = min(most, a_pass - self.trainer.global_step % a_pass)
         made = self._learn(self.updates_now(most))
         if self.logs_this_step:
-            self.log_step({name: torch.stack([each[name] for each in made]).mean() for name in made[0]})
+            self.log_step(means_of(made))
         return {"loss": made[-1]["loss"]} if made else {}
 
     def _learn(self, updates: int) -> list[dict[str, Tensor]]:
-        """Means of so many updates."""
+        """Make some updates, and give the means of each."""
         graphed = self._graphed
         if graphed is None or updates < self.updates_per_step:
             return [self._update() for _ in range(updates)]
@@ -306,8 +348,10 @@ class BehaviourCloning(EnvRun):
         for index in held.index.split(_CHUNK):
             for name, values in self.learner.scores(self._batch(index)).items():
                 sums.setdefault(name, []).append(values.double().sum())
-        together = torch.stack([torch.stack(parts).sum() for parts in sums.values()]) / len(held.index)
-        means = dict(zip(sums, together.tolist(), strict=True))  # the device is waited for once
+        totals = [torch.stack(parts).sum() for parts in sums.values()]
+        together = torch.stack(totals) / len(held.index)
+        # The device is waited for once.
+        means = dict(zip(sums, together.tolist(), strict=True))
         for name, value in means.items():
             self.log(f"{stage}/{name}", on_host(value), prog_bar=name != "loss", batch_size=1)
         if self.trainer.state.fn != "fit":
@@ -320,7 +364,7 @@ class BehaviourCloning(EnvRun):
         return "the pass over the demonstrations goes on at another row"
 
     def rank_state(self) -> dict[str, Any]:
-        """Nothing besides: which rows come next follows from the seed and the number of updates."""
+        """Nothing more: which rows come next follows from the number of updates."""
         return {}
 
     def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
@@ -338,7 +382,7 @@ class BehaviourCloning(EnvRun):
 def _check_entry(found: Demonstrations, key: str, wanted: Entry) -> None:
     value = found.rows[key]
     first = 0
-    for part in value.split(1 << 16):
+    for part in value.split(_STATISTICS_CHUNK):
         entry = wanted._replace(shape=(len(part), *wanted.shape))
         where = f"demonstrations: {found.name}, rows from {first} on"
         entry.check(where, key, part.to(found.dtypes.get(key, part.dtype)))
@@ -349,7 +393,8 @@ def _check_vectors(found: Demonstrations, policy: BCPolicy) -> None:
     names = {name: value for name, value in found.rows.items() if value.ndim == 2}
     for key in (*policy.in_keys, "action"):
         if key not in names:
-            came = ", ".join(f"{name} {tuple(value.shape[1:])}" for name, value in found.rows.items())
+            shapes = [f"{name} {tuple(value.shape[1:])}" for name, value in found.rows.items()]
+            came = ", ".join(shapes)
             refuse(found.name, f"an entry {key} that is a vector, as policy.observations has it", came)
     sizes = ("obs_dim", policy.in_keys, policy.obs_dim), ("action_dim", ["action"], policy.action_dim)
     for what, keys, wanted in sizes:

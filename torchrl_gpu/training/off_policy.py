@@ -1,182 +1,34 @@
-"""Learning from replay as a Lightning module, from a network of another run if asked; advice where memory is short."""
+"""Learning from replay as a Lightning module."""
 
 from __future__ import annotations
 
-import gc
-import logging
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from collections.abc import Iterator
+from typing import Any, Literal, cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor, nn
+from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from torchrl_gpu.envs.memory import free_bytes
 from torchrl_gpu.policies.encoders.from_clips import FromClips
 from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policies.weights import is_dense
 from torchrl_gpu.system import arguments
-from torchrl_gpu.system.archives import read_archive
 from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.training.accelerated.choice import GraphOption
 from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
 from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.memory_advice import advice
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
 from torchrl_gpu.training.updates.graphed import GraphedLearning
-
-_LOG = logging.getLogger(__name__)
-
-_MOST_TENSORS = 10_000  # whose names are compared
-
-
-@torch.no_grad()
-def take_network(module: nn.Module, path: str) -> list[str]:
-    """Copies the weights that a checkpoint has of a network into it; the names of those taken.
-
-    Networks have other prefixes in other agents: the prefixes of checkpoint and module under which most names are the
-    same are laid upon each other. Layers that the checkpoint does not have stay as they are; targets are never taken.
-    Parameters are copied, and buffers that checkpoints keep.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is neither a checkpoint nor a file with `model_state_dict`, has no layer of the module, or one of
-            another shape.
-    """
-    where = f"warm_start {path}"
-    content = read_archive(Path(path), "warm_start")
-    state = content.get("state_dict", content.get("model_state_dict"))
-    if not isinstance(state, Mapping):
-        raise ValueError(f"{where}: want a checkpoint with a state_dict; got none in it")
-    if len(state) > _MOST_TENSORS:
-        raise ValueError(f"{where}: want at most {_MOST_TENSORS:,} tensors; got {len(state):,}")
-    given = {str(name): value for name, value in state.items() if is_dense(value) and "target" not in str(name)}
-    own = _saved_tensors(module)
-    inside, outside = _best_prefixes(own, given)
-    pairs = {
-        name: given[outside + name.removeprefix(inside)]
-        for name in own
-        if name.startswith(inside) and outside + name.removeprefix(inside) in given
-    }
-    if not pairs:
-        raise ValueError(f"{where}: want layers such as {next(iter(own), 'none')}; got {', '.join(list(given)[:3])}")
-    for name, value in pairs.items():
-        if value.shape != own[name].shape or value.is_floating_point() is not own[name].is_floating_point():
-            wanted, came = tuple(own[name].shape), tuple(value.shape)
-            raise ValueError(f"{where}: want {name} of shape {wanted}; got {came}")
-        if not value.isfinite().all():
-            raise ValueError(f"{where}: want finite weights; {outside + name.removeprefix(inside)} has others")
-    for name, value in pairs.items():
-        own[name].copy_(value)
-    left = [name for name in own if name not in pairs]
-    _LOG.info("warm_start: %d tensors taken from %s%s", len(pairs), path, f"; not {', '.join(left)}" if left else "")
-    return list(pairs)
-
-
-def _saved_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name; `state_dict` leaves out those that a loss of TorchRL holds instead."""
-    found: dict[str, Tensor] = dict(module.named_parameters())
-    for prefix, each in module.named_modules():
-        kept = {name: value for name, value in each.named_buffers(recurse=False)}
-        kept = {name: value for name, value in kept.items() if name not in each._non_persistent_buffers_set}
-        found |= {f"{prefix}.{name}" if prefix else name: value for name, value in kept.items()}
-    return found
-
-
-def _best_prefixes(own: Iterable[str], given: Mapping[str, Tensor]) -> tuple[str, str]:
-    """The beginnings of names behind which most names are the same; of equally good ones the longest."""
-    names = list(own)
-    best, found = (0, 0), ("", "")
-    for inside in _prefixes(names):
-        rest = [name.removeprefix(inside) for name in names if name.startswith(inside)]
-        for outside in _prefixes(given):
-            score = sum(outside + name in given for name in rest), len(inside)
-            if score > best:
-                best, found = score, (inside, outside)
-    return found
-
-
-def _prefixes(names: Iterable[str]) -> list[str]:
-    parts = (name.split(".") for name in names)
-    return list(dict.fromkeys(["", *(".".join(p[:i]) + "." for p in parts for i in range(1, len(p)))]))
-
-
-_SPARE = 0.9  # of what there is: allocators leave gaps
-_TRIED = re.compile(r"Tried to allocate ([0-9.]+) (bytes|KiB|MiB|GiB|TiB)")
-_UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
-
-
-class OutOfMemoryAdvice(torch.OutOfMemoryError):
-    """Error of an update that did not fit, with the batch or the replay that would have."""
-
-
-class Memory(NamedTuple):
-    """Memory of a device, bytes: available to this process, and taken by it."""
-
-    total: int
-    taken: int
-
-
-def device_memory(device: torch.device) -> Memory | None:
-    """Memory of a device; None on one that does not count it."""
-    if device.type != "cuda":
-        return None
-    taken, free = torch.cuda.memory_allocated(device), free_bytes(device)
-    return None if free is None else Memory(free + taken, taken)
-
-
-@contextmanager
-def advice(where: str, device: torch.device, batch_size: int, replay: TensorDictReplayBuffer) -> Iterator[None]:
-    """Context manager that turns an update that does not fit into an `OutOfMemoryAdvice`, where memory is counted."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        message, failing = str(error), device_memory(device)  # what the update has made so far is there yet
-        if failing is None:
-            raise
-        error.__traceback__ = None  # it holds what the update had made
-        gc.collect()
-        left = device_memory(device) or failing
-        share = replay.storage.max_size, getattr(replay, "num_bytes", 0)
-        made = failing.taken - left.taken
-        raise OutOfMemoryAdvice(advised(where, device, left, made, message, batch_size, share)) from None
-
-
-def advised(
-    where: str, device: torch.device, memory: Memory, made: int, message: str, batch_size: int, replay: tuple[int, int]
-) -> str:
-    """Error message with the batch or the replay that would have fitted.
-
-    What an update takes grows with its batch and is known to be at least what it had made and could not have, so that
-    what is advised is the most that can fit.
-    """
-    capacity, replay_bytes = replay
-    tried = _TRIED.search(message)
-    more = int(float(tried[1]) * 2 ** _UNITS[tried[2]]) if tried else 0
-    needed, room = made + more, int(memory.total * _SPARE) - memory.taken
-    lines = []
-    if 0 < (batch := batch_size * room // max(1, needed)) < batch_size:
-        lines.append(f"--model.batch_size {batch}")
-    left = replay_bytes - (needed - room)
-    if 0 < left < replay_bytes and (fitting := capacity * left // replay_bytes) > batch_size:
-        lines.append(f"--model.replay.init_args.capacity {fitting}")
-    what = " or ".join(lines) or "fewer environments, smaller frames or a smaller network"
-    return (
-        f"{where}: want an update that fits into {memory.total / 2**30:.1f} GiB of {device}; got one of {batch_size}"
-        f" transitions that takes {needed / 2**30:.1f} GiB or more, beside {memory.taken / 2**30:.1f} GiB that stay, of"
-        f" which replay has {replay_bytes / 2**30:.1f}; at most this can fit: {what}"
-    )
+from torchrl_gpu.training.warm_start import take_network
 
 
 class OffPolicy(AgentRun, ReplayRun):
-    """Trains any `Agent` in an environment; environment, agent, replay and update are on one device.
+    """Train any `Agent` from replay, with the whole loop on one device.
 
     A training step plays `rollout_steps` steps in every environment and then makes `updates_per_step` updates;
     `trainer.max_steps` counts updates and is met exactly. A frame is a step of one environment with all its robots.
@@ -240,15 +92,22 @@ class OffPolicy(AgentRun, ReplayRun):
         check_counts(where, rollout_steps=rollout_steps, updates_per_step=updates_per_step, batch_size=batch_size)
         if encoder is None:
             arguments.check_effect(where, "an encoder", shift=(shift, 4), reconstruction=(reconstruction, 0.0))
-        self.make_agent, self.make_replay = agent, replay
-        self.encoder, self.shift = encoder, arguments.whole(where, "shift", shift, 0)
+        self.make_agent = agent
+        self.make_replay = replay
+        self.encoder = encoder
+        self.shift = arguments.whole(where, "shift", shift, 0)
         self.reconstruction = arguments.number(where, "reconstruction", reconstruction, 0)
-        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
+        self.make_optimizer = optimizer
+        self.make_scheduler = lr_scheduler
         self.learning_rates = dict(learning_rates or {})
-        self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
+        self.rollout_steps = rollout_steps
+        self.updates_per_step = updates_per_step
+        self.batch_size = batch_size
         self.reward_scale = arguments.number(where, "reward_scale", reward_scale, above=0)
         self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
-        self.cuda_graphs, self.graph_updates, self.warm_start = cuda_graphs, graph_updates, warm_start
+        self.cuda_graphs = cuda_graphs
+        self.graph_updates = graph_updates
+        self.warm_start = warm_start
         self.torch_compile = torch_compile
         self.take_made_env()
 
@@ -265,17 +124,18 @@ class OffPolicy(AgentRun, ReplayRun):
                 reconstruction=self.reconstruction,
             )
         if not self.agent.learns_from_replay:
-            raise ValueError(f"{type(self).__name__}: want an agent that learns from replay; got {self.agent.name}")
+            raise ValueError(f"{type(self).__name__}: {self.agent.name} does not learn from replay")
         self.check_rates()
-        self._new_replay()  # takes no memory yet: what is wrong with it is told before anything runs
+        # It takes no memory yet: what is wrong with it is told before anything runs.
+        self._new_replay()
 
     def _new_replay(self) -> TensorDictReplayBuffer:
         replay = self.make_replay(self.batch_size, self.env.device, bool(self.group))
         self.check_replay(replay, max(self.batch_size, self.num_trajectories * self.rollout_steps))
         if self.group and not hasattr(replay, "leave_out"):
             raise ValueError(
-                f"{type(self).__name__}: replay must have `leave_out`, for transitions of robots that take no part; got"
-                f" {type(replay).__name__}"
+                f"{type(self).__name__}: replay {type(replay).__name__} has no `leave_out`, which transitions of robots"
+                " that take no part need"
             )
         return replay
 
@@ -293,14 +153,16 @@ class OffPolicy(AgentRun, ReplayRun):
         self.replay = self._new_replay()
         keys: list[Any] = list(self.env.stored_keys)
         if self.group:
-            keys = [key for key in keys if key[-1] in {*self.agent.observations, "active"}]
+            of_robots = {*self.agent.observations, "active"}
+            keys = [key for key in keys if key[-1] in of_robots]
+        codec = self.replay.codec_for(self.env) if isinstance(self.replay, DeviceReplay) else None
         self.rollout = Rollout(
             self.env,
             keys,
             self.agent.n_steps,
             self.agent.gamma,
             self.takes_graphed_steps(self.cuda_graphs),
-            store=self.replay.codec_for(self.env) if isinstance(self.replay, DeviceReplay) else None,
+            store=codec,
             group=self.group,
             compiled=self._compiled,
         )
@@ -318,13 +180,15 @@ class OffPolicy(AgentRun, ReplayRun):
     def _learn_from_replay(self) -> list[dict[str, Tensor]]:
         self._set_updates()
         if self.graphed_update is not None and self.graphed_learning is None and self._draws_on_device:
+            written = cast("DeviceReplay", self.replay).written_by_draws
             self.graphed_learning = self._make_graphed_learning(
-                self._draws, learned=self._take_errors, also_written=cast("DeviceReplay", self.replay).written_by_draws
+                self._draws, learned=self._take_errors, also_written=written
             )
         with section("update"):
             losses = self.learn_in_graph(self.graphed_learning, TensorDict(), self.updates_of_step)
         if losses is None:
-            return [self._update() for _ in range(self.updates_now(self.updates_per_step))]
+            updates = self.updates_now(self.updates_per_step)
+            return [self._update() for _ in range(updates)]
         for batch in cast("GraphedLearning", self.graphed_learning).batches_seen:
             self.note_batch(batch)
         return losses
@@ -337,11 +201,12 @@ class OffPolicy(AgentRun, ReplayRun):
         self.agent.anneal(self.frames)
         with set_exploration_type(ExplorationType.RANDOM):
             transitions = self.collect(self.policy, self.rollout_steps)
-        if len(transitions):
-            with section("replay"):
-                index = self.replay.extend(transitions)
-                if self.group:
-                    cast("DeviceReplay", self.replay).leave_out(index, ~transitions["active"])
+        if not len(transitions):
+            return
+        with section("replay"):
+            index = self.replay.extend(transitions)
+            if self.group:
+                cast("DeviceReplay", self.replay).leave_out(index, ~transitions["active"])
 
     def _update(self) -> dict[str, Tensor]:
         with section("replay"):
@@ -353,8 +218,9 @@ class OffPolicy(AgentRun, ReplayRun):
         return losses
 
     def _take_errors(self, batch: TensorDictBase) -> None:
-        """Gives the errors of a batch to the replay, as priorities."""
-        if "index" in batch.keys():  # noqa: SIM118  # of a tensordict
+        """Give the errors of a batch to the replay, as priorities."""
+        # Iterating over a tensordict would give its rows.
+        if "index" in batch.keys():  # noqa: SIM118
             self.replay.update_priority(batch["index"], batch["td_error"])
 
     def _draws(self, data: TensorDictBase) -> Iterator[TensorDictBase]:

@@ -23,12 +23,13 @@ from torchrl_gpu.training.run import EnvFactory, check_counts
 
 @final
 class OnPolicy(AgentRun):
-    """Trains `PPO` in an environment; environment, rollout and update are on one device, and read nothing back.
+    """Train `PPO` from rollouts, with the whole loop on one device.
 
-    A training step plays `rollout_steps` steps in every environment, values them once, and goes over them in `epochs`,
-    each in `minibatches` updates of as many rows drawn without replacement. `trainer.max_steps` counts updates and is
-    met exactly; a multiple of `epochs · minibatches` leaves no rollout half learnt. Where the environment groups its
-    robots, each has a trajectory of its own, and steps in which it takes no part do not count.
+    Nothing is read back to the host. A training step plays `rollout_steps` steps in every environment, values them
+    once, and goes over them in `epochs`, each in `minibatches` updates of as many rows drawn without replacement.
+    `trainer.max_steps` counts updates and is met exactly; a multiple of `epochs · minibatches` leaves no rollout half
+    learnt. Where the environment groups its robots, each has a trajectory of its own, and steps in which it takes no
+    part do not count.
 
     Args:
         env: Makes the environment, as in `EnvRun`.
@@ -48,7 +49,8 @@ class OnPolicy(AgentRun):
         torch_compile: As in `OffPolicy`.
     """
 
-    has_values = False  # the critic has values of states, and none of actions
+    # The critic has values of states, and none of actions.
+    has_values = False
 
     agent: PPO
 
@@ -72,19 +74,26 @@ class OnPolicy(AgentRun):
         super().__init__(env)
         where = type(self).__name__
         check_counts(where, rollout_steps=rollout_steps, epochs=epochs, minibatches=minibatches)
-        self.make_agent, self.make_optimizer, self.make_scheduler = agent, optimizer, lr_scheduler
+        self.make_agent = agent
+        self.make_optimizer = optimizer
+        self.make_scheduler = lr_scheduler
         self.learning_rates = dict(learning_rates or {})
-        self.rollout_steps, self.epochs, self.minibatches = rollout_steps, epochs, minibatches
+        self.rollout_steps = rollout_steps
+        self.epochs = epochs
+        self.minibatches = minibatches
         self.reward_scale = arguments.number(where, "reward_scale", reward_scale, above=0)
         self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
-        self.cuda_graphs, self.graph_updates, self.torch_compile = cuda_graphs, graph_updates, torch_compile
+        self.cuda_graphs = cuda_graphs
+        self.graph_updates = graph_updates
+        self.torch_compile = torch_compile
         self.take_made_env()
 
     def build(self) -> None:
-        agent, where = self.make_agent(AgentSpace.of(self.env)), type(self).__name__
+        agent = self.make_agent(AgentSpace.of(self.env))
         if agent.learns_from_replay:
-            raise ValueError(f"{where}: want an agent that learns from rollouts, such as PPO; got {agent.name}")
-        self.agent = cast("PPO", agent)  # not the type of the argument: a final class is read as one of plain data
+            raise ValueError(f"{type(self).__name__}: {agent.name} learns from replay; give an agent such as PPO")
+        # Not the type of the argument, since jsonargparse reads a final class as one of plain data.
+        self.agent = cast("PPO", agent)
         self.check_rates()
 
     def check_fit(self) -> None:
@@ -92,7 +101,7 @@ class OnPolicy(AgentRun):
         if rows % self.minibatches:
             raise ValueError(
                 f"{type(self).__name__}: minibatches must divide the {rows} steps of a rollout, {self.rollout_steps} of"
-                f" each of {self.num_trajectories} trajectories; got {self.minibatches}"
+                f" each of {self.num_trajectories} trajectories, which {self.minibatches} does not"
             )
 
     @property
@@ -101,10 +110,14 @@ class OnPolicy(AgentRun):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        keys: list[Any] = [*self.agent.observations, *({"active"} & set(self.agent.space.observations))]
+        keys: list[Any] = list(self.agent.observations)
+        if "active" in self.agent.space.observations and "active" not in keys:
+            keys.append("active")
+        if self.group:
+            keys = [(*self.group, key) for key in keys]
         self.rollout = Rollout(
             self.env,
-            [(*self.group, key) for key in keys] if self.group else keys,
+            keys,
             n_steps=1,
             gamma=self.agent.gamma,
             cuda_graphs=self.takes_graphed_steps(self.cuda_graphs),
@@ -140,9 +153,16 @@ class OnPolicy(AgentRun):
         return self.agent.estimate(scaled, self.total)
 
     def _batches(self, sample: TensorDictBase) -> Iterator[TensorDictBase]:
-        """Every row once in each epoch; those that do not count are spread evenly over the batches."""
-        idle: Tensor | float = 1.0 - sample["priority_weight"] if "priority_weight" in sample.keys() else 0.0  # noqa: SIM118
+        """Every row once in each epoch.
+
+        Rows that do not count are spread evenly over the batches.
+        """
+        idle: Tensor | float = 0.0
+        # Iterating over a tensordict would give its rows.
+        if "priority_weight" in sample.keys():  # noqa: SIM118
+            idle = 1.0 - sample["priority_weight"]
         for _ in range(self.epochs):
-            order = (torch.rand(len(sample), device=self.env.device, dtype=torch.float32) + idle).argsort()
+            drawn = torch.rand(len(sample), device=self.env.device, dtype=torch.float32)
+            order = (drawn + idle).argsort()
             spread = order.view(-1, self.minibatches).t().flatten()
             yield from sample[spread].split(len(order) // self.minibatches)

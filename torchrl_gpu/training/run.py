@@ -1,4 +1,7 @@
-"""`EnvRun`: LightningModule base with environment, rollout, exact resume, several processes and evaluation."""
+"""Base of all runs: a LightningModule with an environment.
+
+It plays, resumes exactly, runs in several processes and evaluates.
+"""
 
 from __future__ import annotations
 
@@ -61,18 +64,27 @@ from torchrl_gpu.training.step_log import StepLog, on_host
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.optimizers import clip_gradients
 
-STEPS_PER_EPOCH = 500  # without a data module
+# Training steps of an epoch without a data module.
+STEPS_PER_EPOCH = 500
+
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+
+# The golden ratio of 2**64, so that seeds of processes are far from those that a user tries.
+_SEED_STEP = 0x9E3779B97F4A7C15
+_MOST_FRAMES = 2**62
 
 _LOG = logging.getLogger(__name__)
 
 
 EnvFactory = Callable[[], BatchedEnv]
-"""Makes the environment of a run; called with `device`, once the process knows its own."""
+"""Makes the environment of a run.
+
+It is called with `device`, once the process knows its own.
+"""
 
 
 class EnvRun(LightningModule):
-    """A Lightning module that plays in an environment on its own device, and resumes where it was saved.
+    """A Lightning module that plays in an environment on its own device.
 
     `frames` counts steps of environments over all processes, so that all of them agree on what depends on it.
 
@@ -89,24 +101,30 @@ class EnvRun(LightningModule):
     meter: EpisodeMeter
 
     run_config: dict[str, Any] | None = None
-    """The resolved configuration as plain data, where the command line made this module."""
+    """The resolved configuration as plain data, where a command line made the module."""
 
     @property
     def kept_options(self) -> Sequence[str]:
-        """Patterns of options of the module that a checkpoint decides, so that a resumed run tells of them as kept."""
+        """Patterns of options of the module that a checkpoint decides.
+
+        A resumed run tells of them as kept.
+        """
         return ("optimizer*", "lr_scheduler*", "learning_rates*", "warm_start")
 
     plays_in_rollout = True
-    """False where a run steps its environment itself, so that no workers can for it."""
+    """Whether steps are played in `rollout`, so that workers can play them."""
 
     exact_anywhere = False
-    """True where a run that ends within a training step goes on bit for bit; see `updates_now`."""
+    """Whether a run that ends within a training step goes on bit for bit.
+
+    See `updates_now`.
+    """
 
     num_envs_on_cuda: int | None = None
     """Environments of `num_envs: auto` on CUDA, where that is more than on a CPU; None for as many as there."""
 
     leaves_weights_out = False
-    """True where some updates leave some weights out, which DDP must be told."""
+    """Whether some updates leave some weights out, which DDP must be told."""
 
     def __init__(self, env: EnvFactory | BatchedEnv) -> None:
         super().__init__()
@@ -114,9 +132,11 @@ class EnvRun(LightningModule):
         self.frames = 0
         self.resume = RunResume()
         self.step_log = StepLog()
-        self.watch_batch: Callable[[TensorDictBase], None] | None = None  # called with every batch of an update
+        # Called with every batch of an update.
+        self.watch_batch: Callable[[TensorDictBase], None] | None = None
         self._clock: Clock | None = None
-        self._cut: tuple[int, int] | None = None  # updates of the last training step, where they were not all
+        # Updates that the last training step made, and was to make, where it did not make all.
+        self._cut: tuple[int, int] | None = None
         # In sequences, so that an environment is no submodule: its state is saved with the rollout.
         self._given_env: tuple[Any, ...] = (env,)
         self._made_env: list[BatchedEnv] = []
@@ -124,7 +144,7 @@ class EnvRun(LightningModule):
             self._check_env(env)
 
     def take_made_env(self) -> None:
-        """Takes an environment that was given made, and not as a factory, so that `build` need not wait."""
+        """Take an environment that was given made, so that `build` need not wait."""
         if isinstance(self._given_env[0], EnvBase):
             self.make_env(self._given_env[0].device)
 
@@ -132,55 +152,61 @@ class EnvRun(LightningModule):
     def env(self) -> BatchedEnv:
         """The environment that is trained in, once it is made."""
         if not self._made_env:
-            raise RuntimeError(f"{type(self).__name__}.env: it is made in `setup`, when the device is known")
+            raise RuntimeError(f"{type(self).__name__}.env is made in `setup`, when the device is known")
         return self._made_env[0]
 
     def set_num_envs(self, num_envs: int) -> None:
-        """Sets how many environments `make_env` is to make, in place of the number that their factory would."""
+        """Set how many environments `make_env` makes, in place of their factory."""
         factory: Any = self._given_env[0]
         self._given_env = (partial(factory, num_envs=num_envs),)
 
     def make_env(self, device: torch.device, rank: int = 0) -> None:
-        """Makes environment and networks on a device, unless they are there.
+        """Make environment and networks on a device, unless they are there.
 
         Environments of a process are those from number `first_env + rank · num_envs` on.
         """
         if not self._made_env:
             env: Any = self._given_env[0]
             if not isinstance(env, EnvBase):
-                asked = getattr(env, "keywords", {}).get("device", "auto")  # of a partial, as configs give it
+                # Configs give a partial, whose device may be another one.
+                asked = getattr(env, "keywords", {}).get("device", "auto")
                 env = env(device=device) if str(asked) == "auto" else env()
-            self._made_env, self._first_env = [self._check_env(env)], env.first_env
+            self._made_env = [self._check_env(env)]
+            self._first_env = env.first_env
             self.build()
         if self.env.device != device:
             self._made_env = [self.env.like(self.env.num_envs, device=device)]
         if rank:
             self.env.renumber(self._first_env + rank * self.env.num_envs)
 
-    def _check_env(self, env: Any) -> BatchedEnv:
+    def _check_env(self, env: object) -> BatchedEnv:
         if isinstance(env, BatchedEnv):
             return env
+        kind = type(env)
         raise ValueError(
             f"{type(self).__name__}: env must be a torchrl_gpu.envs.BatchedEnv without transforms, whose resets stay on"
-            f" the device; got {type(env).__module__}.{type(env).__qualname__}"
+            f" the device; got {kind.__module__}.{kind.__qualname__}"
         )
 
     def build(self) -> None:
-        """Makes the objects that depend on the environment, such as an agent; its weights are loaded after that."""
+        """Make what depends on the environment, such as an agent.
+
+        Its weights are loaded after that.
+        """
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: a checkpoint of a run has no arguments of its module, and names no code to make them."""
+        """Refuse: a checkpoint of a run has no arguments of its module."""
         raise ValueError(
-            f"{cls.__name__}.load_from_checkpoint: want torchrl_gpu.policies.load_policy(path) for the trained policy,"
-            f" or Trainer.fit(…, ckpt_path=path) to go on with the run; got {checkpoint_path}"
+            f"{cls.__name__}.load_from_checkpoint({checkpoint_path}): use torchrl_gpu.policies.load_policy(path) for"
+            " the trained policy, or Trainer.fit(…, ckpt_path=path) to go on with the run"
         )
 
     # -- what a run is -----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def policy_for(self, env: BatchedEnv) -> Policy:
-        """The greedy policy in an environment: writes `action`."""
+        """The greedy policy in an environment, which writes `action`."""
 
     @property
     @abstractmethod
@@ -189,7 +215,7 @@ class EnvRun(LightningModule):
 
     @property
     def has_values(self) -> bool:
-        """True where the policy of `policy_for` has a value for each action."""
+        """Whether the policy of `policy_for` has a value for each action."""
         return False
 
     @property
@@ -199,11 +225,11 @@ class EnvRun(LightningModule):
 
     @property
     def trained(self) -> bool:
-        """True where the weights are those of a run."""
+        """Whether the weights are those of a run."""
         return self.frames > 0 or self.trainer.ckpt_path is not None
 
     def baselines(self, env: BatchedEnv) -> Mapping[str, Policy] | None:
-        """Policies to compare with in an environment, by name; None stands for the suite's own."""
+        """Policies to compare with in an environment, by name, or None for the suite's."""
         return None
 
     @property
@@ -213,13 +239,16 @@ class EnvRun(LightningModule):
 
     @property
     def outcomes(self) -> Mapping[str, Tensor]:
-        """Mean outcomes of recent episodes of training, by name, on the device; NaN before one has ended."""
+        """Mean outcomes of recent episodes of training, by name, on the device.
+
+        They are NaN before one has ended.
+        """
         return self.meter.outcomes if hasattr(self, "meter") else {}
 
     # -- playing ----------------------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list[Callback]:
-        """No callbacks of its own; some of Lightning's are adapted, see `adapt_callbacks`."""
+        """No callbacks, but some of Lightning's are adapted, see `adapt_callbacks`."""
         if self.trainer.state.fn == "fit":
             check_trainer(type(self).__name__, self.trainer)
         adapt_callbacks(self.trainer)
@@ -233,28 +262,34 @@ class EnvRun(LightningModule):
         self.make_env(self.trainer.strategy.root_device, self.global_rank if fits else 0)
         if fits and getattr(self.env, "skip_unplaceable", False):
             raise ValueError(
-                f"{type(self).__name__}: want an environment whose episodes end where nothing is legal; got"
-                " skip_unplaceable=True, which is for evaluation"
+                f"{type(self).__name__}: skip_unplaceable=True of the environment is for evaluation; in training an"
+                " episode ends where nothing is legal"
             )
-        if fits:
-            self.check_fit()
-        if fits and self.leaves_weights_out and isinstance(strategy := self.trainer.strategy, DDPStrategy):
+        if not fits:
+            return
+        self.check_fit()
+        strategy = self.trainer.strategy
+        if self.leaves_weights_out and isinstance(strategy, DDPStrategy):
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
-        if fits and self.global_rank:
-            # The golden ratio, so that seeds of processes are far from those that a user tries.
-            torch.manual_seed((torch.initial_seed() + self.global_rank * 0x9E3779B97F4A7C15) % 2**63)
+        if self.global_rank:
+            torch.manual_seed((torch.initial_seed() + self.global_rank * _SEED_STEP) % 2**63)
 
     def check_fit(self) -> None:
-        """Raise ValueError where environment and options cannot be trained with, though they can be evaluated."""
+        """ValueError where environment and options cannot be trained with.
+
+        They may still be evaluated.
+        """
 
     def check_precision(self) -> None:
         """ValueError where weights would not be in float32."""
-        if (precision := self.trainer.precision) not in PRECISIONS:
-            raise ValueError(
-                f"{type(self).__name__}: want trainer.precision {', '.join(PRECISIONS)}, as observations and rewards"
-                f" are float32, which weights of another type cannot take; got {precision}"
-                + (": bf16-mixed computes in bfloat16" if precision == "bf16-true" else "")
-            )
+        precision = self.trainer.precision
+        if precision in PRECISIONS:
+            return
+        hint = ": bf16-mixed computes in bfloat16" if precision == "bf16-true" else ""
+        raise ValueError(
+            f"{type(self).__name__}: trainer.precision must be one of {', '.join(PRECISIONS)}, as observations and"
+            f" rewards are float32, not {precision}{hint}"
+        )
 
     def on_fit_start(self) -> None:
         self.step_log.begin()
@@ -267,31 +302,43 @@ class EnvRun(LightningModule):
         self.restore_run()
 
     def check_monitors(self) -> None:
-        """ValueError where a callback's `monitor` cannot be logged; see `step_names` and `validation_names`."""
-        is_own = type(self).__module__.startswith("torchrl_gpu.")  # one of the user's own may log more
+        """ValueError where a callback's `monitor` cannot be logged.
+
+        See `step_names` and `validation_names`.
+        """
+        # A run of the user's own may log more.
+        is_own = type(self).__module__.startswith("torchrl_gpu.")
         check_monitors(self.trainer, self.validation_names(), self.step_names() if is_own else None)
         tell_idle_stopping(self.trainer)
 
     def may_log(self, name: str) -> bool:
-        """True for a value that is known to be logged now and then, though not by every validation."""
+        """Whether a value is known to be logged now and then.
+
+        Not every validation need log it.
+        """
         known = [f"val/{each}" for each in self.validation_names() or ()]
         known += [f"train/{each}" for each in self.step_names() or ()]
         return any(fnmatchcase(name, each) for each in known)
 
     def step_names(self) -> Sequence[str] | None:
-        """Patterns of what training steps log behind "train/"; None where that is not known."""
+        """Patterns of what training steps log behind "train/", if that is known."""
         return None
 
     def validation_names(self) -> Sequence[str] | None:
-        """Patterns of what validation logs behind "val/"; None where that is not known."""
-        return score_names(self.env) if type(self).validation_step is EnvRun.validation_step else None
+        """Patterns of what validation logs behind "val/", if that is known."""
+        if type(self).validation_step is not EnvRun.validation_step:
+            return None
+        return score_names(self.env)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if self._clock is None:
             self._clock = start_clock()
 
     def on_train_end(self) -> None:
-        """Logs the shares of the time, and takes averaged weights, if any: the last checkpoint is saved by now."""
+        """Log the shares of the time, and take averaged weights, if any.
+
+        The last checkpoint is saved by now.
+        """
         if self._clock is not None:
             rank_zero_info(f"{type(self).__name__}: {summary(self._clock.read())}")
             stop_clock()
@@ -329,33 +376,45 @@ class EnvRun(LightningModule):
 
     @property
     def scales_gradients(self) -> bool:
-        """True in float16, whose gradients are scaled."""
+        """Whether gradients are scaled, as they are in float16."""
         return getattr(self.trainer.precision_plugin, "scaler", None) is not None
 
     def collect(self, policy: Policy, steps: int) -> TensorDictBase:
-        """Plays on and counts; transitions (B,), none while fewer steps than a return needs have been played."""
+        """Play on and count.
+
+        Returns:
+            Transitions (B,), none while fewer steps than a return needs have been played.
+        """
         return self._counted(self.rollout.collect, policy, steps)
 
     def play(self, policy: Policy, steps: int) -> TensorDictBase:
-        """Plays on and counts; the steps (N, T) of every trajectory, in order."""
+        """Play on and count.
+
+        Returns:
+            The steps (N, T) of every trajectory, in order.
+        """
         return self._counted(self.rollout.play, policy, steps)
 
-    def _counted(self, play: Any, policy: Policy, steps: int) -> TensorDictBase:
+    def _counted(
+        self, play: Callable[[Policy, int], tuple[TensorDictBase, TensorDictBase]], policy: Policy, steps: int
+    ) -> TensorDictBase:
+        """Play on by one of the rollout's methods, and count frames and episodes."""
         self.rollout.set_frames(self.frames)
         learned_from, played = play(policy, steps)
         self.frames += played.numel() * self.trainer.world_size
         after = played["next"]
-        self.meter.count({"done": after["done"], **self.env.episode_outcomes(after)})
+        outcomes = self.env.episode_outcomes(after)
+        self.meter.count({"done": after["done"], **outcomes})
         return learned_from
 
     def note_batch(self, batch: TensorDictBase) -> None:
-        """Passes a batch that an update learns from to `watch_batch`."""
+        """Pass a batch that an update learns from to `watch_batch`."""
         if self.watch_batch is not None:
             self.watch_batch(batch)
 
     @property
     def updates_left(self) -> float:
-        """Updates before `trainer.max_steps`, infinite where that is not set."""
+        """Updates before `trainer.max_steps`, infinitely many where that is not set."""
         most = self.trainer.max_steps
         return most - self.trainer.global_step if most > 0 else math.inf
 
@@ -364,7 +423,7 @@ class EnvRun(LightningModule):
     ) -> list[dict[str, Tensor]] | None:
         """Losses of all updates of a training step, made by one function.
 
-        It gives None where that makes no graph, or fewer updates are left.
+        None where that makes no graph, or fewer updates are left.
         """
         if learning is None or not learning.is_open or self.updates_left < updates:
             return None
@@ -373,7 +432,7 @@ class EnvRun(LightningModule):
         return losses
 
     def updates_now(self, most: int) -> int:
-        """Updates of this training step: so many, but never beyond `trainer.max_steps`."""
+        """Updates of this training step, never beyond `trainer.max_steps`."""
         left = self.updates_left
         if left >= most:
             return most
@@ -382,7 +441,10 @@ class EnvRun(LightningModule):
         return left
 
     def scheduled(self, optimizer: torch.optim.Optimizer, make: LRSchedulerCallable | None) -> Any:
-        """An optimizer and its schedule, which is stepped at every update, as `configure_optimizers` returns them."""
+        """An optimizer and its schedule, as `configure_optimizers` returns them.
+
+        The schedule is stepped at every update.
+        """
         where = type(self).__name__
         for group in optimizer.param_groups:
             number(where, "learning rate", group["lr"], 0)
@@ -390,20 +452,21 @@ class EnvRun(LightningModule):
             return optimizer
         try:
             schedule = make(optimizer)
-        except KeyError as error:  # torch looks for the rates that a schedule before has left
-            raise ValueError(f"{where}: want an lr_scheduler that begins here, last_epoch -1; got another") from error
+        # Torch looks for the rates that an earlier schedule has left.
+        except KeyError as error:
+            raise ValueError(f"{where}: last_epoch of the lr_scheduler must be -1, as it begins here") from error
         for name in ("total_iters", "step_size", "T_max", "T_0"):
             whole(where, f"lr_scheduler.{name}", getattr(schedule, name, 1), 1)
         if isinstance(schedule, ReduceLROnPlateau):
             name = type(schedule).__name__
-            raise ValueError(f"{where}: want an lr_scheduler that is stepped at every update; got {name}")
+            raise ValueError(f"{where}: lr_scheduler must be one that is stepped at every update, not {name}")
         return [optimizer], [schedule]
 
     def descend(self, loss: Tensor, clipped: Iterable[Iterable[Tensor]], max_grad_norm: float | None) -> None:
-        """A step of the optimizer down a loss, a scalar.
+        """Step the optimizer down a loss, a scalar.
 
         The gradients of each lot of `clipped` weights are clipped together to `max_grad_norm`, whether or not they are
-        scaled; None leaves them.
+        scaled. None leaves them.
         """
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
@@ -415,13 +478,13 @@ class EnvRun(LightningModule):
         optimizer.step()
 
     def step_schedule(self) -> None:
-        """Steps the learning rate schedule, if any."""
+        """Step the learning rate schedule, if any."""
         scheduler: Any = self.lr_schedulers()
         if scheduler is not None:
             scheduler.step()
 
     def count_updates(self, number: int) -> None:
-        """Adds updates that Lightning has not made itself to `global_step`."""
+        """Add updates that Lightning has not made itself to `global_step`."""
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
         for _ in range(number):
             progress.increment_ready()
@@ -429,13 +492,15 @@ class EnvRun(LightningModule):
 
     @staticmethod
     def total(values: Tensor) -> Tensor:
-        """The sum of a tensor over all processes, in its place."""
+        """Sum a tensor over all processes, in its place."""
         torch.distributed.all_reduce(values)
         return values
 
     def any_process(self, yes: bool) -> bool:
-        """Logical or over all processes; each must ask at the same step, and waits for the others."""
-        return self.trainer.strategy.reduce_boolean_decision(yes, all=False) if self.trainer.world_size > 1 else yes
+        """Logical or over all processes, which must ask at the same step."""
+        if self.trainer.world_size == 1:
+            return yes
+        return self.trainer.strategy.reduce_boolean_decision(yes, all=False)
 
     # -- logging ----------------------------------------------------------------------------------------------------
 
@@ -464,7 +529,7 @@ class EnvRun(LightningModule):
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def rank_state(self) -> dict[str, Any]:
-        """State of this process for an exact resume, besides weights and optimizer."""
+        """State of this process for an exact resume, but weights and optimizer."""
         return {
             "frames": self.frames,
             "rollout": self.rollout.state_dict(),
@@ -473,7 +538,7 @@ class EnvRun(LightningModule):
         }
 
     def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
-        """State that a process adds to a checkpoint in a file of its own; None for none."""
+        """State that a process adds to a checkpoint in a file of its own, if any."""
         return self.rank_state() if rank else None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -481,11 +546,12 @@ class EnvRun(LightningModule):
         checkpoint[ENTRY] = run_record(self.run_config, self)
         if hasattr(self, "rollout"):
             checkpoint |= self.rank_state()
-        if (space := getattr(self, "space", None)) is not None:
+        space = getattr(self, "space", None)
+        if space is not None:
             checkpoint["agent_space"] = space.to_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, 2**62)
+        self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, _MOST_FRAMES)
         self.resume.checkpoint = checkpoint
 
     @property
@@ -495,7 +561,9 @@ class EnvRun(LightningModule):
         return f"{name}, process {self.global_rank}" if self.global_rank else name
 
     def restore_run(self) -> None:
-        """Restore this process, if the run goes on from a checkpoint, and log changed options.
+        """Restore this process, if the run goes on from a checkpoint.
+
+        Options that have changed are logged.
 
         Raises:
             ValueError: A part of the checkpoint belongs to another one, or is not as it was written.
@@ -517,7 +585,11 @@ class EnvRun(LightningModule):
             rank_zero_info(f"{name}: {resumed.path} {line}")
 
     def _restore_play(self, resumed: Resumed) -> None:
-        """Restore environments, random numbers and replay; ValueError where they are not those of this run."""
+        """Restore environments, random numbers and replay.
+
+        Raises:
+            ValueError: They are not those of this run.
+        """
         check_fixed(resumed.changed, resumed.where)
         part = resumed.part(self.global_rank)
         self.restore_part(part, resumed.path)
@@ -533,7 +605,7 @@ class EnvRun(LightningModule):
     def _restore_process(self, state: Mapping[str, Any], resumed: Resumed) -> None:
         where = resumed.where
         check_process_state(state, where)
-        self.frames = whole(where, "frames", state.get("frames"), 0, 2**62)
+        self.frames = whole(where, "frames", state.get("frames"), 0, _MOST_FRAMES)
         try:
             self.rollout.load_state_dict(state["rollout"])
             self.meter.load_state_dict(state["meter"])
@@ -551,12 +623,12 @@ class EnvRun(LightningModule):
             )
 
     def begins_anew(self, saved: int, now: int) -> str:
-        """Message about processes that were not there when the run was saved, or are not there any more."""
+        """Message about processes that are new since the run was saved, or are gone."""
         own = f"environments, random numbers and replay, if any, of processes from {min(saved, now)} on"
         return f"{own} begin anew" if now > saved else f"{own} are left out"
 
     def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
-        """Restores a subclass's state from this process' part of the checkpoint `path`; None where there is no part."""
+        """Restore a subclass's state from this process' part of a checkpoint, if any."""
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
@@ -574,16 +646,22 @@ class EnvRun(LightningModule):
                 self.log(f"test/{name}", on_host(score), batch_size=1)
 
     def compare(self, suite: Any) -> dict[str, float]:
-        """The suite's table of the policy and its baselines; the policy's scores by name."""
+        """Make the suite's table of the policy and its baselines.
+
+        Returns:
+            The policy's scores by name.
+        """
         folder, tested = results_folder(self, self.resume.checkpoint)
-        policy, others = self.policy_for(suite.env), self.baselines(suite.env)
+        policy = self.policy_for(suite.env)
+        others = self.baselines(suite.env)
         scores: dict[str, float] = suite.compare(policy, folder, self.policy_name, others, tested)
         return scores
 
     def predict_step(self, suite: Any, batch_idx: int) -> Any:
         if not self.trainer.is_global_zero:
             return None
-        return suite.plan(self.policy_for(suite.env), results_folder(self, self.resume.checkpoint)[0])
+        folder, _ = results_folder(self, self.resume.checkpoint)
+        return suite.plan(self.policy_for(suite.env), folder)
 
 
 class ReplayRun(EnvRun):
@@ -597,34 +675,42 @@ class ReplayRun(EnvRun):
     def __init__(self, env: EnvFactory | BatchedEnv, warmup_frames: int) -> None:
         super().__init__(env)
         self.warmup_frames = whole(type(self).__name__, "warmup_frames", warmup_frames, 0)
-        self._refilled_from = 0  # frames of a checkpoint whose replay is lost
+        # Frames of a checkpoint whose replay is lost.
+        self._refilled_from = 0
 
     @property
     def kept_options(self) -> Sequence[str]:
-        """As in the base class; a run that is past its warm-up, before and now, has none to change."""
+        """A run that is past its warm-up, before and now, has none to change."""
         is_warm = self.frames > 0 and self.frames >= self.warmup_frames and not self._refilled_from
-        return (*super().kept_options, "warmup_frames") if is_warm else super().kept_options
+        if not is_warm:
+            return super().kept_options
+        return (*super().kept_options, "warmup_frames")
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
         self._refilled_from = 0
 
     def check_replay(self, replay: TensorDictReplayBuffer, needed: int) -> None:
-        """ValueError unless a replay can hold so many transitions: a batch, and those played between two updates."""
-        if (capacity := replay.storage.max_size) < needed:
+        """ValueError unless a replay can hold a batch, and what is played between updates.
+
+        These are `needed` transitions.
+        """
+        capacity = replay.storage.max_size
+        if capacity < needed:
             where = type(self).__name__
             raise ValueError(f"{where}: replay must hold a batch and a rollout, {needed} transitions; got {capacity}")
 
     def fill(self, play: Callable[[], None], batch_size: int) -> None:
-        """Plays until every process has enough for the first update, so that all of them agree on `frames`.
+        """Play until every process has enough for the first update.
 
-        A resumed run has its replay from beside its checkpoint.
+        All of them then agree on `frames`. A resumed run has its replay from beside its checkpoint.
         """
         self.restore_run()
         callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
         needed = self._refilled_from + self.warmup_frames
+        savers = [each for each in callbacks if hasattr(each, "end_if_asked")]
         while self.any_process(self.frames < needed or len(self.replay) < batch_size):
-            for saver in [each for each in callbacks if hasattr(each, "end_if_asked")]:
+            for saver in savers:
                 saver.end_if_asked(self.trainer)
             play()
 
@@ -638,7 +724,7 @@ class ReplayRun(EnvRun):
         return {"n_steps": self.rollout.n_steps, "gamma": float(self.rollout.gamma)}
 
     def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
-        """Takes the replay; where there is none it is filled again before updates go on.
+        """Take the replay, or fill it again before updates go on.
 
         Raises:
             ValueError: The replay is of another environment, or of other returns, than this run learns from.
@@ -648,10 +734,11 @@ class ReplayRun(EnvRun):
             rank_zero_info(f"{self.process_name}: no replay beside {path}: it is filled again before updates go on")
             return
         check_replay_options(self.resume.changed, f"checkpoint {path}")
-        if (returns := part.get("returns", self._returns())) != self._returns():
+        returns = part.get("returns", self._returns())
+        if returns != self._returns():
             raise ValueError(
-                f"checkpoint {path}: want the returns that its replay holds, {shown(returns)}; got"
-                f" {self._returns()}: go on with those, or delete the .rank0.pt beside it and name the file in"
+                f"checkpoint {path}: its replay holds other returns, {shown(returns)}, than those of now,"
+                f" {self._returns()}: go on with the former, or delete the .rank0.pt beside it and name the file in"
                 " --ckpt_path, so that replay is filled again"
             )
         restore_replay(self.replay, part["replay"], f"replay of {path}", self.rollout.transition_entries())
