@@ -30,7 +30,7 @@ from torchrl_gpu.policies import (
     SoftTargets,
 )
 from torchrl_gpu.training import OffPolicy
-from torchrl_gpu.training.collect.rollout import EpisodeMeter
+from torchrl_gpu.training.collect.meter import EpisodeMeter
 
 TARGETS = {"targets": SoftTargets(0.1)}
 

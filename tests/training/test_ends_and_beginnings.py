@@ -157,9 +157,7 @@ def test_plans_of_another_checkpoint_are_moved_and_told(tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
 def test_lightnings_way_to_load_says_which_is_ours(run: Any) -> None:
-    with pytest.raises(
-        ValueError, match=rf"{run.__name__}\.load_from_checkpoint\(here\.ckpt\): .*load_policy"
-    ):
+    with pytest.raises(ValueError, match=rf"{run.__name__}\.load_from_checkpoint\(here\.ckpt\): .*load_policy"):
         run.load_from_checkpoint("here.ckpt")
 
 

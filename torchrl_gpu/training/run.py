@@ -48,7 +48,8 @@ from torchrl_gpu.training.accelerated.choice import (
     against_graphed_updates,
     takes_graphs,
 )
-from torchrl_gpu.training.collect.rollout import EpisodeMeter, Rollout
+from torchrl_gpu.training.collect.meter import EpisodeMeter
+from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.data.episodes import StepLoader, single_batch, suite_of
 from torchrl_gpu.training.lightning_callbacks import (
     RunAveraging,

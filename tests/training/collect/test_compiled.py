@@ -148,7 +148,7 @@ def fails(values: list[Tensor]) -> list[Tensor]:
     raise RuntimeError("no\ncompiler")
 
 
-@pytest.mark.parametrize(("change", "said"), [(slips, "want steps that play what"), (fails, "no compiler")])
+@pytest.mark.parametrize(("change", "said"), [(slips, "compiled steps play otherwise"), (fails, "no compiler")])
 def test_what_differs_or_fails_is_left_with_a_line(
     change: Any, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,7 +23,7 @@ from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 from torchrl_gpu.training.accelerated.graphs import Graph, operator_named
 from torchrl_gpu.training.collect import rollout
-from torchrl_gpu.training.collect.graphed import _WANTED, GraphedRollout
+from torchrl_gpu.training.collect.graphed import _WHAT, GraphedRollout
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.collect.steps import play_steps
 
@@ -318,7 +318,7 @@ def test_keys_that_others_set_stay_out() -> None:
 def test_an_environment_that_reads_the_host_is_refused() -> None:
     pytest.importorskip("mujoco")
     env = tiny_env(stability_judge="physics")
-    wanted = r"never make the host wait, .*; got one that does: .*stability_judge='physics'"
+    wanted = r"reads the device back: .*stability_judge='physics'"
     with pytest.raises(ValueError, match=wanted):
         graphed(env, DeepestBottomLeft(env))
 
@@ -337,10 +337,10 @@ def test_a_rollout_plays_through_it(capture: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_error_names_the_operator() -> None:
-    with pytest.raises(RuntimeError) as raised, NoHostReads(), operator_named(_WANTED):
+    with pytest.raises(RuntimeError) as raised, NoHostReads(), operator_named(_WHAT):
         torch.zeros(3).sum().item()
-    assert str(raised.value).startswith("GraphedRollout: want an environment and a policy whose steps never make")
-    assert "got aten._local_scalar_dense.default: " in str(raised.value)
+    assert str(raised.value).startswith("GraphedRollout: the rollout cannot be captured")
+    assert "aten._local_scalar_dense.default fails: " in str(raised.value)
     assert isinstance(raised.value.__cause__, HostRead)
 
 
@@ -348,12 +348,12 @@ def test_an_error_after_an_operator_that_went_well_says_which() -> None:
     def lose_the_stream(x: Tensor) -> None:
         raise ValueError("the stream is lost\nand more")
 
-    with pytest.raises(RuntimeError, match=r"got aten\.add\.Tensor: the stream is lost"), operator_named(_WANTED):
+    with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor fails: the stream is lost"), operator_named(_WHAT):
         lose_the_stream(torch.zeros(3) + 1)
 
 
 def fails(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
-    with generators_kept(device), NoHostReads(), operator_named(_WANTED):
+    with generators_kept(device), NoHostReads(), operator_named(_WHAT):
         body()["action"].sum().item()
     raise AssertionError
 
@@ -373,11 +373,10 @@ def stands_still(body: Callable[[], TensorDictBase], device: torch.device) -> Gr
 
 
 BROKEN = {
-    fails: "GraphedRollout: want an environment and a policy whose steps never make the host wait, so that a CUDA graph"
-    " can hold them; got aten._local_scalar_dense.default: ",
+    fails: "GraphedRollout: the rollout cannot be captured in a CUDA graph: aten._local_scalar_dense.default fails: ",
     fails_at_launch: "GraphedRollout: CUDA error: out of memory CUDA kernel errors might be reported elsewhere;",
-    stands_still: "GraphedRollout: want a graph that plays what the steps play one by one; got another rollout in 4 of"
-    " 4 environments; operators are launched one by one instead",
+    stands_still: "GraphedRollout: the graph plays otherwise than the steps one by one in 4 of 4 environments;"
+    " operators are launched one by one instead",
 }
 
 

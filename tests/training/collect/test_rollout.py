@@ -25,7 +25,9 @@ from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.policies import IQN, AgentSpace, NavigationQuantiles, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.training.collect.rollout import EpisodeMeter, Rollout, n_step, per_robot
+from torchrl_gpu.training.collect.meter import EpisodeMeter
+from torchrl_gpu.training.collect.returns import n_step, per_robot
+from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.packing.hierarchical import HeightmapCodec
 
 
@@ -215,14 +217,14 @@ POISON: dict[str, tuple[str, Any, str]] = {
     "other lanes": (
         "pending/action",
         lambda a: a[:3],
-        r"pending: want actions of \(4, fewer than 3\) transitions; got",
+        r"pending: action must be of \(4, fewer than 3\) transitions",
     ),
     "a reward": (
         "pending/next/reward",
         lambda r: r * float("nan"),
         "pending: next/reward must be from -inf to inf; got n",
     ),
-    "nothing pending": ("pending", lambda _: 3, "pending: want actions of .*; got None"),
+    "nothing pending": ("pending", lambda _: 3, "pending: action must be of .* is None"),
     "nothing seen": ("current", lambda _: None, "current: want a mapping of names to tensors; got None"),
     "no environment": ("env", lambda _: [], r"load_state_dict: want a mapping of names to tensors; got \[\]"),
     "a count": ("env/num_packed", lambda n: n - 50, "num_packed must be from 0 to 100; got -"),

@@ -132,9 +132,9 @@ def fails(found: list[Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("way", "said"),
     [
-        (wrong_loss, "CompiledLosses: want what the operators give one by one; got another value"),
-        (wrong_gradient, "CompiledLosses: want what the operators give one by one; got another gradient"),
-        (wrong_errors, "CompiledLosses: want what the operators give one by one; got another td_error"),
+        (wrong_loss, "CompiledLosses: the compiled function differs from its operators one by one in value"),
+        (wrong_gradient, "CompiledLosses: the compiled function differs from its operators one by one in the gradient"),
+        (wrong_errors, "CompiledLosses: the compiled function differs from its operators one by one in td_error"),
         (fails, "CompiledLosses: no compiler"),
     ],
 )

@@ -299,7 +299,7 @@ def draws_anew(body: Body, device: torch.device) -> Graph:
 
 BROKEN = {
     fails: "GraphedLearning: want losses; got aten._local_scalar_dense: it waits",
-    draws_anew: "GraphedLearning: want a graph that gives what its operators give one by one; got another critic",
+    draws_anew: "GraphedLearning: the graph differs from its operators one by one in critic",
 }
 
 

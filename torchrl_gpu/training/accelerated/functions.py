@@ -36,14 +36,15 @@ class GraphedBody(Accelerator[Recorded]):
 
     Args:
         device: Where it computes.
-        wanted: What the message of a failed capture says was wanted.
+        what: Name of the function in the error of a failed capture.
         capture: Makes a graph; None takes CUDA's on a CUDA device, else none is made.
     """
 
-    patience: ClassVar[int] = 1  # what a first call makes, such as an optimizer's state, must be there
+    # What a first call makes, such as an optimizer's state, must be there.
+    patience: ClassVar[int] = 1
 
-    def __init__(self, device: torch.device, wanted: str, capture: Capture | None = None) -> None:
-        self._capture = capture_for(device, capture, wanted)
+    def __init__(self, device: torch.device, what: str, capture: Capture | None = None) -> None:
+        self._capture = capture_for(device, capture, what)
         super().__init__(device, active=self._capture is not None)
 
     @abstractmethod
@@ -72,7 +73,7 @@ class GraphedBody(Accelerator[Recorded]):
         return self._replayed(recorded, data)
 
     def _note(self, data: TensorDictBase, settings: Any) -> None:
-        """Counts a call that ran plainly."""
+        """Count a call that ran plainly."""
         self.note_call(self._key(data, settings))
 
     def _key(self, data: TensorDictBase, settings: Any) -> Any:
@@ -83,7 +84,8 @@ class GraphedBody(Accelerator[Recorded]):
         if values:
             torch._foreach_copy_(list(recorded.data.values(True, True)), values)
         recorded.graph.replay()
-        torch.clear_autocast_cache()  # it may hold weights as they were before
+        # The cache may hold weights as they were before.
+        torch.clear_autocast_cache()
         return copied(recorded.graph.result)
 
     # -- the machine's methods --
@@ -112,14 +114,14 @@ class GraphedBody(Accelerator[Recorded]):
         for key, value in plain.result.items(True, True):
             if not are_close(found.result[key], value):
                 name = key[-1] if isinstance(key, tuple) else key
-                raise RuntimeError(f"{self._gives_the_same}; got another {name}")
+                raise RuntimeError(f"{self._differs} in {name}")
         for one, other in zip(plain.written, found.written, strict=True):
             if not are_close(other, one):
-                raise RuntimeError(f"{self._gives_the_same}; got other values where it writes")
+                raise RuntimeError(f"{self._differs} in what it writes")
 
     @property
-    def _gives_the_same(self) -> str:
-        return f"{self.where}: want a graph that gives what its operators give one by one"
+    def _differs(self) -> str:
+        return f"{self.where}: the graph differs from its operators one by one"
 
 
 @final
@@ -150,15 +152,16 @@ class GraphedFunction(GraphedBody):
         settings: Callable[[], Any] | None = None,
         capture: Capture | None = None,
     ) -> None:
-        self._name, self._function, self._changed = name, function, written
+        self._name = name
+        self._function = function
+        self._changed = written
         self._settings = settings
-        super().__init__(
-            device, f"{name}: want what never makes the host wait, so that a CUDA graph can hold it", capture
-        )
+        super().__init__(device, f"{name}: the function", capture)
 
     def __call__(self, data: TensorDictBase) -> TensorDictBase:
         """The function's results, whose tensors the next call leaves alone."""
-        return self._run(data, None if self._settings is None else self._settings())
+        settings = None if self._settings is None else self._settings()
+        return self._run(data, settings)
 
     @property
     def where(self) -> str:

@@ -17,7 +17,8 @@ from torchrl_gpu.policies.generators import generators_kept
 
 Body = Callable[[], TensorDictBase]
 
-_WARM_UPS = 3  # the first loads libraries and compiles kernels, later ones settle what is chosen by timing
+# The first loads libraries and compiles kernels, later ones settle what is chosen by timing.
+_WARM_UPS = 3
 
 
 @dataclass(frozen=True)
@@ -49,63 +50,74 @@ Capture = Callable[[Body, torch.device], Graph]
 """Makes a graph of a function without arguments on a device."""
 
 
-def capture_cuda(
-    body: Body, device: torch.device, wanted: str = "want operators that never make the host wait"
-) -> Graph:
-    """A CUDA graph of `body`, which is run a few times before; the generator of the device is left as it was.
+def capture_cuda(body: Body, device: torch.device, what: str = "the function") -> Graph:
+    """Capture a CUDA graph of `body`, which is run a few times before.
+
+    The generator of the device is left as it was.
+
+    Args:
+        body: A function without arguments.
+        device: A CUDA device.
+        what: Name of the function in the error.
 
     Raises:
-        RuntimeError: `body` does what no graph can hold; the message says what is `wanted` and names the operator.
+        RuntimeError: `body` does what no graph can hold. The message names the operator.
     """
-    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    graph = torch.cuda.CUDAGraph()
+    pool = torch.cuda.graph_pool_handle()
     with generators_kept(device), torch.cuda.device(device):
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        here = torch.cuda.current_stream()
+        aside = torch.cuda.Stream()
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
             for _ in range(_WARM_UPS):
                 body()
         here.wait_stream(aside)
         try:
-            with operator_named(wanted), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with operator_named(what), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 result = body()
         except Exception:
             # Else random numbers could not be drawn outside of graphs, and the allocator would go on to keep memory for
             # this one.
             graph.reset()
-            with suppress(RuntimeError, AttributeError):  # it has ended in order, or torch has no such function
+            # The capture may have ended in order, or torch may have no such function.
+            with suppress(RuntimeError, AttributeError):
                 torch._C._cuda_endAllocateToPool(device.index or 0, pool)
                 torch._C._cuda_releasePool(device.index or 0, pool)
-            if torch.__version__ < TorchVersion("2.15"):  # its generator ends a capture only with one that succeeds
+            # There the generator ends a capture only with one that succeeds.
+            if torch.__version__ < TorchVersion("2.15"):
                 with torch.cuda.graph(torch.cuda.CUDAGraph()):
                     torch.zeros(1, dtype=torch.float32, device=device)
             raise
     return Graph(graph.replay, result)
 
 
-def capture_for(device: torch.device, capture: Capture | None, wanted: str) -> Capture | None:
-    """What captures on a device, `capture` or CUDA's own.
-
-    It is None where there are no graphs.
+def capture_for(device: torch.device, capture: Capture | None, what: str) -> Capture | None:
+    """What captures on a device, `capture` or CUDA's own, or None without graphs.
 
     Args:
-        wanted: What the message of a failed capture says was wanted.
+        device: Where the function computes.
+        capture: What captures; None for CUDA's own on a CUDA device.
+        what: Name of the function in the error of a failed capture.
     """
     if capture is None and device.type == "cuda":
-        return partial(capture_cuda, wanted=wanted)
+        return partial(capture_cuda, what=what)
     return capture
 
 
 @contextmanager
-def operator_named(wanted: str) -> Iterator[None]:
-    """Context manager that names the operator at which a capture fails."""
+def operator_named(what: str) -> Iterator[None]:
+    """Name the operator at which a capture of `what` fails."""
     last = _LastOperator()
     try:
         with last:
             yield
     except Exception as error:
-        cause = last.error or error  # the end of a broken capture raises, too, and says less
-        reason = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        raise RuntimeError(f"{wanted}; got {last.name}: {reason}") from error
+        # The end of a broken capture raises, too, and says less.
+        cause = last.error or error
+        lines = str(cause).strip().splitlines()
+        reason = lines[0] if lines else type(cause).__name__
+        raise RuntimeError(f"{what} cannot be captured in a CUDA graph: {last.name} fails: {reason}") from error
 
 
 class _LastOperator(TorchDispatchMode):
@@ -117,7 +129,8 @@ class _LastOperator(TorchDispatchMode):
         self.error: Exception | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.name, self.error = str(func), None
+        self.name = str(func)
+        self.error = None
         try:
             return func(*args, **(kwargs or {}))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""`Accelerator`: how a function goes over to a faster form of itself, and back."""
+"""How a function goes over to a faster form of itself, and back."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from torch import Tensor
 from torchrl_gpu.policies.generators import generators_kept
 
 _LOG = logging.getLogger(__name__)
-_LONGEST = 400  # characters of a reason
+# Characters of a reason.
+_LONGEST = 400
+
 CLOSE = 1e-2
-"""How far apart numbers of both forms may be, relatively: fused operators and sums on a GPU round in another order."""
+"""How far apart numbers of both forms may be, relatively.
+
+Fused operators, and sums on a GPU, round in another order.
+"""
 
 Form = TypeVar("Form")
 
@@ -42,12 +47,17 @@ class Accelerator(ABC, Generic[Form]):
     """Calls of the same settings that run plainly before a form is made."""
 
     keeps_all: ClassVar[bool] = False
-    """Whether forms of other settings are kept beside the last one; else their memory is free before it is made."""
+    """Whether forms of other settings are kept.
+
+    Else their memory is free before another one is made.
+    """
 
     def __init__(self, device: torch.device, active: bool = True) -> None:
-        self.device, self.active = device, active
+        self.device = device
+        self.active = active
         self.gives_up = False
-        self._forms: list[tuple[Any, Form]] = []  # each with its settings
+        # Each with its settings.
+        self._forms: list[tuple[Any, Form]] = []
         self._last: Any = None
         self._alike = 0
 
@@ -57,7 +67,7 @@ class Accelerator(ABC, Generic[Form]):
 
     @abstractmethod
     def _restore(self, saved: Any) -> None:
-        """Puts everything back to what `_saved` returned."""
+        """Put everything back to what `_saved` returned."""
 
     @abstractmethod
     def _made(self, data: Any) -> Form:
@@ -79,26 +89,27 @@ class Accelerator(ABC, Generic[Form]):
 
     @property
     def proven(self) -> bool:
-        """True once a faster form has been found to give the same."""
+        """Whether a faster form has been found to give the same."""
         return bool(self._forms)
 
     @property
     def is_open(self) -> bool:
-        """True where there is a faster form, or one may still be made."""
+        """Whether there is a faster form, or one may still be made."""
         return self.active and not self.gives_up
 
     @property
     def has_been_called(self) -> bool:
-        """True where a call has been counted since forms were dropped last."""
+        """Whether a call has been counted since forms were dropped last."""
         return self._alike > 0
 
     def forget(self) -> None:
-        """Drops all forms, as what they were made of is there no longer.
+        """Drop all forms, as what they were made of is there no longer.
 
         The next calls may make new ones.
         """
         self._forms.clear()
-        self._last, self._alike = None, 0
+        self._last = None
+        self._alike = 0
 
     def form_for(self, settings: Any, data: Any = None) -> Form | None:
         """The faster form for a call.
@@ -118,16 +129,17 @@ class Accelerator(ABC, Generic[Form]):
             self._forms.clear()
         if self.note_call(settings) <= self.patience:
             return None
+        # A capture, a compiler, a driver or a launch may raise anything.
         try:
             form = self._proven(data)
-        except Exception as error:  # whatever a capture, a compiler, a driver or a launch raises
+        except Exception as error:
             self.give_up(error)
             return None
         self._forms.append((settings, form))
         return form
 
     def note_call(self, settings: Any) -> int:
-        """Counts a call.
+        """Count a call.
 
         Returns:
             How many in a row have had these settings, this one included.
@@ -138,7 +150,7 @@ class Accelerator(ABC, Generic[Form]):
         return self._alike
 
     def give_up(self, error: Exception) -> None:
-        """Goes back to operators one by one for good, and says why in one line."""
+        """Go back to operators one by one for good, and say why in one line."""
         self._forms.clear()
         self.gives_up = True
         reason = textwrap.shorten(str(error), _LONGEST, placeholder=" …") or type(error).__name__
@@ -152,6 +164,7 @@ class Accelerator(ABC, Generic[Form]):
         return type(self).__name__
 
     def _proven(self, data: Any) -> Form:
+        """Make a form, and return it once it has given the same as operators do."""
         before = self._saved()
         try:
             form = self._made(data)
@@ -182,7 +195,7 @@ def uncached_casts(device: torch.device) -> torch.autocast:
 
 
 def are_close(one: Tensor, other: Tensor) -> bool:
-    """True where all numbers are the same but for rounding. Reads the device back."""
+    """Whether all numbers are the same but for rounding, which reads the device back."""
     return bool(torch.isclose(one, other, rtol=CLOSE, atol=1e-3, equal_nan=True).all())
 
 

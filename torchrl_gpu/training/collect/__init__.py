@@ -1,1 +1,4 @@
-"""Experience: steps of environments, rollouts, counts of episodes."""
+"""Experience: steps of environments, rollouts, returns, counts of episodes.
+
+Not here: where transitions are kept (`training.replay`). Read `steps` first, then `rollout`.
+"""

@@ -19,11 +19,12 @@ from torchrl_gpu.training.accelerated.machine import Accelerator, casts, rows_th
 from torchrl_gpu.training.collect.graphed import copies
 from torchrl_gpu.training.collect.steps import MOST_OTHER, play_steps, step_once
 
-_TRIED = 3  # steps that are compared: what was not recorded as an input shows from the second on
+# Steps that are compared: what was not recorded as an input shows from the second on.
+_TRIED = 3
 
 
 class Before(NamedTuple):
-    """State of an environment as it was, and copies of it and of the policy's weights."""
+    """State of an environment, and copies of it and of the policy's weights."""
 
     state: dict[str, Tensor]
     state_copies: dict[str, Tensor]
@@ -32,7 +33,7 @@ class Before(NamedTuple):
 
 @final
 class CompiledSteps(Accelerator[CompiledFunction]):
-    """`play_steps` with every step of policy and environment as one compiled function of tensors.
+    """`play_steps` with every step as one compiled function of tensors.
 
     Weights and buffers of the policy and the environment's state are inputs of the function, random numbers come from
     torch's generator. It is compiled at the first call, and again where the seed, the exploration type, the policy's
@@ -54,25 +55,30 @@ class CompiledSteps(Accelerator[CompiledFunction]):
         outcomes: Sequence[NestedKey] | None = None,
     ) -> None:
         super().__init__(env.device)
-        self.env, self.policy = env, policy
+        self.env = env
+        self.policy = policy
         self._kept = list(keys), tuple(decisions), outcomes
         self._shown_keys = [*env.full_observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
         self._weights = [*policy.parameters(), *policy.buffers()] if isinstance(policy, nn.Module) else []
         self._kept_keys: list[NestedKey] = []
-        self._empty: TensorDictBase = TensorDict()  # that holds what is kept of a step, (N,)
-        self._names: list[str] = []  # of the state
-        self._groups: TensorDictBase = TensorDict()  # that hold what is shown, empty
+        # Holds what is kept of a step, (N,), and is empty.
+        self._empty: TensorDictBase = TensorDict()
+        # Of the environment's state.
+        self._names: list[str] = []
+        # Holds what is shown, and is empty.
+        self._groups: TensorDictBase = TensorDict()
 
     @torch.no_grad()
     def __call__(self, current: TensorDictBase, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
         """As `play_steps`."""
-        function = self.form_for(
-            (self.env.seed, exploration_type(), getattr(self.policy, "training", None), casts(self.device)), current
-        )
+        mode = getattr(self.policy, "training", None)
+        settings = self.env.seed, exploration_type(), mode, casts(self.device)
+        function = self.form_for(settings, current)
         if function is not None:
+            # A compiler may fail as something else has changed. What is wrong otherwise the operators raise again.
             try:
                 return self._play_compiled(function, current, steps)
-            except Exception as error:  # of a compiler, as something else has changed; else operators raise it again
+            except Exception as error:
                 self.give_up(error)
         return play_steps(self.env, self.policy, current, steps, *self._kept)
 
@@ -80,16 +86,19 @@ class CompiledSteps(Accelerator[CompiledFunction]):
         self, function: CompiledFunction, current: TensorDictBase, steps: int
     ) -> tuple[TensorDictBase, TensorDictBase]:
         state = self.env._env_state()
+        values = [state[name] for name in self._names]
         with section("compiled steps"):
-            played, after = self._play(function, steps, [state[name] for name in self._names], current)
-        self.env._set_env_state(dict(zip(self._names, after, strict=False)))
+            played, after = self._play(function, steps, values, current)
+        later = dict(zip(self._names, after, strict=False))
+        self.env._set_env_state(later)
         return self._stacked(played), self._showing(after[len(self._names) :])
 
     def _play(
         self, function: CompiledFunction, steps: int, state: list[Tensor], current: TensorDictBase
     ) -> tuple[list[list[Tensor]], list[Tensor]]:
         """Kept tensors of each step, and state and shown tensors behind the last."""
-        values, size = [*state, *self._shown(current)], len(self._kept_keys)
+        values = [*state, *self._shown(current)]
+        size = len(self._kept_keys)
         played = []
         for _ in range(steps):
             found = function([*self._weights, *values])
@@ -108,7 +117,8 @@ class CompiledSteps(Accelerator[CompiledFunction]):
 
     def _stacked(self, played: list[list[Tensor]]) -> TensorDictBase:
         steps: TensorDictBase = cast("Any", torch.stack)([self._empty] * len(played), 1)
-        for key, values in zip(self._kept_keys, zip(*played, strict=True), strict=True):
+        for number, key in enumerate(self._kept_keys):
+            values = [step[number] for step in played]
             steps.set(key, torch.stack(values, 1))
         return steps
 
@@ -116,7 +126,8 @@ class CompiledSteps(Accelerator[CompiledFunction]):
 
     def _saved(self) -> Before:
         state = self.env._env_state()
-        return Before(state, copies(state), [value.clone() for value in self._weights])
+        weights = [value.clone() for value in self._weights]
+        return Before(state, copies(state), weights)
 
     def _restore(self, saved: Before) -> None:
         for name, value in saved.state.items():
@@ -134,12 +145,15 @@ class CompiledSteps(Accelerator[CompiledFunction]):
         def step(inputs: list[Tensor]) -> list[Tensor]:
             values = inputs[len(self._weights) :]
             env._set_env_state(dict(zip(self._names, values, strict=False)))
-            kept, after = step_once(env, self.policy, self._showing(values[len(self._names) :]), *self._kept)
-            self._kept_keys, self._empty = list(kept.keys(True, True)), kept.empty(recurse=True)
+            showing = self._showing(values[len(self._names) :])
+            kept, after = step_once(env, self.policy, showing, *self._kept)
+            self._kept_keys = list(kept.keys(True, True))
+            self._empty = kept.empty(recurse=True)
             later = env._env_state()
             return [*map(kept.get, self._kept_keys), *map(later.get, self._names), *self._shown(after)]
 
-        start = [*copies(state).values(), *(value.clone() for value in self._shown(data))]
+        shown = [value.clone() for value in self._shown(data)]
+        start = [*copies(state).values(), *shown]
         with generators_kept(env.device), uncached_casts(env.device):
             return CompiledFunction("steps", step, [*self._weights, *start])
 
@@ -156,10 +170,13 @@ class CompiledSteps(Accelerator[CompiledFunction]):
 
     def _compare(self, plain: list[Tensor], found: list[Tensor]) -> None:
         number = self.env.num_envs
-        pairs = [pair for pair in zip(plain, found, strict=True) if pair[0].ndim and len(pair[0]) == number]
-        other = int(torch.stack([rows_that_differ(*pair) for pair in pairs]).any(0).sum())
+        rows = []
+        for wanted, value in zip(plain, found, strict=True):
+            if wanted.ndim and len(wanted) == number:
+                rows.append(rows_that_differ(wanted, value))
+        other = int(torch.stack(rows).any(0).sum())
         if other > MOST_OTHER * number:
             raise RuntimeError(
-                "CompiledSteps: want steps that play what operators play one by one; got others in"
-                f" {other} of {number} environments"
+                f"CompiledSteps: compiled steps play otherwise than operators one by one in {other} of {number}"
+                " environments"
             )

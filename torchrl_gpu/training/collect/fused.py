@@ -1,4 +1,4 @@
-"""Rollouts that one native function plays whole: all steps of environment and policy, with no Python between them."""
+"""Rollouts that one native function plays whole, with no Python between steps."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class WholePlayer(Protocol):
-    """Native function that plays whole rollouts of some environments and policies: C++ on a CPU, a kernel on a GPU.
+    """Native function that plays whole rollouts: C++ on a CPU, a kernel on a GPU.
 
     It names a task, so that the learner of that task hands it to its `Rollout`; this room knows the protocol alone.
     """
 
     def problem(self, env: BatchedEnv, policy: Policy, keys: Sequence[NestedKey], more: Sequence[NestedKey]) -> str:
-        """Reason why it does not play this policy in this environment; "" where it does.
+        """Reason why it does not play this policy in this environment, else "".
 
         Args:
             env, policy: Asked once for each pair, before the first step.
@@ -38,7 +38,7 @@ class WholePlayer(Protocol):
     def play(
         self, env: BatchedEnv, policy: Policy, current: TensorDictBase, steps: int
     ) -> tuple[TensorDictBase, TensorDictBase]:
-        """As `play_steps`, to the same bits: steps (N, T), and what the environment shows then.
+        """Play steps as `play_steps` does, to the same bits.
 
         It may keep more than was asked for. The environment's state afterwards is that behind the last step; what
         `current` shows is that state, and whatever a policy or a user has set in it stays.
@@ -61,7 +61,7 @@ class Left(NamedTuple):
 
 @final
 class FusedRollout(Accelerator[WholePlayer]):
-    """`play_steps` by a native function, where there is one for this environment and policy.
+    """`play_steps` by a native function, where there is one.
 
     The first rollout is tried both ways. Where anything differs by a bit, in what is kept, shown, or in the
     environment's state, a warning says so, and steps run one by one from then on.
@@ -83,7 +83,9 @@ class FusedRollout(Accelerator[WholePlayer]):
         decisions: Sequence[NestedKey] = ("action",),
         outcomes: Sequence[NestedKey] = (),
     ) -> None:
-        self.env, self.policy, self.player = env, policy, player
+        self.env = env
+        self.policy = policy
+        self.player = player
         self._kept = list(keys), list(decisions), list(outcomes)
         problem = player.problem(env, policy, list(keys), [*decisions, *outcomes])
         super().__init__(env.device, active=not problem)
@@ -119,7 +121,8 @@ class FusedRollout(Accelerator[WholePlayer]):
 
     def _tried(self, form: WholePlayer | None, data: tuple[TensorDictBase, int]) -> Left:
         current, steps = data
-        shown = current.apply(Tensor.clone)  # TensorDict.clone adds 0, which turns -0 into 0
+        # TensorDict.clone adds 0, which turns -0 into 0.
+        shown = current.apply(Tensor.clone)
         if form is None:
             played, after = play_steps(self.env, self.policy, shown, steps, *self._kept)
         else:
@@ -129,11 +132,14 @@ class FusedRollout(Accelerator[WholePlayer]):
     def _compare(self, plain: Left, found: Left) -> None:
         for name, ours, theirs in _pairs(plain, found):
             if not _same_bits(ours, theirs):
-                raise RuntimeError(f"want a rollout of the same bits as steps one by one; got another {name}")
+                raise RuntimeError(f"{name} of the rollout has other bits than that of steps one by one")
 
 
 def _pairs(wanted: Sequence[object], found: Sequence[object]) -> Iterator[tuple[str, Tensor | None, Tensor | None]]:
-    """Name and both values of every tensor in either of two sequences of tensordicts and dicts of tensors."""
+    """Name and both values of every tensor in two sequences.
+
+    Their elements are tensordicts and dicts of tensors; a value that one lacks is None.
+    """
     for ours, theirs in zip(map(_leaves, wanted), map(_leaves, found), strict=True):
         for name in sorted(ours.keys() | theirs.keys()):
             yield name, ours.get(name), theirs.get(name)
@@ -147,9 +153,11 @@ def _leaves(given: object) -> dict[str, Tensor]:
 
 
 def _same_bits(wanted: Tensor | None, found: Tensor | None) -> bool:
+    """Whether two tensors have the same shape, type and bits, -0 and NaN included."""
     if wanted is None or found is None or wanted.shape != found.shape or wanted.dtype != found.dtype:
         return False
     if wanted.is_floating_point():
         words = {4: torch.int32, 8: torch.int64}[wanted.element_size()]
-        wanted, found = wanted.contiguous().view(words), found.contiguous().view(words)
+        wanted = wanted.contiguous().view(words)
+        found = found.contiguous().view(words)
     return torch.equal(wanted, found)

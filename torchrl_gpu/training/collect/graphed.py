@@ -1,9 +1,9 @@
-"""Many steps of an environment and its policy as one launch: a CUDA graph of a whole rollout."""
+"""CUDA graph of a whole rollout: many steps as one launch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, TypeVar, final
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -17,22 +17,27 @@ from torchrl_gpu.training.accelerated.graphs import Capture, Graph, capture_for,
 from torchrl_gpu.training.accelerated.machine import Accelerator, casts, rows_that_differ, uncached_casts
 from torchrl_gpu.training.collect.steps import MOST_OTHER, play_steps
 
-_WANTED = (
-    "GraphedRollout: want an environment and a policy whose steps never make the host wait, so that a CUDA graph can"
-    " hold them"
-)
+_WHAT = "GraphedRollout: the rollout"
+
+
+Key = TypeVar("Key")
 
 
 class Place(NamedTuple):
-    """Where environments stand: their state, and what they show."""
+    """Where environments stand.
+
+    Attributes:
+        state: Their state.
+        shown: What they show.
+    """
 
     state: dict[str, Tensor]
-    shown: dict[Any, Tensor]
+    shown: dict[NestedKey, Tensor]
 
 
 @final
 class GraphedRollout(Accelerator[Graph]):
-    """`play_steps` as a function of the environment's observations; on CUDA one replay of a graph of all T steps.
+    """`play_steps` as one replay of a graph of all T steps, on CUDA.
 
     A call copies the environment's state and observations into tensors of the graph, unless they are there already, so
     that whatever happens to the environment between calls counts. Weights and buffers of the policy are read where they
@@ -62,26 +67,33 @@ class GraphedRollout(Accelerator[Graph]):
         capture: Capture | None = None,
     ) -> None:
         if env.reads_host:
-            raise ValueError(f"{_WANTED}; got one that does: {env.reads_host}")
-        self._capture = capture_for(env.device, capture, _WANTED)
+            raise ValueError(f"{_WHAT} cannot be a CUDA graph: the environment reads the device back: {env.reads_host}")
+        self._capture = capture_for(env.device, capture, _WHAT)
         super().__init__(env.device, active=self._capture is not None)
-        self.env, self.policy, self.steps = env, policy, steps
+        self.env = env
+        self.policy = policy
+        self.steps = steps
         self._kept = list(keys), tuple(decisions), outcomes
         self._shown_keys = [*env.full_observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
-        self._place = Place({}, {})  # of the tensors that the graph reads and writes
-        self._groups: TensorDictBase = TensorDict()  # that hold what is shown, empty
+        # The tensors that the graph reads and writes.
+        self._place = Place({}, {})
+        # Holds what is shown, and is empty.
+        self._groups: TensorDictBase = TensorDict()
 
     @torch.no_grad()
     def __call__(self, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """As `play_steps`, from what the environment shows now, (N,); the next call overwrites what it shows then."""
-        now = Place(self.env._env_state(), {key: current.get(key) for key in self._shown_keys})
+        """Play steps as `play_steps` does, from what the environment shows now, (N,).
+
+        The next call overwrites what it shows then.
+        """
+        shown = {key: current.get(key) for key in self._shown_keys}
+        now = Place(self.env._env_state(), shown)
         if not self._place.state:
             self._place = _copy_of(now)
             self._groups = current.select(*self._shown_keys).empty(recurse=True)
         self._put(now)
-        graph = self.form_for(
-            (self.env.seed, exploration_type(), getattr(self.policy, "training", None), casts(self.device))
-        )
+        mode = getattr(self.policy, "training", None)
+        graph = self.form_for((self.env.seed, exploration_type(), mode, casts(self.device)))
         if graph is None:
             return self._play(), self._showing()
         with section("rollout graph"):
@@ -94,7 +106,10 @@ class GraphedRollout(Accelerator[Graph]):
         self.env._set_env_state(self._place.state)
 
     def _showing(self) -> TensorDictBase:
-        """New tensordict over what the environment shows: keys that others set in it stay out of the next call."""
+        """New tensordict over what the environment shows.
+
+        Keys that others set in it stay out of the next call.
+        """
         out = self._groups.copy()
         for key, value in self._place.shown.items():
             out.set(key, value)
@@ -102,7 +117,8 @@ class GraphedRollout(Accelerator[Graph]):
 
     def _play(self) -> TensorDictBase:
         played, after = play_steps(self.env, self.policy, self._showing(), self.steps, *self._kept)
-        self._put(Place(self.env._env_state(), {key: after.get(key) for key in self._shown_keys}))
+        shown = {key: after.get(key) for key in self._shown_keys}
+        self._put(Place(self.env._env_state(), shown))
         return played
 
     # -- the machine's methods --
@@ -126,25 +142,26 @@ class GraphedRollout(Accelerator[Graph]):
             form.replay()
             played = form.result
         values = [*played.values(True, True), *self._place.state.values(), *self._place.shown.values()]
-        return [value.clone() for value in values if value.ndim and len(value) == self.env.num_envs]
+        rows = [value for value in values if value.ndim and len(value) == self.env.num_envs]
+        return [value.clone() for value in rows]
 
     def _compare(self, plain: list[Tensor], found: list[Tensor]) -> None:
         rows = [rows_that_differ(*pair) for pair in zip(plain, found, strict=True)]
         other = int(torch.stack(rows).any(0).sum())
         if other > MOST_OTHER * self.env.num_envs:
             raise RuntimeError(
-                "GraphedRollout: want a graph that plays what the steps play one by one; got another rollout in"
-                f" {other} of {self.env.num_envs} environments"
+                f"GraphedRollout: the graph plays otherwise than the steps one by one in {other} of"
+                f" {self.env.num_envs} environments"
             )
 
 
-def copies(tensors: dict[Any, Tensor]) -> dict[Any, Tensor]:
+def copies(tensors: dict[Key, Tensor]) -> dict[Key, Tensor]:
     """Contiguous copies of tensors, by the same names."""
     return {key: value.clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
 
 
-def copy_into(values: dict[Any, Tensor], into: dict[Any, Tensor]) -> None:
-    """Copies values into the tensors of the same names, unless they are those."""
+def copy_into(values: dict[Key, Tensor], into: dict[Key, Tensor]) -> None:
+    """Copy values into the tensors of the same names, unless they are those."""
     for key, value in values.items():
         if value is not into[key]:
             into[key].copy_(value)

@@ -15,7 +15,10 @@ from torchrl_gpu.system.sections import section
 RESULTS: tuple[NestedKey, ...] = ("reward", "done", "terminated")
 
 MOST_OTHER = 0.1
-"""Share of the environments that another form may play otherwise: of two values alike to rounding either is taken."""
+"""Share of the environments that another form may play otherwise.
+
+Of two values that are alike to rounding either is taken.
+"""
 
 
 def play_steps(
@@ -27,9 +30,13 @@ def play_steps(
     decisions: Sequence[NestedKey] = ("action",),
     outcomes: Sequence[NestedKey] | None = None,
 ) -> tuple[TensorDictBase, TensorDictBase]:
-    """Plays `steps` steps (T) of a policy in an environment that shows `current` (N,) and restarts its own rows.
+    """Play steps of a policy in an environment, one operator after the other.
 
     Args:
+        env: Restarts its own rows.
+        policy: Writes `action`.
+        current: What the environment shows, (N,).
+        steps: How many, T.
         keys: Observations to keep.
         decisions: What else to keep of the state acted in: what the policy writes, observations not wanted in `next`.
         outcomes: What to keep of `next`, where it is there; None for reward, ends and the environment's outcomes.

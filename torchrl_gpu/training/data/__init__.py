@@ -1,4 +1,4 @@
-"""Data modules of runs: training steps by their number, and suites of episodes for evaluation.
+"""Data modules of runs: numbers of training steps, and episodes to evaluate on.
 
-Not replay (`training.replay`) and not files of demonstrations (`demonstrations`).
+Not here: replay (`training.replay`) and files of demonstrations (`demonstrations`). Read `episodes` first.
 """

@@ -1,1 +1,4 @@
-"""Replay on the device: buffers, priorities, codecs, files."""
+"""Replay on the device: buffers, draws, priorities, clips, files.
+
+Not here: how transitions come about (`training.collect`). Read `buffer` first.
+"""

@@ -1,1 +1,4 @@
-"""Updates of weights: clipping, CUDA graphs of one and of all from a rollout."""
+"""Updates of weights: clipping, compiled losses, CUDA graphs of updates.
+
+Not here: losses, which agents have (`policies.losses`). Read `optimizers` first, then `graphed`.
+"""

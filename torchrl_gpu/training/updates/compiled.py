@@ -15,18 +15,20 @@ from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.system.tracing import CompiledFunction
 from torchrl_gpu.training.accelerated.machine import Accelerator, are_close, casts, uncached_casts
 
-_FAR = 0.1  # of the length of the gradient: how far apart two may be
+# How far apart two gradients may be, of the length of one.
+_FAR = 0.1
 
 
 @final
 class CompiledLosses(Accelerator["_Function"]):
-    """`Agent.losses` as one compiled function, with the same random numbers as operators one by one.
+    """`Agent.losses` as one compiled function.
 
-    The function gives the gradient of the sum of the losses, too, so that the backward pass of a sum of them, whatever
-    its factor, hands out what is there; that of one loss alone is not to be had. It is compiled for the first batch,
-    which is computed both ways, and again for batches of another shape. Where losses, errors or gradients differ by
-    more than rounding, or where the machine cannot compile, a warning says so and the operators run one by one from
-    then on. The self-test leaves generators and buffers of the agent as they were.
+    It draws the same random numbers as operators one by one. The function gives the gradient of the sum of the losses,
+    too, so that the backward pass of a sum of them, whatever its factor, hands out what is there; that of one loss
+    alone is not to be had. It is compiled for the first batch, which is computed both ways, and again for batches of
+    another shape. Where losses, errors or gradients differ by more than rounding, or where the machine cannot compile,
+    a warning says so and the operators run one by one from then on. The self-test leaves generators and buffers of the
+    agent as they were.
     """
 
     keeps_all = True
@@ -39,12 +41,14 @@ class CompiledLosses(Accelerator["_Function"]):
         if not self.is_open:
             return self.agent.losses(batch)
         read = batch.select(*self.agent.batch_keys, strict=False)
-        function = self.form_for((_shapes(read), self.agent.training, exploration_type(), casts(self.device)), read)
+        settings = _shapes(read), self.agent.training, exploration_type(), casts(self.device)
+        function = self.form_for(settings, read)
         if function is None:
             return self.agent.losses(batch)
+        # A compiler may fail. What is wrong otherwise the operators raise again.
         try:
             return function(batch)
-        except Exception as error:  # of a compiler; else the operators raise it again
+        except Exception as error:
             self.give_up(error)
             return self.agent.losses(batch)
 
@@ -68,22 +72,24 @@ class CompiledLosses(Accelerator["_Function"]):
         batch = data.clone()
         losses = self.agent.losses(batch) if form is None else form(batch)
         weights = self.agent.parameters_to_train
-        gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), weights, allow_unused=True)
-        flat = [
-            (torch.zeros_like(weight) if gradient is None else gradient).double().flatten()
-            for weight, gradient in zip(weights, gradients, strict=True)
-        ]
+        total = torch.stack(list(losses.values())).sum()
+        gradients = torch.autograd.grad(total, weights, allow_unused=True)
+        flat = []
+        for weight, gradient in zip(weights, gradients, strict=True):
+            known = torch.zeros_like(weight) if gradient is None else gradient
+            flat.append(known.double().flatten())
         found = {name: loss.detach() for name, loss in losses.items()}
         return found | {"td_error": batch["td_error"], "gradient": torch.cat(flat)}
 
     def _compare(self, plain: dict[str, Tensor], found: dict[str, Tensor]) -> None:
-        wanted = "CompiledLosses: want what the operators give one by one; got"
-        gradient, other = plain.pop("gradient"), found.pop("gradient")
+        differs = "CompiledLosses: the compiled function differs from its operators one by one in"
+        gradient = plain.pop("gradient")
+        other = found.pop("gradient")
         for name, value in plain.items():
             if not are_close(found[name], value):
-                raise RuntimeError(f"{wanted} another {name}")
+                raise RuntimeError(f"{differs} {name}")
         if not float((gradient - other).norm()) <= _FAR * float(gradient.norm()) + 1e-6:
-            raise RuntimeError(f"{wanted} another gradient")
+            raise RuntimeError(f"{differs} the gradient")
 
 
 class _Function:
@@ -95,7 +101,8 @@ class _Function:
         self._own = list(own.values())
         self._keys: list[NestedKey] = list(batch.keys(True, True))
         self._names: list[str] = []
-        self._taught: list[int] = []  # numbers of the weights that have a gradient
+        # Numbers of the weights that have a gradient.
+        self._taught: list[int] = []
         size = batch.batch_size
 
         def losses(inputs: list[Tensor]) -> list[Tensor]:
@@ -109,12 +116,17 @@ class _Function:
             self._names = list(found)
             self._taught = [number for number, each in enumerate(gradients) if each is not None]
             stacked = torch.stack([loss.detach() for loss in found.values()])
-            return [stacked, rows["td_error"], *(each for each in gradients if each is not None)]
+            known = [each for each in gradients if each is not None]
+            return [stacked, rows["td_error"], *known]
 
-        self._run = CompiledFunction("losses", losses, [*self._own, *(batch.get(key) for key in self._keys)])
+        self._run = CompiledFunction("losses", losses, self._inputs(batch))
+
+    def _inputs(self, batch: TensorDictBase) -> list[Tensor]:
+        """The agent's own tensors and those of a batch, in the order of the function."""
+        return [*self._own, *(batch.get(key) for key in self._keys)]
 
     def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        losses, error, *gradients = self._run([*self._own, *(batch.get(key) for key in self._keys)])
+        losses, error, *gradients = self._run(self._inputs(batch))
         batch.set("td_error", error)
         taught = [self.weights[number] for number in self._taught]
         given: Tensor = _WithGradients.apply(losses, gradients, *taught)

@@ -1,4 +1,4 @@
-"""One update, or all from a rollout, as one launch: a CUDA graph of losses, backward pass, step and targets."""
+"""CUDA graphs of updates: of one, or of all of a training step."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ from torchrl_gpu.training.updates.optimizers import clip_gradients, set_capturab
 Settings = list[dict[str, Any]]
 """Optimizer options of an update that differ from those of the optimizer's groups, for each group."""
 
-_FAR = 0.1  # of the way that weights move: how far apart two may end
+# How far apart weights of both ways may end, of the way that they move.
+_FAR = 0.1
+
+Batches = Callable[[TensorDictBase], Iterable[TensorDictBase]]
+"""Gives the batches of a rollout."""
 
 
 class Graphed(GraphedBody):
-    """Base class of updates of an agent as a function of a tensordict; on CUDA one replay of a graph.
+    """Base class of updates of an agent, on CUDA one replay of a graph.
 
     An update is: `Agent.losses`, the backward pass of their sum, clipping, a step of the optimizer,
     `Agent.update_targets`. A call copies its data into tensors that the graph reads; weights, targets and the
@@ -60,29 +64,34 @@ class Graphed(GraphedBody):
         losses: Losses | None = None,
         capture: Capture | None = None,
     ) -> None:
-        self.agent, self.optimizer, self.max_grad_norm = agent, optimizer, max_grad_norm
+        self.agent = agent
+        self.optimizer = optimizer
+        self.max_grad_norm = max_grad_norm
         self.losses = agent.losses if losses is None else losses
-        wanted = (
-            f"{type(self).__name__}: want losses, an optimizer and targets that never make the host wait, so that a"
-            " CUDA graph can hold them"
-        )
-        super().__init__(agent.parameters_to_train[0].device, wanted, capture)
+        what = f"{type(self).__name__}: the update"
+        super().__init__(agent.parameters_to_train[0].device, what, capture)
         size = updates, len(optimizer.param_groups)
         self._all_rates = torch.zeros(size, device=self.device, dtype=torch.float32)
-        self._rates = [list(row.unbind()) for row in self._all_rates.unbind()]  # of each update, of each group
+        # Of each update, of each group.
+        self._rates = [list(row.unbind()) for row in self._all_rates.unbind()]
         self._wanted_rates: list[list[Any]] = [[0.0] * size[1] for _ in range(updates)]
         self._rates_there: list[list[Any]] = [[None] * size[1] for _ in range(updates)]
         self._plan: Sequence[Settings] = []
-        self._before: list[Tensor] = []  # weights before a first try
+        # Weights before a first try.
+        self._before: list[Tensor] = []
         self._on_load(optimizer)
         optimizer.register_load_state_dict_post_hook(self._on_load)
 
     @abstractmethod
     def _learn(self, data: TensorDictBase, plan: Iterable[Settings]) -> TensorDictBase:
-        """All updates of a call, one operator after the other; the body of a graph.
+        """Make all updates of a call, one operator after the other: the body of a graph.
 
-        `data` may not be changed; `plan` holds the settings of each update, by `_settings`. Returns numbers that a
-        replay must give as well, new tensors.
+        Args:
+            data: May not be changed.
+            plan: Settings of each update, by `_settings`.
+
+        Returns:
+            Numbers that a replay must give as well, in new tensors.
         """
 
     def _learn_by(self, data: TensorDictBase, plan: Sequence[Settings]) -> TensorDictBase:
@@ -107,7 +116,7 @@ class Graphed(GraphedBody):
         return [{"lr": rate} for rate in self._rates[update]]
 
     def _put_rates(self, updates: Iterable[int]) -> None:
-        """Writes the learning rates of some updates where the graph reads them.
+        """Write the learning rates of some updates where the graph reads them.
 
         Those that are there already are left.
         """
@@ -147,30 +156,31 @@ class Graphed(GraphedBody):
             self.optimizer.zero_grad()
             if self.agent.targets_update_every_step:
                 self.agent.update_targets(1)
-        made = TensorDict({"losses": TensorDict({name: loss.detach() for name, loss in losses.items()})})
-        if "td_error" in batch.keys():  # noqa: SIM118  # of a tensordict
+        detached = {name: loss.detach() for name, loss in losses.items()}
+        made = TensorDict({"losses": TensorDict(detached)})
+        # Iterating over a tensordict would give its rows.
+        if "td_error" in batch.keys():  # noqa: SIM118
             made.set("td_error", batch["td_error"])
         return made
 
     def _clipped(self) -> list[list[Tensor]]:
         """Weights whose gradients are clipped together, lot by lot."""
         lots = [group["params"] for group in self.optimizer.param_groups]
-        return [list(chain.from_iterable(lots))] if self.clips_together else lots
+        if self.clips_together:
+            return [list(chain.from_iterable(lots))]
+        return lots
 
     # -- the graph ----------------------------------------------------------------------------------------------------
 
     def _on_load(self, optimizer: Optimizer) -> None:
-        """Drops the graph: a loaded optimizer has its state in other tensors."""
+        """Drop the graph, since a loaded optimizer has its state in other tensors."""
         self.forget()
         if self.device.type == "cuda":
             set_capturable(optimizer)
 
     def _fixed_in(self, plan: Sequence[Settings]) -> tuple[Any, ...]:
-        but_rate = ("params", "lr")
-        settings = [
-            [{name: value for name, value in each.items() if name not in but_rate} for each in groups]
-            for groups in (self.optimizer.param_groups, *plan)
-        ]
+        """All that a graph of such a call takes for granted, but shapes."""
+        settings = [_without_rates(groups) for groups in (self.optimizer.param_groups, *plan)]
         return settings, self.agent.training, self._numbers()
 
     def _numbers(self) -> Any:
@@ -181,15 +191,23 @@ class Graphed(GraphedBody):
         return [value for value in self.agent.state_dict().values() if isinstance(value, Tensor)]
 
     def _written(self) -> list[Tensor]:
-        kept = [item for entries in self.optimizer.state.values() for item in entries.items() if item[1] is not None]
-        for name, value in kept:
-            if not isinstance(value, Tensor) or value.device != self.device:
-                where = f"on {value.device}" if isinstance(value, Tensor) else f"as {type(value).__name__}"
-                raise ValueError(
-                    f"{type(self).__name__}: want an optimizer whose state is in tensors on {self.device}, which a"
-                    f" CUDA graph can write; got {type(self.optimizer).__name__}, which keeps {name} {where}"
-                )
-        return [*self._weights(), *(value for _, value in kept)]
+        kept: list[Tensor] = []
+        for entries in self.optimizer.state.values():
+            for name, value in entries.items():
+                if value is not None:
+                    self._check_state(name, value)
+                    kept.append(value)
+        return [*self._weights(), *kept]
+
+    def _check_state(self, name: str, value: object) -> None:
+        """ValueError unless an entry of the optimizer's state can be written by a graph."""
+        if isinstance(value, Tensor) and value.device == self.device:
+            return
+        where = f"on {value.device}" if isinstance(value, Tensor) else f"as {type(value).__name__}"
+        raise ValueError(
+            f"{type(self).__name__}: {type(self.optimizer).__name__} keeps {name} {where}, where a CUDA graph cannot"
+            f" write it: take an optimizer whose state is in tensors on {self.device}"
+        )
 
     def _saved(self) -> tuple[list[Tensor], list[Tensor]]:
         written, before = super()._saved()
@@ -199,24 +217,31 @@ class Graphed(GraphedBody):
     def _compare(self, plain: Outcome, found: Outcome) -> None:
         for key, value in plain.result.items(True, True):
             if not are_close(found.result[key], value):
-                raise RuntimeError(f"{self._gives_the_same}; got another {key[-1] if isinstance(key, tuple) else key}")
+                name = key[-1] if isinstance(key, tuple) else key
+                raise RuntimeError(f"{self._differs} in {name}")
         number = len(self._before)
-        wanted, moved = plain.written[:number], found.written[:number]
+        wanted = plain.written[:number]
+        moved = found.written[:number]
         if _distance(moved, wanted) > _FAR * _distance(self._before, wanted):
-            raise RuntimeError(f"{self._gives_the_same}; got weights that have moved otherwise")
+            raise RuntimeError(f"{self._differs} in how weights have moved")
         self._before = []
 
 
 @final
 class GraphedUpdate(Graphed):
-    """An update of an agent as a function of a batch; on CUDA one replay of a graph, see `Graphed`.
+    """An update of an agent as a function of a batch, see `Graphed`.
 
     Targets that follow by the number of the update do so outside of the graph.
     """
 
     def __call__(self, batch: TensorDictBase, update: int) -> dict[str, Tensor]:
-        """Updates; losses without gradients, as `Agent.losses`. `td_error` (B, 1) is written into `batch`."""
-        result = self._learn_by(batch.select(*self.agent.batch_keys, strict=False), [self._settings()])
+        """Make an update, and write `td_error` (B, 1) into `batch`.
+
+        Returns:
+            Losses without gradients, as `Agent.losses`.
+        """
+        read = batch.select(*self.agent.batch_keys, strict=False)
+        result = self._learn_by(read, [self._settings()])
         if not self.agent.targets_update_every_step:
             self.agent.update_targets(update)
         batch.set("td_error", result["td_error"])
@@ -229,9 +254,13 @@ class GraphedUpdate(Graphed):
 
 @contextmanager
 def _changed(groups: list[dict[str, Any]], settings: Settings) -> Iterator[None]:
-    """Context manager of other settings, such as learning rates that a graph reads; schedules see and set numbers."""
-    before = [{name: group[name] for name in each} for group, each in zip(groups, settings, strict=True)]
+    """Give an optimizer's groups other settings for a while.
+
+    They are such as learning rates that a graph reads, where schedules see and set numbers.
+    """
+    before = []
     for group, each in zip(groups, settings, strict=True):
+        before.append({name: group[name] for name in each})
         group.update(each)
     try:
         yield
@@ -241,16 +270,26 @@ def _changed(groups: list[dict[str, Any]], settings: Settings) -> Iterator[None]
 
 
 def _distance(ones: list[Tensor], others: list[Tensor]) -> float:
-    squares = [(one.double() - other.double()).square().sum() for one, other in zip(ones, others, strict=True)]
+    """Euclidean distance of two lists of weights."""
+    squares = []
+    for one, other in zip(ones, others, strict=True):
+        difference = one.double() - other.double()
+        squares.append(difference.square().sum())
     return float(torch.stack(squares).sum().sqrt())
 
 
-Batches = Callable[[TensorDictBase], Iterable[TensorDictBase]]
+def _without_rates(groups: Settings) -> Settings:
+    """Settings of groups but their weights and learning rates."""
+    return [_without_rate(group) for group in groups]
+
+
+def _without_rate(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name not in ("params", "lr")}
 
 
 @final
 class GraphedLearning(Graphed):
-    """All updates of a training step as one function; on CUDA one replay of a graph, see `Graphed`.
+    """All updates of a training step as one function, see `Graphed`.
 
     The graph makes the batches, too: for PPO values of states, advantages and the random order of each epoch, for
     replay learners the draws from the replay. Before a replay the schedule is stepped through all updates for their
@@ -293,18 +332,27 @@ class GraphedLearning(Graphed):
         capture: Capture | None = None,
     ) -> None:
         super().__init__(agent, optimizer, max_grad_norm, updates=updates, losses=losses, capture=capture)
-        self.batches, self.updates, self.schedule = batches, updates, schedule
-        self.learned, self.also_written, self.numbers = learned, also_written, numbers
+        self.batches = batches
+        self.updates = updates
+        self.schedule = schedule
+        self.learned = learned
+        self.also_written = also_written
+        self.numbers = numbers
         self.clips_together = clips_together
         self.batches_seen: list[TensorDictBase] = []
         self._batches_of_graph: list[TensorDictBase] = []
         self.active = self.active and agent.targets_update_every_step
 
     def __call__(self, data: TensorDictBase) -> list[dict[str, Tensor]]:
-        """Updates K times, and steps the schedule as often; losses of each update, without gradients."""
+        """Update K times, and step the schedule as often.
+
+        Returns:
+            Losses of each update, without gradients.
+        """
         if self.is_open and self.has_been_called:
             result = self._learn_by(data, self._planned())
-        else:  # torch warns of a schedule that is stepped before its optimizer is
+        else:
+            # In turn, since torch warns of a schedule that is stepped before its optimizer is.
             result = self._learn(data, self._in_turn())
             no_others: Settings = [{} for _ in self.optimizer.param_groups]
             self._note(data, self._fixed_in([no_others] * self.updates))
@@ -312,18 +360,21 @@ class GraphedLearning(Graphed):
         return [dict(zip(losses, each, strict=True)) for each in zip(*losses.values(), strict=True)]
 
     def _learn(self, data: TensorDictBase, plan: Iterable[Settings]) -> TensorDictBase:
-        losses, seen = [], []
+        losses = []
+        seen = []
         with uncached_casts(self.device) if self.is_open else nullcontext():
             batches = iter(self.batches(data))
             for number, settings in enumerate(plan):
-                if not isinstance(plan, list):  # rates that a schedule has only now
+                if not isinstance(plan, list):
+                    # The schedule has the rates only now.
                     self._put_rates([number])
                 batch = next(batches)
                 seen.append(batch)
                 found = self._update(batch, settings)
                 losses.append(found["losses"])
                 if self.learned is not None:
-                    self.learned(batch.copy().update(found.select("td_error", strict=False)))
+                    errors = found.select("td_error", strict=False)
+                    self.learned(batch.copy().update(errors))
         self.batches_seen = seen
         return TensorDict({"losses": torch.stack(losses)})
 
@@ -366,5 +417,6 @@ def _unlike_all(groups: list[dict[str, Any]], settings: Settings) -> Settings:
 
 
 def _unlike(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    others = {name: value for name, value in settings.items() if name not in ("params", "lr") and value != group[name]}
-    return {"lr": settings["lr"], **others}
+    others = _without_rate(settings)
+    changed = {name: value for name, value in others.items() if value != group[name]}
+    return {"lr": settings["lr"], **changed}

@@ -1,4 +1,4 @@
-"""What graphs of updates learn: the protocol, and one of any module and loss."""
+"""What graphs of updates learn: the protocol, and a learner of any module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Losses = Callable[[TensorDictBase], dict[str, Tensor]]
 
 
 class Learner(Protocol):
-    """Protocol of what graphs update: an `Agent`, or what has its losses and weights."""
+    """What graphs update: an `Agent`, or what has its losses and weights."""
 
     @property
     def training(self) -> bool:
@@ -24,20 +24,23 @@ class Learner(Protocol):
 
     @property
     def targets_update_every_step(self) -> bool:
-        """True where `update_targets` does the same at every update number."""
+        """Whether `update_targets` does the same at every update number."""
 
     @property
     def batch_keys(self) -> list[NestedKey]:
         """Keys that `losses` reads from a batch, where present."""
 
     def losses(self, batch: TensorDictBase) -> dict[str, Tensor]:
-        """Scalars by name, whose sum has the gradients; `td_error`, if any, is written into the batch."""
+        """Scalars by name, whose sum has the gradients.
+
+        `td_error`, if any, is written into the batch.
+        """
 
     def update_targets(self, update: int) -> None:
-        """Moves targets after update number `update`."""
+        """Move targets after update number `update`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that an update changes, besides the optimizer's state."""
+        """All that an update changes, but the optimizer's state."""
 
 
 @final
@@ -52,7 +55,8 @@ class ModuleLearner:
     """
 
     targets_update_every_step = True
-    batch_keys: list[NestedKey] = []  # noqa: RUF012  # of a protocol
+    # An attribute of the class, as the protocol has it.
+    batch_keys: list[NestedKey] = []  # noqa: RUF012
 
     def __init__(
         self,
@@ -61,7 +65,10 @@ class ModuleLearner:
         follow: Callable[[], None] | None = None,
         others: Sequence[nn.Module] = (),
     ) -> None:
-        self.module, self.losses, self._follow, self._others = module, losses, follow, others
+        self.module = module
+        self.losses = losses
+        self._follow = follow
+        self._others = others
 
     @property
     def training(self) -> bool:
