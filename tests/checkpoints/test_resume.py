@@ -205,5 +205,5 @@ def test_a_loader_begins_anew_unless_it_goes_on() -> None:
         assert [next(steps) for _ in range(3)] == [1, 2, 3]
     loader.load_state_dict({"done": 3})
     assert [list(loader), list(loader)] == [[4, 5], [1, 2, 3, 4, 5]]
-    with pytest.raises(ValueError, match=r"steps_per_epoch must be at least 6.*; got 5"):
+    with pytest.raises(ValueError, match=r"steps_per_epoch must be at least 6.* not 5"):
         loader.load_state_dict({"done": 6})

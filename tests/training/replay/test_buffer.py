@@ -353,15 +353,15 @@ def test_a_uniform_replay_becomes_a_prioritized_one(tmp_path: Path) -> None:
 
 OBS = Entry(torch.float32, (1,), Bounds(0, 100))
 POISON: dict[str, tuple[dict[str, Any], str]] = {
-    "another size": ({"capacity": 20}, "want one for 10 transitions, as this run keeps; got one for 20"),
-    "no capacity": ({"capacity": None}, "want what replay_state gives; got no capacity in it"),
+    "another size": ({"capacity": 20}, "for 20 transitions, where this run keeps 10"),
+    "no capacity": ({"capacity": None}, "no capacity in it"),
     "a size below": ({"size": -1}, "size must be at least 0; got -1"),
     "a size above": ({"size": 11}, "size must be at most 10; got 11"),
     "a word for a size": ({"size": "5"}, "size must be a whole number, at least 0; got '5'"),
     "a tensor for a capacity": ({"capacity": torch.ones(2)}, "capacity must be a whole number, at least 0; got Tensor"),
     "a cursor below": ({"writer": {"_cursor": -5, "_write_count": 0}}, "writer _cursor must be at least 0; got -5"),
     "a cursor above": ({"writer": {"_cursor": 11, "_write_count": 0}}, "writer _cursor must be at most 10; got 11"),
-    "no cursor": ({"writer": {}}, "want a writer of .*_cursor.*; got {}"),
+    "no cursor": ({"writer": {}}, "writer must have .*_cursor.* is {}"),
     "no transitions": ({"transitions": 3}, "want a mapping of names to tensors; got 3"),
     "a value": (
         {"transitions": {"obs": torch.tensor([[1.0], [2], [-3], [4], [5]])}},
@@ -370,7 +370,7 @@ POISON: dict[str, tuple[dict[str, Any], str]] = {
     "another length": ({"transitions": {"obs": torch.ones(4, 1)}}, r"obs must have shape \(5, 1\); got \(4, 1\)"),
     "an entry too long": (
         {"transitions": {"obs": torch.ones(5, 1), "more": torch.ones(7)}},
-        "want entries of 5 transitions; got ",
+        "entries are not of 5 transitions: ",
     ),
     "a priority below": ({"priority": -1.0}, "priority must be from 0 to 1e.100; got -1 at"),
     "no number": ({"priority": float("nan")}, "priority must be from 0 to 1e.100; got nan at"),

@@ -271,10 +271,10 @@ def test_frames_that_do_not_fit_are_staged(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_environment_and_replay_must_fit() -> None:
     env = DishwashingEnv(2, device="cpu")
-    with pytest.raises(ValueError, match="ClipReplay: want an environment that shows clips"):
+    with pytest.raises(ValueError, match=r"ClipReplay: .* must show clips"):
         ClipReplay(4, CPU).codec_for(env)
     env = DishwashingEnv(2, observe_as="video", device="cpu")
-    with pytest.raises(ValueError, match=r"DeviceReplay: want torchrl_gpu.training.ClipReplay"):
+    with pytest.raises(ValueError, match=r"DeviceReplay: .*torchrl_gpu.training.ClipReplay"):
         DeviceReplay(4, CPU).codec_for(env)
     with pytest.raises(ValueError, match=r"DishwashingEnv.restore: want a replay that keeps the frames"):
         env.restore(env.reset(), DeviceReplay(4, CPU))

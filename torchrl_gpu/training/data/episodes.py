@@ -1,4 +1,4 @@
-"""Data modules of runs: training steps by their number, and episodes for evaluation."""
+"""Data modules of runs: numbers of training steps, and episodes to evaluate on."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ from torchrl_gpu.system.arguments import whole
 
 
 class StepLoader:
-    """Numbers the training steps of an epoch, which has `length` of them. Resumes in the middle of an epoch.
+    """Numbers of the training steps of an epoch, which has `length` of them.
 
-    Experience is made inside the training step, so that a loader has nothing else to give.
+    It resumes in the middle of an epoch. Experience is made inside the training step, so that a loader has nothing else
+    to give.
     """
 
     def __init__(self, length: int) -> None:
-        self.length, self.done, self._goes_on = length, 0, False
+        self.length = length
+        self.done = 0
+        self._goes_on = False
 
     def __len__(self) -> int:
         return self.length
 
     def __iter__(self) -> Iterator[int]:
-        if not self._goes_on or self.done >= self.length:  # Lightning may ask for fewer, and never asks for the end
+        # Lightning may ask for fewer, and never asks for the end.
+        if not self._goes_on or self.done >= self.length:
             self.done = 0
         self._goes_on = False
         while self.done < self.length:
@@ -44,13 +48,14 @@ class StepLoader:
         if done > self.length:
             raise ValueError(
                 f"data.steps_per_epoch must be at least {done}, the training steps that are done of the epoch that goes"
-                f" on; got {self.length}"
+                f" on, not {self.length}"
             )
-        self.done, self._goes_on = done, True
+        self.done = done
+        self._goes_on = True
 
 
 def single_batch(*suites: object) -> Any:
-    """A loader of one batch, the suite; of several, one behind another.
+    """A loader whose batches are suites.
 
     It has a generator of its own: a loader draws a seed whenever it begins, and training must not depend on how often
     it is validated. Every process gets all suites, so that all log the same and stop at the same step: Lightning would
@@ -62,7 +67,7 @@ def single_batch(*suites: object) -> Any:
 
 
 class Episodes(LightningDataModule):
-    """Episodes that the policy never trained on, in environments like the one that it trains in.
+    """Episodes that the policy never trained on, in environments like its own.
 
     Args:
         steps_per_epoch: Training steps of an epoch.
@@ -74,7 +79,8 @@ class Episodes(LightningDataModule):
     """
 
     env_class: type = BatchedEnv
-    shows_own_table = True  # so that Lightning's own table of metrics is left out
+    # Lightning's table of metrics is left out.
+    shows_own_table = True
 
     def __init__(
         self,
@@ -88,10 +94,12 @@ class Episodes(LightningDataModule):
         super().__init__()
         self.check(steps_per_epoch=steps_per_epoch, num_episodes=num_episodes, num_val_episodes=num_val_episodes)
         self.check(batch_size=batch_size)
-        self.steps_per_epoch, self.batch_size = steps_per_epoch, batch_size
+        self.steps_per_epoch = steps_per_epoch
+        self.batch_size = batch_size
         self.seed = arguments.seed(type(self).__name__, "seed", seed, 0)
         self.pictures = arguments.flag(type(self).__name__, "pictures", pictures)
-        self.num_episodes, self.num_val_episodes = num_episodes, num_val_episodes
+        self.num_episodes = num_episodes
+        self.num_val_episodes = num_val_episodes
 
     def check(self, **counts: int | None) -> None:
         """ValueError unless every count is a whole number, at least 1, or None."""
@@ -105,22 +113,28 @@ class Episodes(LightningDataModule):
         env = getattr(self.trainer.lightning_module, "env", None)
         if not isinstance(env, self.env_class):
             raise ValueError(
-                f"{type(self).__name__}: want a module that trains in a {self.env_class.__name__};"
-                f" got {type(env).__name__} as its env"
+                f"{type(self).__name__}: the model must train in a {self.env_class.__name__}, and its env is a"
+                f" {type(env).__name__}"
             )
         return env
 
     def suite(self, stage: str = "test", num_episodes: int | None = None) -> Suite[Any, Any]:
-        """Episodes of "validate", "test" or "predict", on the device of the module's environment."""
-        number = num_episodes or (self.num_val_episodes if stage == "validate" else self.num_episodes)
+        """Episodes of "validate", "test" or "predict", on the environment's device."""
+        of_stage = self.num_val_episodes if stage == "validate" else self.num_episodes
+        number = num_episodes or of_stage
         seed = self.seed_of(stage)
         return suite_for(self.env, number, seed=seed, pictures=self.pictures, batch_size=self.batch_size)
 
     def seed_of(self, stage: str) -> int:
-        """The seed of the episodes of a stage; those of "record" are to be trained on, and may be of any seed."""
+        """Seed of the episodes of a stage.
+
+        Those of "record" are to be trained on, and may be of any seed.
+        """
         if stage == "record":
             return self.seed
-        trained = {self.env.seed, getattr(getattr(self.env, "items", None), "seed", None)}  # of a pool of items, too
+        # A pool of items has a seed of its own.
+        items = getattr(self.env, "items", None)
+        trained = {self.env.seed, getattr(items, "seed", None)}
         return unseen_seed(self.seed, trained, validation=stage == "validate")
 
     def train_dataloader(self) -> StepLoader:
@@ -136,12 +150,12 @@ class Episodes(LightningDataModule):
         return single_batch(self.suite("predict"))
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Suites are on their device already."""
+        """Leave suites, which are on their device already."""
         return batch
 
 
 def suite_of(module: Any, stage: str = "test", num_episodes: int | None = None) -> Suite[Any, Any]:
-    """The suite of a stage, of the Trainer's data module, or else of `Episodes` with its defaults."""
+    """Suite of a stage, of the Trainer's data module or else of default `Episodes`."""
     data: Any = getattr(module.trainer, "datamodule", None)
     if not hasattr(data, "suite"):
         data = Episodes()

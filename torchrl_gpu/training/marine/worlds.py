@@ -1,4 +1,4 @@
-"""Data module of runs that navigate: the worlds that the papers evaluate in, or others."""
+"""Data module of runs that navigate: worlds to evaluate in."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Rows = str | Sequence[Sequence[float]]
 
 # What the papers evaluate with, as arguments of `MarineNavEnv`.
 _VALIDATION: dict[str, Any] = {"curriculum": "evaluation", "max_steps": 1000, "end_on_collision": True}
-_TESTS = {"v2": {"curriculum": "test", "max_steps": 360, "end_on_collision": False}, "v3": _VALIDATION}
+_TEST_V2: dict[str, Any] = {"curriculum": "test", "max_steps": 360, "end_on_collision": False}
+_TESTS = {"v2": _TEST_V2, "v3": _VALIDATION}
 
 
 class NavigationWorlds(Episodes):
-    """Worlds that the policy never trained in, in environments like the one that it trains in.
+    """Worlds that the policy never trained in, in environments like its own.
 
     By default those that the papers evaluate with. v2 (Lin et al., ICRA 2024): 100 worlds of each row of the curriculum
     "test", 360 steps, which collisions do not end. v3 (RA-L 2025), and validation of both: the rows of "evaluation",
@@ -56,20 +57,26 @@ class NavigationWorlds(Episodes):
     ) -> None:
         super().__init__(steps_per_epoch, seed=seed, pictures=pictures, batch_size=batch_size)
         self.check(worlds_per_level=worlds_per_level, val_worlds_per_level=val_worlds_per_level, max_steps=max_steps)
-        if seed == val_seed:  # as the same rows may be asked for
-            raise ValueError(f"NavigationWorlds: val_seed must be another one than seed; got {val_seed} twice")
+        # The same rows may be asked for.
+        if seed == val_seed:
+            raise ValueError(f"NavigationWorlds: val_seed must be another than seed, and both are {val_seed}")
         self.val_seed = arguments.seed(type(self).__name__, "val_seed", val_seed, 0)
         self.changes = {} if max_steps is None else {"max_steps": max_steps}
         self.worlds = {"test": (worlds_per_level, test_levels), "validate": (val_worlds_per_level, val_levels)}
 
     def suite(self, stage: str = "test", num_episodes: int | None = None) -> NavigationSuite:
-        """As in the base class; `num_episodes` are spread evenly over the rows, the first ones having one more."""
+        """Worlds of a stage.
+
+        `num_episodes` are spread evenly over the rows, the first of which have one more.
+        """
         env: MarineNavEnv = self.env
         seeds = {"test": self.seed, "validate": self.val_seed}
-        if env.seed in seeds.values():  # both, before either is played, so that no run is in vain
-            raise ValueError(f"NavigationWorlds: want seeds other than that of training, {env.seed}; got {seeds}")
+        # Both are checked before either is played, so that no run is in vain.
+        if env.seed in seeds.values():
+            raise ValueError(f"NavigationWorlds: seeds must differ from {env.seed}, that of training, and are {seeds}")
         kind = "validate" if stage == "validate" else "test"
-        changes = (_VALIDATION if kind == "validate" else _TESTS[env.version]) | self.changes | {"seed": seeds[kind]}
+        published = _VALIDATION if kind == "validate" else _TESTS[env.version]
+        changes = {**published, **self.changes, "seed": seeds[kind]}
         each, levels = self.worlds[kind]
         if levels == "own" or (levels == "auto" and env.flat):
             changes["curriculum"] = env.levels

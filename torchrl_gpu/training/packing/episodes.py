@@ -46,7 +46,7 @@ class PackingEpisodes(Episodes):
         super().__init__(steps_per_epoch, num_episodes, num_val_episodes, seed, pictures, batch_size)
         for name, value in (("unit", unit), ("misfits", misfits), ("columns", columns)):
             if sequences is None and value is not None:
-                raise ValueError(f"PackingEpisodes: {name} wants sequences, a file of boxes; got {value} without one")
+                raise ValueError(f"PackingEpisodes: {name} {value} has no effect without sequences, a file of boxes")
         self.unit = unit
         self.items = None
         if sequences is not None:

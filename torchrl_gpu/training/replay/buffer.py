@@ -1,4 +1,4 @@
-"""Replay buffers whose transitions, indices and priorities are on the device, or staged through pinned host memory."""
+"""Replay on the device, or staged through pinned host memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from torchrl_gpu.training.replay.draws import DrawNumbers, UniformSampler
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
 ReplayFactory = Callable[[int, torch.device, bool], TensorDictReplayBuffer]
-"""Makes the empty replay of a run. As of `DeviceReplay`, its first arguments are the transitions of a sample, their
-device, and whether some will be left out."""
+"""Makes the empty replay of a run.
+
+As of `DeviceReplay`, its first arguments are the transitions of a sample, their device, and whether some will be left
+out.
+"""
 
 
 class DeviceReplay(TensorDictReplayBuffer):
-    """Transitions on the device: written, drawn and weighted there, without a host read.
+    """Transitions on the device, written, drawn and weighted without a host read.
 
     Where they do not fit, they are kept in host memory and staged: a sample is gathered into pinned memory and copied
     from there; indices and priorities stay on the device.
@@ -44,7 +47,7 @@ class DeviceReplay(TensorDictReplayBuffer):
     """
 
     leaves_out: ClassVar[bool] = False
-    """True where it leaves transitions out of samples by itself, `masked` or not."""
+    """Whether it leaves transitions out of samples by itself, `masked` or not."""
 
     def __init__(
         self,
@@ -69,18 +72,25 @@ class DeviceReplay(TensorDictReplayBuffer):
         if not prioritized:
             exponents = {"alpha": (alpha, 0.6), "beta": (beta, 0.4), "beta_updates": (beta_updates, None)}
             arguments.check_effect(where, "prioritized", **exponents)
-        self.prioritized, self._first_beta, self._beta_updates = prioritized, beta, beta_updates
-        self._wanted = self._kind = storage
+        self.prioritized = prioritized
+        self._first_beta = beta
+        self._beta_updates = beta_updates
+        # Where transitions were asked for, and where they are.
+        self._wanted = storage
+        self._kind = storage
         self._device = torch.device(device)
         self._numbers: DrawNumbers | None = None
         sampler: Sampler = UniformSampler()
         if prioritized or masked or self.leaves_out:
             used = (alpha, beta) if prioritized else (0.0, 0.0)
             sampler = DevicePrioritySampler(capacity, *used, device=self._device)
+        if storage == "host":
+            memory: LazyTensorStorage = HostStorage(capacity, self._device)
+        else:
+            # Of a storage that is not compilable each write would read its cursor back.
+            memory = LazyTensorStorage(capacity, device=self._device, compilable=True)
         super().__init__(
-            storage=HostStorage(capacity, self._device)
-            if storage == "host"
-            else LazyTensorStorage(capacity, device=self._device, compilable=True),  # else each write reads its cursor
+            storage=memory,
             sampler=sampler,
             batch_size=batch_size,
             priority_key="td_error",
@@ -90,6 +100,7 @@ class DeviceReplay(TensorDictReplayBuffer):
 
     @property
     def capacity(self) -> int:
+        """Transitions kept, at most."""
         return self.storage.max_size
 
     @property
@@ -100,7 +111,7 @@ class DeviceReplay(TensorDictReplayBuffer):
         return self.storage[: len(self)].bytes() // len(self) * self.capacity
 
     def extend(self, transitions: TensorDictBase, **kwargs: Any) -> Tensor:
-        """Adds transitions (B,); their indices (B,)."""
+        """Add transitions (B,), and give their indices (B,)."""
         if self._kind == "auto":
             needed = transitions.bytes() // max(1, len(transitions)) * self.capacity
             home = place(type(self).__name__, "transitions", needed, self._device)
@@ -108,14 +119,15 @@ class DeviceReplay(TensorDictReplayBuffer):
             if self._kind == "host":
                 self.set_storage(HostStorage(self.capacity, self._device), self._collate_fn)
                 self.storage.attach(self)
-                self.writer.register_storage(self.storage)  # which `set_storage` leaves with the old one
+                # `set_storage` leaves the writer with the old storage.
+                self.writer.register_storage(self.storage)
         index = super().extend(transitions, **kwargs)
         if self._kind == "device" and self._device.type == "cuda":
             self.keep_numbers_on_device()
         return index
 
     def keep_numbers_on_device(self) -> None:
-        """Lets draws read all that changes between them from the device.
+        """Let draws read all that changes between them from the device.
 
         A CUDA graph can hold them then.
         """
@@ -123,19 +135,22 @@ class DeviceReplay(TensorDictReplayBuffer):
         if self._numbers is None:
             self._numbers = sampler.numbers = DrawNumbers(self._device)
             if self.prioritized:
-                sampler.beta, sampler.beta_updates = self._first_beta, self._beta_updates
+                sampler.beta = self._first_beta
+                sampler.beta_updates = self._beta_updates
         self._numbers.set_size(len(self))
 
     @property
     def draws_on_device(self) -> bool:
-        """True where draws read nothing of the host, so that a CUDA graph can hold them."""
+        """Whether draws read nothing of the host, so that a CUDA graph can hold them."""
         return self._numbers is not None
 
     def written_by_draws(self) -> list[Tensor]:
         """Tensors that draws and new errors change."""
         sampler = self.sampler
         own = sampler.written() if isinstance(sampler, DevicePrioritySampler) else []
-        return own if self._numbers is None else [*own, self._numbers.updates]
+        if self._numbers is None:
+            return own
+        return [*own, self._numbers.updates]
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Transitions (B,) with their `index`.
@@ -152,27 +167,39 @@ class DeviceReplay(TensorDictReplayBuffer):
         return batch
 
     def codec_for(self, env: BatchedEnv) -> Any:
-        """Codec of a rollout for transitions of an environment, as in `Rollout`; None where nothing is packed."""
+        """Codec of a rollout for an environment's transitions, if any are packed.
+
+        See `Rollout`.
+        """
         if set(STORED_KEYS) <= set(env.stored_keys):
             raise ValueError(
-                f"{type(self).__name__}: want torchrl_gpu.training.ClipReplay for an environment that shows clips;"
-                f" {type(env).__name__} keeps {', '.join(env.stored_keys)}"
+                f"{type(self).__name__}: {type(env).__name__} shows clips, of which it keeps"
+                f" {', '.join(env.stored_keys)}: take torchrl_gpu.training.ClipReplay"
             )
         return None
 
     def extra_state(self) -> dict[str, Any]:
-        """State for checkpoints beside transitions, priorities and the write position."""
+        """State for checkpoints, but transitions, priorities and the write position."""
         return {}
 
     def load_extra_state(self, where: str, state: Mapping[str, Any]) -> None:
-        """Restores a state from `extra_state`; ValueError, and no change, where it is something else."""
+        """Restore a state from `extra_state`.
+
+        Raises:
+            ValueError: It is something else. Nothing has changed then.
+        """
 
     def leave_out(self, index: Tensor, rows: Tensor) -> None:
-        """Never draws those of the transitions `index` (B,) for which `rows`, bool (B,) or (B, 1), is true."""
+        """Never draw those of the transitions `index` (B,) that `rows` names.
+
+        Args:
+            index: Of transitions, (B,) int64.
+            rows: Mask of those left out, (B,) or (B, 1) bool.
+        """
         cast("DevicePrioritySampler", self.sampler).leave_out(index, rows)
 
     def set_updates(self, updates: int) -> None:
-        """Lets the exponent of the importance weights follow the number of updates made so far."""
+        """Let the exponent of the importance weights follow the number of updates."""
         if self._numbers is not None and self._beta_updates is not None:
             self._numbers.set_updates(updates)
         elif self.prioritized:
@@ -180,13 +207,19 @@ class DeviceReplay(TensorDictReplayBuffer):
             cast("DevicePrioritySampler", self.sampler).beta = self._first_beta + (1 - self._first_beta) * share
 
     def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
-        """Takes the new errors (B,) or (B, 1) of transitions; nothing where all are equally likely."""
+        """Take the new errors (B,) or (B, 1) of transitions.
+
+        It does nothing where all are equally likely.
+        """
         if self.prioritized:
             super().update_priority(index, priority, **kwargs)
 
 
 class HostStorage(LazyTensorStorage):
-    """Transitions in host memory, read onto a device, through pinned memory where it can be had."""
+    """Transitions in host memory, read onto a device.
+
+    They go through pinned memory where that can be had.
+    """
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         super().__init__(capacity, device="cpu", compilable=True)
@@ -194,7 +227,8 @@ class HostStorage(LazyTensorStorage):
 
     def get(self, index: Any) -> Any:
         found = super().get(index.cpu() if isinstance(index, Tensor) else index)
-        if not isinstance(index, Tensor):  # a slice, to be saved
+        # A slice is read to be saved.
+        if not isinstance(index, Tensor):
             return found
         with section("transfer"):
             return self._stage(found)
@@ -216,7 +250,7 @@ def replay_buffer(
     beta: float = 0.4,
     masked: bool = False,
 ) -> DeviceReplay:
-    """A `DeviceReplay` for loops of one's own; arguments are those of the class."""
+    """A `DeviceReplay` for loops of one's own, with the arguments of the class."""
     return DeviceReplay(
         batch_size,
         torch.device(device),

@@ -1,4 +1,4 @@
-"""Replay of clips: every frame is kept once, as bytes on the device, and clips are gathered by index."""
+"""Replay of clips, whose frames are kept once, as bytes on the device."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from torchrl_gpu.system.arguments import shown
 from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
-_MORE = 1.02  # frames per transition: the last picture of an episode belongs to no action
+# Frames per transition: the last picture of an episode belongs to no action.
+_MORE = 1.02
 _LAST = 2**62
 
 
 class ClipReplay(DeviceReplay):
-    """A `DeviceReplay` of environments that show clips: it keeps the frames, each once, and gathers clips from them.
+    """A `DeviceReplay` of environments that show clips.
 
-    Of T frames a clip, that is a T-th of what stacked clips take, and a 2T-th where next clips are kept, too. A clip
-    crosses neither the beginning of an episode nor to another environment; transitions whose frames have been
-    overwritten are never drawn. Frames are kept for episodes of 50 steps or more; of shorter ones, which have more last
-    pictures, somewhat fewer than `capacity` transitions can be drawn.
+    It keeps the frames, each once, and gathers clips from them. Of T frames a clip, that is a T-th of what stacked
+    clips take, and a 2T-th where next clips are kept, too. A clip crosses neither the beginning of an episode nor to
+    another environment; transitions whose frames have been overwritten are never drawn. Frames are kept for episodes of
+    50 steps or more; of shorter ones, which have more last pictures, somewhat fewer than `capacity` transitions can be
+    drawn.
 
     Frames go to the device, or to pinned host memory from which clips are staged, by `storage`.
 
@@ -37,39 +39,51 @@ class ClipReplay(DeviceReplay):
         storage: As there; "auto" is decided for frames and for the rest of transitions each by itself.
     """
 
-    leaves_out = True  # those that have lost frames
+    # Transitions that have lost frames.
+    leaves_out = True
     frames: FrameStore
     """Made by `codec_for`."""
 
     def codec_for(self, env: BatchedEnv) -> FrameStore:
-        """Codec that takes the frames out of an environment's steps, before they become transitions."""
+        """Codec that takes the frames out of an environment's steps."""
         names = [str(key) for key in env.stored_keys]
         if not set(STORED_KEYS) <= set(names):
             raise ValueError(
-                f"ClipReplay: want an environment that shows clips, and keeps {' and '.join(STORED_KEYS)};"
-                f" {type(env).__name__} keeps {', '.join(names)}"
+                f"ClipReplay: {type(env).__name__} must show clips and keep {' and '.join(STORED_KEYS)}, and keeps"
+                f" {', '.join(names)}"
             )
         picture = env.observation_spec["frame"].shape[1:]
-        per_env = int(-(-self.capacity * _MORE // env.num_envs)) + env.observation_spec["clip"].shape[1]
+        of_transitions = int(-(-self.capacity * _MORE // env.num_envs))
+        per_env = of_transitions + env.observation_spec["clip"].shape[1]
         self.frames = FrameStore(env.num_envs, per_env, picture, self._device, self._wanted)
         return self.frames
 
     @property
     def num_bytes(self) -> int:
         """Memory that it takes on the device of samples, frames included."""
-        return super().num_bytes + self.frames.num_bytes * (not self.frames.staged)
+        if self.frames.staged:
+            return super().num_bytes
+        return super().num_bytes + self.frames.num_bytes
 
     def extend(self, transitions: TensorDictBase, **kwargs: Any) -> Tensor:
-        """Adds transitions (B,) without their frames, which `codec_for(env).packed` has taken; their indices (B,)."""
+        """Add transitions (B,) without their frames, and give their indices (B,).
+
+        `codec_for(env).packed` has taken the frames.
+        """
         index = super().extend(transitions, **kwargs)
-        kept = self.storage[: len(self)]  # of a host storage on the host
-        ends = [kept.get(key).to(self._device) for key in ("frame_at", ("next", "frame_at"))]
-        lost = ~self.frames.has(*ends)
+        # On the host, where the storage is there.
+        kept = self.storage[: len(self)]
+        end = kept.get("frame_at").to(self._device)
+        next_end = kept.get(("next", "frame_at")).to(self._device)
+        lost = ~self.frames.has(end, next_end)
         cast("DevicePrioritySampler", self.sampler).leave_out_first(lost)
         return index
 
     def clips(self, frame_at: Tensor, length: int) -> Tensor:
-        """Clips (B, T, C, H, W) uint8 of T frames that end at `frame_at`, (B, 3), see `envs.clips.clip_specs`."""
+        """Clips (B, T, C, H, W) uint8 of T frames that end at `frame_at`, (B, 3).
+
+        See `envs.clips.clip_specs`.
+        """
         return self.frames.clips(frame_at, length)
 
     def extra_state(self) -> dict[str, Any]:
@@ -80,7 +94,9 @@ class ClipReplay(DeviceReplay):
 
 
 class FrameStore:
-    """The last pictures of each environment, in a ring of its own, found by environment and number.
+    """The last pictures of each environment, in a ring of its own.
+
+    They are found by environment and number.
 
     Args:
         num_envs: N.
@@ -93,24 +109,31 @@ class FrameStore:
     def __init__(
         self, num_envs: int, capacity: int, picture: torch.Size, device: torch.device, storage: Placement = "auto"
     ) -> None:
-        self.capacity, self.device = capacity, torch.device(device)
+        self.capacity = capacity
+        self.device = torch.device(device)
         shape = num_envs, capacity, *picture
         home = place("ClipReplay", "frames", math.prod(shape), self.device, storage)
         self.staged = storage == "host" or home != self.device
         self._stage = Staging("ClipReplay", "clips", self.device)
-        self._frames = torch.zeros(shape, dtype=torch.uint8, device=home)  # saved whole: no leftovers of memory
+        # Zeros, since it is saved whole, and leftovers of memory are nobody's business.
+        self._frames = torch.zeros(shape, dtype=torch.uint8, device=home)
         self._newest = torch.full((num_envs,), -1, dtype=torch.int64, device=self.device)
         self._first = torch.full_like(self._newest, _LAST)
 
     @property
     def num_bytes(self) -> int:
+        """Memory of the pictures."""
         return self._frames.nbytes
 
     # -- what a rollout does with it: see `Rollout`'s `store` --------------------------------------------------------
 
     def packed(self, steps: TensorDictBase) -> TensorDictBase:
-        """Keeps the pictures of steps (N, S), in order, and takes them out; in place. Those without any stay so."""
-        if "frame" not in steps.keys():  # noqa: SIM118  # of a tensordict
+        """Keep the pictures of steps (N, S), in order, and take them out, in place.
+
+        Steps without any stay so.
+        """
+        # Iterating over a tensordict would give its rows.
+        if "frame" not in steps.keys():  # noqa: SIM118
             return steps
         after = steps.get("next")
         for part in (after, steps):
@@ -129,24 +152,36 @@ class FrameStore:
         row = torch.arange(len(frames), device=number.device, dtype=torch.int64)[:, None]
         at = number.remainder(self.capacity)
         if self.staged:
-            row, at, frames = row.cpu(), at.cpu(), frames.cpu()
+            row = row.cpu()
+            at = at.cpu()
+            frames = frames.cpu()
         self._frames[row, at] = frames
 
     # -- what a replay does with it ---------------------------------------------------------------------------------
 
     def has(self, frame_at: Tensor, later: Tensor) -> Tensor:
-        """Mask (B,) of clips, given their ends `frame_at` (B, 3), whose pictures and next ones are all there."""
+        """Mask (B,) of clips whose pictures, and next ones, are all there.
+
+        Args:
+            frame_at: Ends of the clips, (B, 3).
+            later: Ends of the next clips, (B, 3).
+        """
         row, number, earlier = frame_at.unbind(1)
         oldest = torch.maximum(self._first, self._newest - self.capacity + 1)
         return (number - earlier >= oldest[row]) & (later[:, 1] <= self._newest[row])
 
     def clips(self, frame_at: Tensor, length: int) -> Tensor:
-        """As `ClipReplay.clips`; a row that there is not is read as the nearest, as a bad index would end CUDA."""
+        """Clips as `ClipReplay.clips` gives them.
+
+        A row that there is not is read as the nearest, as a bad index would end CUDA.
+        """
         row, number, earlier = frame_at.unbind(1)
         back = torch.arange(length - 1, -1, -1, device=frame_at.device, dtype=torch.int64)
-        at = (number[:, None] - torch.minimum(back, earlier[:, None])).remainder(self.capacity)
-        at = (row.clamp(0, len(self._frames) - 1)[:, None] * self.capacity + at).flatten().to(self._frames.device)
-        pictures = self._frames.flatten(2).flatten(0, 1)  # one as a whole: five times as fast as by index
+        place = (number[:, None] - torch.minimum(back, earlier[:, None])).remainder(self.capacity)
+        ring = row.clamp(0, len(self._frames) - 1)[:, None] * self.capacity
+        at = (ring + place).flatten().to(self._frames.device)
+        # Each picture is selected as a whole, which is five times as fast as by index.
+        pictures = self._frames.flatten(2).flatten(0, 1)
         found = pictures.index_select(0, at).view(len(row), length, *self._frames.shape[2:])
         return self._stage(found) if self.staged else found
 
@@ -154,22 +189,27 @@ class FrameStore:
 
     def state_dict(self) -> dict[str, Any]:
         used = min(self.capacity, int(self._newest.max()) + 1)
-        frames = self._frames if used == self.capacity else self._frames[:, :used].clone()  # a view saves all of it
+        # A view would save all of them.
+        frames = self._frames if used == self.capacity else self._frames[:, :used].clone()
         return {"frames": frames, "newest": self._newest, "first": self._first}
 
     def load_state_dict(self, state: Any, where: str = "FrameStore.load_state_dict") -> None:
-        """Restores a state from `state_dict`; ValueError, and no change, where it is something else."""
+        """Restore a state from `state_dict`.
+
+        Raises:
+            ValueError: It is something else. Nothing has changed then.
+        """
         frames = state.get("frames") if isinstance(state, Mapping) else None
         used = frames.shape[1] if isinstance(frames, Tensor) and frames.ndim == self._frames.ndim else 0
         if not 0 <= used <= self.capacity:
-            raise ValueError(f"{where}: want at most {self.capacity} frames of an environment; got {shown(frames)}")
-        shape, rows = self._frames.shape, tuple(self._newest.shape)
+            raise ValueError(f"{where}: more than {self.capacity} frames of an environment: {shown(frames)}")
+        shape = self._frames.shape
+        rows = tuple(self._newest.shape)
         most = _LAST if used == self.capacity else used - 1
-        wanted: dict[NestedKey, Entry] = {
-            "frames": Entry(torch.uint8, (shape[0], used, *shape[2:])),
-            "newest": Entry(torch.int64, rows, Bounds(-1, most)),
-            "first": Entry(torch.int64, rows, Bounds(0, _LAST)),
-        }
+        wanted: dict[NestedKey, Entry] = {}
+        wanted["frames"] = Entry(torch.uint8, (shape[0], used, *shape[2:]))
+        wanted["newest"] = Entry(torch.int64, rows, Bounds(-1, most))
+        wanted["first"] = Entry(torch.int64, rows, Bounds(0, _LAST))
         check_entries(f"{where}: frames", state, wanted)
         self._frames[:, : state["frames"].shape[1]] = state["frames"]
         self._newest.copy_(state["newest"])

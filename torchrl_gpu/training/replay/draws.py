@@ -24,7 +24,7 @@ class DrawNumbers:
         self._size_there = 0
 
     def set_size(self, size: int) -> None:
-        """Takes how many transitions there are.
+        """Set how many transitions there are.
 
         Nothing is launched where that is known.
         """
@@ -33,16 +33,16 @@ class DrawNumbers:
             self._size_there = size
 
     def set_updates(self, updates: int) -> None:
-        """Takes how many updates were made before the next draw."""
+        """Set how many updates were made before the next draw."""
         self.updates.fill_(updates)
 
     def count_draw(self) -> None:
-        """Adds a draw, on the device."""
+        """Add a draw, on the device."""
         self.updates.add_(1)
 
 
 class UniformSampler(RandomSampler):
-    """Draws of which all transitions are equally likely.
+    """Uniform sampling of transitions.
 
     Attributes:
         numbers: Where the number of transitions is read from; None for the storage itself, as on a CPU.
@@ -51,7 +51,7 @@ class UniformSampler(RandomSampler):
     numbers: DrawNumbers | None = None
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict]:
-        """Indices (B,) int64, and nothing besides."""
+        """Draw indices (B,) int64."""
         if self.numbers is None:
             return super().sample(storage, batch_size)
         size = self.numbers.size

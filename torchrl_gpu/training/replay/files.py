@@ -1,4 +1,4 @@
-"""Serialisation of a replay for checkpoints: to tensors and plain values, and back."""
+"""Replay for checkpoints, as tensors and plain values."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from torchrl_gpu.system.arguments import shown, whole
 from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
+_MOST_WRITTEN = 2**62
 _ENTRIES = {"capacity", "size", "transitions", "writer", "sampler"}
 
 
 def replay_state(replay: TensorDictReplayBuffer) -> dict[str, Any]:
-    """A replay as tensors and plain values: transitions, where the next go, priorities.
+    """Transitions of a replay, where the next go, and priorities, as plain data.
 
     TorchRL's own `dumps` leaves a pickle that its `loads` would run; this can be read with `weights_only`.
     """
-    size, capacity = len(replay), replay.storage.max_size
+    size = len(replay)
+    capacity = replay.storage.max_size
     transitions = replay.storage[:size] if size else TensorDict(batch_size=[0])
-    if size < capacity:  # a view would save all of it; TensorDict.clone adds 0, which turns -0 into 0
+    # A view would save all of it; TensorDict.clone adds 0, which turns -0 into 0.
+    if size < capacity:
         transitions = transitions.apply(Tensor.clone)
     return {
         "capacity": capacity,
@@ -39,19 +42,21 @@ def replay_state(replay: TensorDictReplayBuffer) -> dict[str, Any]:
 def restore_replay(
     replay: TensorDictReplayBuffer, state: Any, where: str = "replay", entries: Mapping[NestedKey, Entry] | None = None
 ) -> None:
-    """Fills an empty replay from a state of `replay_state`.
+    """Fill an empty replay from a state of `replay_state`.
 
     Raises:
         ValueError: It is something else, or of transitions that cannot be of this run. Nothing has changed then.
     """
-    if not isinstance(state, dict) or (missing := _ENTRIES - set(state)):
-        got = f"no {sorted(missing)[0]} in it" if isinstance(state, dict) else f"a {type(state).__name__}"
-        raise ValueError(f"{where}: want what replay_state gives; got {got}")
+    if not isinstance(state, dict):
+        raise ValueError(f"{where}: not a replay but a {type(state).__name__}")
+    missing = _ENTRIES - set(state)
+    if missing:
+        raise ValueError(f"{where}: not a replay, as there is no {min(missing)} in it")
     most = replay.storage.max_size
     capacity = whole(where, "capacity", state["capacity"], 0)
     if capacity != most:
         raise ValueError(
-            f"{where}: want one for {most} transitions, as this run keeps; got one for {capacity}: go on with"
+            f"{where}: for {capacity} transitions, where this run keeps {most}: go on with"
             f" --model.replay.capacity {capacity}, or delete the .rank0.pt beside the checkpoint and name that in"
             " --ckpt_path, so that replay is filled again"
         )
@@ -64,12 +69,15 @@ def restore_replay(
             transitions = TensorDict(state["transitions"], batch_size=[size])
         except (RuntimeError, TypeError, ValueError) as error:
             reason = str(error).splitlines()[0]
-            raise ValueError(f"{where}: want entries of {size} transitions; got {reason}") from error
-    writer, present = state["writer"], sorted(replay.writer.state_dict())
+            raise ValueError(f"{where}: entries are not of {size} transitions: {reason}") from error
+    writer = state["writer"]
+    present = sorted(replay.writer.state_dict())
     if not isinstance(writer, Mapping) or set(writer) != set(present):
-        raise ValueError(f"{where}: want a writer of {present}; got {shown(writer)}")
-    limits = {"_cursor": most}
-    writer = {name: whole(where, f"writer {name}", value, 0, limits.get(name, 2**62)) for name, value in writer.items()}
+        raise ValueError(f"{where}: writer must have {present}, and is {shown(writer)}")
+    places = {}
+    for name, value in writer.items():
+        largest = most if name == "_cursor" else _MOST_WRITTEN
+        places[name] = whole(where, f"writer {name}", value, 0, largest)
     if state["sampler"] and isinstance(replay.sampler, DevicePrioritySampler):
         try:
             replay.sampler.check_state_dict(state["sampler"])
@@ -82,6 +90,7 @@ def restore_replay(
         replay.load_extra_state(where, extra)
     if transitions is not None:
         replay.extend(transitions.to(replay.storage.device))
-    replay.writer.load_state_dict(writer)
-    if state["sampler"]:  # else the run that wrote it drew uniformly, and all are equally likely
+    replay.writer.load_state_dict(places)
+    # Without it the run that wrote it drew uniformly, and all are equally likely.
+    if state["sampler"]:
         replay.sampler.load_state_dict(state["sampler"])

@@ -15,12 +15,13 @@ from torchrl.data.replay_buffers.storages import Storage
 from torchrl_gpu.envs.state_validation import Bounds, Entry, check_entries
 from torchrl_gpu.training.replay.draws import DrawNumbers
 
-_BLOCK = 128  # priorities that are summed together
+# Priorities that are summed together.
+_BLOCK = 128
 _PRIORITIES = Bounds(0, 1e100)
 
 
 class DevicePrioritySampler(Sampler):
-    """Proportional prioritised sampling from one tensor of priorities on the device (Schaul et al. 2016).
+    """Proportional prioritised sampling on the device (Schaul et al. 2016).
 
     TorchRL's sampler keeps segment trees on the host, and its wheels have none for the GPU; prefix sums and sorted
     searches, over the sums of blocks and then within a block, read nothing back and have static shapes. Draws are
@@ -42,36 +43,53 @@ class DevicePrioritySampler(Sampler):
         eps: float = 1e-3,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.alpha, self.beta, self.eps = alpha, beta, eps
-        self.numbers: DrawNumbers | None = None  # of the host, on the device; None on a CPU
-        self.beta_updates: int | None = None  # draws after which `beta` has gone to 1, where there are `numbers`
-        self._leaves_out = False  # whether a priority of 0 is that of a transition that is left out
+        self.alpha = alpha
+        self.beta = beta
+        self.eps = eps
+        # What the host would be asked for, on the device; None on a CPU.
+        self.numbers: DrawNumbers | None = None
+        # Draws after which `beta` has gone to 1, where there are `numbers`.
+        self.beta_updates: int | None = None
+        # Whether a priority of 0 is that of a transition that is left out.
+        self._leaves_out = False
         self._blocks = torch.zeros(-(-capacity // _BLOCK), _BLOCK, device=device, dtype=torch.float64)
-        self._sums = torch.zeros(len(self._blocks), device=device, dtype=torch.float64)  # of each block as it is
+        # Of each block.
+        self._sums = torch.zeros(len(self._blocks), device=device, dtype=torch.float64)
         self.priority = self._blocks.view(-1)[:capacity]
         self.largest = torch.ones((), device=device, dtype=torch.float64)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict]:
-        """Indices (B,) int64, and `priority_weight` (B,) float32, at most 1; 0 where all transitions are left out."""
+        """Draw indices (B,) int64, with `priority_weight` (B,) float32, at most 1.
+
+        A weight is 0 where all transitions are left out.
+        """
         ends = self._sums.cumsum(0)
         total = ends[-1]
         share = torch.rand(batch_size, device=total.device, dtype=total.dtype)
-        spot = (torch.arange(batch_size, device=total.device, dtype=torch.int64) + share) / batch_size * total
-        spot = _below(spot, total)  # rounded up to the total, it would lie behind it
+        stratum = torch.arange(batch_size, device=total.device, dtype=torch.int64)
+        spot = (stratum + share) / batch_size * total
+        # Rounded up to the total, it would lie behind it.
+        spot = _below(spot, total)
         block = torch.searchsorted(ends, spot, right=True).clamp_max(len(ends) - 1)
-        inner = self._blocks[block].cumsum(1)  # (B, priorities of a block)
-        rest = _below((spot - ends[block] + self._sums[block]).clamp_min(0), inner[:, -1])
-        index = block * inner.shape[1] + torch.searchsorted(inner, rest[:, None], right=True).squeeze(1)
+        # Of each draw, the sums within its block.
+        inner = self._blocks[block].cumsum(1)
+        rest = (spot - ends[block] + self._sums[block]).clamp_min(0)
+        rest = _below(rest, inner[:, -1])
+        place = torch.searchsorted(inner, rest[:, None], right=True).squeeze(1)
+        index = block * inner.shape[1] + place
         size = len(storage) if self.numbers is None else self.numbers.size
         index = index.clamp_max(size - 1)
         chance = self.priority[index] / total
         weight = (size * chance).clamp_min(1e-12) ** -self._beta_now()
         if self.numbers is not None:
             self.numbers.count_draw()
-        weight = torch.where(self.priority[index] > 0, weight, 0.0)  # all is left out, where one such is drawn
-        return index, {"priority_weight": (weight / weight.max().clamp_min(1e-300)).float(), "index": index}
+        # Only where all is left out one such is drawn.
+        weight = torch.where(self.priority[index] > 0, weight, 0.0)
+        largest = weight.max().clamp_min(1e-300)
+        return index, {"priority_weight": (weight / largest).float(), "index": index}
 
     def _beta_now(self) -> float | Tensor:
+        """Exponent of the importance weights at this draw."""
         if self.numbers is None or self.beta_updates is None:
             return self.beta
         share = (self.numbers.updates.double() / self.beta_updates).clamp_max(1.0)
@@ -82,19 +100,24 @@ class DevicePrioritySampler(Sampler):
         return [self._blocks, self._sums, self.largest]
 
     def extend(self, index: Any) -> None:
-        """New transitions get the largest priority so far."""
+        """Give new transitions the largest priority so far."""
         index = torch.as_tensor(index, device=self.priority.device)
         self.priority[index] = self.largest
         self._sum_up(index)
 
     def leave_out(self, index: Tensor, rows: Tensor) -> None:
-        """Never draws those of the transitions `index` (B,) for which `rows`, bool (B,) or (B, 1), is true."""
+        """Never draw those of the transitions `index` (B,) that `rows` names.
+
+        Args:
+            index: Of transitions, (B,) int64.
+            rows: Mask of those left out, (B,) or (B, 1) bool.
+        """
         self._leaves_out = True
         self.priority[index] = torch.where(rows.reshape(-1), 0.0, self.priority[index])
         self._sum_up(index)
 
     def leave_out_first(self, rows: Tensor) -> None:
-        """As `leave_out`, of as many transitions from the first on as there are `rows`, bool (B,)."""
+        """Leave out those of the first transitions that `rows`, (B,) bool, names."""
         self._leaves_out = True
         self.priority[: len(rows)].masked_fill_(rows, 0.0)
         torch.sum(self._blocks, 1, out=self._sums)
@@ -111,6 +134,7 @@ class DevicePrioritySampler(Sampler):
         self._sum_up(torch.as_tensor(index, device=self.priority.device))
 
     def _sum_up(self, index: Tensor) -> None:
+        """Sum the blocks of some priorities anew."""
         blocks = self._blocks
         if index.numel() >= len(blocks):
             torch.sum(blocks, 1, out=self._sums)
@@ -127,22 +151,25 @@ class DevicePrioritySampler(Sampler):
         return {"priority": self.priority, "sums": self._sums, "largest": self.largest}
 
     def check_state_dict(self, state_dict: Any) -> None:
-        """Returns if `load_state_dict` would take it, else a ValueError."""
+        """ValueError unless `load_state_dict` would take a state."""
         wanted = {"priority": self.priority, "largest": self.largest}
         if isinstance(state_dict, Mapping) and "sums" in state_dict:
             wanted["sums"] = self._sums
-        entries: dict[NestedKey, Entry] = {
-            name: Entry(value.dtype, tuple(value.shape), _PRIORITIES) for name, value in wanted.items()
-        }
+        entries: dict[NestedKey, Entry] = {}
+        for name, value in wanted.items():
+            entries[name] = Entry(value.dtype, tuple(value.shape), _PRIORITIES)
         check_entries("DevicePrioritySampler.load_state_dict", state_dict, entries)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes priorities; where `alpha` is 0, only which transitions are left out."""
+        """Take priorities, or with an `alpha` of 0 only what is left out."""
         self.check_state_dict(state_dict)
         self._leaves_out = True
-        priority, largest = state_dict["priority"], state_dict["largest"]
-        if not self.alpha:  # equally likely, whatever drew before
-            priority, largest = priority > 0, torch.ones_like(largest)
+        priority = state_dict["priority"]
+        largest = state_dict["largest"]
+        # All are then equally likely, whatever drew before.
+        if not self.alpha:
+            priority = priority > 0
+            largest = torch.ones_like(largest)
         self.priority.copy_(priority)
         self.largest.copy_(largest)
         torch.sum(self._blocks, 1, out=self._sums)
@@ -157,4 +184,5 @@ class DevicePrioritySampler(Sampler):
 
 
 def _below(values: Tensor, bound: Tensor) -> Tensor:
+    """Values, or the largest number below the bound where they reach it."""
     return torch.minimum(values, bound.nextafter(bound - 1))
