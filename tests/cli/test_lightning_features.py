@@ -35,10 +35,10 @@ FLOAT32 = "trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, as ob
 Expected = str | None  # part of the one line; None where it works
 
 CALLBACKS: dict[str, tuple[dict[str, Any], Expected]] = {
-    "BackboneFinetuning": ({}, "want --model.learning_rates, which sets rates by loss, as agents have no `backbone`"),
-    "BaseFinetuning": ({}, "want a class of your own that is made from it; got BaseFinetuning"),
+    "BackboneFinetuning": ({}, "use --model.learning_rates, which sets rates by loss, as agents have no `backbone`"),
+    "BaseFinetuning": ({}, "BaseFinetuning cannot work here; use a class of your own"),
     "BasePredictionWriter": ({}, None),
-    "BatchSizeFinder": ({}, "want --model.batch_size, as batches are drawn on the device"),
+    "BatchSizeFinder": ({}, "use --model.batch_size, as batches are drawn on the device"),
     "Callback": ({}, None),
     "Checkpoint": ({}, None),
     "DeviceStatsMonitor": ({}, None),
@@ -46,17 +46,17 @@ CALLBACKS: dict[str, tuple[dict[str, Any], Expected]] = {
     "EarlyStopping": ({"monitor": "val/utilization", "mode": "max"}, None),
     "GradientAccumulationScheduler": ({"scheduling": {0: 2}}, NO_OPTIMIZER),
     "LambdaCallback": ({}, None),
-    "LearningRateFinder": ({}, "want --model.optimizer.lr, as the loss of an agent does not tell which rate is good"),
+    "LearningRateFinder": ({}, "use --model.optimizer.lr, as the loss of an agent does not tell which rate is good"),
     "LearningRateMonitor": ({}, None),
     "ModelCheckpoint": ({"dirpath": "theirs"}, None),
-    "ModelPruning": ({"pruning_fn": "l1_unstructured"}, "want weights under their own names"),
+    "ModelPruning": ({"pruning_fn": "l1_unstructured"}, "use weights under their own names"),
     "ModelSummary": ({}, None),
     "OnExceptionCheckpoint": ({"dirpath": "theirs"}, None),
     "ProgressBar": ({}, None),
     "RichModelSummary": ({}, None),
     "RichProgressBar": ({}, None),
     "SpikeDetection": ({"warmup": 1000}, None),
-    "StochasticWeightAveraging": ({"swa_lrs": 0.01}, f"want {PACKAGE}.callbacks.WeightAveraging"),
+    "StochasticWeightAveraging": ({"swa_lrs": 0.01}, f"use {PACKAGE}.callbacks.WeightAveraging"),
     "TQDMProgressBar": ({}, None),
     "ThroughputMonitor": ({"batch_size_fn": f"{__name__}.take_one"}, None),
     "Timer": ({"duration": "00:01:00:00"}, None),
@@ -80,7 +80,9 @@ PROFILER_CLASSES = {"SimpleProfiler", "AdvancedProfiler", "PyTorchProfiler", "XL
 BASES = {"Logger", "Profiler", "PassThroughProfiler"}  # to be made one's own
 FLAGS: dict[str, list[tuple[Any, Expected]]] = {
     "accelerator": [("cpu", None)],
-    "accumulate_grad_batches": [(2, f"want --model.batch_size, {NO_OPTIMIZER}; got trainer.accumulate_grad_batches 2")],
+    "accumulate_grad_batches": [
+        (2, f"trainer.accumulate_grad_batches 2 cannot work here; use --model.batch_size, {NO_OPTIMIZER}")
+    ],
     "barebones": [(True, None)],
     "benchmark": [(True, None)],
     "check_val_every_n_epoch": [(2, None)],
@@ -94,7 +96,9 @@ FLAGS: dict[str, list[tuple[Any, Expected]]] = {
     "enable_progress_bar": [(False, None)],
     "fast_dev_run": [(True, None), (2, None)],
     "gradient_clip_algorithm": [("norm", None)],
-    "gradient_clip_val": [(0.5, f"want --model.max_grad_norm, {NO_OPTIMIZER}; got trainer.gradient_clip_val 0.5")],
+    "gradient_clip_val": [
+        (0.5, f"trainer.gradient_clip_val 0.5 cannot work here; use --model.max_grad_norm, {NO_OPTIMIZER}")
+    ],
     "inference_mode": [(False, None)],
     "limit_predict_batches": [(1, None)],
     "limit_test_batches": [(1, None)],

@@ -183,7 +183,7 @@ def test_a_run_begins_with_the_tables_of_another(tmp_path: Path) -> None:
     (tmp_path / "policy.safetensors").unlink()  # a run that goes on does without
     fit(refined(warm_start=tmp_path / "policy.safetensors", sweeps=1), tmp_path / "refined", 2, ckpt_path=last)
     with pytest.raises(
-        ValueError, match=r"warm_start rs: want tables with PatchPlan\(shapes=\('2x2', '1x3'\), levels=4\)"
+        ValueError, match=r"warm_start rs: tables must have PatchPlan\(shapes=\('2x2', '1x3'\), levels=4\)"
     ):
         fit(refined(warm_start="rs"), tmp_path, 1)
 
@@ -282,13 +282,13 @@ def test_a_small_file_names_large_tables(tmp_path: Path) -> None:
     [
         (
             lambda: environment(reward="objective"),
-            "want a PackingEnv of boxes with reward 'utilization'; got PackingEnv",
+            "PackingEnv of boxes with reward 'utilization', not PackingEnv",
         ),
-        (lambda: environment(include=()), "want an env that includes z_map"),
-        (lambda: MarineNavEnv(2, version="v2", device="cpu", pool=4), "want a PackingEnv of boxes"),
+        (lambda: environment(include=()), "include of env must have z_map"),
+        (lambda: MarineNavEnv(2, version="v2", device="cpu", pool=4), "must be a PackingEnv of boxes"),
         (
             lambda: PackingEnv(2, items=ProceduralSolids(3), bin_size=(0.4, 0.4, 0.3), resolution=20, device="cpu"),
-            "want a PackingEnv of boxes",
+            "must be a PackingEnv of boxes",
         ),
     ],
     ids=["reward", "maps", "another environment", "solids"],
@@ -310,7 +310,7 @@ def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
 
 
 def test_one_step_has_no_return() -> None:
-    with pytest.raises(ValueError, match="want rollout_steps of 2 or more for refined tables; got 1"):
+    with pytest.raises(ValueError, match="rollout_steps must be 2 or more for refined tables, not 1"):
         refined(rollout_steps=1)
 
 

@@ -220,5 +220,5 @@ def test_a_network_is_taken_or_refused(tmp_path: Path) -> None:
     for own, theirs in zip(run.tables.network.parameters(), trained.tables.network.parameters(), strict=True):
         torch.testing.assert_close(own, theirs, rtol=1e-2, atol=1e-3)
     plain = tables.module(warm_start=tmp_path / "refined.safetensors")
-    with pytest.raises(ValueError, match=r"warm_start .*RefinedTables.*; got PatchTables"):
+    with pytest.raises(ValueError, match=r"warm_start .*RefinedTables.* not PatchTables"):
         plain._take_tables(PackingPolicy.from_pretrained(plain.warm_start, "cpu").tables)

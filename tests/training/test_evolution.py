@@ -16,7 +16,7 @@ from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies import load_policy
 from torchrl_gpu.training import PlacementEvolution
 from torchrl_gpu.training.data.episodes import StepLoader
-from torchrl_gpu.training.packing.evolution import Population
+from torchrl_gpu.training.packing.cma_es import Population
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You defined a `validation_step`"),
@@ -90,17 +90,17 @@ def test_members_pack_the_same_sequences(tmp_path: Path) -> None:
 
 def test_environments_are_a_multiple_of_the_members_in_training_alone() -> None:
     made = PlacementEvolution(make_env(device="cpu"), members=5)  # as it is evaluated, in any number of environments
-    with pytest.raises(ValueError, match="PlacementEvolution: want num_envs a multiple of 5 members; got 12"):
+    with pytest.raises(ValueError, match="PlacementEvolution: num_envs must be a multiple of 5 members, not 12"):
         made.check_fit()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"begin": "rs"}, "PlacementEvolution: want begin a policy of placement weights; got 'rs'"),
+        ({"begin": "rs"}, "PlacementEvolution: begin must be a policy of placement weights, which 'rs' is not"),
         ({"members": 3}, "PlacementEvolution: members must be at least 4; got 3"),
         ({"step": 0}, "PlacementEvolution: step must be above 0; got 0"),
-        ({"env": PackingEnv(4, device="cpu", include=())}, "want a PackingEnv of boxes that includes z_map"),
+        ({"env": PackingEnv(4, device="cpu", include=())}, "must be a PackingEnv of boxes that includes z_map"),
     ],
 )
 def test_bad_arguments_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -24,7 +24,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import HierarchicalPacker
 from torchrl_gpu.training import HierarchicalPacking
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.packing.hierarchical import HeightmapCodec
+from torchrl_gpu.training.packing.heightmap_codec import HeightmapCodec
 
 
 def objective_of(heightmap: Tensor, utilization: Tensor, env: PackingEnv) -> Tensor:

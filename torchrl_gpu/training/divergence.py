@@ -10,24 +10,35 @@ from torch import Tensor, nn
 
 
 class Diverged(ArithmeticError):
-    """The weights of a module hold NaN or infinity, so that nothing more can come of the run.
+    """The weights of a module hold NaN or infinity, so the run cannot go on.
 
-    `checkpoint` is what the run is to go back to, None where it is to end; `times` how often it will have gone back by
-    then; `complete` is false where the message says only what was found.
+    Attributes:
+        checkpoint: What the run is to go back to; None where it is to end.
+        complete: False where the message says only what was found.
+        times: How often the run will have gone back by then.
     """
 
     def __init__(self, message: str, checkpoint: Path | None = None, *, complete: bool = False, times: int = 0) -> None:
         super().__init__(message)
-        self.checkpoint, self.complete, self.times = checkpoint, complete, times
+        self.checkpoint = checkpoint
+        self.complete = complete
+        self.times = times
 
 
 def largest(tensors: list[Tensor]) -> Tensor:
-    """The largest absolute value of some tensors, a scalar on their device; not finite where one of theirs is not."""
-    return torch.stack([each.float() for each in torch._foreach_norm(tensors, math.inf)]).max()
+    """The largest absolute value of some tensors, a scalar on their device.
+
+    It is not finite where one of theirs is not.
+    """
+    norms = [each.float() for each in torch._foreach_norm(tensors, math.inf)]
+    return torch.stack(norms).max()
 
 
 def not_finite(module: nn.Module) -> str | None:
-    """Lists a module's tensors that hold NaN or infinity, in words; None where there are none. Waits for the device."""
+    """Name a module's tensors that hold NaN or infinity, if there are any.
+
+    It waits for the device.
+    """
     state = module.state_dict(keep_vars=True)
     tensors = {name: value.detach() for name, value in state.items() if value.is_floating_point() and value.numel()}
     # The sum is not finite where a value is not: the quickest look on a CPU.
@@ -44,7 +55,11 @@ def not_finite(module: nn.Module) -> str | None:
 
 
 def drop_broken(gradients: list[Tensor]) -> Tensor:
-    """Zeroes gradients in place where one of them is not finite; True if so, a bool on their device."""
+    """Zero gradients in place where one of them is not finite.
+
+    Returns:
+        Whether one was not, a bool on their device.
+    """
     broken = ~largest(gradients).isfinite()
     for gradient in gradients:
         gradient.copy_(torch.where(broken, 0.0, gradient))

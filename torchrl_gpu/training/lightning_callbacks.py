@@ -1,4 +1,7 @@
-"""Lightning's own callbacks and flags over a module that trains in an environment: refused, adapted or replaced."""
+"""Lightning's callbacks and flags, refused, adapted or replaced.
+
+That is over a module that trains in an environment.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from torch.optim.swa_utils import AveragedModel
 
 
 class WeightCopy(nn.Module):
-    """A copy of the parameters and buffers of a module, in the module's order, saved under the module's names.
+    """A copy of a module's parameters and buffers, saved under the module's names.
 
     A deep copy would take the environment along, and networks that an agent's policy and loss share would be two.
     """
@@ -49,12 +52,15 @@ class WeightCopy(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         for name, place in self._places.items():
-            if (value := state_dict.get(prefix + name)) is not None:
+            value = state_dict.get(prefix + name)
+            if value is not None:
                 getattr(self, place).data.copy_(value)
 
 
 class RunAveraging(WeightAveraging):
-    """Weight averaging with exact resume, in place of Lightning's `WeightAveraging`, whose `should_update` decides.
+    """Weight averaging with exact resume, in place of Lightning's `WeightAveraging`.
+
+    The `should_update` of that one decides.
 
     Departs from Lightning's: only weights and buffers are copied, see `WeightCopy`; a training step of several updates,
     one of which is asked for, counts as one; checkpoints hold the average as their weights and the current ones beside,
@@ -76,14 +82,18 @@ class RunAveraging(WeightAveraging):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._average_model = None
         if stage == "fit":
-            make_env: Any = pl_module.make_env  # networks are made in the module's own setup, which comes later
+            # Networks are made in the module's own setup, which comes later.
+            make_env: Any = pl_module.make_env
             make_env(trainer.strategy.root_device, pl_module.global_rank)
             device = self._device or trainer.strategy.root_device
             copied = WeightCopy(pl_module)
             self._average_model = AveragedModel(copied, device=device, use_buffers=self._use_buffers, **self._kwargs)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Goes on with both; evaluation has the average from the checkpoint's weights."""
+        """Go on with both averages and weights.
+
+        Evaluation has the average from the checkpoint's weights.
+        """
         if self._average_model is not None:
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
@@ -91,25 +101,28 @@ class RunAveraging(WeightAveraging):
         self._step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        """Takes the weights into the average if it is due after one of the updates of this training step."""
-        if any(self.should_update(step_idx=step) for step in range(self._step, trainer.global_step)):
+        """Take the weights into the average, if it is due after one of the updates."""
+        updates = range(self._step, trainer.global_step)
+        if any(self.should_update(step_idx=step) for step in updates):
             assert self._average_model is not None
             self._average_model.update_parameters(pl_module)
             self._latest_update_step = trainer.global_step
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leaves the module as it is for the last checkpoint; see `finish`."""
+        """Leave the module as it is for the last checkpoint, see `finish`."""
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.finish(pl_module)
 
     def finish(self, pl_module: LightningModule) -> None:
+        """Give the module the average."""
         if self._average_model is not None:
             self._copy_average_to_current(pl_module)
 
 
 _OWN_STEPS = "as the module steps its own optimizer"
-_WANTED: dict[type[Callback], str] = {
+# What to use in place of a callback.
+_INSTEAD: dict[type[Callback], str] = {
     BackboneFinetuning: "--model.learning_rates, which sets rates by loss, as agents have no `backbone`",
     BatchSizeFinder: "--model.batch_size, as batches are drawn on the device and no loader gives any",
     GradientAccumulationScheduler: f"--model.batch_size, {_OWN_STEPS}",
@@ -122,20 +135,23 @@ _WANTED: dict[type[Callback], str] = {
 
 
 def check_trainer(where: str, trainer: Trainer) -> None:
-    """ValueError, before anything runs, where a Trainer has something that cannot work with such a module."""
-    for wanted, came in _problems(trainer):
-        raise ValueError(f"{where}: want {wanted}; got {came}")
+    """ValueError where a Trainer has something that cannot work with such a module."""
+    for instead, found in _problems(trainer):
+        raise ValueError(f"{where}: {found} cannot work here; use {instead}")
 
 
 def check_monitors(trainer: Any, validation: Sequence[str] | None, steps: Sequence[str] | None) -> None:
-    """ValueError, before anything runs, where a callback's `monitor` is the name of nothing that is logged.
+    """ValueError where a callback's `monitor` is the name of nothing that is logged.
 
-    `validation` are patterns of what is logged behind "val/", and `steps` behind "train/"; None where that is not known
-    before.
+    Args:
+        trainer: Has the callbacks.
+        validation: Patterns of what is logged behind "val/"; None where that is not known before.
+        steps: Patterns of what is logged behind "train/"; likewise.
     """
     callbacks = trainer.callbacks
     ours = all(type(each).__module__.startswith(("torchrl_gpu.", "lightning.")) for each in callbacks)
-    if not ours:  # one of the user's own may log more
+    # A callback of the user's own may log more.
+    if not ours:
         return
     known = [f"val/{name}" for name in validation or ("*",)] + [f"train/{name}" for name in steps or ()]
     of_callbacks = ["machine/*", "throughput/*", "lr-*"]
@@ -150,7 +166,10 @@ def check_monitors(trainer: Any, validation: Sequence[str] | None, steps: Sequen
 
 
 def tell_idle_stopping(trainer: Any) -> None:
-    """Log a line for each `EarlyStopping` by a value of validation in a run without one, which never stops."""
+    """Log a line for each `EarlyStopping` that never stops the run.
+
+    It does not by a value of validation, where the run has none.
+    """
     if trainer.enable_validation:
         return
     for callback in trainer.callbacks:
@@ -162,7 +181,10 @@ def tell_idle_stopping(trainer: Any) -> None:
 
 
 def _nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Names of `known`, the most alike first: those that differ in their beginning alone, then those spelt alike."""
+    """Names of `known`, the most alike first.
+
+    Those that differ in their beginning alone come before those that are spelt alike.
+    """
     last = name.rpartition("/")[2]
     alike = [each for each in known if each.rpartition("/")[2] == last]
     alike += difflib.get_close_matches(name, known, n=5, cutoff=0.5)
@@ -171,34 +193,46 @@ def _nearest(name: str, known: Sequence[str]) -> list[str]:
 
 
 def adapt_callbacks(trainer: Any) -> None:
-    """Adapts callbacks of Lightning's to such a module: averages of weights, and state that a resume would lose."""
+    """Adapt callbacks of Lightning's to such a module.
+
+    They are averages of weights, and callbacks with state that a resume would lose.
+    """
     for place, callback in enumerate(trainer.callbacks):
         if isinstance(callback, WeightAveraging) and not isinstance(callback, RunAveraging):
             trainer.callbacks[place] = RunAveraging(callback)
         elif isinstance(callback, SpikeDetection):
-            callback.__dict__["running"] = callback.running_mean  # lightning 2.6 restores into a name it never sets
+            # Lightning 2.6 restores into a name that it never sets.
+            callback.__dict__["running"] = callback.running_mean
         elif isinstance(callback, EarlyStopping):
-            callback.__dict__["_asked_patience"] = callback.patience  # before a checkpoint's takes its place
+            # A checkpoint's takes its place later.
+            callback.__dict__["_asked_patience"] = callback.patience
 
 
 def adapt_resumed(trainer: Any) -> None:
     """`adapt_callbacks` for a run that goes on from a checkpoint, once that is known."""
-    for callback in trainer.callbacks if trainer.ckpt_path is not None else ():
+    if trainer.ckpt_path is None:
+        return
+    for callback in trainer.callbacks:
         if isinstance(callback, EarlyStopping):
-            callback.strict = False  # an epoch whose end was saved ends once more, without a validation
+            # An epoch whose end was saved ends once more, without a validation.
+            callback.strict = False
             callback.patience = callback.__dict__.get("_asked_patience", callback.patience)
 
 
 def _problems(trainer: Any) -> Iterator[tuple[str, str]]:
+    """What to use instead, and what cannot work."""
     for callback in trainer.callbacks:
         if type(callback) is BaseFinetuning:
             yield "a class of your own that is made from it", "BaseFinetuning"
         if isinstance(callback, GradientAccumulationScheduler) and callback.scheduling == {0: 1}:
-            continue  # Lightning's own, wherever nothing is accumulated
-        for kind, wanted in _WANTED.items():
+            # Lightning's own, wherever nothing is accumulated.
+            continue
+        for kind, wanted in _INSTEAD.items():
             if isinstance(callback, kind):
                 yield wanted, type(callback).__name__
-    if (batches := trainer.accumulate_grad_batches) != 1:
+    batches = trainer.accumulate_grad_batches
+    if batches != 1:
         yield f"--model.batch_size, {_OWN_STEPS}", f"trainer.accumulate_grad_batches {batches}"
-    if norm := trainer.gradient_clip_val:
+    norm = trainer.gradient_clip_val
+    if norm:
         yield f"--model.max_grad_norm, {_OWN_STEPS}", f"trainer.gradient_clip_val {norm}"

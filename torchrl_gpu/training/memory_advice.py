@@ -96,8 +96,9 @@ def advised(
         if fitting > batch_size:
             options.append(f"--model.replay.init_args.capacity {fitting}")
     what = " or ".join(options) or "fewer environments, smaller frames or a smaller network"
+    total = f"{memory.total / _GIB:.1f} GiB of {device}"
+    stays = f"{memory.taken / _GIB:.1f} GiB that stay, of which replay has {replay_bytes / _GIB:.1f}"
     return (
-        f"{where}: an update of {batch_size} transitions takes {needed / _GIB:.1f} GiB or more of the"
-        f" {memory.total / _GIB:.1f} GiB of {device}, beside {memory.taken / _GIB:.1f} GiB that stay, of which replay"
-        f" has {replay_bytes / _GIB:.1f}; at most this can fit: {what}"
+        f"{where}: an update of {batch_size} transitions takes {needed / _GIB:.1f} GiB or more of the {total},"
+        f" beside {stays}; at most this can fit: {what}"
     )

@@ -1,4 +1,4 @@
-"""Checkpoint that a run goes on from: what it holds of each process, and which options have changed since."""
+"""Checkpoint that a run goes on from, and which options have changed since."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Resumed:
         return f"checkpoint {self.path}"
 
     def part(self, rank: int) -> Mapping[str, Any] | None:
-        """What a process saved in a file of its own; None where it saved none.
+        """What a process saved in a file of its own, if it did.
 
         Raises:
             ValueError: The file belongs to another checkpoint, or is not as it was written.
@@ -52,7 +52,7 @@ class Resumed:
 
 
 class RunResume:
-    """The checkpoint of a run, from the moment Lightning has loaded it until the run has taken it.
+    """The checkpoint of a run, from its loading until the run has taken it.
 
     Attributes:
         checkpoint: Its content, until `take` has given it; None for none.
@@ -64,7 +64,10 @@ class RunResume:
         self.changed: Changes = {}
 
     def take(self, trainer: Trainer, run_config: Mapping[str, Any] | None) -> Resumed | None:
-        """The checkpoint, once; None where the run begins anew, or has taken it already."""
+        """Give the checkpoint, once.
+
+        None where the run begins anew, or has taken it already.
+        """
         checkpoint = self.checkpoint
         self.checkpoint = None
         if checkpoint is None or trainer.ckpt_path is None:

@@ -82,7 +82,10 @@ class StepLog:
 
 
 def _mean_over_processes(trainer: Trainer, values: Tensor, is_outcome: list[bool]) -> Tensor:
-    """Mean of each value (V,); an outcome is NaN in a process without an episode, which does not count."""
+    """Mean of each value (V,) over all processes.
+
+    An outcome is NaN in a process without an episode, which does not count.
+    """
     may_be_absent = torch.tensor(is_outcome, dtype=torch.bool, device=values.device)
     absent = values.isnan() & may_be_absent
     present = (~absent).to(values.dtype)

@@ -28,7 +28,7 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.collect.meter import EpisodeMeter
 from torchrl_gpu.training.collect.returns import n_step, per_robot
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.packing.hierarchical import HeightmapCodec
+from torchrl_gpu.training.packing.heightmap_codec import HeightmapCodec
 
 
 def steps_of(reward: torch.Tensor, done: torch.Tensor) -> TensorDict:

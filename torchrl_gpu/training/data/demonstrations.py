@@ -1,4 +1,4 @@
-"""Data module of behaviour cloning: demonstrations, some of them held back, and episodes for evaluation."""
+"""Data module of behaviour cloning: demonstrations, some of them held back."""
 
 from __future__ import annotations
 
@@ -22,17 +22,23 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows of demonstrations, by their numbers (M,) int64, that are not learned from; on the device."""
+    """Rows of demonstrations that are not learned from, on the device.
+
+    Attributes:
+        demonstrations: All of them.
+        index: Numbers of the rows, (M,) int64.
+    """
 
     demonstrations: Demonstrations
     index: Tensor
 
 
 class DemonstrationEpisodes(Episodes):
-    """Demonstrations to learn from, and, where the module has an environment, episodes to evaluate on.
+    """Demonstrations to learn from, and episodes to evaluate on.
 
-    The demonstrations lie on the device whole, and batches are drawn there by index. Validation is on whole episodes
-    that are held back, drawn by a seed; those that are alike to the last bit are held back together.
+    There are episodes where the module has an environment. The demonstrations lie on the device whole, and batches are
+    drawn there by index. Validation is on whole episodes that are held back, drawn by a seed; those that are alike to
+    the last bit are held back together.
 
     Args:
         demonstrations: What `read_demonstrations` reads: a folder or a file. Of observations, those that the module
@@ -68,16 +74,20 @@ class DemonstrationEpisodes(Episodes):
         self.check(steps_per_epoch=steps_per_epoch)
         super().__init__(steps_per_epoch or 1, num_episodes, max(1, played), seed, pictures, batch_size)
         if not 0 < held_out < 1:
-            raise ValueError(f"{where}: held_out must lie between 0 and 1; got {held_out}")
+            raise ValueError(f"{where}: held_out must lie between 0 and 1, not {held_out}")
         if masks is not None and (len(masks) != 2 or masks[0] == masks[1]):
-            raise ValueError(f"{where}: masks must be two names, such as [train, valid]; got {masks}")
+            raise ValueError(f"{where}: masks must be two names, such as [train, valid], not {masks}")
         arguments.choice(where, "on_bad", on_bad, ("raise", "skip"))
-        self.path, self.held_out = demonstrations, held_out
-        self.masks, self.on_bad = masks, on_bad
+        self.path = demonstrations
+        self.held_out = held_out
+        self.masks = masks
+        self.on_bad = on_bad
         self.split_seed = arguments.seed(where, "split_seed", split_seed, 0)
-        self.asked_steps, self.plays = steps_per_epoch, played > 0
+        self.asked_steps = steps_per_epoch
+        self.plays = played > 0
         self.demonstrations: Demonstrations | None = None
-        self.train_rows = self.held_rows = torch.empty(0, dtype=torch.int64, device="cpu")
+        self.train_rows = torch.empty(0, dtype=torch.int64, device="cpu")
+        self.held_rows = self.train_rows
 
     def setup(self, stage: str) -> None:
         if self.demonstrations is not None or (stage in ("test", "predict") and self._has_env()):
@@ -85,37 +95,43 @@ class DemonstrationEpisodes(Episodes):
         observed = None if self.trainer is None else getattr(self.trainer.lightning_module, "observed", None)
         self.demonstrations = read_demonstrations(self.path, entries=observed, on_bad=self.on_bad)
         train, held = self._split(self.demonstrations)
-        self.train_rows, self.held_rows = (self.demonstrations.rows_of(each) for each in (train, held))
-        _LOG.info(
-            "demonstrations: %s: %s rows of %s episodes, %s of them held back",
-            *(self.path, f"{len(self.demonstrations):,}", f"{self.demonstrations.num_episodes:,}", f"{len(held):,}"),
-        )
+        self.train_rows = self.demonstrations.rows_of(train)
+        self.held_rows = self.demonstrations.rows_of(held)
+        rows = f"{len(self.demonstrations):,} rows of {self.demonstrations.num_episodes:,} episodes"
+        _LOG.info("demonstrations: %s: %s, %s of them held back", self.path, rows, f"{len(held):,}")
 
     def _split(self, found: Demonstrations) -> tuple[Tensor, Tensor]:
         there: dict[str, list[int]] = found.about.get("masks", {})
         if self.masks is None:
             if there.get("train") and there.get("valid"):
-                counts = (self.path, len(there["train"]), len(there["valid"]))
-                line = "demonstrations: %s: mask/train (%d episodes) and mask/valid (%d) are not used;"
                 _LOG.warning(
-                    line + " data.masks [train, valid] learns from the one and validates on the other", *counts
+                    "demonstrations: %s: mask/train (%d episodes) and mask/valid (%d) are not used; data.masks [train,"
+                    " valid] learns from the one and validates on the other",
+                    self.path,
+                    len(there["train"]),
+                    len(there["valid"]),
                 )
             return found.split(self.held_out, self.split_seed)
         for name in self.masks:
             if not there.get(name):
-                refuse(self.path, f"episodes of mask/{name}", f"masks {shown(sorted(there))}" if there else "no masks")
-        train, held = ({*there[name]} for name in self.masks)
-        if both := train & held:
+                known = f"masks {shown(sorted(there))}" if there else "no masks"
+                refuse(self.path, f"episodes of mask/{name}", known)
+        train = set(there[self.masks[0]])
+        held = set(there[self.masks[1]])
+        both = train & held
+        if both:
             wanted = f"other episodes in mask/{self.masks[0]} than in mask/{self.masks[1]}"
             refuse(self.path, wanted, f"{len(both)} in both")
-        numbers = [torch.tensor(sorted(each), dtype=torch.int64, device="cpu") for each in (train, held)]
-        return numbers[0], numbers[1]
+        learned_from = torch.tensor(sorted(train), dtype=torch.int64, device="cpu")
+        held_back = torch.tensor(sorted(held), dtype=torch.int64, device="cpu")
+        return learned_from, held_back
 
     def put_on(self, device: torch.device) -> Demonstrations:
-        """The demonstrations, moved to a device, with the numbers of rows of both parts."""
+        """Move the demonstrations, and the numbers of rows of both parts, to a device."""
         assert self.demonstrations is not None, "setup reads them"
         self.demonstrations = self.demonstrations.to(device)
-        self.train_rows, self.held_rows = self.train_rows.to(device), self.held_rows.to(device)
+        self.train_rows = self.train_rows.to(device)
+        self.held_rows = self.held_rows.to(device)
         return self.demonstrations
 
     def _has_env(self) -> bool:
@@ -129,8 +145,9 @@ class DemonstrationEpisodes(Episodes):
         return StepLoader(self.asked_steps or module.steps_of(len(self.train_rows)))
 
     def val_dataloader(self) -> Any:
-        suite = [self.suite("validate")] if self._has_env() and self.plays else []
-        return single_batch(self._held(), *suite)
+        if not self._has_env() or not self.plays:
+            return single_batch(self._held())
+        return single_batch(self._held(), self.suite("validate"))
 
     def test_dataloader(self) -> Any:
         return single_batch(self.suite("test") if self._has_env() else self._held())

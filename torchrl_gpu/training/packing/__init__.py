@@ -1,6 +1,7 @@
-"""Training of packing policies by what they pack: tables, placement values, and a manager with a worker.
+"""Training of packing policies by what they pack.
 
-Not here: packing policies learned as any other, by `OffPolicy` and `OnPolicy`. Read `afterstates` first.
+Here learn tables, placement values, and a manager with a worker. Not here: packing policies learned as any other, by
+`OffPolicy` and `OnPolicy`. Read `afterstates` first.
 """
 
 from torchrl_gpu.training.packing.afterstates import AfterstateLearning

@@ -1,4 +1,4 @@
-"""`AfterstateLearning`: TD(λ) on the values of bins after placements, as a Lightning module."""
+"""TD(λ) on the values of bins after placements, as a Lightning module."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ from torchrl_gpu.training.updates.optimizers import keep_capturable
 TablesFactory = Callable[[AgentSpace], PatchTables]
 """Makes the tables of an environment's space."""
 
-_RATE, _BATCH_SIZE = 0.5, 1024
-_STATES = {"state_dict", "current_model_state"}  # the second where the first is an average of `WeightAveraging`
+_RATE = 0.5
+_BATCH_SIZE = 1024
+
+# Entries of a checkpoint that hold tables: the second where the first is an average of `WeightAveraging`.
+_STATES = {"state_dict", "current_model_state"}
 
 
 class Played(NamedTuple):
@@ -58,28 +61,28 @@ class Played(NamedTuple):
 
 
 class _Unsaved(nn.Module):
-    """Dummy weight, in no loss and no checkpoint: DDP refuses a module without one."""
+    """Dummy weight, in no loss and no checkpoint, since DDP wants one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros((), dtype=torch.float32, device="cpu"))
 
     def _save_to_state_dict(self, *args: Any) -> None:
-        """Nothing."""
+        """Save nothing."""
 
     def _load_from_state_dict(self, *args: Any) -> None:
-        """Nothing is missing."""
+        """Miss nothing."""
 
 
 @final
 class AfterstateLearning(EnvRun):
-    """Learns the value of the bin that a placement leaves, by temporal differences over rollouts of the greedy policy.
+    """Values of the bins that placements leave, learned by temporal differences.
 
-    If items are independent of each other, what follows a placement depends on the bin alone, and the values of bins
-    compare all placements (Sutton and Barto 2018, 6.8, "afterstates"). A training step plays `rollout_steps` steps in
-    every environment and goes over them from the last to the first, `sweeps` times, by TD(λ) on `PatchTables`. There is
-    no exploration, no optimizer and no gradient; `trainer.max_steps` counts sweeps, and the reward must be
-    "utilization".
+    The greedy policy plays. If items are independent of each other, what follows a placement depends on the bin alone,
+    and the values of bins compare all placements (Sutton and Barto 2018, 6.8, "afterstates"). A training step plays
+    `rollout_steps` steps in every environment and goes over them from the last to the first, `sweeps` times, by TD(λ)
+    on `PatchTables`. There is no exploration, no optimizer and no gradient; `trainer.max_steps` counts sweeps, and the
+    reward must be "utilization".
 
     The network of `RefinedTables` learns by gradients instead, from the same returns, `sweeps` times from `batch_size`
     bins drawn from the rollout; the tables stay as they are.
@@ -113,7 +116,8 @@ class AfterstateLearning(EnvRun):
     num_envs_on_cuda = 1024
 
     policy: PackingPolicy
-    _shared: SharedTables | None = None  # of several processes that share the learning out
+    # Of several processes that share the learning out.
+    _shared: SharedTables | None = None
 
     def __init__(
         self,
@@ -135,10 +139,12 @@ class AfterstateLearning(EnvRun):
         where = type(self).__name__
         check_counts(where, rollout_steps=rollout_steps, sweeps=sweeps)
         self.make_tables = tables
-        self.rollout_steps, self.sweeps = rollout_steps, sweeps
+        self.rollout_steps = rollout_steps
+        self.sweeps = sweeps
         self.lam = arguments.number(where, "lam", lam, 0, 1)
         self.warm_start = warm_start
-        self.cuda_graphs, self.graph_updates = cuda_graphs, graph_updates
+        self.cuda_graphs = cuda_graphs
+        self.graph_updates = graph_updates
         self._graphed_sweeps: GraphedFunction | None = None
         self._graphed_updates: GraphedLearning | None = None
         # Those of plain tables, and those of a network: what is given for the other kind would do nothing.
@@ -149,18 +155,20 @@ class AfterstateLearning(EnvRun):
             "batch_size": (batch_size, None),
         }
         self.rate = arguments.number(where, "rate", _RATE if rate is None else rate, 0, 2, above=0)
-        self.batch_size = arguments.whole(where, "batch_size", _BATCH_SIZE if batch_size is None else batch_size, 1)
+        bins = _BATCH_SIZE if batch_size is None else batch_size
+        self.batch_size = arguments.whole(where, "batch_size", bins, 1)
         self.make_optimizer: OptimizerCallable = torch.optim.Adam if optimizer is None else optimizer
         self.make_scheduler = lr_scheduler
         self.take_made_env()
 
     def build(self) -> None:
-        env, where = self.env, type(self).__name__
+        env = self.env
+        where = type(self).__name__
         if not isinstance(env, PackingEnv) or not env.catalogue.flat or env.reward != "utilization":
             came = f"{type(env).__name__} with reward {getattr(env, 'reward', 'of its own')!r}"
-            raise ValueError(f"{where}: want a PackingEnv of boxes with reward 'utilization'; got {came}")
+            raise ValueError(f"{where}: env must be a PackingEnv of boxes with reward 'utilization', not {came}")
         if "z_map" not in env.include:
-            raise ValueError(f"{where}: want an env that includes z_map; got include={list(env.include)}")
+            raise ValueError(f"{where}: include of env must have z_map, and is {list(env.include)}")
         self.space = AgentSpace.of(env)
         self.tables = self.make_tables(self.space)
         if isinstance(self.tables, RefinedTables):
@@ -168,13 +176,13 @@ class AfterstateLearning(EnvRun):
         else:
             arguments.check_effect(where, "tables with a network, RefinedTables", **self._of_network)
         if isinstance(self.tables, RefinedTables) and self.rollout_steps < 2:
-            raise ValueError(f"{where}: want rollout_steps of 2 or more for refined tables; got {self.rollout_steps}")
+            raise ValueError(f"{where}: rollout_steps must be 2 or more for refined tables, not {self.rollout_steps}")
 
     def policy_for(self, env: BatchedEnv) -> Policy:
         return PackingPolicy(self.space, self.tables)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Packs tables to the weights that have learned."""
+        """Pack tables to the weights that have learned."""
         super().on_save_checkpoint(checkpoint)
         for name in _STATES & set(checkpoint):
             checkpoint[name] = pack_tables(self, checkpoint[name])
@@ -195,20 +203,22 @@ class AfterstateLearning(EnvRun):
     # -- fit --
 
     def make_env(self, device: torch.device, rank: int = 0) -> None:
-        """As in `EnvRun`; of several processes each keeps its own tables, which are the same."""
+        """Make environment and tables, the same tables in each of several processes."""
         super().make_env(device, rank)
         trainer = self._trainer
         several = trainer is not None and trainer.state.fn == "fit" and trainer.world_size > 1
         if several and not hasattr(self, "_unsaved"):
             if not isinstance(self.tables, RefinedTables):
                 self.add_module("_unsaved", _Unsaved())
-            self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]  # of DDP, to copy
+            # DDP copies no buffers.
+            self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
         if self.warm_start is not None and self.trainer.ckpt_path is None:
             self._take_tables(PackingPolicy.from_pretrained(self.warm_start, "cpu").tables)
-        self.__dict__["policy"] = PackingPolicy(self.space, self.tables)  # no submodule: tables are saved once
+        # It is no submodule, so that tables are saved once.
+        self.__dict__["policy"] = PackingPolicy(self.space, self.tables)
         by_graphs = self.takes_graphed_steps(self.cuda_graphs)
         self.rollout = Rollout(
             self.env, ["box_heightmap"], n_steps=1, gamma=1.0, cuda_graphs=by_graphs, player=GREEDY_ROLLOUTS
@@ -222,8 +232,9 @@ class AfterstateLearning(EnvRun):
         self._make_graphs()
 
     def _make_graphs(self) -> None:
-        """Makes what learns in graphs, sweeps of tables or updates of a network."""
-        self._graphed_sweeps = self._graphed_updates = None
+        """Make what learns in graphs, sweeps of tables or updates of a network."""
+        self._graphed_sweeps = None
+        self._graphed_updates = None
         if not self.takes_graphed_updates(self.graph_updates):
             return
         if not isinstance(self.tables, RefinedTables):
@@ -248,22 +259,24 @@ class AfterstateLearning(EnvRun):
     def _take_tables(self, trained: nn.Module) -> None:
         plan = trained.plan if isinstance(trained, PatchTables) else None
         if plan != self.tables.plan:
-            wanted, came = f"tables with {self.tables.plan}", plan or type(trained).__name__
-            raise ValueError(f"warm_start {self.warm_start}: want {wanted}; got {came}")
+            came = plan or type(trained).__name__
+            raise ValueError(f"warm_start {self.warm_start}: tables must have {self.tables.plan}, and it has {came}")
         for name in ("weight", "drift", "path"):
             getattr(self.tables, name).copy_(getattr(trained, name))
         if isinstance(trained, RefinedTables):
             self._take_network(trained)
 
     def _take_network(self, trained: RefinedTables) -> None:
-        where, names = f"warm_start {self.warm_start}", ("sides", "width")
-        given = ", ".join(f"{name} {getattr(trained, name)}" for name in names)
+        where = f"warm_start {self.warm_start}"
+        given = _settings_of_network(trained)
         if not isinstance(self.tables, RefinedTables):
-            wanted = "model.tables RefinedTables, as its values are those of tables and a network"
-            raise ValueError(f"{where}: want {wanted} ({given}); got {type(self.tables).__name__}, without the network")
-        own = ", ".join(f"{name} {getattr(self.tables, name)}" for name in names)
+            raise ValueError(
+                f"{where}: its values are those of tables and a network: model.tables must be RefinedTables ({given}),"
+                f" not {type(self.tables).__name__}"
+            )
+        own = _settings_of_network(self.tables)
         if own != given:
-            raise ValueError(f"{where}: want tables with {given}, as its network has; got {own}")
+            raise ValueError(f"{where}: model.tables must have {given}, as its network has, and has {own}")
         self.tables.network.load_state_dict(trained.network.state_dict())
 
     @in_section("step")
@@ -277,7 +290,11 @@ class AfterstateLearning(EnvRun):
         return {"loss": errors[-1]} if errors else {}
 
     def _learn_from_rollout(self) -> list[Tensor]:
-        """Plays a rollout and learns from it; the mean square of the errors of each update."""
+        """Play a rollout and learn from it.
+
+        Returns:
+            Mean square of the errors of each update.
+        """
         after = self.play(self.policy, self.rollout_steps)["next"]
         levels = self.tables.levels_of(after["box_heightmap"])
         played = Played(levels, after["reward"][..., 0], after["done"][..., 0])
@@ -291,26 +308,35 @@ class AfterstateLearning(EnvRun):
         return errors
 
     def _of_all(self, played: Played) -> Played:
+        """Rollouts of all processes, in the order of the processes."""
         if self.trainer.world_size == 1:
             return played
-        kinds = [(each.dtype, each[0].shape) for each in played]
-        sent = torch.cat([each.contiguous().view(torch.uint8).flatten(1) for each in played], 1)  # one message
+        kinds = [each.dtype for each in played]
+        shapes = [each[0].shape for each in played]
+        # One message holds all parts.
+        parts = [each.contiguous().view(torch.uint8).flatten(1) for each in played]
+        sent = torch.cat(parts, 1)
         found = [torch.empty_like(sent) for _ in range(self.trainer.world_size)]
         torch.distributed.all_gather(found, sent)
         sizes = [each[0].numel() * each.element_size() for each in played]
         parts = torch.cat(found).split(sizes, 1)
-        flat = (part.contiguous().view(kind) for part, (kind, _) in zip(parts, kinds, strict=True))
-        return Played(*(part.unflatten(1, shape) for part, (_, shape) in zip(flat, kinds, strict=True)))
+        received = []
+        for part, kind, shape in zip(parts, kinds, shapes, strict=True):
+            flat = part.contiguous().view(kind)
+            received.append(flat.unflatten(1, shape))
+        return Played(*received)
 
     def _sweep(self, played: Played) -> list[Tensor]:
-        """Learns from trajectories, from their last steps to their first.
+        """Learn from trajectories, from their last steps to their first.
 
         Returns:
             The mean square of the errors of each sweep.
         """
-        updates, graphed = self.updates_now(self.sweeps), self._graphed_sweeps
+        updates = self.updates_now(self.sweeps)
+        graphed = self._graphed_sweeps
         if graphed is not None and updates == self.sweeps:
-            errors = list(graphed(TensorDict(played._asdict()))["errors"].unbind())
+            found = graphed(TensorDict(played._asdict()))
+            errors = list(found["errors"].unbind())
         else:
             errors = [self._sweep_once(played) for _ in range(updates)]
         self.count_updates(updates)
@@ -325,16 +351,22 @@ class AfterstateLearning(EnvRun):
     def _swept(self, data: TensorDictBase) -> TensorDictBase:
         """All sweeps of a training step, as one function."""
         played = Played(data["levels"], data["reward"], data["done"])
-        return TensorDict({"errors": torch.stack([self._sweep_once(played) for _ in range(self.sweeps)])})
+        errors = [self._sweep_once(played) for _ in range(self.sweeps)]
+        return TensorDict({"errors": torch.stack(errors)})
 
     def _descend(self, played: Played) -> list[Tensor]:
-        """Learns the network from bins drawn from trajectories; the mean square of the errors of each update."""
+        """Learn the network from bins drawn from trajectories.
+
+        Returns:
+            Mean square of the errors of each update.
+        """
         data = TensorDict(played._asdict())
         found = self.learn_in_graph(self._graphed_updates, data, self.sweeps)
         if found is not None:
             return [each["loss"] for each in found]
         losses = []
-        for _, batch in zip(range(self.updates_now(self.sweeps)), self._draws(data), strict=False):
+        updates = range(self.updates_now(self.sweeps))
+        for _, batch in zip(updates, self._draws(data), strict=False):
             loss = self._network_loss(batch)["loss"]
             self.descend(loss, [], None)
             self.step_schedule()
@@ -344,7 +376,8 @@ class AfterstateLearning(EnvRun):
     def _draws(self, data: TensorDictBase) -> Iterator[TensorDictBase]:
         """Batches of bins drawn from trajectories, with the values that they are to reach."""
         tables = cast("RefinedTables", self.tables)
-        levels, reward = data["levels"], data["reward"]
+        levels = data["levels"]
+        reward = data["reward"]
         with torch.no_grad():
             value = tables.values(levels.flatten(0, 1)).view(reward.shape)
             goal = goals(value, reward, data["done"], self.lam).flatten()
@@ -356,17 +389,32 @@ class AfterstateLearning(EnvRun):
 
     def _network_loss(self, batch: TensorDictBase) -> dict[str, Tensor]:
         tables = cast("RefinedTables", self.tables)
-        return {"loss": mse_loss(tables.corrected(batch["levels"], batch["by_tables"]), batch["goal"])}
+        value = tables.corrected(batch["levels"], batch["by_tables"])
+        return {"loss": mse_loss(value, batch["goal"])}
+
+
+def _settings_of_network(tables: RefinedTables) -> str:
+    """Settings that decide the shapes of a network, in words."""
+    return f"sides {tables.sides}, width {tables.width}"
 
 
 def goals(value: Tensor, reward: Tensor, done: Tensor, lam: float) -> Tensor:
-    """λ-returns (N, T − 1) that the values of bins (N, T) are to reach, of all but the last step.
+    """λ-returns that the values of bins are to reach, of all steps but the last.
 
-    `value`, `reward` and `done` are (N, T), of the bin after each step, of the step, and whether the episode ended.
+    Args:
+        value: Of the bin after each step, (N, T).
+        reward: Of each step, (N, T).
+        done: Whether the episode ended with the step, (N, T) bool.
+        lam: λ.
+
+    Returns:
+        Goals, (N, T − 1). Sutton and Barto 2018, 12.1, without a discount.
     """
     following = torch.where(done, 0.0, value).unbind(1)
-    goal, found = following[-1], []
+    goal = following[-1]
+    found = []
     for t in range(len(following) - 1, 0, -1):
-        goal = torch.where(done[:, t - 1], 0.0, reward[:, t] + torch.lerp(following[t], goal, lam))
+        ahead = reward[:, t] + torch.lerp(following[t], goal, lam)
+        goal = torch.where(done[:, t - 1], 0.0, ahead)
         found.append(goal)
     return torch.stack(found[::-1], 1)

@@ -10,14 +10,13 @@ from typing import Any, cast, final
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
-from torchrl_gpu.envs.state_validation import Bounds, Entry
 from torchrl_gpu.policies.packing.heuristics import irregular_baselines
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.policy import Policy
@@ -25,13 +24,13 @@ from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.training.accelerated.choice import GraphOption
 from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.packing.heightmap_codec import HeightmapCodec
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.learner import ModuleLearner
 from torchrl_gpu.training.updates.optimizers import keep_capturable
 
-_KEY = "box_heightmap"
 _STATE = ["box_heightmap", "item_id", "item_mask", "utilization", "num_packed"]
 _TAU = 0.01
 _SLOPES = ("slope", "box_slope", "waste_slope")
@@ -40,7 +39,7 @@ _DECISION = ["slot", "variant", "place", "least", "candidates", "waste"]
 
 @final
 class HierarchicalPacking(ReplayRun):
-    """Trains the worker under the order of the bounding boxes, then manager and worker together, by Q-learning.
+    """Q-learning of the worker by bounding boxes, then of manager and worker.
 
     Huang et al., RA-L 8(1), 2023: stage one with a learning rate of 1e-3; stage two with 1e-4, the manager once in four
     updates; masks in acting and in bootstrapping; batch 128, Adam. Departs from the paper: returns are summed over
@@ -80,7 +79,8 @@ class HierarchicalPacking(ReplayRun):
 
     learner_name = "manager + worker"
     has_values = True
-    leaves_weights_out = True  # those of the manager, in most updates
+    # Those of the manager, in most updates.
+    leaves_weights_out = True
 
     rule: HierarchicalPacker
     worker: HierarchicalPacker
@@ -124,14 +124,18 @@ class HierarchicalPacking(ReplayRun):
             n_steps=n_steps,
             manager_period=manager_period,
         )
-        self.__dict__["make_networks"] = networks  # no submodule, where they are the weights themselves
+        # No submodule, where they are the weights themselves.
+        self.__dict__["make_networks"] = networks
         self.make_optimizer = optimizer
         self.worker_updates = arguments.whole(where, "worker_updates", worker_updates, 0)
         self.manager_period = manager_period
         self.joint_rate = arguments.number(where, "joint_rate", joint_rate, 0)
         self.deep_rate = arguments.number(where, "deep_rate", deep_rate, 0)
-        self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
-        self.make_replay, self.n_steps = replay, n_steps
+        self.rollout_steps = rollout_steps
+        self.updates_per_step = updates_per_step
+        self.batch_size = batch_size
+        self.make_replay = replay
+        self.n_steps = n_steps
         self.gamma = arguments.number(where, "gamma", gamma, 0, 1, above=0)
         self.tau = arguments.number(where, "tau", tau, 0, 1, above=0)
         self.epsilon = arguments.number(where, "epsilon", epsilon, 0, 1)
@@ -141,15 +145,18 @@ class HierarchicalPacking(ReplayRun):
         self.item_shortlist = arguments.optional(arguments.whole, where, "item_shortlist", item_shortlist, 1)
         self.reward_scale = arguments.number(where, "reward_scale", reward_scale, above=0)
         self.max_grad_norm = arguments.number(where, "max_grad_norm", max_grad_norm, above=0)
-        self.cuda_graphs, self.graph_updates = cuda_graphs, graph_updates
+        self.cuda_graphs = cuda_graphs
+        self.graph_updates = graph_updates
         self._graphed: GraphedLearning | None = None
-        self._number = 0  # of the update whose loss is computed
+        # Of the update whose loss is computed.
+        self._number = 0
         self.take_made_env()
 
     def build(self) -> None:
         if not isinstance(self.env, PackingEnv):
             raise ValueError(f"HierarchicalPacking: env must be a PackingEnv; got {type(self.env).__name__}")
-        self._new_replay()  # takes no memory yet: what is wrong with it is told before anything runs
+        # It takes no memory yet: what is wrong with it is told before anything runs.
+        self._new_replay()
         made: Any = self.make_networks
         self.networks: PackerNetworks = made if isinstance(made, PackerNetworks) else made()
         self.bootstraps = self.n_steps < self.env.num_items
@@ -164,15 +171,20 @@ class HierarchicalPacking(ReplayRun):
         return replay
 
     def baselines(self, env: BatchedEnv) -> Mapping[str, Policy]:
-        """The rows of the paper's table; those of the networks only once they are trained."""
+        """Rows of the paper's table, those of the networks once they are trained."""
         assert isinstance(env, PackingEnv)
         return irregular_baselines(env, self.policy_for(env), learned=self.trained)
 
     def policy_for(self, env: BatchedEnv) -> HierarchicalPacker:
-        """The packer, made once for the environment that was asked for last: the maps of its items take seconds."""
+        """The packer of the environment that was asked for last.
+
+        It is made once, since the maps of its items take seconds.
+        """
         made = self.__dict__.get("_made")
         if made is None or made[0]() is not env:
-            made = self.__dict__["_made"] = weakref.ref(env), self._new_packer(env)  # no submodule, as below
+            made = weakref.ref(env), self._new_packer(env)
+            # It is no submodule, so that weights are saved once.
+            self.__dict__["_made"] = made
         return made[1]
 
     def _new_packer(self, env: BatchedEnv) -> HierarchicalPacker:
@@ -196,7 +208,7 @@ class HierarchicalPacking(ReplayRun):
 
     @property
     def joint(self) -> bool:
-        """True once stage two has begun."""
+        """Whether stage two has begun."""
         return self.trainer.global_step >= self.worker_updates
 
     def on_fit_start(self) -> None:
@@ -213,14 +225,17 @@ class HierarchicalPacking(ReplayRun):
         self.replay = self._new_replay()
         both.epsilon.fill_(self.epsilon)
         both.item_epsilon.fill_(self.item_epsilon)
-        rule, worker = both.choosing("box", "growth"), both.choosing("box", "learned")
-        self.__dict__ |= {"rule": rule, "worker": worker, "both": both}  # no submodules: weights are saved once
+        rule = both.choosing("box", "growth")
+        worker = both.choosing("box", "learned")
+        # They are no submodules, so that weights are saved once.
+        self.__dict__ |= {"rule": rule, "worker": worker, "both": both}
         self._graphed = None
         self._takes_graphs = self.takes_graphed_updates(self.graph_updates)
 
     @property
     def kept_options(self) -> Sequence[str]:
-        return (*super().kept_options, "deep_rate", *(f"networks.{each}" for each in _SLOPES))
+        slopes = [f"networks.{each}" for each in _SLOPES]
+        return (*super().kept_options, "deep_rate", *slopes)
 
     def step_names(self) -> Sequence[str]:
         return ("loss", "stage", "frames", *_SLOPES, "utilization")
@@ -231,7 +246,8 @@ class HierarchicalPacking(ReplayRun):
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         self._play(self.both if self.joint else self.worker)
-        losses = torch.stack(self._learn(self.updates_now(self.updates_per_step)))
+        updates = self.updates_now(self.updates_per_step)
+        losses = torch.stack(self._learn(updates))
         if self.logs_this_step:
             slopes = {name: getattr(self.networks, name).detach() for name in _SLOPES}
             values = {"loss": losses.mean(), "stage": 2 if self.joint else 1, "frames": self.frames, **slopes}
@@ -247,10 +263,11 @@ class HierarchicalPacking(ReplayRun):
                 self.replay.extend(transitions)
 
     def _learn(self, updates: int) -> list[Tensor]:
-        """Losses of so many updates."""
+        """Make some updates, and give their losses."""
         if self._graphed is None and self._takes_graphs and self._draws_on_device:
             self._graphed = self._make_graphed(cast("DeviceReplay", self.replay))
-        graphed, first = self._graphed, self.trainer.global_step
+        graphed = self._graphed
+        first = self.trainer.global_step
         changes_stage = first < self.worker_updates < first + updates
         if graphed is None or changes_stage:
             return [self._update() for _ in range(updates)]
@@ -313,13 +330,15 @@ class HierarchicalPacking(ReplayRun):
         loss = self._loss(batch)
         self._set_rates(self.joint)
         optimizer: Any = self.optimizers()
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        weights: list[Tensor] = []
+        for group in optimizer.param_groups:
+            weights += group["params"]
         self.descend(loss, [weights], self.max_grad_norm)
         self._follow()
         return loss.detach()
 
     def _set_rates(self, joint: bool) -> None:
-        """Sets the learning rates of a stage."""
+        """Set the learning rates of a stage."""
         optimizer: Any = self.optimizers()
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] * (self.joint_rate if joint else 1.0)
@@ -335,81 +354,58 @@ class HierarchicalPacking(ReplayRun):
         return loss
 
     def worker_loss(self, batch: TensorDictBase, target: Tensor) -> Tensor:
-        """Huber loss of the Q-values of the placements that were chosen; only their orientation is looked at.
+        """Huber loss of the Q-values of the placements that were chosen.
 
-        The rule's part is centred: what a placement grows beyond the least is the worker's doing, the rest the state's.
+        Only their orientation is looked at. The rule's part is centred: what a placement grows beyond the least is the
+        worker's doing, the rest the state's.
         """
         scores = self.worker.scores_of(batch["box_heightmap"], batch["variant"][:, None]).flatten(1)
-        advantage = scores.gather(1, batch["place"][:, None])[:, 0] + self.networks.slope * batch["least"]
+        chosen = scores.gather(1, batch["place"][:, None])[:, 0]
+        advantage = chosen + self.networks.slope * batch["least"]
         value = self.networks.value(self._state_features(batch)) + advantage
         return smooth_l1_loss(value * self.reward_scale, target)
 
     def manager_loss(self, batch: TensorDictBase, target: Tensor) -> Tensor:
-        """Huber loss of the Q-values of the items that the manager chose, over the mean of those it chose from."""
-        candidates, known = batch["candidates"], ~batch["waste"].isinf().any(1)
+        """Huber loss of the Q-values of the items that the manager chose.
+
+        Values count over the mean of those that it chose from.
+        """
+        candidates = batch["candidates"]
+        known = ~batch["waste"].isinf().any(1)
         allowed = batch["item_mask"].gather(1, candidates) & known[:, None]
-        item, waste = batch["item_id"].gather(1, candidates), torch.where(allowed, batch["waste"], 0.0)
+        item = batch["item_id"].gather(1, candidates)
+        waste = torch.where(allowed, batch["waste"], 0.0)
         scores = self.both.item_scores(batch["box_heightmap"], item, waste)
         mean = (scores * allowed).sum(1) / allowed.sum(1).clamp_min(1)
-        advantage = (scores * (candidates == batch["slot"][:, None])).sum(1) - mean
+        is_chosen = candidates == batch["slot"][:, None]
+        advantage = (scores * is_chosen).sum(1) - mean
         value = self.networks.value(self._state_features(batch)).detach() + advantage
         each = smooth_l1_loss(value * self.reward_scale, target, reduction="none")
         return (each * known).sum() / known.sum().clamp_min(1)
 
     def _state_features(self, state: TensorDictBase) -> Tensor:
-        return self.both.state_features(*(state[key] for key in _STATE if key != "item_mask"))
+        values = [state[key] for key in _STATE if key != "item_mask"]
+        return self.both.state_features(*values)
 
     @torch.no_grad()
     def _later(self, batch: TensorDictBase) -> Tensor:
-        """Discounted value (B,) of the state after the return, by the targets; the online weights choose."""
+        """Discounted value (B,) of the state after the return.
+
+        It is by the targets, of the placement that the online weights choose.
+        """
         assert self.targets is not None
-        after, packer = batch["next"], self.both if self._number >= self.worker_updates else self.worker
+        after = batch["next"]
+        packer = self.both if self._number >= self.worker_updates else self.worker
         slot = packer.pick(after["box_heightmap"], after["item_id"], after["item_mask"]).slot
         item = after["item_id"].gather(1, slot[:, None])[:, 0]
         value = packer.best_advantage(after["box_heightmap"], item, self.targets)
         value = value + self.targets.value(self._state_features(after))
         alive = ~after["terminated"][:, 0] & after["item_mask"].any(1)
-        return torch.where(alive, self.gamma ** batch["steps_to_next_obs"][:, 0] * value * self.reward_scale, 0.0)
+        discounted = self.gamma ** batch["steps_to_next_obs"][:, 0] * value * self.reward_scale
+        return torch.where(alive, discounted, 0.0)
 
     @torch.no_grad()
     def _follow(self) -> None:
         if self.targets is not None:
             for late, online in zip(self.targets.parameters(), self.networks.parameters(), strict=True):
                 late.lerp_(online, self.tau)
-
-
-class HeightmapCodec:
-    """Packs heightmaps of transitions into bytes or 16-bit counts, where the environment's items have a unit.
-
-    A quarter or half of the memory, exact to the last count; items without a unit keep float32.
-    """
-
-    def __init__(self, env: PackingEnv) -> None:
-        self.unit, self._height = env.catalogue.unit, env.bin.size[2]
-        most = 0.0 if self.unit is None else env.bin.size[2] / self.unit + 1
-        self.dtype = torch.float32 if self.unit is None else torch.uint8 if most < 255 else torch.int16
-        if most > 32_000:
-            self.unit, self.dtype = None, torch.float32
-
-    def packed(self, transitions: TensorDictBase) -> TensorDictBase:
-        """The same transitions with packed heightmaps; in place. Those that are packed already stay so."""
-        for part in self._parts(transitions):
-            if self.unit is not None and part[_KEY].is_floating_point():
-                part[_KEY] = (part[_KEY] / self.unit).round().to(self.dtype)
-        return transitions
-
-    def unpacked(self, transitions: TensorDictBase) -> TensorDictBase:
-        """The inverse of `packed`, in metres; in place."""
-        for part in self._parts(transitions):
-            if self.unit is not None:
-                part[_KEY] = part[_KEY].float() * self.unit
-        return transitions
-
-    def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
-        if self.unit is None or _KEY not in shown:
-            return shown
-        most = round(self._height / self.unit) + 1
-        return shown | {_KEY: Entry(self.dtype, shown[_KEY].shape, Bounds(0, most))}
-
-    def _parts(self, transitions: TensorDictBase) -> list[TensorDictBase]:
-        return [part for part in (transitions, transitions["next"]) if _KEY in part.keys()]  # noqa: SIM118

@@ -1,4 +1,7 @@
-"""Learning of n-tuple tables shared out over the processes of a run, bit-identical to that of one process."""
+"""Learning of n-tuple tables, shared out over the processes of a run.
+
+It is bit-identical to that of one process.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,21 @@ from torchrl_gpu import native
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.ntuple.values import Changes, PatchPlan, shape_values
 
-_LINE = 64  # bytes: no two processes write to one line of a cache
-_LOOK_US = 200_000  # between two looks at whether the others still live
-_PATIENCE = timedelta(minutes=30)  # as that of torch.distributed
+# Line of a cache, to which no two processes write.
+_LINE = 64  # bytes
+
+# Between two looks at whether the others still live.
+_LOOK_US = 200_000
+
+# As that of torch.distributed.
+_PATIENCE = timedelta(minutes=30)
 
 
 class SharedSums:
-    """Sums of float64 tensors over the processes of one machine, to the same bits in all of them.
+    """Sums of float64 tensors over the processes of one machine.
 
-    A sum takes microseconds, where one by messages wakes two threads of each process. Every process must ask for the
-    same sums in the same order.
+    They have the same bits in all of them. A sum takes microseconds, where one by messages wakes two threads of each
+    process. Every process must ask for the same sums in the same order.
 
     Args:
         memory: Shared, zeros, of `size` bytes; see `native/shared_sums.h`.
@@ -44,18 +52,23 @@ class SharedSums:
     def __init__(
         self, memory: mmap.mmap, room: int, rank: int, pids: list[int], patience: timedelta = _PATIENCE
     ) -> None:
-        self.room, self.rank, self.pids, self.patience = room, rank, pids, patience
+        self.room = room
+        self.rank = rank
+        self.pids = pids
+        self.patience = patience
         self._memory = memory
         self._at = c_void_p(addressof((c_char * len(memory)).from_buffer(memory)))
         self._number = 0
 
     @staticmethod
     def size(room: int, processes: int) -> int:
-        """Bytes of memory for sums of so many values."""
+        """Bytes of memory for sums of at most `room` values."""
         return _LINE * processes + 2 * processes * room * 8
 
     def __call__(self, values: Tensor) -> None:
-        """Puts the sum over all processes, in the order of ranks, in the place of contiguous float64 values.
+        """Put the sum over all processes in the place of contiguous float64 values.
+
+        It is made in the order of ranks.
 
         Raises:
             RuntimeError: Another process has died, or does not come.
@@ -64,21 +77,28 @@ class SharedSums:
         assert values.is_contiguous()
         assert values.numel() <= self.room
         self._number += 1
-        library, out = native.library(), c_void_p(values.data_ptr())
-        sizes = (*map(c_int64, (len(self.pids), self.room, self._number)),)
-        library.offer_sum(self._at, *sizes, c_int64(self.rank), c_int64(values.numel()), out)
+        library = native.library()
+        out = c_void_p(values.data_ptr())
+        count = c_int64(values.numel())
+        sizes = c_int64(len(self.pids)), c_int64(self.room), c_int64(self._number)
+        library.offer_sum(self._at, *sizes, c_int64(self.rank), count, out)
         begun = time.monotonic()
-        while not library.take_sum(self._at, *sizes, c_int64(values.numel()), out, c_int64(_LOOK_US)):
+        while not library.take_sum(self._at, *sizes, count, out, c_int64(_LOOK_US)):
             gone = [rank for rank, pid in enumerate(self.pids) if not _lives(pid)]
             if gone or time.monotonic() - begun > self.patience.total_seconds():
                 why = f"process {gone[0]} has died" if gone else f"one did not come for {self.patience}"
-                raise RuntimeError(f"sum over processes: want all {len(self.pids)} of them; got none, as {why}")
+                raise RuntimeError(f"sum over {len(self.pids)} processes: {why}")
 
 
 def sums_over_processes(room: int) -> Callable[[Tensor], Any]:
-    """A function that sums a contiguous float64 tensor over all processes, in its place; all of them must call this."""
-    rank, processes = dist.get_rank(), dist.get_world_size()
-    name, token = "", secrets.token_bytes(16)
+    """A function that sums a contiguous float64 tensor over all processes, in place.
+
+    All processes must call this. Where they share memory, the sum goes through that; else it is a message.
+    """
+    rank = dist.get_rank()
+    processes = dist.get_world_size()
+    name = ""
+    token = secrets.token_bytes(16)
     size = SharedSums.size(room, processes)
     memory: mmap.mmap | None = None
     if rank == 0:
@@ -89,21 +109,28 @@ def sums_over_processes(room: int) -> Callable[[Tensor], Any]:
         memory = _opened(shared_file[0], size, shared_file[1])
     pids: list[Any] = [None] * processes
     dist.all_gather_object(pids, os.getpid())
-    shared = memory is not None and all(map(_lives, pids))  # containers may share memory and not see each other
+    # Containers may share memory and not see each other's processes.
+    shared = memory is not None and all(map(_lives, pids))
     agreed: list[Any] = [False] * processes
     dist.all_gather_object(agreed, shared)
+    # Every process that can has opened it.
     if rank == 0 and name:
-        Path(name).unlink(missing_ok=True)  # every process that could has opened it
+        Path(name).unlink(missing_ok=True)
     if memory is None or not all(agreed):
         return dist.all_reduce
     memory[: len(token)] = bytes(len(token))
-    dist.barrier()  # so that no sum begins before that
+    # No sum may begin before that.
+    dist.barrier()
     return SharedSums(memory, room, rank, pids)
 
 
 def _made(size: int, token: bytes) -> tuple[mmap.mmap | None, str]:
-    """Shared memory with a token at its beginning, and the file that it is; None and "" where there cannot be any."""
-    if os.name == "nt":  # where asking for a process by os.kill would interrupt it
+    """Make shared memory with a token at its beginning, and name its file.
+
+    None and "" where there cannot be any.
+    """
+    # On Windows asking for a process by os.kill would interrupt it.
+    if os.name == "nt":
         return None, ""
     folder = Path("/dev/shm")
     try:
@@ -112,7 +139,8 @@ def _made(size: int, token: bytes) -> tuple[mmap.mmap | None, str]:
             file.write(token + bytes(size - len(token)))
             file.flush()
             return mmap.mmap(file.fileno(), size), name
-    except OSError:  # full, or read-only: there are messages
+    # The folder may be full or read-only; then there are messages.
+    except OSError:
         return None, ""
 
 
@@ -126,42 +154,48 @@ def _opened(name: str, size: int, token: bytes) -> mmap.mmap | None:
 
 
 def _lives(pid: int) -> bool:
+    """Whether a process runs: it is there, and no zombie."""
     with suppress(OSError):
-        return (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()[0]
-            not in "ZX"
-        )
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        # The name of the program, in parentheses, may hold spaces.
+        behind_name = status.rsplit(")", 1)[1]
+        return behind_name.split()[0] not in "ZX"
+    # Where /proc does not say.
     try:
-        os.kill(pid, 0)  # where /proc does not say
+        os.kill(pid, 0)
     except OSError as error:
         return not isinstance(error, ProcessLookupError)
     return True
 
 
 def shares_of(plan: PatchPlan, cells: Sequence[int], processes: int) -> list[tuple[int, ...]]:
-    """The tables of each process, so that all have about the same work; none where there are more than tables.
+    """Tables of each process, so that all have about the same work.
 
-    Work is counted as patches times their cells and one more, which is what looking up and learning took.
+    Processes beyond the number of tables have none. Work is counted as patches times their cells and one more, which is
+    what looking up and learning took.
     """
     work = [0] * len(plan.shapes)
     for each in plan.lying:
         rows, columns = plan.sides(each, cells)
         work[each.table] += rows * columns * (len(each.cells) + 1)
     shares: list[list[int]] = [[] for _ in range(processes)]
+    # The largest tables first, each to the process that has the least work so far.
     for table in sorted(range(len(work)), key=lambda table: -work[table]):
-        min(shares, key=lambda share: sum(work[each] for each in share)).append(table)
+        least = min(shares, key=lambda share: sum(work[each] for each in share))
+        least.append(table)
     return [tuple(sorted(share)) for share in shares]
 
 
 class SharedTables:
-    """Tables of a run of several processes on CPUs, of which each looks up and learns some.
+    """Tables of several processes on CPUs, each of which looks up and learns some.
 
     Each process works out its tables' parts of a value, in float64; a sum with zeros puts them together, and they are
     added up in the order of one process, to the same bits. `exchange` takes over what other processes have learned.
     """
 
     def __init__(self, tables: PatchTables, rank: int, processes: int, most: int) -> None:
-        self.tables, self.rank = tables, rank
+        self.tables = tables
+        self.rank = rank
         self.shares = shares_of(tables.plan, tables.seen, processes)
         self._sum = sums_over_processes(max(most, processes) * len(tables.plan.lying))
         self._changes = Changes.of(tables.plan)
@@ -182,8 +216,10 @@ class SharedTables:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Takes over the weights that other processes have learned since the last time."""
-        tables, changes, processes = self.tables, self._changes, len(self.shares)
+        """Take over the weights that other processes have learned since the last time."""
+        tables = self.tables
+        changes = self._changes
+        processes = len(self.shares)
         num = torch.zeros(processes, len(changes.num), dtype=torch.float64, device="cpu")
         num[self.rank] = changes.num
         self._sum(num)
@@ -191,7 +227,8 @@ class SharedTables:
         most = max(map(sum, counts))
         parts = zip(self._offsets, counts[self.rank], strict=True)
         mine = [changes.first[offset : offset + count] for offset, count in parts]
-        at = torch.cat([first + offset for first, offset in zip(mine, self._offsets, strict=True)]).long()
+        entries = [first + offset for first, offset in zip(mine, self._offsets, strict=True)]
+        at = torch.cat(entries).long()
         sent = torch.zeros(4, most, dtype=torch.int32, device="cpu")
         sent[0, : len(at)] = torch.cat(mine)
         for row, values in zip(sent[1:], (tables.weight, tables.drift, tables.path), strict=True):
@@ -205,10 +242,17 @@ class SharedTables:
                 self._take(content, counts[rank])
 
     def _take(self, content: Tensor, counts: list[int]) -> None:
-        """Takes over the weights (4, M) of another process, so many of each table: numbers, weights, drifts, paths."""
-        tables, plan = self.tables, self.tables.plan
+        """Take over what another process has learned.
+
+        Args:
+            content: Numbers, weights, drifts and paths, (4, M) int32.
+            counts: How many entries there are of each table.
+        """
+        tables = self.tables
+        plan = tables.plan
         for table, block in enumerate(content[:, : sum(counts)].split(counts, 1)):
-            first, (weight, drift, path) = block[0].long(), (row.view(torch.float32) for row in block[1:])
+            first = block[0].long()
             at = first + self._offsets[table]
-            tables.drift[at], tables.path[at] = drift, path
-            tables.weight[plan.images(table, first)] = weight
+            tables.drift[at] = block[2].view(torch.float32)
+            tables.path[at] = block[3].view(torch.float32)
+            tables.weight[plan.images(table, first)] = block[1].view(torch.float32)
