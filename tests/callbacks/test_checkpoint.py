@@ -389,7 +389,7 @@ def test_a_replay_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
         fit(module(), tmp_path / name, steps, EpisodeCheckpoint())
     (ours,), (theirs,) = parts_of(last(tmp_path / "a")), parts_of(last(tmp_path / "b"))
     theirs.replace(ours)
-    with pytest.raises(ValueError, match=r"checkpoint part .*: want the one of checkpoint [0-9a-f]{12} and process 0"):
+    with pytest.raises(ValueError, match=r"checkpoint part .*not to checkpoint [0-9a-f]{12} and process 0"):
         fit(module(), tmp_path / "rest", 6, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "a"))
 
 
@@ -401,7 +401,7 @@ def test_a_torn_one_is_passed_over_in_one_line(tmp_path: Path) -> None:
     part = parts_of(last(tmp_path))[0]
     for spoil, said in (
         (lambda: last(tmp_path).write_bytes(whole[:5000]), "last"),
-        (lambda: os.truncate(part, 100), f"{part.name} of {part.stat().st_size} bytes; got 100 bytes"),
+        (lambda: os.truncate(part, 100), f"{part.name} has 100 bytes, but {part.stat().st_size}"),
     ):
         last(tmp_path).write_bytes(whole)
         spoil()
@@ -426,7 +426,7 @@ def test_parts_are_files_beside_the_checkpoint(tmp_path: Path) -> None:
     names = "../../x-000000000000.rank0.pt", "/etc/passwd", "x.pt", ""
     for entry in (7, {}, known | {"run": "x" * 12}, *(known | {"parts": {name: 3}} for name in names)):
         torch.save({**content, ENTRY: entry}, last(tmp_path))
-        with pytest.raises(ValueError, match=r"checkpoint .*: want (an entry|parts)"):
+        with pytest.raises(ValueError, match=r"checkpoint \S*last\.ckpt: its (entry|part)"):
             fit(module(), tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
 
 

@@ -42,9 +42,9 @@ def test_a_run_goes_on_elsewhere_bit_for_bit(url: str, tmp_path: Path) -> None:
     assert last(tmp_path / "second").read_bytes() == last(tmp_path / "first").read_bytes()
     fit(module(), tmp_path / "second", 16, saver(), elsewhere, ckpt_path=str(last(tmp_path / "second")))
     assert differences(everything(last(tmp_path / "whole")), everything(last(tmp_path / "second"))) == []
-    assert CheckpointStorage(url).found()[0].stem == "last"
-    assert len(CheckpointStorage(url).found()) == 2
-    assert len({remote.run for remote in CheckpointStorage(url).found()}) == 1
+    assert CheckpointStorage(url).list_remotes()[0].stem == "last"
+    assert len(CheckpointStorage(url).list_remotes()) == 2
+    assert len({remote.run for remote in CheckpointStorage(url).list_remotes()}) == 1
 
 
 def test_files_that_are_here_are_never_replaced(url: str, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_configuration_may_be_anything(saved: Any) -> None:
 
 def test_the_environment_of_a_replay_stays() -> None:
     check_replay_options(changed_options(SAVED, with_change("env", "init_args", "num_envs", value=8)), "here")
-    with pytest.raises(ValueError, match=r"here: want the environment that its replay .*model\.env\.bin_size \[10"):
+    with pytest.raises(ValueError, match=r"here: its replay .*model\.env\.bin_size \[10"):
         check_replay_options(changed_options(SAVED, with_change("env", "init_args", "bin_size", value=[1.0])), "here")
     other = with_change("env", "class_path", value="their.Env")
     with pytest.raises(ValueError, match=r"model\.env\.class_path torchrl_gpu\.envs\.PackingEnv → their\.Env"):

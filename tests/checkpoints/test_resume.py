@@ -88,7 +88,7 @@ def test_any_malformed_part_is_one_line(content: dict[str, Any], tmp_path: Path,
         node = node[name]
     node[place[-1]] = value
     torch.save(changed, tmp_path / "x.ckpt")
-    with pytest.raises(ValueError, match="; got ") as error:
+    with pytest.raises(ValueError, match=r"^checkpoint(: done|.*x\.ckpt)") as error:
         restored(tmp_path / "x.ckpt", tmp_path)
     assert "\n" not in str(error.value)
 
@@ -96,7 +96,7 @@ def test_any_malformed_part_is_one_line(content: dict[str, Any], tmp_path: Path,
 def test_a_missing_part_is_one_line(content: dict[str, Any], tmp_path: Path) -> None:
     for name in ("pytorch-lightning_version", "optimizer_states", "lr_schedulers"):
         torch.save({key: value for key, value in content.items() if key != name}, tmp_path / "x.ckpt")
-        with pytest.raises(ValueError, match=r"x\.ckpt: want one that Lightning can go on from; got what fails with"):
+        with pytest.raises(ValueError, match=r"x\.ckpt: Lightning cannot go on from it \(\w+: "):
             restored(tmp_path / "x.ckpt", tmp_path)
 
 
@@ -126,7 +126,7 @@ def test_a_checkpoint_of_another_run_says_which(content: dict[str, Any], tmp_pat
 
 def test_weights_alone_are_no_checkpoint(tmp_path: Path) -> None:
     torch.save({"model_state_dict": {}, "obs_dim": 3}, tmp_path / "x.pt")
-    with pytest.raises(ValueError, match="want a checkpoint of a training run; got weights alone"):
+    with pytest.raises(ValueError, match=r"x\.pt holds weights alone \(model_state_dict\)"):
         check_checkpoint(tmp_path / "x.pt")
 
 

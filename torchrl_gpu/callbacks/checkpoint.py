@@ -29,7 +29,7 @@ from torchrl_gpu.checkpoints.files import (
     Order,
     check_writable,
     checkpoints_of,
-    found_aside,
+    list_set_aside,
     new_id,
     newest_checkpoint,
     order_of,
@@ -193,7 +193,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             never = ""
             if word == "best":
                 never = f" ({BEST} is saved by validation, where `monitor` names what it logs; 'last' is the newest)"
-            aside = ", ".join(str(path) for path in found_aside(folder))
+            aside = ", ".join(str(path) for path in list_set_aside(folder))
             elsewhere = f"; earlier runs left {aside}, which --ckpt_path takes by its path" if aside else ""
             raise ValueError(
                 f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none{never}"

@@ -1,4 +1,4 @@
-"""Checkpoints: their files, copies of them on object storage, resuming from one, and the record of the run in each.
+"""Checkpoints: files, copies on object storage, resuming and records of runs.
 
 Not here: when to save, which is a callback (`callbacks.EpisodeCheckpoint`), and what a run adds (`training.run`).
 """

@@ -1,4 +1,6 @@
-"""A checkpoint as files in a folder: one `.ckpt`, and a part for each process, bound together by one id.
+"""Files of a checkpoint: one `.ckpt` and a part for each process.
+
+One id binds them together.
 
 The parts are written first, under names that hold the id; renaming the `.ckpt` into its place commits them all. An
 interrupted save leaves the previous checkpoint intact, and parts that belong to none.
@@ -31,71 +33,89 @@ _PART = re.compile(r"[A-Za-z0-9._-]{1,80}-[0-9a-f]{12}\.rank\d{1,5}\.pt")
 
 
 def new_id() -> str:
-    """A random id of twelve hexadecimal digits; takes no number from the generators that decide a run."""
+    """Return a random id of twelve hexadecimal digits.
+
+    It draws no number from the generators that decide a run.
+    """
     return uuid.uuid4().hex[:12]
 
 
 def part_path(checkpoint: Path, checkpoint_id: str, rank: int) -> Path:
-    """The file beside a checkpoint that holds what one process adds to it."""
+    """Return the path of the file that holds what one process adds to a checkpoint."""
     return checkpoint.with_name(f"{checkpoint.stem}-{checkpoint_id}.rank{rank}.pt")
 
 
 def checkpoint_entry(
     run: str, checkpoint_id: str, parts: list[Path], world_size: int, generation: int = 0
 ) -> dict[str, Any]:
-    """Manifest of a checkpoint: what binds its files together, as plain data.
+    """Build the manifest of a checkpoint, plain data that binds its files together.
 
     `generation` counts how often the run has gone on from a checkpoint although it had saved later ones. Parts that
     other machines keep for themselves are listed without their size.
     """
     sizes = {part.name: part.stat().st_size if part.exists() else None for part in parts}
     entry = {"run": run, "id": checkpoint_id, "world_size": world_size, "parts": sizes, "generation": generation}
-    return {**entry, "saved_s": time.time()}  # a label: clocks order nothing
+    # The time is a label for people. Nothing is ordered by a clock.
+    return {**entry, "saved_s": time.time()}
 
 
 def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | None:
-    """Manifest of a checkpoint; None for a checkpoint that was saved without one.
+    """Return the manifest of a checkpoint, or None where it was saved without one.
 
     ValueError for anything else: part names are names of files beside the checkpoint and nothing more.
     """
     entry = checkpoint.get(ENTRY)
     if entry is None or (isinstance(entry, dict) and "id" not in entry and "versions" in entry):
-        return None  # saved by another callback: it tells what the run was, and no more
-    wanted = {"run": str, "id": str, "saved_s": float, "world_size": int, "parts": dict}
-    good = isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in wanted.items())
+        # Another callback saved it: its entry is the record of the run alone.
+        return None
+    kinds = {"run": str, "id": str, "saved_s": float, "world_size": int, "parts": dict}
+    good = isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items())
     if not good or entry["world_size"] < 1 or not all(_ID.fullmatch(entry[name]) for name in ("run", "id")):
-        raise ValueError(f"{where}: want an entry {ENTRY} as EpisodeCheckpoint writes it; got {str(entry)[:80]}")
+        raise ValueError(
+            f"{where}: its entry {ENTRY} is not as EpisodeCheckpoint writes it: {str(entry)[:80]}. Take"
+            " another checkpoint"
+        )
     whole(where, "generation", entry.get("generation", 0), 0, _MOST_STEPS)
     for name, size in entry["parts"].items():
         if not isinstance(name, str) or not _PART.fullmatch(name) or not isinstance(size, int | None):
-            raise ValueError(f"{where}: want parts beside the checkpoint; got {str(name)[:80]!r}")
+            raise ValueError(
+                f"{where}: its part {str(name)[:80]!r} is not the name of a file beside it. Take another one"
+            )
     return entry
 
 
 def order_of(checkpoint: Mapping[str, Any], where: str) -> Order:
-    """Position of a checkpoint in its run: generation, updates, frames. Later ones compare larger; no clock counts."""
+    """Return the position of a checkpoint in its run: generation, updates, frames.
+
+    Later checkpoints compare larger. No clock counts.
+    """
     generation = (read_entry(checkpoint, where) or {}).get("generation", 0)
-    steps, frames = (whole(where, name, checkpoint.get(name, 0), 0, _MOST_STEPS) for name in ("global_step", "frames"))
+    steps = whole(where, "global_step", checkpoint.get("global_step", 0), 0, _MOST_STEPS)
+    frames = whole(where, "frames", checkpoint.get("frames", 0), 0, _MOST_STEPS)
     return generation, steps, frames
 
 
 def read_part(path: Path, entry: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
-    """Part that a process added to the checkpoint at `path`; None where there is no such part."""
+    """Return the part that one process added to a checkpoint, or None without one."""
     for name in entry["parts"]:
         part = path.with_name(name)
         if name.endswith(f".rank{rank}.pt") and part.exists():
             content = read_archive(part, "checkpoint part", every_byte=True)
             if content.get("id") != entry["id"] or content.get("rank") != rank:
                 raise ValueError(
-                    f"checkpoint part {part}: want the one of checkpoint {entry['id']} and process {rank};"
-                    f" got {content.get('id')} and {content.get('rank')}"
+                    f"checkpoint part {part} belongs to checkpoint {content.get('id')} and process"
+                    f" {content.get('rank')}, not to checkpoint {entry['id']} and process {rank}. Put"
+                    " back the files as they were saved, or delete the part to go on without what it holds"
                 )
             return content
     return None
 
 
 def write_whole(content: Mapping[str, Any], path: Path) -> None:
-    """Writes tensors and plain values with `torch.save`: beside the place, to the disk, and then into it."""
+    """Write tensors and plain values so that their file is whole or absent.
+
+    The content goes to a file beside the place, then to the disk, and is renamed at last.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     try:
@@ -107,37 +127,46 @@ def write_whole(content: Mapping[str, Any], path: Path) -> None:
 
 
 def write_file(content: Mapping[str, Any], path: Path) -> None:
-    """Write tensors and plain values with `torch.save`; OSError, with a part of the file, where that fails."""
+    """Write tensors and plain values with `torch.save`.
+
+    OSError where that fails, after a part of the file was written.
+    """
     try:
         torch.save(dict(content), path)
     except RuntimeError as error:
-        # torch's writer says that it stopped, and not why
+        # The writer of torch says that it stopped, not why.
         raise OSError(errno.EIO, f"torch could not write it all ({str(error).splitlines()[0]})", str(path)) from error
 
 
-def bytes_of(content: Any) -> int:
-    """About how many bytes a tree of tensors and plain values takes as a file."""
+def bytes_of(content: object) -> int:
+    """Estimate how many bytes a tree of tensors and plain values takes as a file."""
     if isinstance(content, torch.Tensor):
         return content.numel() * content.element_size()
-    values = content.values() if isinstance(content, Mapping) else content if isinstance(content, list | tuple) else ()
-    return sum(map(bytes_of, values))
+    if isinstance(content, Mapping):
+        return sum(map(bytes_of, content.values()))
+    if isinstance(content, list | tuple):
+        return sum(map(bytes_of, content))
+    return 0
 
 
 def parts_of(checkpoint: Path) -> list[Path]:
-    """Parts beside a checkpoint, of whatever id."""
+    """List the parts beside a checkpoint, whatever their id."""
     ours = re.compile(re.escape(checkpoint.stem) + r"-[0-9a-f]{12}\.rank\d+\.pt(\.new)?")
     return [path for path in checkpoint.parent.glob("*.rank*.pt*") if ours.fullmatch(path.name)]
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
-    """Removes a checkpoint, then its parts."""
+    """Remove a checkpoint, then its parts."""
     checkpoint.unlink(missing_ok=True)
     for part in parts_of(checkpoint):
         part.unlink(missing_ok=True)
 
 
 def find_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]]:
-    """Every `.ckpt` of a folder with its content, tensors still on disk, or with a line that says what is torn."""
+    """Yield every `.ckpt` of a folder with its content, or a line on what is torn.
+
+    The tensors of the content stay on the disk.
+    """
     for path in sorted(folder.glob("*.ckpt")):
         try:
             content = read_archive(path, "checkpoint")
@@ -151,12 +180,11 @@ def find_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]
 
 
 def newest_checkpoint(folder: Path, run: str | None = None) -> tuple[Path | None, list[str]]:
-    """The whole checkpoint of a folder that is furthest in its run, and a line for each that is torn.
+    """Find the whole checkpoint of a folder that is furthest in its run.
 
-    With `run`, the id of one, checkpoints of other runs do not count.
-
-    Later is what `order_of` says; of equals `last.ckpt`. `best.ckpt`, which trails the run, does not count. Every byte
-    of the one that is found has been held against its checksums.
+    Also returns a line for each checkpoint that is torn. With `run`, the id of one, checkpoints of other runs do not
+    count. `order_of` decides which is later, and `last.ckpt` wins among equals. `best.ckpt`, which trails the run, does
+    not count. Every byte of the checkpoint that is returned has been compared with its checksums.
     """
     found: list[tuple[Order, bool, Path]] = []
     torn = []
@@ -176,11 +204,15 @@ def newest_checkpoint(folder: Path, run: str | None = None) -> tuple[Path | None
 
 
 def check_bytes(path: Path) -> None:
-    """ValueError where bytes of a checkpoint, or of its parts that are there, are not those that were written."""
+    """Compare every byte of a checkpoint and its parts with their checksums.
+
+    Parts that are missing are passed over. ValueError where bytes differ.
+    """
     content = read_archive(path, "checkpoint", every_byte=True)
     entry = read_entry(content, f"checkpoint {path}") or {"parts": {}}
     for name in entry["parts"]:
-        if (part := path.with_name(name)).exists():
+        part = path.with_name(name)
+        if part.exists():
             read_archive(part, "checkpoint part", every_byte=True)
 
 
@@ -189,15 +221,17 @@ def _torn_part(path: Path, entry: Mapping[str, Any]) -> str | None:
         part = path.with_name(name)
         found = part.stat().st_size if part.exists() else None
         if size is not None and found != size:
-            return f"want its part {name} of {size} bytes; got {'none' if found is None else f'{found} bytes'}"
+            if found is None:
+                return f"its part {name} of {size} bytes is missing"
+            return f"its part {name} has {found} bytes, but {size} were saved"
     return None
 
 
-# -- the folder of a run ----------------------------------------------------------------------------------------------
-
-
 def check_writable(folder: Path) -> None:
-    """Makes a folder; OSError, which names it, where nothing can be written there: a run would lose all at its end."""
+    """Make a folder and try to write there.
+
+    OSError, which names it, where nothing can be written: otherwise a run would lose all its work at its end.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryFile(dir=folder):
@@ -207,7 +241,7 @@ def check_writable(folder: Path) -> None:
 
 
 class FolderContent(NamedTuple):
-    """Checkpoints of a folder, as one run sees them.
+    """Checkpoints of a folder from the view of one run.
 
     Attributes:
         own: Order of each checkpoint of the run, by file name, without its best one.
@@ -237,7 +271,7 @@ def checkpoints_of(folder: Path, run: str) -> FolderContent:
 
 
 def set_aside(checkpoints: list[Path], folder: Path) -> Path:
-    """Move checkpoints with their parts to a new folder `earlier-N` in `folder`; return that folder."""
+    """Move checkpoints and their parts to a new folder `earlier-N`, and return it."""
     number = next(n for n in range(1, 1_000_000) if not (folder / f"earlier-{n}").exists())
     aside = folder / f"earlier-{number}"
     aside.mkdir()
@@ -248,6 +282,6 @@ def set_aside(checkpoints: list[Path], folder: Path) -> Path:
     return aside
 
 
-def found_aside(folder: Path) -> list[Path]:
-    """Checkpoints that were set aside in a folder."""
+def list_set_aside(folder: Path) -> list[Path]:
+    """List the checkpoints that were set aside in a folder."""
     return sorted(folder.glob("earlier-*/*.ckpt"))

@@ -1,4 +1,4 @@
-"""Lightning's counts of epochs and batches in a checkpoint, brought to where its loops go on from them exactly.
+"""Lightning's counts of epochs and batches, corrected for an exact resume.
 
 Lightning counts an epoch as over when a run ends in the middle of it, forgets a validation that was still to come, and
 steps its curves once more where a run ended with an epoch. Here a run that ends within an epoch is saved as within it,
@@ -14,7 +14,7 @@ _OVER = ("processed", "completed")
 
 
 def settle(checkpoint: dict[str, Any], trainer: Any) -> None:
-    """Brings what `dump_checkpoint` gave into such a state, in place; `trainer` is the one that gave it."""
+    """Correct the counts in what the `dump_checkpoint` of `trainer` gave, in place."""
     fit = checkpoint["loops"]["fit_loop"]
     epoch, batch = fit["epoch_progress"], fit["epoch_loop.batch_progress"]
     complete = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
@@ -22,11 +22,13 @@ def settle(checkpoint: dict[str, Any], trainer: Any) -> None:
     in_step = batch["total"]["completed"] < batch["total"]["processed"]
     if complete:
         for state in fit["state_dict"].get("combined_loader", ()):
-            if set(state) == {"done"}:  # of a `StepLoader`
+            # Only the state of a `StepLoader` is this one count.
+            if set(state) == {"done"}:
                 state["done"] = 0
     if has_ended and not complete:
         _add(epoch, -1, *_OVER)
-        if _is_due(trainer):  # which Lightning then takes for made, with a step of its curves
+        # Lightning would take a validation that is due for one that was made, and step its curves for it.
+        if _is_due(trainer):
             fit["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
     elif in_step and validates_next(trainer):
         _add(batch, 1, "completed")
@@ -48,21 +50,26 @@ def settle(checkpoint: dict[str, Any], trainer: Any) -> None:
 
 
 def go_on(trainer: Any) -> None:
-    """Has a run that was saved between two epochs begin the next one; called once its counts are restored."""
+    """Make a run that was saved between two epochs begin the next one.
+
+    Called once its counts are restored.
+    """
     loop = trainer.fit_loop.epoch_loop
     if loop.restarting and loop.batch_progress.total.ready and not loop.batch_progress.current.ready:
         loop.restarting = False
 
 
 def validates_next(trainer: Any) -> bool:
-    """Returns whether validation follows the training step that has just been made."""
+    """Return whether validation follows the training step that was just made."""
     fetcher = trainer.fit_loop._data_fetcher
     return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
 
 
 def _is_due(trainer: Any) -> bool:
-    """Returns whether a run that goes on within an epoch has a validation behind its last batch."""
-    loop, every, batches = trainer.fit_loop.epoch_loop, trainer.check_val_every_n_epoch, trainer.val_check_batch
+    """Return whether a run that goes on within an epoch has a validation to come."""
+    loop = trainer.fit_loop.epoch_loop
+    every = trainer.check_val_every_n_epoch
+    batches = trainer.val_check_batch
     if not trainer.enable_validation or batches is None or batches == math.inf:
         return False
     if every is None:

@@ -1,4 +1,7 @@
-"""The record of a run in its checkpoints, as plain data: configuration, versions, commit; and what differs from it."""
+"""The record of a run in its checkpoints, and what differs from it.
+
+It is plain data: the configuration, versions and the commit.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,32 @@ from torchrl_gpu.system.machine import commit, version
 _PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "numpy")
 _SECRET = re.compile(r"(.*_)?(token|password|secret|api_key)", re.IGNORECASE)
 _ABSENT = "nothing"
-_RESUMED = ("model.", "data.", "trainer.precision", "seed_everything")  # what a resume tells of
+# Groups of options whose changes a resume tells of.
+_RESUMED = ("model.", "data.", "trainer.precision", "seed_everything")
 _KEPT = ("seed_everything", "model.env.seed")
 _SAME_REPLAY = ("model.env.device", "model.env.num_envs", "model.env.seed")
+# Options that leave the results of a test as they are.
 _SAME_RESULTS = (
-    *(".device", ".num_envs", ".pictures", ".batch_size", ".steps_per_epoch", ".num_val_episodes"),
+    ".device",
+    ".num_envs",
+    ".pictures",
+    ".batch_size",
+    ".steps_per_epoch",
+    ".num_val_episodes",
     ".backend",
 )
 
 
 def run_record(config: Mapping[str, Any] | None, module: object = None) -> dict[str, Any]:
-    """Record of a run for its checkpoints, as plain data; tokens and passwords of its configuration are left out."""
+    """Build the record of a run for its checkpoints, as plain data.
+
+    Tokens and passwords of its configuration are left out.
+    """
     settings = None if config is None else without_secrets(config)
-    record = {"config": settings, "versions": dict(_versions()), "commit": commit()}
-    return record if module is None else record | {"module": f"{type(module).__module__}.{type(module).__qualname__}"}
+    record: dict[str, Any] = {"config": settings, "versions": dict(_versions()), "commit": commit()}
+    if module is not None:
+        record["module"] = f"{type(module).__module__}.{type(module).__qualname__}"
+    return record
 
 
 @cache
@@ -41,7 +56,7 @@ def _versions() -> dict[str, str | None]:
 
 
 def without_secrets(config: Any) -> Any:
-    """A tree of plain values in which None stands for values named like a token or a password."""
+    """Replace values that are named like a token or a password by None."""
     if isinstance(config, Mapping):
         return {str(name): None if is_secret(str(name)) else without_secrets(value) for name, value in config.items()}
     if isinstance(config, list | tuple):
@@ -53,12 +68,13 @@ def is_secret(name: str) -> bool:
     return _SECRET.fullmatch(name) is not None
 
 
-# -- options that differ ----------------------------------------------------------------------------------------------
-
-
 def changed_options(saved: Any, now: Any, groups: tuple[str, ...] = ("model.",)) -> dict[str, tuple[Any, Any]]:
-    """Options that differ between two configurations, by name, as they were and as they are."""
-    before, after = dict(_flat(saved)), dict(_flat(now))
+    """Return options that differ between two configurations.
+
+    By name, the old and the new value.
+    """
+    before = dict(_flat(saved))
+    after = dict(_flat(now))
     if not before or not after:
         return {}
     names = [name for name in {**before, **after} if name.startswith(groups)]
@@ -67,25 +83,29 @@ def changed_options(saved: Any, now: Any, groups: tuple[str, ...] = ("model.",))
 
 
 def saved_option(checkpoint: Mapping[str, Any], name: str) -> Any:
-    """Option of the run that saved a checkpoint; None where that is not known."""
+    """Return an option of the run that saved a checkpoint, or None if unknown."""
     record = checkpoint.get(ENTRY)
     config = record.get("config") if isinstance(record, Mapping) else None
     return dict(_flat(config)).get(name)
 
 
 def resumed_changes(saved: Any, now: Any) -> dict[str, tuple[Any, Any]]:
-    """Options of a run that goes on that are others than those of its checkpoint; see `changed_options`."""
+    """Return options of a resumed run that differ from those of its checkpoint.
+
+    They have the form of `changed_options`.
+    """
     changed = changed_options(saved, now, _RESUMED)
     begun = changed.get("model.warm_start")
-    if begun is not None and begun[1] in (None, _ABSENT):  # it has done its part
+    # A warm start has done its part once the run was saved, so it may be missing now.
+    if begun is not None and begun[1] in (None, _ABSENT):
         del changed["model.warm_start"]
     return changed
 
 
 def describe_changes(changed: Mapping[str, tuple[Any, Any]], kept: Sequence[str] = ()) -> list[str]:
-    """Lines about changed options: those that take effect, and those that the checkpoint decides.
+    """Describe changed options: those that take effect, and those that are ignored.
 
-    `kept` are patterns of the latter, without the "model." that they begin with.
+    The checkpoint decides the latter. `kept` are their patterns, without the "model." that they begin with.
     """
     patterns = [*_KEPT, *(f"model.{each}" for each in kept)]
 
@@ -94,7 +114,9 @@ def describe_changes(changed: Mapping[str, tuple[Any, Any]], kept: Sequence[str]
 
     stays = {name: pair for name, pair in changed.items() if is_kept(name)}
     others = {name: pair for name, pair in changed.items() if name not in stays}
-    lines = [f"goes on with other options: {in_words(others)}"] if others else []
+    lines = []
+    if others:
+        lines.append(f"goes on with other options: {in_words(others)}")
     if stays:
         lines.append(
             f"keeps what the checkpoint holds, so that these options change nothing: {in_words(stays)}; to change them"
@@ -104,7 +126,10 @@ def describe_changes(changed: Mapping[str, tuple[Any, Any]], kept: Sequence[str]
 
 
 def check_fixed(changed: Mapping[str, tuple[Any, Any]], where: str) -> None:
-    """ValueError for a number of environments that is not that of the environments in a checkpoint."""
+    """Check that the number of environments is that of the checkpoint.
+
+    ValueError otherwise.
+    """
     name = "model.env.num_envs"
     if name in changed:
         before, now = changed[name]
@@ -112,26 +137,33 @@ def check_fixed(changed: Mapping[str, tuple[Any, Any]], where: str) -> None:
 
 
 def check_replay_options(changed: Mapping[str, tuple[Any, Any]], where: str) -> None:
-    """Refuses options that change the meaning of the transitions in a replay."""
+    """Refuse options that change the meaning of the transitions in a replay."""
     bad = {name: pair for name, pair in changed.items() if name.startswith("model.env") and name not in _SAME_REPLAY}
     if bad:
         raise ValueError(
-            f"{where}: want the environment that its replay was played in; got {in_words(bad)}. Delete the"
-            " .rank0.pt beside it and name the file in --ckpt_path, so that replay is filled again, or begin anew with"
-            " --model.warm_start"
+            f"{where}: its replay was played in another environment: {in_words(bad)}. Delete the .rank0.pt beside it"
+            " and name the file in --ckpt_path, so that replay is filled again, or begin anew with --model.warm_start"
         )
 
 
 def in_words(changed: Mapping[str, tuple[Any, Any]]) -> str:
     lines = [f"{name} {_short(old)} → {_short(new)}" for name, (old, new) in changed.items()]
-    return ", ".join(lines[:8]) + (f" and {len(lines) - 8} more" if len(lines) > 8 else "")
+    text = ", ".join(lines[:8])
+    if len(lines) > 8:
+        text += f" and {len(lines) - 8} more"
+    return text
 
 
 def _flat(config: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves by the names that the command line gives them."""
+    """Yield the leaves by the names that the command line gives them."""
     if isinstance(config, Mapping):
         for key, value in config.items():
-            inner = name if key == "init_args" else f"{name}.{key}" if name else str(key)
+            if key == "init_args":
+                inner = name
+            elif name:
+                inner = f"{name}.{key}"
+            else:
+                inner = str(key)
             yield from _flat(value, inner)
     elif name:
         yield name, list(config) if isinstance(config, list | tuple) else config
@@ -142,40 +174,45 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-# -- where results belong ---------------------------------------------------------------------------------------------
-
-
 def results_folder(module: Any, checkpoint: Mapping[str, Any] | None) -> tuple[Path, dict[str, Any]]:
-    """The folder for results of `test` and `predict`, and a description of what was tested.
+    """Return the folder for results of `test` and `predict`, and what was tested.
 
     Results of a run's own weights by its own options lie in its folder. Other weights, none, other options and other
     episodes get `tested/NAME` there, and so does a checkpoint of the run where the table in its folder is of another.
     """
     trainer = module.trainer
     root = Path(trainer.default_root_dir)
-    if trainer.state.fn == "fit":  # the table at the end of a run
+    # The table at the end of a run belongs to the run.
+    if trainer.state.fn == "fit":
         return root, {"checkpoint": None}
     path = None if trainer.ckpt_path is None else Path(str(trainer.ckpt_path))
     about: dict[str, Any] = {"checkpoint": None if path is None else path.name}
     changed = _tested_options((checkpoint or {}).get(ENTRY), module.run_config)
     if changed:
         about["options"] = {name: str(value) for name, value in changed.items()}
-    own = path is None if module.run_config is None else path is not None and root.resolve() in path.resolve().parents
+    if module.run_config is None:
+        own = path is None
+    else:
+        own = path is not None and root.resolve() in path.resolve().parents
     if own and not changed and _is_of(root, about["checkpoint"]):
         return root, about
     words = ["untrained" if path is None else path.stem]
-    if not own and path is not None:  # which run of others it is of
+    # The name of the folder says which other run the weights belong to.
+    if not own and path is not None:
         words.append(next(each for each in path.resolve().parts[-2::-1] if each != "checkpoints"))
-    words += [Path(str(changed["data.sequences"])).stem] if changed.get("data.sequences") else []
+    if changed.get("data.sequences"):
+        words.append(Path(str(changed["data.sequences"])).stem)
     others = sorted((name, str(value)) for name, value in changed.items() if name != "data.sequences")
-    words += [hashlib.sha256(repr(others).encode()).hexdigest()[:6]] if others else []
-    return root / "tested" / re.sub(r"[^\w.-]", "_", "-".join(words))[:96], about
+    if others:
+        words.append(hashlib.sha256(repr(others).encode()).hexdigest()[:6])
+    name = re.sub(r"[^\w.-]", "_", "-".join(words))[:96]
+    return root / "tested" / name, about
 
 
 def _tested_options(record: Any, now: Any) -> dict[str, Any]:
-    """Options of the model and the data that differ from those of the run, as they are now.
+    """Return the options of model and data that differ from those of the run.
 
-    Without a checkpoint that records those of the run, the file of sequences alone.
+    They have the values of now. Where no checkpoint records the options of the run, only the file of sequences counts.
     """
     saved = record.get("config") if isinstance(record, Mapping) else None
     if not isinstance(saved, Mapping):

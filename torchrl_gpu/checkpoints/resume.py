@@ -1,4 +1,7 @@
-"""Resuming: opens a checkpoint once, compares it with the run and restores it; what is wrong is one line."""
+"""Resuming from a checkpoint, which is opened once and compared with the run.
+
+What is wrong with a file becomes an error of one line.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,20 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-_OLDEST = Version("2.0")  # of Lightning
+# The oldest Lightning whose checkpoints are read.
+_OLDEST = Version("2.0")
 
 
 def open_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Content of a checkpoint, with every byte compared with its checksums; ValueError for anything else."""
+    """Read a checkpoint and compare every byte with its checksums.
+
+    ValueError for anything that is no checkpoint of a run.
+    """
     where = f"checkpoint {path}"
     content = read_archive(Path(path), "checkpoint", every_byte=True, mapped=False)
     if not isinstance(content.get("state_dict"), Mapping):
-        kind = "weights alone (model_state_dict)" if "model_state_dict" in content else "no state_dict in it"
-        raise ValueError(f"{where}: want a checkpoint of a training run; got {kind}")
+        kind = "holds weights alone (model_state_dict)" if "model_state_dict" in content else "has no state_dict"
+        raise ValueError(f"{where} {kind}: no run can go on from it. Name a checkpoint that a training run saved")
     if "pytorch-lightning_version" in content:
         version = content["pytorch-lightning_version"]
         try:
@@ -40,47 +47,69 @@ def open_checkpoint(path: str | Path) -> dict[str, Any]:
         except InvalidVersion:
             known = False
         if not known:
-            raise ValueError(f"{where}: want pytorch-lightning_version {_OLDEST} or later; got {str(version)[:80]!r}")
+            raise ValueError(
+                f"{where}: pytorch-lightning_version is {str(version)[:80]!r}; it must be {_OLDEST} or later. Load the"
+                " file with the Lightning that saved it and save it again"
+            )
     order_of(content, where)
     return content
 
 
 def check_resumed(path: str | Path, content: Mapping[str, Any], module: nn.Module) -> None:
-    """Returns if a module can take the weights of a checkpoint; its `strict_loading`, if False, allows other keys.
+    """Check that a module can take the weights of a checkpoint.
 
-    ValueError where they are not finite or of another run, whose other options are named.
+    The `strict_loading` of the module, if False, allows other keys. ValueError where weights are not finite or belong
+    to another run, whose other options are named.
     """
-    where, strict = f"checkpoint {path}", getattr(module, "strict_loading", True)
+    where = f"checkpoint {path}"
+    strict = getattr(module, "strict_loading", True)
     try:
-        check_weights(where, unpacked_state(where, module, content["state_dict"]), module, strict=strict)
+        weights = unpacked_state(where, module, content["state_dict"])
+        check_weights(where, weights, module, strict=strict)
     except ValueError as error:
         saved = (content.get(ENTRY) or {}).get("config")
         changed = changed_options(saved, getattr(module, "run_config", None))
         others = {name: pair for name, pair in changed.items() if not name.endswith((".device", ".num_envs", ".seed"))}
-        raise ValueError(f"{error}; its options were others: {in_words(others)}" if others else str(error)) from None
+        if not others:
+            raise
+        raise ValueError(f"{error}; its options were others: {in_words(others)}") from None
 
 
 class CheckedRestore(_CheckpointConnector):
-    """Lightning's reader of checkpoints, which opens a file once and reports a malformed one in one line."""
+    """Lightning's reader of checkpoints, with one line for a malformed file.
+
+    It opens a file once, even where the command line has read it before.
+    """
 
     _opened: tuple[str, dict[str, Any]] | None = None
 
     @staticmethod
     def install(trainer: Trainer, opened: tuple[str, dict[str, Any]] | None = None) -> None:
-        """Takes the place of a Trainer's own reader."""
+        """Replace the reader of a Trainer."""
         before = trainer._checkpoint_connector
         if not isinstance(before, CheckedRestore):
-            reader = trainer._checkpoint_connector = CheckedRestore(trainer)
-            reader._user_managed, reader._ckpt_path, reader._opened = before._user_managed, before._ckpt_path, opened
+            reader = CheckedRestore(trainer)
+            reader._user_managed = before._user_managed
+            reader._ckpt_path = before._ckpt_path
+            reader._opened = opened
+            trainer._checkpoint_connector = reader
 
     def resume_start(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
-        """Reads a local file with `weights_only`, unless it has been read; leaves addresses to Lightning."""
-        opened, self._opened = self._opened, None
+        """Read a local file with `weights_only`, unless it has been read.
+
+        Addresses are left to Lightning.
+        """
+        opened = self._opened
+        self._opened = None
         if checkpoint_path is None or not Path(checkpoint_path).is_file():
             super().resume_start(checkpoint_path, weights_only)
             return
-        self._ckpt_path = path = str(checkpoint_path)
-        content = opened[1] if opened is not None and opened[0] == path else open_checkpoint(path)
+        path = str(checkpoint_path)
+        self._ckpt_path = path
+        if opened is not None and opened[0] == path:
+            content = opened[1]
+        else:
+            content = open_checkpoint(path)
         self._loaded_checkpoint = _pl_migrate_checkpoint(content, path)
 
     def _restore_modules_and_callbacks(self, *args: Any, **kwargs: Any) -> None:
@@ -94,7 +123,9 @@ class CheckedRestore(_CheckpointConnector):
                 check_like("loops", self._get_loops_state_dict(), loops, exact=True)
                 states = loops["fit_loop"]["state_dict"].get("combined_loader", [])
                 if not isinstance(states, list) or not all(isinstance(each, dict) for each in states):
-                    raise ValueError(f"loops: want a list of the states of loaders; got {str(states)[:80]}")
+                    raise ValueError(
+                        f"loops: combined_loader must be a list of states of loaders, not {str(states)[:80]}"
+                    )
             before = self._settings()
             super().restore_training_state()
             for name, settings in self._settings().items():
@@ -103,11 +134,9 @@ class CheckedRestore(_CheckpointConnector):
                 _check_state(optimizer)
 
     def _settings(self) -> dict[str, Any]:
-        groups = [
-            {name: value for name, value in group.items() if name != "params"}
-            for optimizer in self.trainer.optimizers
-            for group in optimizer.param_groups
-        ]
+        groups: list[dict[str, Any]] = []
+        for optimizer in self.trainer.optimizers:
+            groups += map(_without_params, optimizer.param_groups)
         schedules = [each.scheduler.state_dict() for each in self.trainer.lr_scheduler_configs]
         return {"optimizer_states": groups, "lr_schedulers": schedules}
 
@@ -117,55 +146,97 @@ class CheckedRestore(_CheckpointConnector):
             yield
         except (OSError, MemoryError, pickle.UnpicklingError):
             raise
-        except Exception as error:  # of a stranger's file: readers stumble over it in many ways
+        except Exception as error:
+            # The file may come from a stranger, and readers stumble over such files in many ways. A ValueError says
+            # what is wrong with a value, and lacks at most the place.
             text = " ".join(str(error).split()) or type(error).__name__
-            if isinstance(error, ValueError) and "; got" in text:
-                raise
-            reason = f"{type(error).__name__}: {text}"[:240]
             where = f"checkpoint {self._ckpt_path}"
-            wanted = "want one that Lightning can go on from"
-            raise ValueError(f"{where}: {wanted}; got what fails with {reason}") from error
+            if isinstance(error, ValueError):
+                if str(self._ckpt_path) in text:
+                    raise
+                raise ValueError(f"{where}: {text}") from error
+            reason = f"{type(error).__name__}: {text}"[:240]
+            raise ValueError(
+                f"{where}: Lightning cannot go on from it ({reason}). Take another checkpoint, or begin anew with"
+                " --model.warm_start"
+            ) from error
+
+
+def _without_params(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 def _check_state(optimizer: Optimizer) -> None:
-    """ValueError unless an optimizer holds the same of each weight that it has stepped, in the weight's shape."""
+    """Check what an optimizer holds of each weight that it has stepped.
+
+    It must be the same values for all weights, in the shape of the weight.
+    """
     held = [(weight, state) for weight, state in optimizer.state.items() if state]
-    kinds = {name: type(value) for _, state in held[:1] for name, value in state.items()}
+    kinds = _kinds_of(held[0][1]) if held else {}
     for weight, state in held:
-        if {name: type(value) for name, value in state.items()} != kinds:
-            raise ValueError(f"optimizer_states: want {', '.join(map(str, kinds))} of each weight; got others")
+        if _kinds_of(state) != kinds:
+            wanted = ", ".join(map(str, kinds))
+            raise ValueError(
+                f"optimizer_states: one weight has {', '.join(map(str, state))}, where another has {wanted}. Take"
+                " another checkpoint"
+            )
         for name, value in state.items():
-            shapes = ((), weight.shape)
-            fits = value.shape in shapes if isinstance(value, Tensor) else not isinstance(value, str | list | dict)
+            if isinstance(value, Tensor):
+                fits = value.shape in ((), weight.shape)
+            else:
+                fits = not isinstance(value, str | list | dict)
             if not fits or (name == "step" and value < 0):
-                raise ValueError(f"optimizer_states: want {name} of shape {tuple(weight.shape)}; got {str(value)[:80]}")
+                raise ValueError(
+                    f"optimizer_states: {name} must have shape {tuple(weight.shape)}, not {str(value)[:80]}. Take"
+                    " another checkpoint"
+                )
+
+
+def _kinds_of(state: Mapping[str, Any]) -> dict[str, type]:
+    return {name: type(value) for name, value in state.items()}
 
 
 def check_like(where: str, template: Any, given: Any, *, exact: bool) -> None:
-    """ValueError unless plain values of a file have the structure of a template.
+    """Check that plain values of a file have the structure of a template.
 
-    With `exact` they are counts and flags under the same names; else numbers must be numbers, where they are.
+    With `exact` they must be counts and flags under the same names. Without it numbers must be numbers, where there are
+    any. ValueError otherwise.
     """
     if isinstance(template, dict):
-        counts = bool(template) and all(type(value) is int for value in template.values())
-        known = isinstance(given, dict) and (
-            not (exact or where.startswith("optimizer")) or set(template) <= set(given)
-        )
-        if not known or (exact and counts and set(template) != set(given)):
-            wanted = ", ".join(map(str, template)) or "values by name"
-            raise ValueError(f"{where}: want {wanted}; got {str(given)[:80]}")
+        _check_names(where, template, given, exact=exact)
         for name in template.keys() & given.keys():
             check_like(f"{where}.{name}", template[name], given[name], exact=exact)
     elif isinstance(template, list | tuple):
         if not isinstance(given, list | tuple):
-            raise ValueError(f"{where}: want a list; got {str(given)[:80]}")
+            raise ValueError(f"{where} must be a list, not {str(given)[:80]}")
         for number, (value, found) in enumerate(zip(template, given, strict=False)):
             check_like(f"{where}.{number}", value, found, exact=exact)
     elif isinstance(template, bool):
         if not isinstance(given, bool):
-            raise ValueError(f"{where}: want true or false; got {str(given)[:80]}")
+            raise ValueError(f"{where} must be true or false, not {str(given)[:80]}")
     elif isinstance(template, int | float):
-        count = type(given) is int and given >= 0
-        number = isinstance(given, Tensor) or (isinstance(given, int | float) and not isinstance(given, bool))
-        if not (count if exact else number):
-            raise ValueError(f"{where}: want a {'count' if exact else 'number'}; got {str(given)[:80]}")
+        is_count = type(given) is int and given >= 0
+        is_number = isinstance(given, Tensor) or (isinstance(given, int | float) and not isinstance(given, bool))
+        if exact and not is_count:
+            raise ValueError(f"{where} must be a count, not {str(given)[:80]}")
+        if not exact and not is_number:
+            raise ValueError(f"{where} must be a number, not {str(given)[:80]}")
+
+
+def _check_names(where: str, template: dict[Any, Any], given: Any, *, exact: bool) -> None:
+    """Check that values of a file stand under the names of a template.
+
+    Counts of loops must have the same names exactly. Settings of an optimizer may have more, and others anything.
+    """
+    if isinstance(given, dict):
+        are_counts = bool(template) and all(type(value) is int for value in template.values())
+        if exact and are_counts:
+            fits = set(template) == set(given)
+        elif exact or where.startswith("optimizer"):
+            fits = set(template) <= set(given)
+        else:
+            fits = True
+        if fits:
+            return
+    wanted = ", ".join(map(str, template)) or "values by name"
+    raise ValueError(f"{where} must hold {wanted}, not {str(given)[:80]}")

@@ -1,7 +1,8 @@
-"""Checkpoints on storage that fsspec reaches (S3, GCS, a folder): put there whole, and fetched whole or not at all.
+"""Copies of checkpoints on storage that fsspec reaches, such as S3 or GCS.
 
-Each checkpoint has a folder of its own there, which is never written again. Its parts come first and its `.ckpt` last;
-who fetches takes a folder only if that file is a whole archive and every part that it lists is there with its size.
+A copy is fetched whole or not at all. Each checkpoint has a folder of its own there, which is never written again. Its
+parts come first and its `.ckpt` last; who fetches takes a folder only if that file is a whole archive and every part
+that it lists is there with its size.
 """
 
 from __future__ import annotations
@@ -27,19 +28,29 @@ _WHERE = "checkpoints on storage"
 
 
 class Remote(NamedTuple):
-    """A checkpoint's folder on storage: whether it is whole is not known yet."""
+    """A checkpoint's folder on storage, which may not be whole.
+
+    Attributes:
+        path: Folder on the storage.
+        run: Id of the run.
+        stem: Name of the checkpoint without its suffix.
+        saved_ms: Time of saving in ms by a clock, which orders nothing.
+        upload: One more than the largest number that was there before.
+        generation: As in `checkpoint_entry`.
+        step: Updates of the run.
+    """
 
     path: str
-    run: str  # id
-    stem: str  # name of the checkpoint without its suffix
-    saved_ms: int  # by a clock: a label
-    upload: int  # one more than that of any that was there before
-    generation: int  # as `checkpoint_entry` has it
-    step: int  # updates of the run
+    run: str
+    stem: str
+    saved_ms: int
+    upload: int
+    generation: int
+    step: int
 
 
 class CheckpointStorage:
-    """The checkpoints below a URL that fsspec reaches, such as "s3://bucket/runs/packing".
+    """Checkpoints below a URL that fsspec reaches, such as "s3://bucket/runs/packing".
 
     Credentials are looked for where the storage's own programs look for them; a password in the URL is a ValueError.
     """
@@ -49,13 +60,15 @@ class CheckpointStorage:
 
         protocol = urlsplit(url).scheme or "file"
         if urlsplit(url).password:
-            wanted = "a URL without a password, which would be saved with the configuration"
-            raise ValueError(f"{_WHERE}: want {wanted}; got one")
+            raise ValueError(
+                f"{_WHERE}: the URL holds a password, which would be saved with the configuration. Put it where the"
+                " storage's own programs look for it"
+            )
         try:
             fsspec.get_filesystem_class(protocol)
         except (ValueError, ImportError) as error:
             raise ValueError(
-                f"{_WHERE}: want a URL that fsspec reaches (s3:// and gs:// by the extra `cloud`); got {url!r}: {error}"
+                f"{_WHERE}: fsspec cannot reach {url!r}: {error}. For s3:// and gs:// install the extra `cloud`"
             ) from error
         self.url = url
 
@@ -67,14 +80,18 @@ class CheckpointStorage:
         return files, path.rstrip("/")
 
     def put(self, entry: Mapping[str, Any], checkpoint: Path, parts: Sequence[Path]) -> str:
-        """Uploads a checkpoint; the folder that it got. An interrupted upload leaves a folder that is never fetched."""
+        """Upload a checkpoint and return its folder.
+
+        An interrupted upload leaves a folder that is never fetched.
+        """
         files, root = self._open()
         try:
             content = read_archive(checkpoint, "checkpoint")
             generation, step, _ = order_of(content, f"checkpoint {checkpoint}")
-        except ValueError:  # what is no checkpoint comes behind all others
+        except ValueError:
+            # Other files are kept too, and ordered before all checkpoints.
             generation = step = 0
-        upload = 1 + max((remote.upload for remote in self.found()), default=0)
+        upload = 1 + max((remote.upload for remote in self.list_remotes()), default=0)
         saved = f"{max(0, int(1000 * entry['saved_s'])):015d}-{entry['run']}-{entry['id']}-{checkpoint.stem}"
         folder = f"{root}/{saved}.{upload}.{generation}.{step}"
         files.makedirs(folder, exist_ok=True)
@@ -82,13 +99,14 @@ class CheckpointStorage:
             for path in (*parts, checkpoint):
                 files.put_file(str(path), f"{folder}/{path.name}")
         except Exception:
-            with contextlib.suppress(Exception):  # half of it would count among those that are kept
+            # A half uploaded checkpoint would count among those that are kept.
+            with contextlib.suppress(Exception):
                 files.rm(folder, recursive=True)
             raise
         return folder
 
-    def found(self) -> list[Remote]:
-        """Folders of checkpoints; other things are passed over.
+    def list_remotes(self) -> list[Remote]:
+        """List the folders of checkpoints, without other things.
 
         Those of the run that was uploaded to last come first, of each run those that are furthest in it: generation and
         updates decide, never a clock.
@@ -99,38 +117,53 @@ class CheckpointStorage:
         names = [path.rstrip("/").rpartition("/")[2] for path in files.ls(root, detail=False)]
         remotes = []
         for match in filter(None, map(_FOLDER.fullmatch, names)):
-            order = (int(match[name]) for name in ("saved_ms", "upload", "generation", "step"))
-            remotes.append(Remote(f"{root}/{match[0]}", match["run"], match["stem"], *order))
-        last = {remote.run: remote.upload for remote in sorted(remotes, key=lambda remote: remote.upload)}
-        return sorted(
-            remotes, key=lambda it: (last[it.run], it.run, it.generation, it.step, it.upload, it.path), reverse=True
-        )
+            saved_ms, upload = int(match["saved_ms"]), int(match["upload"])
+            generation, step = int(match["generation"]), int(match["step"])
+            path = f"{root}/{match[0]}"
+            remotes.append(Remote(path, match["run"], match["stem"], saved_ms, upload, generation, step))
+        last: dict[str, int] = {}
+        for remote in remotes:
+            last[remote.run] = max(remote.upload, last.get(remote.run, 0))
+
+        def order(remote: Remote) -> tuple[int, str, int, int, int, str]:
+            return last[remote.run], remote.run, remote.generation, remote.step, remote.upload, remote.path
+
+        return sorted(remotes, key=order, reverse=True)
 
     def remove_old(self, run: str, keep: int, uploaded: str = "") -> None:
-        """Removes checkpoints of a run but for the newest `keep`, the newest best one, and what was just uploaded."""
+        """Remove old checkpoints of a run.
+
+        The newest `keep`, the newest best one and what was just uploaded stay.
+        """
         files, _ = self._open()
-        own = [remote for remote in self.found() if remote.run == run]
-        best, others = _best_of(own), [remote for remote in own if remote.stem != "best"]
+        own = [remote for remote in self.list_remotes() if remote.run == run]
+        best = _best_of(own)
+        others = [remote for remote in own if remote.stem != "best"]
         for remote in (*others[keep:], *best[1:]):
             if remote.path == uploaded:
                 continue
-            with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
+            # Another process may remove it in the meantime.
+            with contextlib.suppress(FileNotFoundError):
+                # The .ckpt goes first, so that nobody fetches what is being removed.
                 for path in sorted(files.ls(remote.path, detail=False), key=lambda path: not path.endswith(".ckpt")):
-                    files.rm_file(path)  # the .ckpt first, so that what is being removed is never fetched
-                if files.exists(remote.path):  # storage of objects has no folders of its own
+                    files.rm_file(path)
+                # A store of objects has no folders that could be empty.
+                if files.exists(remote.path):
                     files.rmdir(remote.path)
 
     def fetch_newest(self, folder: Path) -> tuple[list[Path], list[str]]:
-        """Fetches the newest whole checkpoint, and the newest whole best one, into a local folder.
+        """Fetch the newest whole checkpoint, and the newest whole best one of its run.
 
         Returns the `.ckpt` files that are there now, and a line for each on storage that is not whole.
         """
-        fetched, torn, run = list[Path](), list[str](), ""
-        found = self.found()
+        fetched = list[Path]()
+        torn = list[str]()
+        run = ""
+        found = self.list_remotes()
         for remotes in ([remote for remote in found if remote.stem != "best"], _best_of(found)):
             for remote in remotes:
                 if fetched and remote.run != run:
-                    continue  # the best one of the same run
+                    continue
                 try:
                     fetched.append(self._fetch(remote, folder))
                     run = remote.run
@@ -148,10 +181,14 @@ class CheckpointStorage:
             files.get_file(f"{remote.path}/{checkpoint.name}", str(checkpoint))
             content = read_archive(checkpoint, "checkpoint", every_byte=True)
             entry = read_entry(content, f"checkpoint {remote.path}")
-            parts = {name: size for name, size in (entry or {"parts": {}})["parts"].items() if size is not None}
+            listed = entry["parts"] if entry else {}
+            parts = {name: size for name, size in listed.items() if size is not None}
             for name, size in parts.items():
-                if (there := files.size(f"{remote.path}/{name}")) != size:
-                    raise ValueError(f"checkpoint {remote.path}: want its part {name} of {size} bytes; got {there}")
+                there = files.size(f"{remote.path}/{name}")
+                if there != size:
+                    raise ValueError(
+                        f"checkpoint {remote.path}: its part {name} has {there} bytes, but {size} were saved"
+                    )
                 files.get_file(f"{remote.path}/{name}", str(scratch / name))
                 read_archive(scratch / name, "checkpoint part", every_byte=True)
             for name in (*parts, checkpoint.name):
@@ -162,5 +199,8 @@ class CheckpointStorage:
 
 
 def _best_of(remotes: list[Remote]) -> list[Remote]:
-    """Those that hold a best checkpoint, the better first: each was uploaded as it was better than the one before."""
+    """Return folders of best checkpoints, the better first.
+
+    Each was uploaded because it was better than the one before.
+    """
     return sorted((each for each in remotes if each.stem == "best"), key=lambda each: each.upload, reverse=True)
