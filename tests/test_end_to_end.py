@@ -189,7 +189,7 @@ def test_its_policy_needs_no_config(checkpoint: str) -> None:
 
 def test_a_run_that_was_to_go_on_does_not_begin_anew(error_of: Callable[..., str], tmp_path: Path) -> None:
     said = error_of("fit", "--ckpt_path", "last", f"--trainer.default_root_dir={tmp_path}", "--trainer.logger=false")
-    assert f"ckpt_path 'last' wants a whole checkpoint in {tmp_path}" in said
+    assert f"ckpt_path is 'last', but {tmp_path}" in said
     assert not list(tmp_path.rglob("*.ckpt"))
 
 

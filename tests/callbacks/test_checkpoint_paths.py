@@ -77,7 +77,7 @@ def test_evaluation_without_a_model_takes_the_best_of_the_fit_before(tmp_path: P
 @pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
 def test_where_there_is_none_nothing_begins(command: str, word: str, tmp_path: Path) -> None:
     runner = trainer(tmp_path, 6, saver())
-    with pytest.raises(ValueError, match=rf"ckpt_path '{word}'.*{tmp_path / 'checkpoints'}"):
+    with pytest.raises(ValueError, match=rf"ckpt_path is '{word}'.*{tmp_path / 'checkpoints'}"):
         getattr(runner, command)(module(), datamodule=data(), ckpt_path=word)
     assert tree(tmp_path) == {}
 
@@ -174,7 +174,7 @@ def test_where_none_is_left_the_moved_ones_are_named(copy: Path) -> None:
     fit(module(), copy, 6, saver())
     for path in (copy / "checkpoints").glob("*.ckpt"):
         path.unlink()
-    with pytest.raises(ValueError, match=r"ckpt_path 'last'.*earlier-1/last\.ckpt"):
+    with pytest.raises(ValueError, match=r"ckpt_path is 'last'.*earlier-1/last\.ckpt"):
         fit(module(), copy, 6, saver(), ckpt_path="last")  # type: ignore[arg-type]
 
 

@@ -46,7 +46,7 @@ def saver(**changes: Any) -> EpisodeCheckpoint:
 
 @pytest.mark.parametrize("what", ["gradients", "weights"])
 def test_a_run_ends_where_its_weights_are_no_numbers(tmp_path: Path, what: str) -> None:
-    with pytest.raises(Diverged, match="got, by update 10, NaN or infinity in") as raised:
+    with pytest.raises(Diverged, match="by update 10: NaN or infinity in") as raised:
         fit(module(), tmp_path, 20, Poison(9, what), Divergence(), saver())
     assert "updates-8.ckpt is finite" in str(raised.value)
     assert raised.value.checkpoint is None
@@ -77,13 +77,13 @@ def test_a_full_disk_does_not_hide_what_diverged(tmp_path: Path, monkeypatch: py
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("torchrl_gpu.callbacks.divergence.write_whole", full)
-    with pytest.raises(Diverged, match=r"by update 10, NaN or infinity in .*batches could not be written.*No space"):
+    with pytest.raises(Diverged, match=r"by update 10: NaN or infinity in .*batches could not be written.*No space"):
         fit(module(), tmp_path, 20, Poison(9), Divergence())
 
 
 def test_what_a_checkpoint_notices_is_told_in_full(tmp_path: Path) -> None:
     """The last update of a training step breaks the weights: its loss was whole, and the checkpoint comes first."""
-    wanted = r"got, by update 12, NaN .* does not save .*batches are in .*updates-8"
+    wanted = r"by update 12: NaN .* does not save .*batches are in .*updates-8"
     with pytest.raises(Diverged, match=wanted) as raised:
         fit(module(), tmp_path, 20, Poison(12), Divergence("back"), saver())
     assert raised.value.checkpoint == tmp_path / "checkpoints" / "updates-8.ckpt"
@@ -205,7 +205,7 @@ def test_weights_of_a_checkpoint_that_are_broken_are_refused(tmp_path: Path) -> 
     run = module()
     with torch.no_grad():
         next(run.agent.parameters())[0] = NAN
-    with pytest.raises(ValueError, match="Divergence: want weights to begin with that are finite; got NaN or infinity"):
+    with pytest.raises(ValueError, match=r"Divergence: .*: NaN or infinity"):
         fit(run, tmp_path, 4, Divergence())
 
 
@@ -238,4 +238,4 @@ def test_back_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     with pytest.warns(UserWarning, match="goes back") as told:
         assert cli.main(going_back(""), "lightning") == cli.program.USER_ERROR
     assert sum("goes back" in str(each.message) for each in told) == 1
-    assert capsys.readouterr().err.count("\nerror: OffPolicy: want a run that stays finite; got, by update 6, NaN") <= 1
+    assert capsys.readouterr().err.count("\nerror: OffPolicy: the run diverged by update 6: NaN") <= 1

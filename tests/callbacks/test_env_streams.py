@@ -168,19 +168,19 @@ def test_a_grid_by_hand(view: Counted, server: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ((), "want one name or more"),
-        (("env0", "env0"), "each once; got \\['env0', 'env0'\\]"),
-        (("env0", "median"), "got 'median'"),
-        (("env",), "got 'env'"),
-        (("env5",), "want environments below 5; got 'env5'"),
-        (("env5:mask",), "want environments below 5; got 'env5:mask'"),
-        (("env٣",), "got 'env٣'"),
-        (("env01",), "got 'env01'"),
-        (("env" + "9" * 5000,), "got 'env9"),
-        ((3,), "got 3"),
-        (("grid:mask",), "want overlays of env0, env1, …, worst or best, as env0:mask is; got 'grid:mask'"),
-        (("env0:",), "want overlays of .*; got 'env0:'"),
-        (("env0:x",), "want an overlay that environment and policy have, mask; got 'env0:x'"),
+        ((), r"streams.*\[\]"),
+        (("env0", "env0"), "each once.*\\['env0', 'env0'\\]"),
+        (("env0", "median"), "streams: 'median'"),
+        (("env",), "streams: 'env'"),
+        (("env5",), "'env5'.* below 5"),
+        (("env5:mask",), "'env5:mask'.* below 5"),
+        (("env٣",), "streams: 'env٣'"),
+        (("env01",), "streams: 'env01'"),
+        (("env" + "9" * 5000,), "streams: 'env9"),
+        ((3,), "streams: 3 "),
+        (("grid:mask",), "'grid:mask' .*env0, env1, …, worst or best, as env0:mask"),
+        (("env0:",), "'env0:' .*overlay of"),
+        (("env0:x",), "'env0:x' .*: mask$"),
     ],
 )
 def test_names_that_cannot_work(names: tuple[str, ...], message: str) -> None:
@@ -225,9 +225,7 @@ def test_overlays_are_offered_as_far_as_there_is_a_policy(server: FakeServer) ->
         assert list(server.families) == ["env", *(f"env:{overlay}" for overlay in offered)]
     assert server.declared["worst:q"] == "The worst: Values"
     assert server.families["env:q"] == (5, "Environment: Values")
-    with pytest.raises(
-        ValueError, match="want an overlay that environment and policy have, mask, action; got 'env0:q'"
-    ):
+    with pytest.raises(ValueError, match=r"'env0:q' .*: mask, action$"):
         EnvStreams(server, Layered(), ("env0:q",), 32, 24, Policy(False))
     server.declared, many = {}, Layered()
     many.num_envs = 64

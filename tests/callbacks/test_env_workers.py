@@ -114,7 +114,7 @@ def test_what_cannot_work_is_told_before_a_worker_starts(tmp_path: Path) -> None
         fit(module(), tmp_path, 6, EnvWorkers(num_workers=9))
     with pytest.raises(ValueError, match="cuda_graphs true cannot be had, as EnvWorkers"):
         fit(module(cuda_graphs=True), tmp_path, 6, EnvWorkers())
-    with pytest.raises(ValueError, match="EnvWorkers: want a module that plays in an environment; got LightningModule"):
+    with pytest.raises(ValueError, match="EnvWorkers: LightningModule plays in no environment"):
         EnvWorkers().on_train_start(trainer(tmp_path), LightningModule())
 
 

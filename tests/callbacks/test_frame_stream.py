@@ -270,7 +270,7 @@ def test_a_module_without_a_policy_shows_what_needs_none(tmp_path: Path, watched
     stream.on_fit_start(trainer, made)
     assert list(server().declared) == ["env0", "env0:mask"]
     stream.teardown(trainer, made, "fit")
-    with pytest.raises(ValueError, match="want an overlay that environment and policy have, mask; got 'env0:q'"):
+    with pytest.raises(ValueError, match=r"'env0:q' .*: mask$"):
         small(streams=("env0:q",)).setup(trainer, made, "fit")
     with pytest.raises(ValueError, match="viewable: want an environment with `metrics` and `pictures`"):
         small().setup(trainer, LightningModule(), "fit")
@@ -278,7 +278,7 @@ def test_a_module_without_a_policy_shows_what_needs_none(tmp_path: Path, watched
 
 def test_an_environment_that_is_not_there(tmp_path: Path, watched_by: Watching) -> None:
     watched_by()
-    with pytest.raises(ValueError, match="want environments below 8; got 'env8'"):
+    with pytest.raises(ValueError, match=r"'env8' .*below 8"):
         fit(module(), tmp_path, 2, small(streams=("env8",)), enable_checkpointing=False)
 
 

@@ -60,7 +60,7 @@ no_validation = partial(data, steps_per_epoch=100)  # within a run
 
 def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path) -> None:
     whole = fit(module(), tmp_path / "whole", 16, OnAFullDisk(), data_module=no_validation()).state_dict()
-    wanted = r"EpisodeCheckpoint: want 0\.\d+ MiB for .*updates-8\.ckpt; got .* MiB free .* It is not saved"
+    wanted = r"EpisodeCheckpoint: .*updates-8\.ckpt is not saved .* takes 0\.\d+ MiB, and .* MiB are free"
     for room in (0, 4096):
         folder = tmp_path / str(room)
         with pytest.warns(UserWarning, match=wanted):
@@ -103,7 +103,7 @@ def test_the_disk_that_is_named_is_the_one_that_was_full(tmp_path: Path, monkeyp
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "tmp" / "tmp1"))
 
     monkeypatch.setattr("fsspec.implementations.local.tempfile.mkstemp", full)
-    wanted = f"MiB free on the disk of {tmp_path / 'tmp'}, where"
+    wanted = f"MiB are free on the disk of {tmp_path / 'tmp'}, where"
     with pytest.warns(UserWarning, match=wanted), pytest.raises(OSError, match="last checkpoint could not"):
         fit(module(), tmp_path / "run", 2, EpisodeCheckpoint(), plugins=[ByLightning()])
 
@@ -112,7 +112,7 @@ def test_what_was_not_saved_takes_nobodys_place(tmp_path: Path) -> None:
     """Neither that of an older one that is kept, nor that of the best one."""
     saver = OnAFullDisk(5, 10)  # neither update 8 nor, with the largest value, update 6 can be saved
     saver.monitor = "val/luck"
-    with pytest.warns(UserWarning, match="It is not saved"):
+    with pytest.warns(UserWarning, match="is not saved"):
         fit(module(), tmp_path, 12, Luck({6: 2.0, 12: 1.0}), saver)
     found = {path.stem for path in (tmp_path / "checkpoints").glob("*.ckpt")}
     assert found == {"updates-4", "updates-12", "best", "last"}
@@ -123,7 +123,7 @@ def test_where_the_checkpoint_fits_and_its_replay_does_not(tmp_path: Path) -> No
     fit(module(), tmp_path, 6, OnAFullDisk())
     before = everything(last(tmp_path))
     sizes = last(tmp_path).stat().st_size, part_of(last(tmp_path)).stat().st_size
-    with pytest.warns(UserWarning, match="It is not saved"), pytest.raises(OSError, match="last checkpoint could not"):
+    with pytest.warns(UserWarning, match="is not saved"), pytest.raises(OSError, match="last checkpoint could not"):
         fit(module(), tmp_path, 8, OnAFullDisk(6, 100, min(sizes) + 1), ckpt_path=last(tmp_path))
     assert newest_checkpoint(tmp_path / "checkpoints")[1] == []  # nothing is torn
     assert differences(everything(last(tmp_path)), before) == []
@@ -135,7 +135,7 @@ def test_a_run_ends_with_a_line_where_its_end_cannot_be_saved(
     monkeypatch.chdir(tmp_path)
     full = "{class_path: tests.callbacks.test_full_disk.OnAFullDisk, init_args: {first: 0, behind: 100}}"
     args = [*small("packing_dqn.yaml", 2), f"--trainer.callbacks=[{full}]", "--trainer.logger=false"]
-    with pytest.warns(UserWarning, match="It is not saved"):
+    with pytest.warns(UserWarning, match="is not saved"):
         assert cli.main(["fit", *args], "lightning") == 2
     said = capsys.readouterr().err.splitlines()
     assert said[-1].startswith("error: ")
@@ -218,7 +218,7 @@ def test_what_went_well_begins_the_count_of_failures_anew(tmp_path: Path) -> Non
         if fails:
             raise FULL
 
-    call = LoggerGuard().guarded(CSVLogger(tmp_path), log_metrics)
+    call = LoggerGuard().guard(CSVLogger(tmp_path), log_metrics)
     plan = [*[True] * 9, False, *[True] * 9, False, *[True] * 10]
     for fails in [*plan, False]:
         call(fails)

@@ -89,7 +89,7 @@ def test_nothing_is_drawn_where_nobody_looks(tmp_path: Path, monkeypatch: pytest
 
 def test_an_environment_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(CountingEnv, "pictures")
-    with pytest.raises(ValueError, match="EvaluationPictures: want an environment with pictures; got CountingEnv"):
+    with pytest.raises(ValueError, match=r"EvaluationPictures: .*CountingEnv"):
         EvaluationPictures().on_fit_start(trainer(tmp_path), Player(CountingEnv(2)))
 
 
@@ -135,7 +135,7 @@ def test_without_pictures_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delattr(CountingEnv, "pictures")
     film: Any = TrainingFilm()
     blind: Any = type("Blind", (), {"env": CountingEnv(2)})()
-    with pytest.raises(ValueError, match="TrainingFilm: want an environment with pictures; got CountingEnv"):
+    with pytest.raises(ValueError, match=r"TrainingFilm: .*CountingEnv"):
         film.on_fit_start(None, blind)
 
 

@@ -1,4 +1,8 @@
-"""Lightning callbacks. Importing this package loads neither torch nor lightning; they come with the first callback."""
+"""Lightning callbacks: checkpoints, progress, pictures, streams, workers.
+
+Importing this package loads neither torch nor Lightning: they come with the first callback. Not here: the files of a
+checkpoint (`torchrl_gpu.checkpoints`) and the server of a stream (`torchrl_gpu.streaming`). Read `checkpoint` first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints by episodes, updates and minutes, and the best one, with the replay beside them."""
+"""Checkpoints by episodes, updates and minutes, and the best one."""
 
 from __future__ import annotations
 
@@ -43,11 +43,13 @@ from torchrl_gpu.system.sections import in_section
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _RUN = re.compile(r"[0-9a-f]{12}")
-_SHARE, _NOTICEABLE_S = 0.05, 10.0  # of the time of training, and in all: more is a warning
+# Saving that takes more than this share of the time, and more than these seconds in all, is a warning.
+_SHARE = 0.05
+_NOTICEABLE_S = 10.0
 
 
 class EpisodeCheckpoint(ClosingCallback, Checkpoint):
-    """Saves a run so that it can go on as if it had never stopped: periodically, at its end, and where it is best.
+    """Saves a run so that it can go on as if it had never stopped.
 
     `last.ckpt` is saved at the end of training, `episodes-N.ckpt` or `updates-N.ckpt` once a multiple of episodes,
     updates or minutes has been passed, and `best.ckpt`, without replay, where validation found a better value than
@@ -99,14 +101,22 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if name is not None and not _NAME.fullmatch(name):
             arguments.refuse(where, "name", "1 to 40 letters, digits, hyphens and underscores", name)
         self._kinds = ("episodes-", "updates-") if name is None else (f"{name}_ep", f"{name}_up")
-        self.dirpath, self.every_n_episodes, self.keep, self.save_replay = dirpath, every_n_episodes, keep, save_replay
-        self.every_n_updates, self.every_n_minutes = every_n_updates, every_n_minutes
-        self.monitor, self.mode = monitor, mode
+        self.dirpath = dirpath
+        self.every_n_episodes = every_n_episodes
+        self.every_n_updates = every_n_updates
+        self.every_n_minutes = every_n_minutes
+        self.keep = keep
+        self.save_replay = save_replay
+        self.monitor = monitor
+        self.mode = mode
+        # Id of the run, and the order of the checkpoint that is resumed.
         self._run: str | None = None
-        self._lock: int | None = None  # of the folder, in the first process
-        self._came_from: Order = (0, 0, 0)  # of the checkpoint that is resumed
-        self._saved: list[str] = []  # names of checkpoints by a period, oldest first
-        self._others: list[Path] = []  # checkpoints of other runs, in the first process
+        self._came_from: Order = (0, 0, 0)
+        # In the first process: the lock on the folder, and checkpoints of other runs in it.
+        self._lock: int | None = None
+        self._others: list[Path] = []
+        # Names of checkpoints by a period, oldest first.
+        self._saved: list[str] = []
         self._first_update = 0
         self._best: float | None = None
         self._generation = 0
@@ -114,24 +124,29 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         self._begin()
 
     def _begin(self) -> None:
-        self._passed: tuple[int, ...] | None = None  # multiples of each period so far
-        self._waits = self._warned = False  # for a validation; of the time that saving takes
+        # Multiples of each period so far.
+        self._passed: tuple[int, ...] | None = None
+        # Whether a checkpoint waits for a validation, and whether a training step has begun.
+        self._waits = False
+        self._trains = False
+        # Whether the warnings of slow saving and of a missing value were given.
+        self._warned = False
         self._told_absent = False
-        self._trains = False  # whether a training step has begun
-        self._begun, self._saving_s = time.monotonic(), 0.0
+        self._begun = time.monotonic()
+        self._saving_s = 0.0
         self._episodes = DeviceCount()
-
-    # -- the run's folder -------------------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if _only_tries(trainer):
             return
         self._begin()
         if trainer.ckpt_path is None and trainer.global_step == 0:
-            self._run = None  # one that begins, though this object may have saved another before
+            # A run begins, though this object may have saved another before.
+            self._run = None
         self._run = trainer.strategy.broadcast(self._run or new_id())
-        folder, free = self.folder(trainer), True
-        found: Any = None
+        folder = self.folder(trainer)
+        free = True
+        found: tuple[list[str], float | None, int] = ([], None, 0)
         if trainer.is_global_zero:
             check_writable(folder)
             try:
@@ -139,7 +154,10 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             except BlockingIOError:
                 free = False
         if not trainer.strategy.broadcast(free):
-            raise ValueError(f"EpisodeCheckpoint: want a folder that no other run saves to now; got {folder}")
+            raise ValueError(
+                f"EpisodeCheckpoint: another run saves to {folder} now. Wait for its end, or give this one"
+                " a folder of its own with --trainer.default_root_dir"
+            )
         if trainer.is_global_zero:
             found = self._read(folder, None if trainer.ckpt_path is None else Path(str(trainer.ckpt_path)))
         self._saved, self._best, self._generation = trainer.strategy.broadcast(found)
@@ -152,7 +170,10 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             )
 
     def _read(self, folder: Path, resumed: Path | None) -> tuple[list[str], float | None, int]:
-        """Names of this run's numbered checkpoints, oldest first; value of its best one; its generation."""
+        """Read what this run has saved in its folder.
+
+        Returns the names of its numbered checkpoints, oldest first, the value of its best one, and its generation.
+        """
         assert self._run is not None
         orders, best, self._others = checkpoints_of(folder, self._run)
         if resumed is not None and resumed.resolve() in {path.resolve() for path in self._others}:
@@ -161,14 +182,16 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         later = [order[0] for order in orders.values() if order > came_from]
         numbered = re.compile(rf"({'|'.join(map(re.escape, self._kinds))})\d{{1,20}}")
         saved = [name for name in sorted(orders, key=orders.__getitem__) if numbered.fullmatch(Path(name).stem)]
-        return saved, self._best_value(best or {}), 1 + max(later) if later else came_from[0]
+        generation = 1 + max(later) if later else came_from[0]
+        return saved, self._best_value(best or {}), generation
 
     def _set_others_aside(self, trainer: Trainer) -> None:
         """Move checkpoints of other runs away, in the first process.
 
         A run that fails before its first update, or is over by then, must leave the folder as it found it.
         """
-        others, self._others = self._others, []
+        others = self._others
+        self._others = []
         if others:
             names = ", ".join(path.name for path in others)
             aside = set_aside(others, self.folder(trainer))
@@ -178,13 +201,16 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
 
     def find(self, trainer: Trainer, word: str = "last") -> Path:
-        """The checkpoint to go on from: for "last" or "latest" the newest whole one, or "best".
+        """Find the checkpoint to go on from: for "last" or "latest" the newest whole one.
 
-        What is torn is passed over, with a line that says so; ValueError where there is none.
+        For "best" it is `best.ckpt`. What is torn is passed over, with a line that says so. ValueError where
+        there is none.
         """
         folder = self.folder(trainer)
+        found: Path | None
         if word == "best":
-            found, torn = (folder / BEST if (folder / BEST).is_file() else None), list[str]()
+            found = folder / BEST if (folder / BEST).is_file() else None
+            torn = list[str]()
         else:
             found, torn = newest_checkpoint(folder)
         for line in torn:
@@ -196,49 +222,58 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             aside = ", ".join(str(path) for path in list_set_aside(folder))
             elsewhere = f"; earlier runs left {aside}, which --ckpt_path takes by its path" if aside else ""
             raise ValueError(
-                f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none{never}"
-                f"{elsewhere}"
+                f"EpisodeCheckpoint: ckpt_path is {word!r}, but {folder} holds no whole checkpoint{never}{elsewhere}"
             )
         return found
 
     def newest(self, trainer: Trainer) -> Path | None:
-        """The newest whole checkpoint that this run has saved, or comes from."""
+        """Find the newest whole checkpoint that this run has saved, or comes from."""
         return newest_checkpoint(self.folder(trainer), self._run)[0]
 
     def find_restart(self, trainer: Trainer) -> Path | None:
-        """The checkpoint to go on from where SLURM or torchrun has started this job again; None where there is none."""
+        """Find the checkpoint of a job that SLURM or torchrun has started again, if any."""
+        if not is_restart():
+            return None
         try:
-            return self.find(trainer) if is_restart() else None
-        except ValueError:  # it ended before it had saved anything
+            return self.find(trainer)
+        except ValueError:
+            # It ended before it had saved anything.
             return None
 
     def _best_value(self, content: Mapping[str, Any]) -> float | None:
         states = content.get("callbacks")
         state = states.get(self.state_key) if isinstance(states, dict) else None
         best = state.get("best") if isinstance(state, dict) else None
-        known = isinstance(best, float) and math.isfinite(best)
-        return best if known and content[ENTRY].get("monitor", self._measure) == self._measure else None
+        if not isinstance(best, float) or not math.isfinite(best):
+            return None
+        # The best value of another measure says nothing about this one.
+        same_measure = content[ENTRY].get("monitor", self._measure) == self._measure
+        return best if same_measure else None
 
     @property
     def _measure(self) -> str:
         return f"{self.mode} {self.monitor}"
 
-    # -- when to save -----------------------------------------------------------------------------------------------
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Replaces Lightning's signal handlers, which are installed by now."""
+        """Replace Lightning's signal handlers, which are installed by now."""
         self._first_update = trainer.global_step
         if not _only_tries(trainer):
             self._signals.replace_handlers(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Counts from where the run is: only now has the module filled its replay or gone back to its checkpoint."""
+        """Begin to count from where the run is.
+
+        Only now has the module filled its replay or gone back to its checkpoint.
+        """
         self._trains = True
         if self._passed is None:
             self._passed = self._multiples(trainer, pl_module)
 
     def end_if_asked(self, trainer: Trainer) -> None:
-        """Raises what ends a run that is asked to end before its first training step, when there is nothing to save."""
+        """End a run that is asked to end before its first training step.
+
+        There is nothing to save by then.
+        """
         asked = self._signals.terminate or trainer.received_sigterm
         interrupted, asked = any_of_all(trainer, self._signals.interrupt, asked)
         if interrupted:
@@ -251,12 +286,14 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             return
         if trainer.global_step > self._first_update:
             self._set_others_aside(trainer)
-        signals, passed = self._signals, self._multiples(trainer, pl_module)
+        signals = self._signals
+        passed = self._multiples(trainer, pl_module)
         due = trainer.is_global_zero and any(new > old for new, old in zip(passed, self._passed, strict=True))
         asked = signals.terminate or trainer.received_sigterm
         interrupted, asked, requeue, due = any_of_all(trainer, signals.interrupt, asked, signals.requeue, due)
         if interrupted or asked or requeue:
-            if saved := self._save(trainer, pl_module, LAST, self.save_replay):
+            saved = self._save(trainer, pl_module, LAST, self.save_replay)
+            if saved:
                 path = self.folder(trainer) / LAST
                 rank_zero_info(f"EpisodeCheckpoint: asked to end; saved {path}, go on with --ckpt_path last")
             signals.requeue = False
@@ -268,7 +305,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             return
         self._passed = passed
         if validates_next(trainer):
-            self._waits = True  # a run that resumed from here would leave that validation out
+            # A run that resumed from here would leave that validation out.
+            self._waits = True
         else:
             self._save_numbered(trainer, pl_module)
 
@@ -312,11 +350,10 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         for listener in listeners(trainer):
             listener.flush()
         self._signals.end()
-        lock, self._lock = self._lock, None
+        lock = self._lock
+        self._lock = None
         if lock is not None:
             os.close(lock)
-
-    # -- saving -----------------------------------------------------------------------------------------------------
 
     def _save_numbered(self, trainer: Trainer, pl_module: Any) -> None:
         by_episodes = self.every_n_episodes is not None
@@ -324,7 +361,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         name = trainer.strategy.broadcast(f"{self._kinds[0 if by_episodes else 1]}{number}.ckpt")
         if self._save(trainer, pl_module, name, self.save_replay):
             saved = [*(each for each in self._saved if each != name), name]
-            dropped, self._saved = saved[: -self.keep], saved[-self.keep :]
+            dropped = saved[: -self.keep]
+            self._saved = saved[-self.keep :]
             if trainer.is_global_zero:
                 for old in dropped:
                     remove_checkpoint(self.folder(trainer) / old)
@@ -352,13 +390,15 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         value = float(trainer.strategy.broadcast(float(metrics[self.monitor])))
         sign = 1 if self.mode == "max" else -1
         if math.isfinite(value) and (self._best is None or sign * value > sign * self._best):
-            before, self._best = self._best, value  # which the checkpoint holds
+            # The checkpoint holds its own value, so that it is set before it is saved.
+            before = self._best
+            self._best = value
             if not self._save(trainer, pl_module, BEST, replay=False):
                 self._best = before
 
     @in_section("saving")
     def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> bool:
-        """Saves; False, with a warning, where that cannot be written."""
+        """Save, and return whether that could be written."""
         begun = time.monotonic()
         self._set_others_aside(trainer)
         about = {"run": self._run or new_id(), "generation": self._generation, "monitor": self._measure}
@@ -369,17 +409,18 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if self._saving_s > _NOTICEABLE_S and share > _SHARE and not self._warned:
             self._warned = True
             rank_zero_warn(
-                f"EpisodeCheckpoint: want saving to take at most {_SHARE:.0%} of the time; got {share:.1%}: a longer"
+                f"EpisodeCheckpoint: saving takes {share:.1%} of the time, more than {_SHARE:.0%}: set a longer"
                 " every_n_minutes, every_n_updates or every_n_episodes, or save_replay false"
             )
         return saved
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._came_from = order_of(checkpoint, f"checkpoint {trainer.ckpt_path}")
-        self._run = None  # the checkpoint's, which `load_state_dict` takes next where there is one
+        # The id of the run comes from the checkpoint: `load_state_dict` takes it next, where there is one.
+        self._run = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The run, and the value of its `best.ckpt`, which is read from there alone."""
+        """Return the id of the run, and the value of its `best.ckpt`."""
         return {"run": self._run, "best": self._best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -388,7 +429,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
 
 
 def _limit(trainer: Any) -> str:
-    """Name of the Trainer's option that ended a run before it began."""
+    """Name the option of the Trainer that ended a run before it began."""
     left = [each.time_remaining() for each in trainer.callbacks if isinstance(each, Timer)]
     if any(each is not None and each <= 0 for each in left):
         return "max_time"
@@ -399,11 +440,8 @@ def _only_tries(trainer: Any) -> bool:
     return bool(trainer.fast_dev_run)
 
 
-# -- "last" and "best" of a Trainer -----------------------------------------------------------------------------------
-
-
 def find_checkpoint(trainer: Any, word: Any, *, fits: bool) -> Path | None:
-    """The file that `ckpt_path` stands for where an `EpisodeCheckpoint` saves.
+    """Find the file that `ckpt_path` stands for where an `EpisodeCheckpoint` saves.
 
     None where Lightning decides. ValueError where there is none: a run that was meant to go on must not begin anew.
     """
@@ -433,9 +471,12 @@ def _parse_ckpt_path(
 ) -> Any:
     word = ckpt_path
     if ckpt_path is None and model_connected and not model_provided:
-        word = "best"  # of the fit before, as Lightning has it
+        # The best checkpoint of the fit before, which is what Lightning takes.
+        word = "best"
     found = find_checkpoint(self.trainer, word, fits=state_fn == TrainerFn.FITTING)
-    return _lightnings_own(self, state_fn, ckpt_path, model_provided, model_connected) if found is None else str(found)
+    if found is not None:
+        return str(found)
+    return _lightnings_own(self, state_fn, ckpt_path, model_provided, model_connected)
 
 
 _CheckpointConnector._parse_ckpt_path = _parse_ckpt_path  # type: ignore[method-assign]

@@ -23,11 +23,11 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointMirror(CheckpointListener):
-    """Copies every checkpoint of `EpisodeCheckpoint` to a URL, and fetches the newest one onto a machine that has none.
+    """Copies every checkpoint of `EpisodeCheckpoint` to a URL, and fetches the newest.
 
     A thread of the first process uploads; checkpoints that come faster than they are uploaded are left out, and storage
     that fails costs a warning. The end of a run waits up to `wait_s` for the last one. With `--ckpt_path last` or
-    `best` and an empty folder, the newest complete checkpoint is fetched first, as by `torchrl-gpu fetch URL FOLDER`.
+    `best` and an empty folder, the newest complete checkpoint is fetched first, like `torchrl-gpu fetch URL FOLDER`.
 
     Args:
         url: A folder of the run's own as fsspec names it, such as "s3://bucket/packing" (extra `cloud`) or
@@ -39,22 +39,31 @@ class CheckpointMirror(CheckpointListener):
     def __init__(self, url: str, keep: int = 2, wait_s: float = 60.0) -> None:
         arguments.whole("CheckpointMirror", "keep", keep, 1)
         arguments.number("CheckpointMirror", "wait_s", wait_s, 0)
-        self.storage, self.keep, self.wait_s = CheckpointStorage(url), keep, wait_s
+        self.storage = CheckpointStorage(url)
+        self.keep = keep
+        self.wait_s = wait_s
         # Manifest and links to the files, the `.ckpt` last, which stay when the run removes or replaces its own; by
         # whether it is the best one.
         self._pending: dict[bool, tuple[dict[str, Any], list[Path]]] = {}
         self._changed = threading.Condition()
-        self._busy = self._ended = self._warned = self._has_cleared = False
+        self._busy = False
+        self._forget()
         self._thread: threading.Thread | None = None
 
+    def _forget(self) -> None:
+        self._ended = False
+        self._warned = False
+        self._has_cleared = False
+
     def fetch(self, folder: Path) -> None:
-        """Fetches the newest complete checkpoint, and the best one, into a folder that has none.
+        """Fetch the newest complete checkpoint, and the best, to a folder without any.
 
         Where several processes call it, as torchrun starts them, one of each machine fetches and the others wait.
         ValueError where the storage cannot be read: a run that is to go on must not begin anew.
         """
+        # The folder may be one that can only be read, so that nothing is made there without need.
         if any(find_checkpoints(folder)):
-            return  # of a folder that may be read alone
+            return
         (folder / _STAGED).mkdir(parents=True, exist_ok=True)
         held = locks.lock(folder / _STAGED, wait=True)
         try:
@@ -68,18 +77,22 @@ class CheckpointMirror(CheckpointListener):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         savers = [each for each in trainer.callbacks if isinstance(each, EpisodeCheckpoint)]  # type: ignore[attr-defined]
         if not savers:
-            raise ValueError("CheckpointMirror: want an EpisodeCheckpoint among trainer.callbacks; got none")
+            raise ValueError("CheckpointMirror copies what EpisodeCheckpoint saves: add one to trainer.callbacks")
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._folder = savers[0].folder(trainer) / _STAGED
-            self._ended = self._has_cleared = self._warned = False
+            self._forget()
             self._thread = threading.Thread(target=self._upload_all, name="CheckpointMirror", daemon=True)
             self._thread.start()
 
     def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None:
-        """Links the files of a checkpoint, to be uploaded; one that still waits gives way to it."""
+        """Link the files of a checkpoint for the upload.
+
+        One that still waits gives way to it.
+        """
         folder = path.parent / _STAGED / entry["id"]
         if not self._has_cleared:
-            shutil.rmtree(folder.parent, ignore_errors=True)  # of a run that was killed
+            # A run that was killed leaves its links.
+            shutil.rmtree(folder.parent, ignore_errors=True)
             self._has_cleared = True
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +119,8 @@ class CheckpointMirror(CheckpointListener):
                 uploaded = self.storage.put(entry, checkpoint, parts)
                 self.storage.remove_old(entry["run"], self.keep, uploaded)
                 self._warned = False
-            except Exception as error:  # whatever a storage fails with must not end the run
+            except Exception as error:
+                # Whatever a storage fails with must not end the run.
                 self._warn(error)
             finally:
                 shutil.rmtree(checkpoint.parent, ignore_errors=True)
@@ -118,12 +132,13 @@ class CheckpointMirror(CheckpointListener):
         if not self._warned:
             self._warned = True
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            line = "CheckpointMirror: %s: want storage that takes checkpoints; got %s; training goes on"
-            _log.warning(line, self.storage.url, reason)  # a warning that is made an error would end the thread
+            # Not `warnings`: a warning that is made an error would end the thread.
+            _log.warning("CheckpointMirror: %s takes no checkpoint: %s; training goes on", self.storage.url, reason)
 
     def flush(self) -> None:
-        """Waits for pending uploads, and ends the thread."""
-        thread, self._thread = self._thread, None
+        """Wait for pending uploads, and end the thread."""
+        thread = self._thread
+        self._thread = None
         if thread is None:
             return
         with self._changed:
@@ -137,19 +152,23 @@ class CheckpointMirror(CheckpointListener):
 
 
 def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
-    """Fetches the newest complete checkpoint, and the best one; ValueError for unreadable storage."""
+    """Fetch the newest complete checkpoint, and the best one.
+
+    ValueError for storage that cannot be read.
+    """
     try:
         fetched, torn = storage.fetch_newest(folder)
-    except Exception as error:  # of whatever kind each storage raises
+    except Exception as error:
+        # Each storage raises errors of its own kinds.
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(f"CheckpointMirror: want storage that can be read; got {storage.url}: {reason}") from error
+        raise ValueError(f"CheckpointMirror: {storage.url} cannot be read: {reason}") from error
     for line in torn:
         rank_zero_info(f"CheckpointMirror: passed over {line}")
     return fetched
 
 
 def _link(path: Path, place: Path) -> Path:
-    """A second name for a file, or a copy where the file system has no such names."""
+    """Give a file a second name, or copy it where the file system has no such names."""
     place.unlink(missing_ok=True)
     try:
         os.link(path, place)

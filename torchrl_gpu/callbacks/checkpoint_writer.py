@@ -1,4 +1,7 @@
-"""Writes a checkpoint of all processes: their parts first, then the `.ckpt`, which commits them."""
+"""Writing of a checkpoint by all processes: parts first, then the `.ckpt`.
+
+Renaming the `.ckpt` into its place commits the parts.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from torchrl_gpu.training.divergence import Diverged, not_finite
 
 
 class CheckpointListener(Callback):
-    """Base class of callbacks that are notified of every checkpoint of a run, and flushed at its end."""
+    """Base class of callbacks that are notified of every checkpoint of a run."""
 
     def fetch(self, folder: Path) -> None:
         """Bring checkpoints from elsewhere into a folder that has none.
@@ -42,19 +45,25 @@ class CheckpointListener(Callback):
     def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None: ...
 
     def flush(self) -> None:
-        """Finishes pending work; called once the last checkpoint is written, or the run has failed."""
+        """Finish pending work.
+
+        Called once the last checkpoint is written, or the run has failed.
+        """
 
 
 def write_checkpoint(trainer: Trainer, pl_module: Any, path: Path, replay: bool, about: dict[str, Any]) -> bool:
-    """Saves a run; False, with a warning, where the files cannot be written: the previous checkpoint stays then.
+    """Save a run, and return whether the files could be written.
 
-    All processes must call it at the same step. Raises `Diverged` where one would save weights that are not finite.
+    Where they could not, there is a warning, and the previous checkpoint stays. All processes must call it at the same
+    step. Raises `Diverged` where one would save weights that are not finite.
     """
     broken = not_finite(pl_module)
     if any(any_of_all(trainer, broken is not None)):
         found = broken or "NaN or infinity in another process"
         raise Diverged(f"{found}; EpisodeCheckpoint does not save that as {path}")
-    checkpoint_id, rank, world = trainer.strategy.broadcast(new_id()), trainer.global_rank, trainer.world_size
+    checkpoint_id = trainer.strategy.broadcast(new_id())
+    rank = trainer.global_rank
+    world = trainer.world_size
     has_parts = hasattr(pl_module, "part_state")
     ranks = range(0 if replay else 1, world) if has_parts else ()
     parts = [part_path(path, checkpoint_id, each) for each in ranks]
@@ -67,7 +76,8 @@ def write_checkpoint(trainer: Trainer, pl_module: Any, path: Path, replay: bool,
         if part is not None:
             own = {"id": checkpoint_id, "rank": rank, "world_size": world, **part}
             write_whole(own, part_path(path, checkpoint_id, rank))
-    except Exception as error:  # whatever it is, the other processes wait for word of this one
+    except Exception as error:
+        # Whatever it is, the other processes wait for word of this one.
         problem = error
     if _all_wrote(trainer, problem):
         try:
@@ -78,19 +88,11 @@ def write_checkpoint(trainer: Trainer, pl_module: Any, path: Path, replay: bool,
             content[ENTRY] = {**entry, **record, "monitor": about["monitor"]}
             size += bytes_of(content)
             _write(trainer, path, content)
-        except Exception as error:  # the same
+        except Exception as error:
             problem = error
     if not _all_wrote(trainer, problem):
         part_path(path, checkpoint_id, rank).unlink(missing_ok=True)
-        disk = _disk_written_to(problem, path)
-        free = shutil.disk_usage(disk).free
-        where = "that disk" if disk == path.parent else f"the disk of {disk}, where the strategy writes first"
-        why = "another process could not write" if problem is None else getattr(problem, "strerror", None) or problem
-        rank_zero_warn(
-            f"EpisodeCheckpoint: want {size / 2**20:,.3f} MiB for {path}; got {free / 2**20:,.1f} MiB free on {where}"
-            f" ({'no space left' if free < size else why}). It is not saved, what was saved before stays, and the run"
-            " goes on: make room, or keep less there (--trainer.callbacks.keep 1, save_replay false, another dirpath)"
-        )
+        _warn_of_unwritten(path, problem, size)
         return False
     if trainer.is_global_zero:
         for old in set(parts_of(path)) - set(parts):
@@ -100,24 +102,49 @@ def write_checkpoint(trainer: Trainer, pl_module: Any, path: Path, replay: bool,
     return True
 
 
+def _warn_of_unwritten(path: Path, problem: Exception | None, size: int) -> None:
+    """Warn that a checkpoint of about `size` bytes is not saved, and why."""
+    disk = _disk_written_to(problem, path)
+    free = shutil.disk_usage(disk).free
+    where = "that disk" if disk == path.parent else f"the disk of {disk}, where the strategy writes first"
+    if free < size:
+        why = "no space left"
+    elif problem is None:
+        why = "another process could not write"
+    else:
+        why = str(getattr(problem, "strerror", None) or problem)
+    rank_zero_warn(
+        f"EpisodeCheckpoint: {path} is not saved ({why}): it takes {size / 2**20:,.3f} MiB, and"
+        f" {free / 2**20:,.1f} MiB are free on {where}. What was saved before stays, and the run goes on."
+        " Make room, or keep less there"
+        " (--trainer.callbacks.keep 1, save_replay false, another dirpath)"
+    )
+
+
 def listeners(trainer: Any) -> list[CheckpointListener]:
-    """Callbacks of a Trainer that are notified of checkpoints."""
+    """List the callbacks of a Trainer that are notified of checkpoints."""
     return [each for each in trainer.callbacks if isinstance(each, CheckpointListener)]
 
 
 def _all_wrote(trainer: Trainer, problem: Exception | None) -> bool:
-    """True where all processes could write, for each of which the others wait. More than a full disk ends all."""
+    """Return whether all processes could write, for each of which the others wait.
+
+    A full disk gives False. Any other failure ends all processes.
+    """
     more = problem is not None and not isinstance(problem, OSError)
     failed, ends = any_of_all(trainer, problem is not None, more)
     if problem is not None and more:
         raise problem
     if ends:
-        raise RuntimeError("EpisodeCheckpoint: want all processes to save; got one that failed, see what it says")
+        raise RuntimeError("EpisodeCheckpoint: another process failed while it saved, see what it says")
     return not failed
 
 
 def _write(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
-    """Write a checkpoint's content as the Trainer's strategy does; an OSError leaves nothing of it."""
+    """Write the content of a checkpoint the way the Trainer's strategy does.
+
+    An OSError leaves nothing of it.
+    """
     fresh = path.with_suffix(".ckpt-new")
     beside = _writes_one_file(trainer.strategy)
     try:
@@ -133,7 +160,8 @@ def _write(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
         name = error.filename
         has_room = shutil.disk_usage(path.parent).free > bytes_of(content)
         if not beside and name is None and error.errno == errno.ENOSPC and has_room:
-            name = str(Path(tempfile.gettempdir(), path.name))  # the other disk that Lightning's writers fill
+            # The writers of Lightning fill this other disk first.
+            name = str(Path(tempfile.gettempdir(), path.name))
         raise OSError(error.errno or errno.EIO, f"{error.strerror or error}", name) from error
 
 
@@ -141,13 +169,13 @@ def _write(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
 # would lose the checkpoint where its own disk has room, so that the same file is written beside its place. A strategy
 # that saves shards, and a plugin that encrypts or uploads, keep their way.
 def _writes_one_file(strategy: Strategy) -> bool:
-    """Whether the strategy saves as Lightning does: one file, by the first process."""
+    """Return whether the first process saves one file, as Lightning does by default."""
     by_default = type(strategy).save_checkpoint is Strategy.save_checkpoint
     return by_default and type(strategy.checkpoint_io) is TorchCheckpointIO
 
 
 def _disk_written_to(problem: Exception | None, path: Path) -> Path:
-    """The folder of the file that an error names, or else that of the checkpoint."""
+    """Return the folder that an error names, or else that of the checkpoint."""
     name = getattr(problem, "filename", None)
     folder = path.parent if name is None else Path(name).parent
     return folder if folder.is_dir() else path.parent

@@ -6,10 +6,16 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class ClosingCallback(Callback):
-    """Callback that is closed when a run is torn down, and after an error, when Lightning tears nothing down."""
+    """Callback that is closed however a run ends.
+
+    Lightning tears nothing down after an error, so that this class listens to both.
+    """
 
     def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gives back threads, processes, locks; may be called again."""
+        """Give back threads, processes and locks.
+
+        It may be called again.
+        """
         raise NotImplementedError
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

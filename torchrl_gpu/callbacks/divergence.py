@@ -1,4 +1,7 @@
-"""Reactions to NaN or infinity in weights: end the run, skip the update, or go back to a checkpoint."""
+"""Reactions to NaN or infinity in weights.
+
+They end the run, skip the update, or go back to a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,14 @@ from torchrl_gpu.system import arguments
 from torchrl_gpu.training.divergence import Diverged, drop_broken, not_finite
 from torchrl_gpu.training.run import EnvRun
 
-_BATCHES, _BATCHES_BYTES = 16, 256 * 2**20
+# The last batches that are kept for the error: their number and their bytes.
+_BATCHES = 16
+_BATCHES_BYTES = 256 * 2**20
+# Skipped updates in a row that end a run.
 _IN_A_ROW = 100
-_LOWER, _MOST = 0.5, 3  # factor on learning rates of a run that goes back, and how often it does
-
+# A run that goes back has its learning rates multiplied by this factor, and does so at most this often.
+_LOWER = 0.5
+_MOST = 3
 
 _GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _SCHEDULE_RATES = ("base_lrs", "max_lrs", "eta_min", "_last_lr")
@@ -54,7 +61,7 @@ def lower_rates(optimizers: Iterable[Optimizer], schedules: Iterable[Any], facto
 
 
 def _with_inner(schedules: Iterable[Any]) -> Iterator[Any]:
-    """Schedules, and those that they are made of."""
+    """Yield schedules, and those that they are made of."""
     for schedule in schedules:
         yield schedule
         yield from _with_inner(getattr(schedule, "_schedulers", ()))
@@ -67,33 +74,40 @@ def _check_rates(module: LightningModule, optimizers: Sequence[Optimizer], sched
     if not any("lr" in group for group in groups):
         name = type(module).__name__
         raise ValueError(
-            f"Divergence: action back wants learning rates to lower; got a {name} without an optimizer: use action"
-            " stop, and begin anew with other options"
+            f"Divergence: action back lowers learning rates, and {name} has no optimizer. Use action stop, and begin"
+            " anew with other options"
         )
     for schedule in _with_inner(schedules):
         name = type(schedule).__name__
         if type(schedule).__module__ != "torch.optim.lr_scheduler":
             raise ValueError(
-                f"Divergence: action back wants an lr_scheduler of torch, whose rates it lowers; got {name}"
+                f"Divergence: action back lowers the rates of an lr_scheduler of torch, and {name} is none. Use one of"
+                " torch, or action stop"
             )
 
 
 class RecentBatches(deque[Any]):
-    """The last 16 batches of updates, or as many as are within 256 MiB, and always the last one."""
+    """The last 16 batches of updates, or fewer that fill 256 MiB.
 
-    _numel = _most = 0
+    The last one is always among them.
+    """
+
+    _numel = 0
+    _most = 0
 
     def append(self, batch: TensorDictBase) -> None:
-        """Adds a batch, and forgets those that are too many."""
-        if batch.numel() != self._numel:  # else it is as large as the one before
-            self._numel, self._most = batch.numel(), min(_BATCHES, _BATCHES_BYTES // max(1, batch.bytes()))
+        """Add a batch, and forget the oldest where there are too many."""
+        # To count bytes takes time, and most batches are as large as the one before.
+        if batch.numel() != self._numel:
+            self._numel = batch.numel()
+            self._most = min(_BATCHES, _BATCHES_BYTES // max(1, batch.bytes()))
         while len(self) >= max(1, self._most):
             self.popleft()
         super().append(batch)
 
 
 class Divergence(Callback):
-    """Ends a run whose weights contain NaN or infinity, with an error line and the batches that caused it.
+    """Ends a run whose weights contain NaN or infinity, and keeps its last batches.
 
     `lightning fit` adds one to every run that has none. The loss is looked at after every training step, on a GPU a
     step or a few late, without waiting for it; where it is not finite, so are the weights. The last batches are written
@@ -108,10 +122,12 @@ class Divergence(Callback):
 
     def __init__(self, action: Literal["stop", "skip", "back"] = "stop") -> None:
         self.action = arguments.choice("Divergence", "action", action, ("stop", "skip", "back"))
-        self.times = 0  # that `lightning fit` has gone back
-        self._rates_taken = 0  # of these, how many the learning rates have been lowered for
-        self._batches: deque[Any] | None = None
-        self._skipped: tuple[Tensor, Tensor] | None = None  # updates in all, and in a row
+        # How often `lightning fit` has gone back, and for how many of these times the rates were lowered.
+        self.times = 0
+        self._rates_taken = 0
+        self._batches: RecentBatches | None = None
+        # Updates that were skipped: in all, and in a row.
+        self._skipped: tuple[Tensor, Tensor] | None = None
 
     @property
     def watches_updates(self) -> bool:
@@ -119,9 +135,16 @@ class Divergence(Callback):
         return self.action == "skip"
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if (found := not_finite(pl_module)) is not None:
-            raise ValueError(f"Divergence: want weights to begin with that are finite; got {found}")
-        self._skipped, self._told, self._counts = None, False, (DeviceCount(), DeviceCount(), DeviceCount())
+        found = not_finite(pl_module)
+        if found is not None:
+            raise ValueError(
+                f"Divergence: the weights to begin with are not finite: {found}. Load others, or begin without them"
+            )
+        self._skipped = None
+        self._told = False
+        self._loss_count = DeviceCount()
+        self._skipped_count = DeviceCount()
+        self._in_a_row_count = DeviceCount()
         self._batches = RecentBatches() if isinstance(pl_module, EnvRun) else None
         if self._batches is not None:
             cast("EnvRun", pl_module).watch_batch = self._batches.append
@@ -136,8 +159,9 @@ class Divergence(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if self.action != "skip":
             return
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        broken = drop_broken([weight.grad for weight in weights if weight.grad is not None]).long()
+        weights = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        broken = drop_broken(gradients).long()
         in_all, in_a_row = self._skipped or (torch.zeros_like(broken), torch.zeros_like(broken))
         self._skipped = in_all + broken, (in_a_row + 1) * broken
 
@@ -152,50 +176,57 @@ class Divergence(Callback):
 
     def _agreed(self, trainer: Trainer, broken: Tensor) -> bool:
         if trainer.world_size == 1:
-            return bool(self._counts[0](broken.long()))
+            return bool(self._loss_count(broken.long()))
         return trainer.strategy.reduce_boolean_decision(bool(broken), all=False)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Completes the message of a divergence that was found while a checkpoint was being saved."""
+        """Complete the message of a divergence that was found while saving."""
         if isinstance(exception, Diverged) and not exception.complete:
             diverged = self._diverged(trainer, str(exception))
-            exception.args, exception.checkpoint, exception.complete = diverged.args, diverged.checkpoint, True
+            exception.args = diverged.args
+            exception.checkpoint = diverged.checkpoint
             exception.times = diverged.times
-        self._release(pl_module)  # Lightning tears nothing down after an error
+            exception.complete = True
+        # Lightning tears nothing down after an error.
+        self._release(pl_module)
 
     def _diverged(self, trainer: Trainer, found: str) -> Diverged:
         where = type(trainer.lightning_module).__name__
-        text = f"{where}: want a run that stays finite; got, by update {trainer.global_step}, {found}"
+        text = f"{where}: the run diverged by update {trainer.global_step}: {found}"
         if self._batches and trainer.is_global_zero:
             path = Path(trainer.default_root_dir) / "diverged" / f"update-{trainer.global_step}.pt"
             batches = [each.detach().to_dict() for each in self._batches]
             try:
                 write_whole({"update": trainer.global_step, "batches": batches}, path)
-            except OSError as error:  # what diverged matters more than its batches
+            except OSError as error:
+                # What diverged matters more than its batches.
                 text += f"; the last {len(batches)} batches could not be written to {path} ({error.strerror})"
             else:
                 text += f"; the last {len(batches)} batches are in {path}"
         savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, EpisodeCheckpoint)]
         saved = savers[0].newest(trainer) if savers and trainer.is_global_zero else None
         if saved is None:
-            return Diverged(f"{text}; no checkpoint was saved before: want a lower learning rate", complete=True)
+            return Diverged(f"{text}; no checkpoint was saved before. Lower the learning rate", complete=True)
         if self.action == "back" and trainer.world_size == 1 and self.times < _MOST:
             text += f"; goes back to {saved}, learning rate times {_LOWER:g}"
             return Diverged(text, saved, complete=True, times=self.times + 1)
-        return Diverged(f"{text}; {saved} is finite: want a lower learning rate, and --ckpt_path last", complete=True)
+        return Diverged(f"{text}; {saved} is finite. Lower the learning rate, and use --ckpt_path last", complete=True)
 
     def _look_at_skipped(self, trainer: Trainer, in_all: Tensor, in_a_row: Tensor) -> None:
-        if not self._told and self._counts[1](in_all):
+        if not self._told and self._skipped_count(in_all):
             self._told = True
             rank_zero_warn(
                 f"Divergence: gradients with NaN or infinity by update {trainer.global_step}: the update is skipped,"
                 " and so are others like it; the end says how many"
             )
-        if self._counts[2](in_a_row) >= _IN_A_ROW:
+        if self._in_a_row_count(in_a_row) >= _IN_A_ROW:
             raise self._diverged(trainer, f"gradients with NaN or infinity in {_IN_A_ROW} updates in a row")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._skipped is not None and (skipped := int(self._skipped[0])):
+        if self._skipped is None:
+            return
+        skipped = int(self._skipped[0])
+        if skipped:
             rank_zero_warn(f"Divergence: {skipped} of {trainer.global_step} updates skipped")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -208,7 +239,7 @@ class Divergence(Callback):
             pl_module.watch_batch = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Number of rollbacks for which learning rates have been lowered; empty where there was none."""
+        """Return for how many rollbacks learning rates were lowered, empty for none."""
         return {"rates_taken": self._rates_taken} if self._rates_taken else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Signals that end a run: noted when they come, acted upon between two training steps."""
+"""Signals that end a run, noted at once and acted upon between training steps."""
 
 from __future__ import annotations
 
@@ -24,18 +24,23 @@ class EndSignals:
     """
 
     def __init__(self) -> None:
-        self.interrupt = self.terminate = self.requeue = False
         self._before: dict[int, Any] = {}
+        self._forget()
 
     def begin(self) -> None:
-        """Takes interrupts, unless another handler does already."""
-        self.interrupt = self.terminate = self.requeue = False
+        """Take interrupts, unless another handler does already."""
+        self._forget()
         on_main_thread = threading.current_thread() is threading.main_thread()
         if on_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._take(signal.SIGINT, self._note_interrupt)
 
+    def _forget(self) -> None:
+        self.interrupt = False
+        self.terminate = False
+        self.requeue = False
+
     def replace_handlers(self, trainer: Trainer) -> None:
-        """Takes the other signals, once Lightning has."""
+        """Take the other signals, once Lightning has."""
         if threading.current_thread() is not threading.main_thread():
             return
         if trainer.world_size > 1:
@@ -45,10 +50,11 @@ class EndSignals:
             self._take(cluster.requeue_signal, lambda *_: setattr(self, "requeue", True))
 
     def end(self) -> None:
-        """Restores the handlers from before."""
+        """Restore the handlers from before."""
         interrupts = self._before.pop(signal.SIGINT, None)
+        # Where the handler is another by now, Lightning ignores further interrupts, and that stays.
         if interrupts is not None and signal.getsignal(signal.SIGINT) == self._note_interrupt:
-            signal.signal(signal.SIGINT, interrupts)  # else Lightning ignores further ones by now
+            signal.signal(signal.SIGINT, interrupts)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
@@ -61,14 +67,19 @@ class EndSignals:
         if self.interrupt:
             raise KeyboardInterrupt
         self.interrupt = True
-        os.write(2, b"\ninterrupt: ending after this step; once more to end at once\n")  # a handler must not print
+        # A handler must not print: it may interrupt another print.
+        os.write(2, b"\ninterrupt: ending after this step; once more to end at once\n")
 
     def __getstate__(self) -> dict[str, Any]:
-        return EndSignals().__dict__  # handlers are those of a process
+        # Handlers belong to a process, so that a copy begins with none.
+        return EndSignals().__dict__
 
 
 def any_of_all(trainer: Trainer, *flags: bool) -> list[bool]:
-    """Logical or of each flag over all processes; with several processes all must ask at the same step."""
+    """Combine each flag over all processes by a logical or.
+
+    With several processes all must ask at the same step.
+    """
     if trainer.world_size == 1:
         return list(flags)
     together = torch.tensor(flags, dtype=torch.int32, device=trainer.strategy.root_device)
@@ -77,7 +88,7 @@ def any_of_all(trainer: Trainer, *flags: bool) -> list[bool]:
 
 
 def requeue_job() -> str | None:
-    """Asks SLURM to start this job again; the error message, None where it did."""
+    """Ask SLURM to start this job again, and return an error message or None."""
     job = os.environ.get("SLURM_JOB_ID", "")
     if "SLURM_ARRAY_JOB_ID" in os.environ:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}"
@@ -93,20 +104,24 @@ def requeue_job() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"scontrol requeue {job}: {error}"
-    failed = f"scontrol requeue {job}: status {asked.returncode}, {asked.stderr.strip()}"
-    return None if asked.returncode == 0 else failed
+    if asked.returncode == 0:
+        return None
+    return f"scontrol requeue {job}: status {asked.returncode}, {asked.stderr.strip()}"
 
 
 def requeue_from(trainer: Trainer) -> bool:
-    """Requeues the job from the first process; True, in all processes, where that succeeded."""
+    """Requeue the job from the first process, and return in all whether it succeeded."""
     problem = requeue_job() if trainer.is_global_zero else None
     problem = trainer.strategy.broadcast(problem)
     if problem is not None:
-        rank_zero_warn(f"EpisodeCheckpoint: want SLURM to start this job again; got {problem}; the run goes on")
+        rank_zero_warn(f"EpisodeCheckpoint: SLURM does not start this job again ({problem}); the run goes on")
     return problem is None
 
 
 def is_restart() -> bool:
-    """True where SLURM or torchrun has started this job before: after a requeue, a preemption or a failure."""
-    counts = (os.environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
+    """Return whether SLURM or torchrun has started this job before.
+
+    They do after a requeue, a preemption or a failure.
+    """
+    counts = [os.environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")]
     return any(count.isdigit() and int(count) > 0 for count in counts)

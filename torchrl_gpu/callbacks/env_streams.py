@@ -1,4 +1,7 @@
-"""Streams of the environments of a run: any by its number, the worst, the best, a grid of several; and overlays."""
+"""Streams of the environments of a run, and overlays of them.
+
+Any environment has a stream by its number. Others show the worst, the best, and a grid of several.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,22 @@ if TYPE_CHECKING:
     from torchrl_gpu.evaluation.player import Decisions
     from torchrl_gpu.streaming.server import StreamServer
 
-GRID_SIDE = 3  # pictures along each side of a grid, at most
-CHOSEN_SPACING = 1.0  # seconds: a stream that a viewer chooses gets a picture, unless the last one is younger
+# Pictures along each side of a grid, at most.
+GRID_SIDE = 3
+# Seconds: a stream that a viewer chooses gets a picture, unless the last one is younger.
+CHOSEN_SPACING = 1.0
 TITLES = {"worst": "The worst", "best": "The best", "grid": "Several"}
-MAX_DECLARED = 40  # streams with their overlays; of the others, overlays are there on demand
-_NAME = re.compile(r"(?:env(0|[1-9][0-9]{0,8})|worst|best)(?::([a-z][a-z_]{0,15}))?|grid")  # number, overlay
+# Streams that are offered with their overlays. Overlays of the others are there on demand.
+MAX_DECLARED = 40
+# The groups are the number of an environment, and an overlay.
+_NAME = re.compile(r"(?:env(0|[1-9][0-9]{0,8})|worst|best)(?::([a-z][a-z_]{0,15}))?|grid")
 _COUNTS = ("step", "episode", "num_packed")
-_MAX_REMEMBERED = 256  # streams, of those drawn last
+# Streams that are remembered, of those drawn last.
+_MAX_REMEMBERED = 256
 
 
 class EnvStreams:
-    """Renders and publishes the requested streams of some environments, and nothing else.
+    """Renders and publishes the streams of some environments that somebody wants.
 
     `envI` shows environment I. `worst` and `best` show the one whose return is least or greatest among those that are
     at least as many steps into their episode as the average, until its episode ends; `grid` the first few side by side.
@@ -56,11 +64,17 @@ class EnvStreams:
         policy: str | None = None,
     ) -> None:
         self.policy = policy if decide is not None and hasattr(view, "observation") else None
-        self.sink, self.view, self.names = sink, view, tuple(names)
-        self.width, self.height, self.decide = width, height, decide
-        self.overlays = overlays_of(view, has_policy=decide is not None, has_values=bool(decide and decide.has_values))
+        self.sink = sink
+        self.view = view
+        self.names = tuple(names)
+        self.width = width
+        self.height = height
+        self.decide = decide
+        has_values = decide is not None and decide.has_values
+        self.overlays = overlays_of(view, has_policy=decide is not None, has_values=has_values)
         check_names(names, view.num_envs, self.overlays)
-        self._followed: dict[str, tuple[int, int]] = {}  # by "worst" and "best": environment and episode
+        # Environment and episode that "worst" and "best" show.
+        self._followed: dict[str, tuple[int, int]] = {}
         self._shown: dict[str, tuple[int, dict[str, Any]]] = {}
         self._versions: dict[str, int] = {}
         self._inference_ms: dict[int, float] = {}
@@ -70,19 +84,26 @@ class EnvStreams:
         self._declare()
 
     def warm_up(self) -> None:
-        """Draws a first picture of every named stream, which takes longest; the first viewer sees it at once."""
+        """Draw a first picture of every named stream, which takes longest.
+
+        The first viewer sees it at once.
+        """
         self.publish(only=self.names)
-        self._shown.clear()  # no episode has begun, so that none has ended when the next one is drawn
+        # No episode has begun, so that none has ended when the next picture is drawn.
+        self._shown.clear()
         self._followed.clear()
 
     def watched(self) -> list[str]:
-        """Streams of this object that have viewers."""
-        before, self._watchers = self._watchers, {}
+        """List the streams of this object that have viewers."""
+        before = self._watchers
+        self._watchers = {}
         if not self.sink.watchers():
             return []
         old = time.monotonic() - CHOSEN_SPACING
-        for name in dict.fromkeys((*self.names, *before, *filter(self._serves, self.sink.wanted_streams()))):
-            if number := self.sink.watchers(name):
+        wanted = filter(self._serves, self.sink.wanted_streams())
+        for name in dict.fromkeys((*self.names, *before, *wanted)):
+            number = self.sink.watchers(name)
+            if number:
                 self._watchers[name] = number
                 if number > before.get(name, 0) and self._drawn_at.get(name, -math.inf) <= old:
                     self._chosen.add(name)
@@ -90,23 +111,20 @@ class EnvStreams:
         return list(self._watchers)
 
     def chosen(self) -> list[str]:
-        """Of the streams that `watched` named last, those that a viewer has just chosen, without a fresh picture."""
+        """List the streams that a viewer has just chosen and that have no fresh picture.
+
+        They are among those that `watched` named last.
+        """
         return [name for name in self._watchers if name in self._chosen]
 
     def publish(self, version: int | None = None, only: Collection[str] | None = None, **extra: Any) -> int:
-        """Publishes every stream, or of `only` those, of which a picture is due, and gives their number.
+        """Publish every stream of which a picture is due, and return their number.
 
-        `version` changes whenever the environments do: what has been drawn at this version already is left out; None
-        always draws. `extra` joins the metrics of the environment as metadata of each picture.
+        With `only`, other streams are left out. `version` changes whenever the environments do: what has been drawn at
+        this version already is left out; None always draws. `extra` joins the metrics of the environment as metadata of
+        each picture.
         """
-        due = [
-            name
-            for name in self.sink.wanted_streams()
-            if (only is None or name in only)
-            and self._serves(name)
-            and (name in self.names or self.sink.watchers(name) > 0)  # overlays and others where they are watched
-            and self._is_new(name, version)
-        ]
+        due = [name for name in self.sink.wanted_streams() if self._is_due(name, version, only)]
         if due:
             metrics = self._read()
             decisions: dict[int, Decision] = {}
@@ -116,6 +134,16 @@ class EnvStreams:
             self._chosen.difference_update(due)
         return len(due)
 
+    def _is_due(self, name: str, version: int | None, only: Collection[str] | None) -> bool:
+        if only is not None and name not in only:
+            return False
+        if not self._serves(name):
+            return False
+        # Overlays and streams that nobody named are drawn only while somebody watches.
+        if name not in self.names and self.sink.watchers(name) == 0:
+            return False
+        return self._is_new(name, version)
+
     def _declare(self) -> None:
         declared = dict.fromkeys(self.names)
         for base in (name for name in self.names if ":" not in name and name != "grid"):
@@ -124,13 +152,14 @@ class EnvStreams:
                 declared |= dict.fromkeys(more)
         for name in declared:
             self.sink.declare(name, title(name, self.overlays))
-        for overlay in (None, *self.overlays) if self.view.num_envs > 1 else ():
-            ending = "" if overlay is None else f": {self.overlays[overlay].title}"
-            family = "env" if overlay is None else f"env:{overlay}"
-            self.sink.declare_family(family, self.view.num_envs, f"Environment{ending}")
+        if self.view.num_envs > 1:
+            self.sink.declare_family("env", self.view.num_envs, "Environment")
+            for overlay in self.overlays:
+                words = f"Environment: {self.overlays[overlay].title}"
+                self.sink.declare_family(f"env:{overlay}", self.view.num_envs, words)
 
     def _serves(self, name: str) -> bool:
-        """True where a stream of the server, which may have others, too, is one of these."""
+        """Return whether a stream of the server, which may have others, is one of these."""
         found = _NAME.fullmatch(name)
         if found is None or int(found[1] or 0) >= self.view.num_envs:
             return False
@@ -162,7 +191,7 @@ class EnvStreams:
         self.sink.publish(self._picture(index, overlay, decisions), name, with_facts(meta, facts))
 
     def _index(self, base: str, metrics: dict[str, np.ndarray]) -> int:
-        """The environment that a stream shows, and its overlays with it."""
+        """Return the environment that a stream and its overlays show."""
         index, episode = self._followed.get(base, (0, -1))
         if int(metrics["episode"][index]) != episode:
             index = choose(base, metrics)
@@ -173,19 +202,22 @@ class EnvStreams:
     def _picture(self, index: int, overlay: str, decisions: dict[int, Decision]) -> Any:
         if not overlay:
             return self.view.pictures([index], self.width, self.height)[0]
-        view: Any = self.view  # with overlays it is an `Overlaid`
+        # A view with overlays is an `Overlaid`.
+        view: Any = self.view
         if self.overlays[overlay].needs != "env":
             self._decide(index, decisions)
         return view.overlay(overlay, index, self.width, self.height, decisions.get(index))
 
     def _decide(self, index: int, decisions: dict[int, Decision]) -> Decision:
-        """Decision of the policy in an environment, asked once for all that is shown of it."""
+        """Ask the policy for its decision, once for all that is shown of an environment."""
         if index not in decisions:
             assert self.decide is not None
             view: Any = self.view
-            observation, begin = view.observation(index), time.perf_counter()
+            observation = view.observation(index)
+            begin = time.perf_counter()
             decision = self.decide(observation)
-            decisions[index] = decision._replace(action=decision.action.cpu())  # waits until it is there
+            # The copy waits until the action is there, so that the time is that of the decision.
+            decisions[index] = decision._replace(action=decision.action.cpu())
             _store(self._inference_ms, index, 1e3 * (time.perf_counter() - begin))
         return decisions[index]
 
@@ -200,8 +232,9 @@ class EnvStreams:
         self.sink.publish(pictures, "grid", meta)
 
     def _read(self) -> dict[str, np.ndarray]:
-        """All metrics, (N,) float64 each; the device is read once."""
-        import torch  # here, since the command line checks names of streams before it loads anything heavy
+        """Return all metrics, (N,) float64 each, with one read of the device."""
+        # The command line checks names of streams before it loads anything heavy such as torch.
+        import torch
 
         with torch.no_grad():
             found = self.view.metrics()
@@ -210,16 +243,21 @@ class EnvStreams:
 
 
 def overlays_of(view: Viewable, *, has_policy: bool, has_values: bool) -> dict[str, Overlay]:
-    """Overlays of an environment, by name, as far as policy and values that they need are there."""
-    from torchrl_gpu.envs.viewable import Overlaid  # here, as torch in `_read`
+    """Return the overlays of an environment whose needs of policy and values are met."""
+    # This module is heavy, as torch in `_read`.
+    from torchrl_gpu.envs.viewable import Overlaid
 
-    there = {"env"} | ({"action"} if has_policy else set()) | ({"values"} if has_policy and has_values else set())
+    there = {"env"}
+    if has_policy:
+        there.add("action")
+    if has_policy and has_values:
+        there.add("values")
     overlays = view.overlays if isinstance(view, Overlaid) else {}
     return {name: overlay for name, overlay in overlays.items() if overlay.needs in there}
 
 
 def choose(name: str, metrics: dict[str, np.ndarray]) -> int:
-    """Number of the environment that a stream shows next, by metrics (N,) each."""
+    """Return the environment that a stream shows next, by metrics (N,) each."""
     if name.startswith("env"):
         return int(name.removeprefix("env"))
     far = metrics["step"] >= metrics["step"].mean()
@@ -228,35 +266,42 @@ def choose(name: str, metrics: dict[str, np.ndarray]) -> int:
 
 
 def title(name: str, overlays: Mapping[str, Overlay] | None = None) -> str:
-    """Display name of a stream on the page."""
+    """Return the display name of a stream on the page."""
     base, _, overlay = name.partition(":")
     of = TITLES.get(base) or f"Environment {base.removeprefix('env')}"
     if not overlay:
         return of
-    return f"{of}: {overlays[overlay].title if overlays is not None else overlay}"
+    words = overlays[overlay].title if overlays is not None else overlay
+    return f"{of}: {words}"
 
 
 def check_names(
     names: Sequence[str], num_envs: int | None = None, overlays: Mapping[str, Overlay] | None = None
 ) -> None:
-    """ValueError unless every name is that of a stream, of an environment and of an overlay that there is."""
+    """Check that every name belongs to an environment and an overlay that exist.
+
+    ValueError otherwise.
+    """
     if not names or len(set(names)) != len(names):
-        raise ValueError(f"streams: want one name or more, each once; got {list(names)}")
+        raise ValueError(f"streams must be one name or more, each once, not {list(names)}")
     for name in names:
         found = _NAME.fullmatch(str(name))
         if found is None and ":" in str(name):
-            raise ValueError(f"streams: want overlays of env0, env1, …, worst or best, as env0:mask is; got {name!r}")
+            raise ValueError(f"streams: {name!r} is no overlay of env0, env1, …, worst or best, as env0:mask is")
         if found is None:
-            raise ValueError(f"streams: want env0, env1, …, worst, best or grid; got {name!r}")
+            raise ValueError(f"streams: {name!r} must be one of env0, env1, …, worst, best, grid")
         if num_envs is not None and int(found[1] or 0) >= num_envs:
-            raise ValueError(f"streams: want environments below {num_envs}; got {name!r}")
+            raise ValueError(f"streams: {name!r} must be an environment below {num_envs}")
         if found[2] is not None and overlays is not None and found[2] not in overlays:
             there = ", ".join(overlays) or "(none)"
-            raise ValueError(f"streams: want an overlay that environment and policy have, {there}; got {name!r}")
+            raise ValueError(f"streams: {name!r} is no overlay that environment and policy have: {there}")
 
 
 def _store(found: dict[Any, Any], name: str | int, value: Any) -> None:
-    """Stores a value of a stream or an environment, of which there may be millions: only the newest ones stay."""
+    """Store a value of a stream or an environment.
+
+    There may be millions of them, so that only the newest stay.
+    """
     found.pop(name, None)
     found[name] = value
     if len(found) > _MAX_REMEMBERED:
@@ -265,4 +310,5 @@ def _store(found: dict[Any, Any], name: str | int, value: Any) -> None:
 
 def _row(metrics: dict[str, np.ndarray], index: int) -> dict[str, Any]:
     row = {key: int(v[index]) if key in _COUNTS else float(v[index]) for key, v in metrics.items()}
-    return {"episode_step": row.pop("step")} | row  # `step` is left to the program: of the training, or of the show
+    # The name `step` is left to the program, for the step of the training or of the show.
+    return {"episode_step": row.pop("step")} | row

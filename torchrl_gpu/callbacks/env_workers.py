@@ -15,11 +15,12 @@ from torchrl_gpu.training.collect.rollout import Rollout
 
 
 class EnvWorkers(ClosingCallback):
-    """Has worker processes step the environment of a run, each some of its rows, to the same bits as one process.
+    """Steps the environment of a run in worker processes.
 
-    For environments whose step keeps a CPU busy, such as a physics engine or a camera that draws on the host; the
-    policy acts, and updates are made, in the run's own process. A worker that dies is named in a warning and replaced
-    by one that plays the steps of the rollout again. Checkpoints are the same with any number of workers.
+    Each worker steps some of its rows, to the same bits as one process. This is for environments whose step keeps a CPU
+    busy, such as a physics engine or a camera that draws on the host; the policy acts, and updates are made, in the
+    run's own process. A worker that dies is named in a warning and replaced by one that plays the steps of the rollout
+    again. Checkpoints are the same with any number of workers.
 
     Args:
         num_workers: How many, with as alike numbers of environments as can be.
@@ -42,13 +43,14 @@ class EnvWorkers(ClosingCallback):
         if stage == "fit" and not getattr(pl_module, "plays_in_rollout", True):
             name = type(pl_module).__name__
             raise ValueError(
-                f"{type(self).__name__}: want a module that plays by a rollout, such as OffPolicy; got {name}, which"
-                " steps its environment in one process"
+                f"{type(self).__name__}: {name} steps its environment in one process. Use a module that plays by a"
+                " rollout, such as OffPolicy, or leave this callback out"
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         rollout = self._rollout(pl_module)
-        env, where = rollout.env, type(self).__name__
+        env = rollout.env
+        where = type(self).__name__
         if env.device.type != "cpu":
             rank_zero_warn(
                 f"{where}: the environment is on {env.device}, where one process steps all of it without a copy;"
@@ -60,9 +62,11 @@ class EnvWorkers(ClosingCallback):
         rollout.workers = self.pool
 
     def _rollout(self, module: Any) -> Rollout:
-        where, rollout = type(self).__name__, getattr(module, "rollout", None)
+        where = type(self).__name__
+        rollout = getattr(module, "rollout", None)
         if not isinstance(rollout, Rollout):
-            raise ValueError(f"{where}: want a module that plays in an environment; got {type(module).__name__}")
+            name = type(module).__name__
+            raise ValueError(f"{where}: {name} plays in no environment. Leave this callback out")
         if rollout.env.num_envs < self.num_workers:
             most = rollout.env.num_envs
             raise ValueError(f"{where}: num_workers must be at most the {most} environments; got {self.num_workers}")

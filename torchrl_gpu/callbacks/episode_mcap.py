@@ -20,10 +20,10 @@ _WHERE = "EpisodeMcap"
 
 
 class EpisodeMcap(Callback):
-    """Writes, after each validation, some of its episodes as MCAP: `FOLDER/step-STEP/episode-NUMBER.mcap`.
+    """Writes some episodes of each validation as MCAP files.
 
-    They are the validation's own, played again for it by the first process, and change nothing of what is learned. See
-    `torchrl_gpu.evaluation.recording.record_episodes`.
+    They are `FOLDER/step-STEP/episode-NUMBER.mcap`. They are the validation's own, played again for it by the first
+    process, and change nothing of what is learned. See `torchrl_gpu.evaluation.recording.record_episodes`.
 
     Args:
         folder: Where to; None for `recordings` in the Trainer's `default_root_dir`.
@@ -50,13 +50,18 @@ class EpisodeMcap(Callback):
         pixels = arguments.listed(_WHERE, "size", "height and width", size)
         if len(pixels) != 2:
             arguments.refuse(_WHERE, "size", "height and width", size)
+        arguments.choice(_WHERE, "choose", choose, CHOICES)
+        arguments.whole(_WHERE, "most", most, 1)
+        arguments.optional(arguments.number, _WHERE, "below", below)
+        shape = tuple(arguments.whole(_WHERE, "size", side, 16, 4096) for side in pixels)
+        arguments.number(_WHERE, "fps", fps, 0.1, 1000)
         self.options: dict[str, Any] = {
-            "choose": arguments.choice(_WHERE, "choose", choose, CHOICES),
-            "most": arguments.whole(_WHERE, "most", most, 1),
+            "choose": choose,
+            "most": most,
             "by": by,
-            "below": arguments.optional(arguments.number, _WHERE, "below", below),
-            "size": tuple(arguments.whole(_WHERE, "size", side, 16, 4096) for side in pixels),
-            "fps": arguments.number(_WHERE, "fps", fps, 0.1, 1000),
+            "below": below,
+            "size": shape,
+            "fps": fps,
         }
         if choose != "failures":
             arguments.check_effect(_WHERE, "choose failures", below=(below, None))
@@ -72,12 +77,14 @@ class EpisodeMcap(Callback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any
     ) -> None:
-        is_suite = isinstance(batch, Suite)  # and not rows of demonstrations
+        # Other batches are rows of demonstrations.
+        is_suite = isinstance(batch, Suite)
         if trainer.sanity_checking or not is_suite or not trainer.is_global_zero:
             return
         module: Any = pl_module
         folder = self.folder or Path(trainer.default_root_dir) / "recordings"
         folder = folder / f"step-{trainer.global_step:09d}"
-        facts, policy = {"policy": module.policy_name, "step": trainer.global_step}, module.policy_for(batch.env)
+        facts = {"policy": module.policy_name, "step": trainer.global_step}
+        policy = module.policy_for(batch.env)
         with outlives("EpisodeMcap"):
             record_episodes(batch, policy, folder, batch.num_episodes, facts=facts, **self.options)

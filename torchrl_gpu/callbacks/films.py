@@ -14,13 +14,15 @@ from torchrl_gpu.envs.viewable import Viewable, viewable
 from torchrl_gpu.evaluation.player import Player
 from torchrl_gpu.system import arguments
 
-HOLD_S = 1.5  # for which the end of the episode stays
-UNSEEN_ENV = 1 << 24  # number of an environment that no run trains in
+# Seconds for which the end of the episode stays.
+HOLD_S = 1.5
+# Number of an environment that no run trains in.
+UNSEEN_ENV = 1 << 24
 MOST_STEPS = 10_000
 
 
 class Films:
-    """Plays an episode whenever another `every` have begun in training, and writes it as MP4.
+    """Films one episode as MP4 whenever another `every` have begun in training.
 
     The episode is the greedy policy's, in an environment of its own, and the same every time, so that films show what
     has been learned in between.
@@ -28,7 +30,9 @@ class Films:
 
     def __init__(self, folder: str | Path, every: int, fps: float, width: int, height: int) -> None:
         self.every = arguments.whole("FrameStream", "record_every_n_episodes", every, 1)
-        self.folder, self.fps, self.size = Path(folder), fps, (width, height)
+        self.folder = Path(folder)
+        self.fps = fps
+        self.size = (width, height)
         self.begin()
 
     def begin(self) -> None:
@@ -38,20 +42,25 @@ class Films:
         self._env: BatchedEnv | None = None
 
     def due(self, view: Viewable) -> int | None:
-        """Number of episodes begun, where it has just passed a multiple of `every`; else None."""
+        """Return the number of episodes begun, if it just passed a multiple of `every`."""
         begun = self._begun(view.metrics()["episode"].sum())
-        crossed, self._crossed = self._crossed, begun // self.every
-        return begun if crossed is not None and self._crossed > crossed else None
+        crossed = self._crossed
+        self._crossed = begun // self.every
+        if crossed is None or self._crossed <= crossed:
+            return None
+        return begun
 
     def write(self, module: Any, begun: int) -> None:
-        """The film of one episode of the module's policy as it is now, from reset to end: `episode-BEGUN.mp4`."""
-        from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer  # loads PyAV, which a run without films may not have
+        """Write the film of one episode of the current policy, `episode-BEGUN.mp4`."""
+        # This loads PyAV, which a run without films may not have.
+        from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer
 
         if self._env is None:
             self._env = module.env.like(1)
             self._env.renumber(UNSEEN_ENV)
         self.folder.mkdir(parents=True, exist_ok=True)
-        player, view = Player(self._env, module.policy_for(self._env)), viewable(self._env)
+        player = Player(self._env, module.policy_for(self._env))
+        view = viewable(self._env)
         with Mp4Writer(self.folder / f"episode-{begun:09d}.mp4", self.fps) as film:
             film.write(self._picture(view))
             for _ in range(MOST_STEPS):

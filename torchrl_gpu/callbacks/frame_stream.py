@@ -25,16 +25,20 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming.server import StreamServer
 
 PORT_TRIES = 50
-UNWATCHED_SHARE = 0.1  # of `most_share`, for pictures without a viewer, which the next one sees at once
-UNWATCHED_S = 1.0  # seconds between them, at least
+# Pictures without a viewer, which the next one sees at once, get this share of `most_share`, at least so many seconds
+# apart.
+UNWATCHED_SHARE = 0.1
+UNWATCHED_S = 1.0
 FILM_FPS = 4.0
-MOST_CURVES = 200  # of `StreamServer.log`
+# Limits of `StreamServer.log`.
+MOST_CURVES = 200
 LONGEST_NAME = 64
-_LEFT_OUT = ("epoch", "hp_metric", "step")  # which Lightning adds
+# Values that Lightning adds to what a run logs.
+_LEFT_OUT = ("epoch", "hp_metric", "step")
 
 
 class FrameStream(ClosingCallback):
-    """Serves pictures of the environments that the run trains in, and prints the address to open.
+    """Serves pictures of the environments of a run, and prints the address to open.
 
     Pictures show the environments after a training step, with the updates made as `step` and `policy_version`, and
     `episode`, `episode_step`, `return` and `utilization` of the episode; what the run logs is shown as curves. Drawing
@@ -92,8 +96,12 @@ class FrameStream(ClosingCallback):
         arguments.whole("FrameStream", "log_every_n_steps", log_every_n_steps, 1)
         if record is None:
             arguments.check_effect("FrameStream", "record", record_every_n_episodes=(record_every_n_episodes, 1000))
-        self.streams, self.width, self.height, self.most_share = tuple(streams), width, height, most_share
-        self.log_every_n_steps, self.show_policy = log_every_n_steps, show_policy
+        self.streams = tuple(streams)
+        self.width = width
+        self.height = height
+        self.most_share = most_share
+        self.log_every_n_steps = log_every_n_steps
+        self.show_policy = show_policy
         self.films = None if record is None else Films(record, record_every_n_episodes, FILM_FPS, width, height)
         self._settings = ServerSettings(
             host,
@@ -107,18 +115,17 @@ class FrameStream(ClosingCallback):
             allowed_origins=allowed_origins,
         )
         self.server: StreamServer | None = None
-        self.cost: dict[str, float] = {}  # of the last run, see `HookTimer.cost`
+        # The cost of the last run, see `HookTimer.cost`.
+        self.cost: dict[str, float] = {}
         self._curves: CurveLogger | None = None
 
     @property
     def url(self) -> str | None:
-        """Address of the page, with the token where there is one; None while nothing is served."""
+        """Address of the page with its token, or None while nothing is served."""
         return None if self.server is None else self.server.url
 
-    # -- begin and end ----------------------------------------------------------------------------------------------
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Validates streams and films before anything is trained."""
+        """Check streams and films before anything is trained."""
         if stage != "fit":
             return
         env = getattr(pl_module, "env", None)
@@ -127,12 +134,15 @@ class FrameStream(ClosingCallback):
         check_names(self.streams, view.num_envs, overlays_of(view, **policy))
         if self.films is not None and not (hasattr(pl_module, "policy_for") and hasattr(env, "like")):
             raise ValueError(
-                "FrameStream: record wants a module with `policy_for` and an environment with `like`;"
-                f" got {type(pl_module).__name__} and {type(env).__name__}"
+                "FrameStream: record films a module with `policy_for` in an environment with `like`, which"
+                f" {type(pl_module).__name__} and {type(env).__name__} are not. Leave record out"
             )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts to serve. The module has moved its environment to its device by now."""
+        """Begin to serve.
+
+        The module has moved its environment to its device by now.
+        """
         if not trainer.is_global_zero:
             return
         self._view = viewable(pl_module.env)
@@ -143,7 +153,8 @@ class FrameStream(ClosingCallback):
         decide = decisions_of(pl_module)
         policy = str(pl_module.learner_name) if self.show_policy and decide is not None else None
         self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height, decide, policy)
-        self._streams.warm_up()  # nobody waits yet, and no share is charged
+        # Nobody waits yet, and no share is charged.
+        self._streams.warm_up()
         self._budget = TimeBudget(self.most_share)
         self._unwatched = TimeBudget(UNWATCHED_SHARE * self.most_share, burst_s=0.05, silence_s=math.inf)
         self._unwatched_at = time.perf_counter() + UNWATCHED_S
@@ -155,31 +166,34 @@ class FrameStream(ClosingCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         now = time.perf_counter()
-        self._timer, self._whole = HookTimer(now), HookTimer(now)
+        self._timer = HookTimer(now)
+        self._whole = HookTimer(now)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.server is not None:
-            cost = self.cost = self._whole.cost(time.perf_counter())
+            cost = self._whole.cost(time.perf_counter())
+            self.cost = cost
             print(f"FrameStream: {cost['hook_us']:.1f} µs a hook, {cost['share']:.2%} of the time", flush=True)
 
     def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trainer.loggers = [each for each in trainer.loggers if each is not self._curves]
-        server, self.server = self.server, None
+        server = self.server
+        self.server = None
         try:
             if server is not None:
                 server.stop()
-        except RuntimeError as error:  # it failed on its way; what was trained is as good as without it
+        except RuntimeError as error:
+            # It failed on its way. What was trained is as good as without it.
             rank_zero_warn(str(error))
-
-    # -- pictures ---------------------------------------------------------------------------------------------------
 
     @in_section("viewers")
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Renders streams that have viewers, and the others at a low rate."""
+        """Render streams that have viewers, and the others at a low rate."""
         if self.server is None:
             return
         begin = time.perf_counter()
-        if watched := self._streams.watched():
+        watched = self._streams.watched()
+        if watched:
             names = watched if self._budget.allows(begin) else self._streams.chosen()
             if names:
                 self._draw(trainer, begin, self._budget, names)
@@ -187,9 +201,11 @@ class FrameStream(ClosingCallback):
             self._unwatched_at = begin + UNWATCHED_S
             if self._unwatched.allows(begin):
                 self._draw(trainer, begin, self._unwatched, self.streams)
-        if self.films is not None and (begun := self.films.due(self._view)) is not None:
-            with outlives("FrameStream: film"):
-                self.films.write(pl_module, begun)
+        if self.films is not None:
+            begun = self.films.due(self._view)
+            if begun is not None:
+                with outlives("FrameStream: film"):
+                    self.films.write(pl_module, begun)
         if self._timer.calls >= self.log_every_n_steps:
             self._log(trainer)
         seconds = time.perf_counter() - begin
@@ -201,21 +217,23 @@ class FrameStream(ClosingCallback):
         budget.spend(time.perf_counter() - begin)
 
     def _log(self, trainer: Trainer) -> None:
-        """Logs straight to the loggers: `pl_module.log` takes longer than all the hooks that it would report."""
+        """Log the cost of the hooks straight to the loggers.
+
+        `pl_module.log` takes longer than all the hooks that it would report.
+        """
         now = time.perf_counter()
-        cost, self._timer = self._timer.cost(now), HookTimer(now)
+        cost = self._timer.cost(now)
+        self._timer = HookTimer(now)
         for logger in trainer.loggers:
             logger.log_metrics({f"stream/{name}": value for name, value in cost.items()}, trainer.global_step)
 
 
 def make_server(settings: ServerSettings) -> StreamServer:
-    """A server, not started."""
-    from torchrl_gpu.streaming.server import StreamServer  # loads aiohttp, which a run without a stream may not have
+    """Build a server that is not started."""
+    # This loads aiohttp, which a run without a stream may not have.
+    from torchrl_gpu.streaming.server import StreamServer
 
     return StreamServer(**vars(settings))
-
-
-# -- curves ----------------------------------------------------------------------------------------------------------
 
 
 class CurveLogger(Logger):
@@ -227,7 +245,8 @@ class CurveLogger(Logger):
 
     def __init__(self, trainer: Trainer, server: Any) -> None:
         super().__init__()
-        self._trainer, self._server = trainer, server
+        self._trainer = trainer
+        self._server = server
         self._first = trainer.loggers[0]
         self._names: dict[str, str] = {}
         self._has_warned = False
@@ -242,10 +261,10 @@ class CurveLogger(Logger):
         return self._first.version
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Ignores hyperparameters."""
+        """Ignore hyperparameters."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Passes on the scalars, true as 1."""
+        """Pass on the scalars, true as 1."""
         numbers = {name: _number(value) for name, value in metrics.items()}
         scalars = {self._curve(name): value for name, value in numbers.items() if value is not None}
         scalars.pop("", None)
@@ -267,10 +286,11 @@ class CurveLogger(Logger):
 
 def _number(value: Any) -> float | None:
     plain = value.item() if getattr(value, "shape", None) == () else value
-    return int(plain) if isinstance(plain, bool) else plain if isinstance(plain, int | float) else None
-
-
-# -- the share of the time ---------------------------------------------------------------------------------------------
+    if isinstance(plain, bool):
+        return int(plain)
+    if isinstance(plain, int | float):
+        return plain
+    return None
 
 
 class TimeBudget:
@@ -284,19 +304,24 @@ class TimeBudget:
     """
 
     def __init__(self, share: float, burst_s: float = 0.25, silence_s: float = 5.0) -> None:
-        self.share, self.burst_s, self.silence_s = share, burst_s, silence_s
+        self.share = share
+        self.burst_s = burst_s
+        self.silence_s = silence_s
         self._left_s = burst_s
         self._at: float | None = None
 
     def allows(self, now: float) -> bool:
-        """True where any time is left at `now`, seconds, which never runs back."""
+        """Return whether any time is left at `now`, in seconds that never run back."""
         if self._at is not None:
             self._left_s = min(self.burst_s, self._left_s + self.share * (now - self._at))
         self._at = now
         return self._left_s > 0.0
 
     def spend(self, seconds: float) -> None:
-        """Deducts time that was spent; it may be more than is left, which then takes its time to come back."""
+        """Deduct time that was spent.
+
+        It may be more than is left, and then takes its time to come back.
+        """
         self._left_s = max(self._left_s - seconds, -self.share * self.silence_s)
 
 
@@ -304,13 +329,17 @@ class HookTimer:
     """Timer of the hooks of a callback since `now`, seconds."""
 
     def __init__(self, now: float) -> None:
-        self.calls, self.seconds, self.begun = 0, 0.0, now
+        self.calls = 0
+        self.seconds = 0.0
+        self.begun = now
 
     def add(self, seconds: float) -> None:
-        """Counts a hook."""
+        """Count a hook."""
         self.calls += 1
         self.seconds += seconds
 
     def cost(self, now: float) -> dict[str, float]:
-        """`hook_us` (mean of a hook) and `share` (of the time, 0 to 1)."""
-        return {"hook_us": 1e6 * self.seconds / max(self.calls, 1), "share": self.seconds / max(now - self.begun, 1e-9)}
+        """Return `hook_us` (mean of a hook) and `share` (of the time, 0 to 1)."""
+        hook_us = 1e6 * self.seconds / max(self.calls, 1)
+        share = self.seconds / max(now - self.begun, 1e-9)
+        return {"hook_us": hook_us, "share": share}

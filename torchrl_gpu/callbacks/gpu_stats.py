@@ -1,4 +1,4 @@
-"""Hardware utilization of a training run, with a warning and its cause when the GPU idles."""
+"""Hardware utilization of a training run, with a warning when the GPU idles."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from torchrl_gpu.system.extras import how_to_install
 from torchrl_gpu.system.sections import OUTSIDE, running_clock
 from torchrl_gpu.training.step_log import on_host
 
-_EVERY_S = 1.0  # between two readings, at least
-_IDLE, _IDLE_AFTER_S = 0.2, 60.0  # share of so many seconds below which a GPU idles
+# Seconds between two readings, at least.
+_EVERY_S = 1.0
+# A GPU idles where it is busy for less than this share of these seconds.
+_IDLE = 0.2
+_IDLE_AFTER_S = 60.0
+# What may help, by where the host spends its time.
 _ADVICE = {
     "environment": "more environments, --model.env.num_envs, and --model.cuda_graphs auto",
     "policy": "more environments, --model.env.num_envs, and --model.cuda_graphs auto",
@@ -34,11 +38,11 @@ _ADVICE = {
 
 
 class GpuStats(Callback):
-    """Logs utilization, memory, power and temperature of the GPU, or without one the process' CPU and memory.
+    """Logs utilization, memory, power and temperature of the GPU.
 
-    They are read after training steps, without waiting for the device; means since the last time are logged as
-    `machine/…` where loggers are given values. Where a GPU is busy for less than 20% of a minute, a warning says so
-    once, with what the host did meanwhile and what may help.
+    Without a GPU it logs CPU and memory of the process. They are read after training steps, without waiting for the
+    device; means since the last time are logged as `machine/…` where loggers are given values. Where a GPU is busy for
+    less than 20% of a minute, a warning says so once, with what the host did meanwhile and what may help.
 
     A GPU is asked through NVML, which the extra `monitor` brings.
     """
@@ -57,18 +61,24 @@ class GpuStats(Callback):
         device = trainer.strategy.root_device
         if device.type == "cuda" and torch.version.cuda and importlib.util.find_spec("pynvml") is None:
             raise ModuleNotFoundError(
-                f"GpuStats: want pynvml to ask the GPU; got no such module; to bring it: {how_to_install('monitor')}",
+                f"GpuStats asks the GPU through pynvml, which is not installed: {how_to_install('monitor')}",
                 name="pynvml",
             )
-        self._readings, self._busy, self._before, self._warned, self._next_at = [], [], {}, False, 0.0
+        self._readings = []
+        self._busy = []
+        self._before = {}
+        self._warned = False
+        self._next_at = 0.0
         self._read = read_gpu if device.type == "cuda" else ProcessReader()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
-        if self._read is not None and (now := time.monotonic()) >= self._next_at:
+        now = time.monotonic()
+        if self._read is not None and now >= self._next_at:
             self._next_at = now + _EVERY_S
             try:
                 self._readings.append(self._read(trainer.strategy.root_device))
-            except Exception as error:  # whatever a driver raises: training goes on without
+            except Exception as error:
+                # A driver may raise anything, and training goes on without it.
                 self._read = None
                 rank_zero_warn(f"GpuStats: the device cannot be asked any more: {type(error).__name__}: {error}")
         logs_this_step = getattr(pl_module, "logs_this_step", None)
@@ -76,16 +86,20 @@ class GpuStats(Callback):
             logs_this_step = trainer._logger_connector.should_update_logs
         if not logs_this_step:
             return
-        readings, self._readings = self._readings, []
-        for name in readings[0] if readings else ():
-            pl_module.log(f"machine/{name}", on_host(sum(each[name] for each in readings) / len(readings)))
+        readings = self._readings
+        self._readings = []
+        names = list(readings[0]) if readings else []
+        for name in names:
+            mean = sum(each[name] for each in readings) / len(readings)
+            pl_module.log(f"machine/{name}", on_host(mean))
         self._look_for_idling([each[UTILIZATION] for each in readings if UTILIZATION in each])
 
     def _look_for_idling(self, busy: list[float]) -> None:
         self._busy += busy
         if self._warned or len(self._busy) * _EVERY_S < _IDLE_AFTER_S:
             return
-        share, self._busy = sum(self._busy) / len(self._busy) / 100, []
+        share = sum(self._busy) / len(self._busy) / 100
+        self._busy = []
         clock = running_clock()
         now = {} if clock is None else clock.read()
         spent = {name: seconds - self._before.get(name, 0.0) for name, seconds in now.items()}
@@ -96,13 +110,14 @@ class GpuStats(Callback):
 
 
 def idle_message(busy: float, spent: Mapping[str, float]) -> str:
-    """Warning about an idle GPU."""
+    """Build the warning about an idle GPU."""
     total = sum(spent.values())
     if not total:
         return f"GpuStats: the GPU was busy for {busy:.0%} of the time"
     name = max(spent, key=lambda each: spent[each])
     helps = _ADVICE.get(name, "--model.cuda_graphs auto and --model.graph_updates auto")
-    parts = ", ".join(f"{each} {spent[each] / total:.0%}" for each in sorted(spent, key=lambda each: -spent[each])[:4])
+    longest = sorted(spent, key=lambda each: -spent[each])[:4]
+    parts = ", ".join(f"{each} {spent[each] / total:.0%}" for each in longest)
     return f"GpuStats: the GPU was busy for {busy:.0%} of the time; the host's went to {parts}: try {helps}"
 
 
@@ -111,7 +126,10 @@ UTILIZATION = "gpu_utilization_percent"
 
 
 def read_gpu(device: torch.device) -> dict[str, float]:
-    """Metrics of a GPU through NVML; asks the driver and never waits for the device's work."""
+    """Return metrics of a GPU through NVML.
+
+    This asks the driver, and never waits for the work of the device.
+    """
     return {
         UTILIZATION: float(torch.cuda.utilization(device)),
         "gpu_memory_gib": torch.cuda.device_memory_used(device) / 2**30,
@@ -121,18 +139,23 @@ def read_gpu(device: torch.device) -> dict[str, float]:
 
 
 class ProcessReader:
-    """Metrics of this process: number of cores it kept busy since the last reading, and its memory."""
+    """Metrics of this process: cores kept busy since the last reading, and memory."""
 
     def __init__(self) -> None:
-        self._last = time.monotonic(), time.process_time()
+        self._wall_s = time.monotonic()
+        self._busy_s = time.process_time()
 
     def __call__(self, device: torch.device) -> dict[str, float]:
-        now = time.monotonic(), time.process_time()
-        wall, busy = (after - before for before, after in zip(self._last, now, strict=True))
-        self._last = now
+        wall_s = time.monotonic()
+        busy_s = time.process_time()
+        wall = wall_s - self._wall_s
+        busy = busy_s - self._busy_s
+        self._wall_s = wall_s
+        self._busy_s = busy_s
         found = {"cpu_percent": 100 * busy / max(wall, 1e-9)}
         status = Path("/proc/self/statm")
-        if status.exists():  # of Linux
+        # Only Linux has this file.
+        if status.exists():
             pages = int(status.read_text(encoding="ascii").split()[1])
             found["memory_gib"] = pages * os.sysconf("SC_PAGE_SIZE") / 2**30
         return found

@@ -1,4 +1,7 @@
-"""Failures of loggers as warnings: a failed call loses its record, and not the run."""
+"""Failures of loggers as warnings.
+
+A failed call loses its record, and not the run.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _IN_A_ROW = 10
 
 @contextmanager
 def outlives(what: str) -> Iterator[None]:
-    """Context manager that turns an OSError into a warning: a failed write of diagnostics must not end a run."""
+    """Turn an OSError into a warning.
+
+    A failed write of diagnostics must not end a run.
+    """
     try:
         yield
     except OSError as error:
@@ -26,7 +32,9 @@ def outlives(what: str) -> Iterator[None]:
 
 
 class LoggerGuard(Callback):
-    """Keeps errors of loggers, such as those of a full disk or a lost connection, from ending a run.
+    """Keeps errors of loggers from ending a run.
+
+    Such errors come from a full disk or a lost connection.
 
     `lightning fit` adds one. From the beginning of training on, a call of a logger that fails is dropped: the first of
     each logger with a warning, the others counted and reported at the end. What has failed ten times in a row is not
@@ -35,22 +43,27 @@ class LoggerGuard(Callback):
 
     def __init__(self) -> None:
         self._failed: Counter[str] = Counter()
-        self._in_a_row: Counter[tuple[int, str]] = Counter()  # of a method of a logger
+        # By the id of a logger and the name of a method.
+        self._in_a_row: Counter[tuple[int, str]] = Counter()
         self._told: set[str] = set()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Guards the loggers, for good: Lightning closes them after all callbacks. Earlier failures are forgotten."""
+        """Guard the loggers for good, and forget earlier failures.
+
+        Lightning closes loggers after all callbacks, so that the guard must stay.
+        """
         for failures in (self._failed, self._in_a_row, self._told):
             failures.clear()
         for logger in trainer.loggers:
             for name in _GUARDED:
                 method = getattr(logger, name, None)
                 if callable(method) and name not in vars(logger):
-                    setattr(logger, name, self.guarded(logger, method))
+                    setattr(logger, name, self.guard(logger, method))
 
-    def guarded(self, logger: Logger, method: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that never raises, for a method of a logger that may."""
-        name, key = type(logger).__name__, (id(logger), method.__name__)
+    def guard(self, logger: Logger, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a method of a logger in a function that never raises."""
+        name = type(logger).__name__
+        key = (id(logger), method.__name__)
 
         @wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -59,7 +72,8 @@ class LoggerGuard(Callback):
                 return None
             try:
                 result = method(*args, **kwargs)
-            except Exception as error:  # whatever a disk, a network or another package's logger raises
+            except Exception as error:
+                # A disk, a network or the logger of another package may raise anything.
                 self._in_a_row[key] += 1
                 self._failed[name] += 1
                 if name not in self._told:

@@ -35,9 +35,7 @@ class EvaluationPictures(Callback):
         self.num, self.width = num, width
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not has_pictures(pl_module.env):
-            got = type(pl_module.env).__name__
-            raise ValueError(f"EvaluationPictures: want an environment with pictures; got {got}")
+        check_pictures(pl_module.env, "EvaluationPictures")
 
     @in_section("validation")
     def on_validation_batch_end(
@@ -46,7 +44,8 @@ class EvaluationPictures(Callback):
         loggers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         if trainer.sanity_checking or not loggers:
             return
-        if not hasattr(batch, "pictures"):  # rows of demonstrations
+        # Rows of demonstrations have no pictures of their own.
+        if not hasattr(batch, "pictures"):
             return
         sheet = contact_sheet(batch.pictures(self.num, self.width), columns=2).cpu()
         for logger in loggers:
@@ -54,8 +53,18 @@ class EvaluationPictures(Callback):
                 logger.experiment.add_image(batch.pictures_tag, sheet, trainer.global_step, dataformats="HWC")
 
 
+def check_pictures(env: object, where: str) -> None:
+    """Refuse an environment that draws no pictures."""
+    if not has_pictures(env):
+        raise ValueError(
+            f"{where}: the environment {type(env).__name__} has no `pictures`. Add the method, or leave it out"
+        )
+
+
 class TrainingFilm(Callback):
-    """Shows the last steps of one environment as training plays them: a picture per training step, as a GIF.
+    """Shows the last steps of one environment as training plays them, as a GIF.
+
+    It has one picture a training step.
 
     Where the environment shows its policy a clip, that is a film of its own. The first one comes after a few seconds,
     so that one sees at once what is being trained. Pictures stay on the device until a film is written.
@@ -82,18 +91,22 @@ class TrainingFilm(Callback):
         for name, count in (("num_pictures", num_pictures), ("width", width), ("height", height)):
             arguments.whole("TrainingFilm", name, count, 1, 65_536)
         arguments.number("TrainingFilm", "first_after_s", first_after_s, 0)
-        self.every_s, self.first_after_s, self.width, self.height = every_n_minutes * 60, first_after_s, width, height
+        self.every_s = every_n_minutes * 60
+        self.first_after_s = first_after_s
+        self.width = width
+        self.height = height
         self.fps = fps
         self._films: dict[str, deque[Tensor]] = {}
         self._num_pictures = num_pictures
         self._due = 0.0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not has_pictures(pl_module.env):
-            raise ValueError(f"TrainingFilm: want an environment with pictures; got {type(pl_module.env).__name__}")
+        check_pictures(pl_module.env, "TrainingFilm")
         self._view = viewable(pl_module.env)
         overlays = self._view.overlays if isinstance(self._view, Overlaid) else {}
-        names = ["environment 0", *(["clip of environment 0"] if "seen" in overlays else [])]
+        names = ["environment 0"]
+        if "seen" in overlays:
+            names.append("clip of environment 0")
         self._films = {name: deque(maxlen=self._num_pictures) for name in names}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -106,7 +119,10 @@ class TrainingFilm(Callback):
         size = self.width, self.height
         for name, film in self._films.items():
             view: Any = self._view
-            picture = view.pictures([0], *size)[0] if name == "environment 0" else view.overlay("seen", 0, *size, None)
+            if name == "environment 0":
+                picture = view.pictures([0], *size)[0]
+            else:
+                picture = view.overlay("seen", 0, *size, None)
             film.append(torch.as_tensor(picture, device="cpu"))
         if time.monotonic() < self._due:
             return
@@ -119,7 +135,10 @@ class TrainingFilm(Callback):
 
 
 def add_film(writer: Any, tag: str, pictures: Tensor, step: int, fps: float) -> None:
-    """Adds a film to TensorBoard, as a GIF among its images: TensorBoard's own films want another package."""
+    """Add a film to TensorBoard, as a GIF among its images.
+
+    TensorBoard's own films need another package.
+    """
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 
     frames = [Image.fromarray(picture) for picture in pictures.cpu().numpy()]

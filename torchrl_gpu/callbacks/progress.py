@@ -1,4 +1,4 @@
-"""What a run prints: its networks, one line of progress with time left and scores, the final table."""
+"""What a run prints: its networks, a line of progress, the final table."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from torchrl_gpu.evaluation.reports import print_whole
 from torchrl_gpu.system import arguments
 from torchrl_gpu.training.data.episodes import suite_of
 
-_MOST_PARTS = 6  # of a network; one of more parts is shown as a whole
+# A network of more parts is shown as a whole.
+_MOST_PARTS = 6
 
 
 class NetworkSummary(ModelSummary):
-    """Prints the networks of the module with their numbers of parameters when `fit` starts; nothing if there are none.
+    """Prints the networks of a module and their sizes when `fit` starts.
 
-    The default of the programs `lightning` and `torchrl-gpu`, in place of Lightning's, which shows an agent as one row.
+    Without networks it prints nothing. The default of the programs `lightning` and `torchrl-gpu`, in place of
+    Lightning's, which shows an agent as one row.
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -41,27 +43,33 @@ class NetworkSummary(ModelSummary):
 
 
 def network_table(module: nn.Module) -> Table:
-    """The networks of a module, each followed by its parts; a network with two names is listed once."""
+    """Build the table of the networks of a module, each followed by its parts.
+
+    A network with two names is listed once.
+    """
     table = Table("network", "class", box=None, pad_edge=False)
     table.add_column("parameters", justify="right")
     table.add_column("")
     counted: set[nn.Parameter] = set()
     num_shown = 0
     networks = _children(module)
-    while len(networks) == 1 and len(_children(networks[0][1])) > 1:  # an agent in the place of its only holder
+    # A single holder says nothing: the networks of the agent in it stand in its place.
+    while len(networks) == 1 and len(_children(networks[0][1])) > 1:
         networks = _children(networks[0][1])
     for name, network in networks:
         own = set(network.parameters()) - counted
         counted |= own
         if own:
             num_shown += 1
-            trained = any(p.requires_grad for p in own)
-            inner = _unwrapped(network)
-            _add_row(table, name, inner, sum(p.numel() for p in own), "" if trained else "follows, is not trained")
-            parts = [] if isinstance(inner, nn.Sequential) or not trained else _children(inner)
-            for part_name, part in parts if 1 < len(parts) <= _MOST_PARTS else []:
-                _add_row(table, f"  {part_name}", _unwrapped(part), _size(part), style="dim")
-    rest = sum(p.numel() for p in set(module.parameters()) - counted)
+            trained = any(weight.requires_grad for weight in own)
+            inner = _unwrap(network)
+            size = sum(weight.numel() for weight in own)
+            _add_row(table, name, inner, size, "" if trained else "follows, is not trained")
+            parts = _children(inner)
+            if trained and not isinstance(inner, nn.Sequential) and 1 < len(parts) <= _MOST_PARTS:
+                for part_name, part in parts:
+                    _add_row(table, f"  {part_name}", _unwrap(part), _size(part), style="dim")
+    rest = sum(weight.numel() for weight in set(module.parameters()) - counted)
     if counted and rest:
         num_shown += 1
         table.add_row("other weights", "", f"{rest:,}", "")
@@ -74,9 +82,12 @@ def _add_row(table: Table, name: str, module: nn.Module, size: int, remark: str 
     table.add_row(name, type(module).__name__.lstrip("_"), f"{size:,}", remark, style=style)
 
 
-def _unwrapped(network: nn.Module) -> nn.Module:
-    while len(inside := _children(network)) == 1 and _size(inside[0][1]) == _size(network):
+def _unwrap(network: nn.Module) -> nn.Module:
+    """Return the network inside of holders that add no weights."""
+    inside = _children(network)
+    while len(inside) == 1 and _size(inside[0][1]) == _size(network):
         network = inside[0][1]
+        inside = _children(network)
     return network
 
 
@@ -85,13 +96,14 @@ def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _size(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
+    return sum(weight.numel() for weight in module.parameters())
 
 
 class FinalTable(Callback):
-    """Prints and writes the table of `test` when `fit` ends normally: policy and baselines on the same episodes.
+    """Prints and writes the table of `test` when `fit` ends normally.
 
-    The first process does it, after the last checkpoint is saved; `trainer.fast_dev_run` leaves it out.
+    It compares policy and baselines on the same episodes. The first process does it, after the last checkpoint is
+    saved; `trainer.fast_dev_run` leaves it out.
 
     Args:
         num_episodes: Of the test episodes, see `Episodes.suite`; None stands for all.
@@ -103,22 +115,31 @@ class FinalTable(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and not (hasattr(pl_module, "compare")):
-            came = type(pl_module).__name__
-            raise ValueError(f"FinalTable: want a module with `compare`, such as HierarchicalPacking; got {came}")
+            name = type(pl_module).__name__
+            raise ValueError(
+                f"FinalTable: {name} has no `compare`, as HierarchicalPacking has. Add the method, or leave this"
+                " callback out"
+            )
         self._has_trained = False
 
     def on_train_batch_end(self, *args: Any) -> None:
         self._has_trained = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Evaluates. Lightning has moved the module to the CPU by now, but not its environment."""
+        """Evaluate the policy.
+
+        Lightning has moved the module to the CPU by now, but not its environment.
+        """
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        if not self._has_trained:  # the table there is that of the run that did
+        # Without a training step, the table in the folder belongs to the run that made some.
+        if not self._has_trained:
             return
-        bar, module = trainer.progress_bar_callback, pl_module
+        bar = trainer.progress_bar_callback
+        module = pl_module
         if bar is not None:
-            bar.teardown(trainer, pl_module, "fit")  # it would draw over the table
+            # It would draw over the table.
+            bar.teardown(trainer, pl_module, "fit")
         suite: Any = suite_of(pl_module, "test", self.num_episodes)
         module.to(suite.env.device).eval()
         shown = bar.evaluating(suite) if isinstance(bar, RunProgress) else nullcontext()
@@ -128,27 +149,30 @@ class FinalTable(Callback):
 
 
 _REFRESH_S = 0.5
-_LINE_EVERY_S = 30.0  # where the output is no terminal
+# Seconds between lines where the output is no terminal.
+_LINE_EVERY_S = 30.0
 _WITH_END = "{n:,} of {total:,} updates ({percentage:.0f}%) {bar} {elapsed}, {remaining} left{postfix}"
 _WITHOUT_END = "{n:,} updates, {elapsed}{postfix}"
-_LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")  # which write to the terminal themselves
+# These loggers write to the terminal themselves.
+_LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")
 
 
 class RunProgress(TQDMProgressBar):
-    """One line at the bottom of the terminal: updates made, time left, env-steps/s, outcomes of episodes, the loss.
+    """One line at the bottom of the terminal.
 
-    Where the output is no terminal, the same as a plain line now and then. The default of the programs `lightning` and
-    `torchrl-gpu`. Figures are what is logged with `prog_bar=True`, env-steps/s those of `Throughput`.
+    It shows updates made, time left, env-steps/s, outcomes of episodes and the loss. Where the output is no terminal,
+    the same as a plain line now and then. The default of the programs `lightning` and `torchrl-gpu`. Figures are what
+    is logged with `prog_bar=True`, env-steps/s those of `Throughput`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._redirected = ExitStack()
-        self._activity, self._evaluation = "", Tqdm(disable=True)
+        self._activity = ""
+        self._evaluation = Tqdm(disable=True)
         self._last_line = -math.inf
-        self._is_paused = True  # before training, and by a validation
-
-    # -- training ---------------------------------------------------------------------------------------------------
+        # The clock of the bar stands before training and during a validation.
+        self._is_paused = True
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._close()
@@ -157,10 +181,11 @@ class RunProgress(TQDMProgressBar):
         self._close()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Opens the bar, before the module fills its replay."""
+        """Open the bar, before the module fills its replay."""
         super().on_train_start(trainer, pl_module)
         self._is_paused = True
-        if _draws_bars() and not self.is_disabled:  # log lines go above the bar
+        if _draws_bars() and not self.is_disabled:
+            # Lines of logs go above the bar.
             loggers = [each for each in map(logging.getLogger, _LOGGERS) if each.handlers]
             self._redirected.enter_context(logging_redirect_tqdm([logging.getLogger(), *loggers], tqdm_class=Tqdm))
         if getattr(pl_module, "warmup_frames", 0):
@@ -168,7 +193,7 @@ class RunProgress(TQDMProgressBar):
         self._print(self.train_progress_bar)
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
-        pass  # the bar is that of the run
+        """Leave the bar, which is that of the run, as it is."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         pass
@@ -190,19 +215,25 @@ class RunProgress(TQDMProgressBar):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         bar = self.train_progress_bar
-        bar.unpause() if self._is_paused else None  # behind a validation
+        # A run may end with a validation.
+        if self._is_paused:
+            bar.unpause()
         bar.n = trainer.global_step
         bar.set_postfix(self.get_metrics(trainer, pl_module))
         self._print(bar, at_once=True)
         self._close()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """Env-steps/s first, the loss last; what `StepLog` logs is on the host, so that nothing waits."""
-        logged = trainer.progress_bar_metrics
-        names = sorted(logged, key=lambda name: (name == "train/loss", name != RATE))
-        return {"env-steps/s" if name == RATE else name.removeprefix("train/"): _number(logged[name]) for name in names}
+        """Return what the bar shows: env-steps/s first, the loss last.
 
-    # -- evaluations ------------------------------------------------------------------------------------------------
+        What `StepLog` logs is on the host, so that nothing waits.
+        """
+        logged = trainer.progress_bar_metrics
+        shown: dict[str, Any] = {}
+        for name in sorted(logged, key=lambda name: (name == "train/loss", name != RATE)):
+            words = "env-steps/s" if name == RATE else name.removeprefix("train/")
+            shown[words] = _number(logged[name])
+        return shown
 
     def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         if hasattr(batch, "say"):
@@ -212,7 +243,7 @@ class RunProgress(TQDMProgressBar):
 
     @contextmanager
     def evaluating(self, suite: Any) -> Iterator[None]:
-        """Shows how far a suite is that is played outside of Lightning's loops."""
+        """Show how far a suite is that is played outside of Lightning's loops."""
         suite.say = self.say
         self._open_evaluation("evaluating")
         try:
@@ -221,14 +252,15 @@ class RunProgress(TQDMProgressBar):
             self._close()
 
     def say(self, words: str) -> None:
-        """Shows how far an evaluation is; without words, leaves the terminal to its results."""
+        """Show how far an evaluation is.
+
+        Without words the terminal is left to its results.
+        """
         if not words:
             self._evaluation.close()
         elif not self._evaluation.disable:
             self._evaluation.set_description_str(f"{self._activity}: {words}")
             self._print(self._evaluation)
-
-    # -- bars -------------------------------------------------------------------------------------------------------
 
     def init_train_tqdm(self) -> Tqdm:
         total = self.trainer.max_steps if self.trainer.max_steps > 0 else None
@@ -272,15 +304,24 @@ class _Nowhere(io.TextIOBase):
 
 
 def _draws_bars() -> bool:
-    """True where the output is a terminal on which tqdm draws: not on one that does not know its own size."""
-    if sys.stdout is None:  # of a service
+    """Return whether the output is a terminal on which tqdm draws.
+
+    It does not draw on one that does not know its own size.
+    """
+    # A service has no output at all.
+    if sys.stdout is None:
         return False
     try:
         return sys.stdout.isatty() and os.get_terminal_size(sys.stdout.fileno()).lines > 0
-    except OSError:  # a terminal without a file
+    except OSError:
+        # A terminal without a file has no size, and tqdm draws on it.
         return sys.stdout.isatty()
 
 
 def _number(value: float) -> str:
     size = abs(value)
-    return f"{value:,.0f}" if size >= 100 else f"{value:.3f}" if size >= 0.01 or size == 0 else f"{value:.1e}"
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size >= 0.01 or size == 0:
+        return f"{value:.3f}"
+    return f"{value:.1e}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -12,6 +12,15 @@ from torchrl_gpu.training.step_log import on_host
 
 RATE = "throughput/env_steps_per_s"
 """Name of the rate that the progress bar shows."""
+
+
+class _Reading(NamedTuple):
+    """Counts of a run at one time in seconds."""
+
+    seconds: float
+    frames: float
+    updates: float
+    episodes: float
 
 
 class Throughput(Callback):
@@ -28,13 +37,15 @@ class Throughput(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._steps = 0
-        self._last: tuple[float, float, float, float] | None = None
+        self._last: _Reading | None = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._last = None  # validation is not training
+        # A validation is no training, so that its time does not count.
+        self._last = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        if self._last is None:  # after the module's warm-up
+        # The first time is after the module has filled its replay.
+        if self._last is None:
             self._last = self._read(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
@@ -42,15 +53,21 @@ class Throughput(Callback):
         if self._steps % self.every_n_steps or self._last is None or trainer.barebones:
             return
         now = self._read(trainer, pl_module)
-        seconds, frames, updates, episodes = (b - a for a, b in zip(self._last, now, strict=True))
+        before = self._last
         self._last = now
-        rates = {RATE: frames, "throughput/updates_per_s": updates, "throughput/episodes_per_h": 3600 * episodes}
-        for name, count in rates.items():
+        seconds = now.seconds - before.seconds
+        counts = {
+            RATE: now.frames - before.frames,
+            "throughput/updates_per_s": now.updates - before.updates,
+            "throughput/episodes_per_h": 3600 * (now.episodes - before.episodes),
+        }
+        for name, count in counts.items():
             pl_module.log(name, on_host(count / seconds), prog_bar=name == RATE)
 
     @staticmethod
-    def _read(trainer: Trainer, pl_module: Any) -> tuple[float, float, float, float]:
+    def _read(trainer: Trainer, pl_module: Any) -> _Reading:
         episodes = pl_module.episodes
-        if getattr(trainer, "world_size", 1) > 1:  # as `frames`, which counts those of all processes
+        # `frames` counts those of all processes, and so must the episodes.
+        if getattr(trainer, "world_size", 1) > 1:
             episodes = trainer.strategy.reduce(episodes.clone(), reduce_op="sum")
-        return time.perf_counter(), float(pl_module.frames), float(trainer.global_step), float(episodes)
+        return _Reading(time.perf_counter(), float(pl_module.frames), float(trainer.global_step), float(episodes))
