@@ -45,7 +45,7 @@ def test_heights_of_plans_are_not_rounded_to_cells(installed: Path) -> None:
         ("--stability=glue", "Bin: stability must be one of none, "),
         ("--margin=0.1", "--margin does nothing without --stability load_bearing"),
         ("--max_tilt=2", "--max_tilt does nothing without --stability load_bearing"),
-        ("--sequences=mine.json", "want known options; got --sequences=mine.json"),
+        ("--sequences=mine.json", "unknown options: --sequences=mine.json"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(

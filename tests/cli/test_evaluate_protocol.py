@@ -78,7 +78,7 @@ def test_other_boxes_are_not_played_by_what_comes_next(tmp_path: Path, capfd: py
     torch.save([[[2, 2, 2], [6, 2, 2]]], tmp_path / "mine.pt")
     words = ["evaluate", "bpp10", "--device=cpu", "--protocol=cut2", "--policy", "cut2", "--candidates=2"]
     assert cli.main([*words, "--sequences", str(tmp_path / "mine.pt")], "torchrl-gpu") == 2
-    assert "want a file whose boxes are those of cut2; got one of 6 × 2 × 2 cells" in capfd.readouterr().err
+    assert "know the boxes of cut2, and the file has 6 × 2 × 2 cells" in capfd.readouterr().err
 
 
 def test_a_checkpoint(checkpoint: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -144,7 +144,7 @@ def test_a_monitor_that_nothing_logs_is_one_line(error_of: Run, monitor: str) ->
 @pytest.mark.parametrize("name", ["EpisodeCheckpoint", "Divergence"])
 def test_a_second_callback_of_one_state_is_one_line(name: str, error_of: Run) -> None:
     twice = (f"--trainer.callbacks+={name}", f"--trainer.callbacks+={name}")
-    assert f"want one {name}; got two" in error_of(*twice)
+    assert f"trainer.callbacks: {name} stands there twice" in error_of(*twice)
 
 
 def test_print_config_builds_nothing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +212,7 @@ def test_checkpoint_of_another_architecture(error_of: Run, checkpoint: Path) -> 
             {"state_dict": {"weight": torch.ones(2, 1), "bias": torch.ones(2), "gain": torch.ones(1)}},
             "got others too gain",
         ),
-        ({"state_dict": None}, "want a checkpoint of a training run; got no state_dict in it"),
+        ({"state_dict": None}, "has no state_dict"),
         ([1], "holds a list, not a dict"),
     ],
 )
@@ -306,7 +306,7 @@ def test_real_orders_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_an_untrained_policy_has_no_name() -> None:
-    with pytest.raises(ValueError, match=r"want --policy to be one of random, pretrained, random legal, .*; got 'DQN'"):
+    with pytest.raises(ValueError, match=r"--policy must be one of random, pretrained, random legal, .*; got 'DQN'"):
         load_policy(small("packing_dqn.yaml"), None, "DQN", num_envs=1)
 
 

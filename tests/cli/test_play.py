@@ -138,7 +138,7 @@ def test_names_are_known_before_addresses(capfd: pytest.CaptureFixture[str], mon
     """It came at once, and the error seventeen seconds later."""
 
     def load(*_: object) -> None:
-        raise ValueError("play: want --policy to be one of random; got 'foo'")
+        raise ValueError("play: --policy must be one of random; got 'foo'")
 
     monkeypatch.setattr(play, "_load", load)
     assert cli.main(["play", *small("packing_dqn.yaml"), "--port", "0", "--policy", "foo"], "torchrl-gpu") == 2

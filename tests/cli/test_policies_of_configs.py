@@ -101,7 +101,7 @@ def test_serve_policy_and_export(name: str, trained: Trained) -> None:
 
 def test_serve_policy_refuses_an_environment_of_another_kind(trained: Trained) -> None:
     words, _ = trained("navigation_dqn.yaml")
-    with pytest.raises(ValueError, match="want the --config of a run that packs"):
+    with pytest.raises(ValueError, match="--config must be of a run that packs"):
         serve_policy._env_of(words, "cpu")
 
 

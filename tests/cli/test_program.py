@@ -50,8 +50,10 @@ def test_unknown_subcommand(error_of: Run) -> None:
         "fit, validate, test, predict, doctor, bench, pack, evaluate, encode, record, export, play, serve,"
         " serve-policy, fetch, cost, ros"
     )
-    assert error_of(subcommand="fitt") == f"torchrl-gpu: want one of the subcommands {names}; got 'fitt'"
-    assert error_of(subcommand="doctor", program="lightning").startswith("lightning: want one of the subcommands fit, ")
+    assert error_of(subcommand="fitt") == f"torchrl-gpu: 'fitt' must be one of the subcommands {names}"
+    assert error_of(subcommand="doctor", program="lightning").startswith(
+        "lightning: 'doctor' must be one of the subcommands fit, "
+    )
 
 
 def test_other_subcommands_of_lightning_go_to_its_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +68,7 @@ def test_other_subcommands_of_lightning_go_to_its_sdk(monkeypatch: pytest.Monkey
 
 def test_no_config(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["fit"]) == 2
-    assert capfd.readouterr().err == "error: command line: want --config NAME.yaml or --model CLASS; got neither\n"
+    assert capfd.readouterr().err == "error: command line: name a run with --config NAME.yaml or --model CLASS\n"
 
 
 def test_programming_errors_keep_their_traceback(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,12 +152,12 @@ def test_options_change_a_config_wherever_they_stand(form: list[str], tmp_path: 
 
 @pytest.mark.parametrize("args", [["--config"], ["--config="], ["--config", "--trainer.max_steps=3"], ["-c"]])
 def test_a_config_without_a_file(args: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"command line: want a file behind (--config|-c); got "):
+    with pytest.raises(ValueError, match=r"command line: (--config|-c) must be followed by a file, not by \S+$"):
         parser.resolve_configs(args)
 
 
 def test_other_programs_than_the_trainer_have_no_shipped_configs() -> None:
-    with pytest.raises(FileNotFoundError, match=r"--config: want an existing file; got 'packing\.yaml'"):
+    with pytest.raises(FileNotFoundError, match=r"--config: there is no file 'packing\.yaml'"):
         parser.resolve_configs(["--config", "packing.yaml"], shipped=False)
 
 
@@ -169,7 +171,7 @@ def test_other_programs_than_the_trainer_have_no_shipped_configs() -> None:
 )
 def test_what_would_be_dropped_is_refused(error_of: Run, first: str, second: str) -> None:
     name = second.partition("=")[0]
-    assert error_of(first, second).startswith(f"command line: want {name} before {first.partition('=')[0]}")
+    assert error_of(first, second).startswith(f"command line: {name} would replace {first.partition('=')[0]}")
     parser.check_arguments([second, first])
     parser.check_arguments([first, "--trainer.callbacks+=tests.standins.Note"])
 
@@ -177,8 +179,8 @@ def test_what_would_be_dropped_is_refused(error_of: Run, first: str, second: str
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--modle.env=3"], "want a known option, such as model; got 'modle.env'"),
-        (["--weights_only=false"], "got 'weights_only'"),
+        (["--modle.env=3"], "unknown option 'modle.env'; did you mean model?"),
+        (["--weights_only=false"], "unknown option 'weights_only'"),
         (["--ckpt_path=no.ckpt"], "checkpoint no.ckpt: there is no such file"),
         (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: there is no such file"),
     ],
@@ -203,9 +205,9 @@ def test_checkpoints_that_are_no_files_pass(path: str) -> None:
 
 
 WRONG = [
-    (["--trainer.max_stepz=3"], r"unrecognized .*: --trainer.max_stepz=3; want for example trainer.max_steps"),
-    (["--model.env.num_envz=3"], r"model.env \(.*TinyEnv\): Option 'num_envz' .*; want for example num_envs$"),
-    (["--model.widht=3"], r"model \(.*TinyModule\): Option 'widht' .*; want for example width$"),
+    (["--trainer.max_stepz=3"], r"unrecognized .*: --trainer.max_stepz=3; did you mean trainer.max_steps"),
+    (["--model.env.num_envz=3"], r"model.env \(.*TinyEnv\): Option 'num_envz' .*; did you mean num_envs\?$"),
+    (["--model.widht=3"], r"model \(.*TinyModule\): Option 'widht' .*; did you mean width\?$"),
     (["--model.env.num_envs=many"], r"model.env.num_envs \(.*TinyEnv\): Expected a int. Got value: many$"),
     (["--trainer.max_steps=many"], r"^trainer.max_steps: Expected a int. Got value: many$"),
     (["--seed_everything=x"], r"^seed_everything: Expected a bool or Expected a int; Given value: x$"),
@@ -224,13 +226,13 @@ WRONG = [
     (["--trainer.callbacks+=TrainingFilm", "--trainer.callbacks.fps=.nan"], r"^TrainingFilm: fps must be .*; got nan$"),
     (
         ["--trainer.callbacks+=torchrl_gpu.callbacks.FrameStrea"],
-        r"callbacks.FrameStrea\): module 'torchrl_gpu.callbacks' has no attribute 'FrameStrea'; .* FrameStream$",
+        r"callbacks.FrameStrea\): module 'torchrl_gpu.callbacks' has no attribute 'FrameStrea'; .* FrameStream\?$",
     ),
-    (["--trainer.callbacks+=FrameStrea"], r"dot import path string: FrameStrea .*; want for example FrameStream$"),
+    (["--trainer.callbacks+=FrameStrea"], r"dot import path string: FrameStrea.*; did you mean FrameStream\?$"),
     (["--model.env=tests.cli.broken.Env"], r"name 'nothing' is not defined.* \(.*broken.py, line 5\)$"),
     (
         ["--model.env=tests.standins.UntypedEnv", "--model.env.inner=tests.standins.TinyEnv"],
-        r"UntypedEnv: want a type behind `inner` in its constructor, .*; got none, and tests.standins.TinyEnv$",
+        r"UntypedEnv: `inner` has no type in its constructor, .* tests.standins.TinyEnv ",
     ),
     (["--trainer.accelerator=cuda"], r"accelerator"),
     (["--config=no.yaml"], r"--config: want a file, or a shipped config \(.*\); got 'no.yaml'"),
@@ -245,12 +247,12 @@ def test_wrong_arguments(error_of: Run, args: list[str], message: str) -> None:
 
 def test_yaml_that_is_none(error_of: Run, config: Path) -> None:
     config.write_text("trainer: [", encoding="utf-8")
-    assert error_of().startswith("--config: want YAML; got")
+    assert error_of().startswith("--config: the file is no YAML: ")
 
 
 def test_a_key_of_a_config_that_is_unknown(error_of: Run, config: Path) -> None:
     config.write_text(config.read_text(encoding="utf-8").replace("max_steps", "max_stepz"), encoding="utf-8")
-    assert "want for example trainer.max_steps" in error_of()
+    assert "did you mean trainer.max_steps?" in error_of()
 
 
 def test_a_mismatch_that_only_loading_finds_is_one_line() -> None:
@@ -259,7 +261,7 @@ def test_a_mismatch_that_only_loading_finds_is_one_line() -> None:
     assert is_for_user(caught.value)
     said = one_line(caught.value)
     assert "\n" not in said
-    assert re.search("want the weights of this model; got .* Linear: Missing .*bias.* size mismatch for weight", said)
+    assert re.search("not those of this model: .* Linear: Missing .*bias.* size mismatch for weight", said)
 
 
 REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; what follows, and a part of the line
@@ -269,21 +271,21 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("packing --device abacus", "get_device"),
         ("packing --settings bpp9", "bpp9"),
         ("unpacking", "environment must be one of packing; got 'unpacking'"),
-        ("", "want environment; got none"),
+        ("", "environment must be given"),
     ],
     "cost --config packing.yaml": [
         ("--price -1", "--price must be a finite number above 0; got -1"),
         ("--throughput 1 --seconds 3", "--seconds does nothing without a rate that is measured"),
-        ("--throughput 1 --run .", "want --throughput or --run; got both"),
+        ("--throughput 1 --run .", "--throughput and --run exclude each other"),
         ("--run nowhere", "--run must be the folder of a run; got nowhere"),
         ("--run .", "--run must be a folder with TensorBoard logs"),
-        ("--pric 1", "want a known option, such as price"),
-        ("--throughput 1 --trainer.max_steps -1", "want a config with trainer.max_steps, or --updates; got -1"),
+        ("--pric 1", "unknown option 'pric'; did you mean price?"),
+        ("--throughput 1 --trainer.max_steps -1", "trainer.max_steps of the config is -1: give --updates"),
     ],
-    "doctor": [("--jsn", "want known options; got --jsn")],
+    "doctor": [("--jsn", "unknown options: --jsn")],
     "encode": [
-        ("nobody.mp4", "torchrl-gpu encode: nobody.mp4: want a video or a folder; there is none"),
-        ("", "torchrl-gpu encode: want VIDEO; got none"),
+        ("nobody.mp4", "torchrl-gpu encode: there is no video or folder nobody.mp4"),
+        ("", "torchrl-gpu encode: VIDEO must be given"),
         ("{tmp} --output {tmp}", "torchrl-gpu encode: --output must be a folder that is not there yet"),
         ("{tmp}", "want a folder with meta/info.json, or with MP4 files; got neither"),
         ("{tmp} --size 0 4", "demonstrations: size must be"),
@@ -292,32 +294,38 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("boats", "--config: want a file, or a shipped config ("),
         (
             "--config packing_dqn.yaml --model.env.items.pool=16 --model.agent.network.channels=4 --visible 2",
-            "evaluate: --visible is for irregular packing; got it for a PackingSuite",
+            "evaluate: --visible is for irregular packing, not for a PackingSuite",
         ),
     ],
     " ".join(["evaluate packing_irregular", *QUICK, *SMALL]): [
         ("--methods foo", "--methods must be one of random, dbl, "),
         ("--sets hardest", "--sets must be one of easy, hard; got 'hardest'"),
-        ("--case=3", "want a known option, such as cases; got 'case'"),
+        ("--case=3", "unknown option 'case'; did you mean cases?"),
         ("--cases=0", "--cases must be at least 1; got 0"),
         ("--meshes nowhere", "--meshes must be a folder of mesh files; got nowhere"),
         ("--model.env.visible=3", "Option 'visible' is not accepted"),
     ],
     "evaluate bpp10 --device=cpu": [
         ("--protocol=cut3", "discrete125, free125; got 'cut3'"),
-        ("", "want --protocol; got none"),
+        ("", "--protocol must be given"),
         ("--protocol=rs --policy nobody", "--policy must be baselines, random, first-fit, bph"),
         ("--protocol=rs --policy orders", "rs, rs-refined or the path of a checkpoint; got 'orders'"),
-        ("--protocol=rs --policy rs --depth=5", "--depth wants --knows stream; got none"),
-        ("--protocol=rs --policy rs --knows boxes --futures=5", "--futures wants --knows distribution; got boxes"),
-        ("--protocol=rs --policy rs --knows boxes --beam=5", "--beam wants --knows stream; got boxes"),
+        ("--protocol=rs --policy rs --depth=5", "--depth has no effect with --knows none; it needs stream"),
+        (
+            "--protocol=rs --policy rs --knows boxes --futures=5",
+            "--futures has no effect with --knows boxes",
+        ),
+        (
+            "--protocol=rs --policy rs --knows boxes --beam=5",
+            "--beam has no effect with --knows boxes",
+        ),
         (
             "--protocol=rs --policy rs --knows stream --candidates=5",
-            "--candidates wants --knows distribution or boxes; got stream",
+            "--candidates has no effect with --knows stream; it needs distribution or boxes",
         ),
-        ("--protocol=rs --policy rs --knows stream --visible=2", "--knows want --visible=1; got 2"),
-        ("--protocol=rs --policy dbl --knows stream", "--beam want a policy of afterstate values; got none"),
-        ("--protocol=rs --policy rs --visible=2 --depth=2", "with --visible=2 --depth wants --beam; got 2 alone"),
+        ("--protocol=rs --policy rs --knows stream --visible=2", "--knows need --visible=1, not 2"),
+        ("--protocol=rs --policy dbl --knows stream", "--beam are for policies of afterstate values"),
+        ("--protocol=rs --policy rs --visible=2 --depth=2", "with --visible=2 --depth 2 has no effect without --beam"),
         ("--protocol=rs --policy rs --visible=2 --beam=2 --depth=3", "VisibleSearch: depth must be at most 2; got 3"),
         ("--protocol=rs --policy rs --knows all", "boxes, stream; got 'all'"),
         ("--protocol=rs --sequences none.pt", "none.pt: want a file of box sequences; there is none"),
@@ -327,22 +335,22 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("--host 0.0.0.0 --token 1234", "want token of at least 16 characters to listen beyond"),
         ("--speed 0", "torchrl-gpu play: --speed must be a finite number above 0; got 0"),
         ("--num_envs 0", "torchrl-gpu play: --num_envs must be at least 1; got 0"),
-        ("--streams env3", "streams: want environments below 1; got 'env3'"),
+        ("--streams env3", "streams: 'env3' must be an environment below 1"),
     ],
     "serve-policy": [("a.ckpt --threads 0", "threads must be at least 1; got 0")],
     "record": [
-        ("--config packing_dqn.yaml", "want --output; got none"),
+        ("--config packing_dqn.yaml", "--output must be given"),
         ("--config packing_dqn.yaml --output {tmp}", "--output must be a folder that is not there yet"),
         ("--config packing_dqn.yaml --output x --episodes 0", "--episodes must be at least 1; got 0"),
         ("--config packing_dqn.yaml --output x --ckpt_path nobody.ckpt", "nobody.ckpt: there is no such file"),
     ],
     "record --config packing_dqn.yaml --output x": [  # options without an effect
-        ("--choose worst", "want --choose with --format mcap; got --format memmap"),
-        ("--most 3", "want --most with --format mcap; got --format memmap"),
-        ("--below 0.5 --format lerobot", "want --below with --format mcap; got --format lerobot"),
-        ("--size 240 320", "want --size with --format lerobot or mcap; got --format memmap"),
-        ("--most 3 --format mcap", "want --most with --choose worst or best or failures; got --choose all"),
-        ("--below 1 --format mcap --choose worst", "want --below with --choose failures; got --choose worst"),
+        ("--choose worst", "--choose has no effect with --format memmap; it needs mcap"),
+        ("--most 3", "--most has no effect with --format memmap; it needs mcap"),
+        ("--below 0.5 --format lerobot", "--below has no effect with --format lerobot; it needs mcap"),
+        ("--size 240 320", "--size has no effect with --format memmap; it needs lerobot or mcap"),
+        ("--most 3 --format mcap", "--most has no effect with --choose all; it needs worst or best or failures"),
+        ("--below 1 --format mcap --choose worst", "--below has no effect with --choose worst; it needs failures"),
     ],
 }
 CASES = [(f"{begin} {more}", message) for begin, rows in REFUSED.items() for more, message in rows]

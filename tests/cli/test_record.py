@@ -59,7 +59,7 @@ def test_choices_and_several_agents(tmp_path: Path) -> None:
 
 def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
     env = DishwashingEnv(2, device="cpu", seed=0)
-    with pytest.raises(ValueError, match="want one environment with one action; got 2"):
+    with pytest.raises(ValueError, match="one environment with one action, not of 2"):
         record(env, RandomActions(env), tmp_path / "a", 1, (64, 64))
 
 
@@ -170,4 +170,4 @@ def test_bad_videos_stand_in_the_table_with_the_reason(tmp_path: Path, capsys: p
 def test_what_is_encoded_is_not_encoded_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(drawn.write_plain(tmp_path, "a", 0, 3), "--output", tmp_path / "out")
     assert run(tmp_path / "out") == 2
-    assert "which has been encoded" in capsys.readouterr().err
+    assert "has been encoded already" in capsys.readouterr().err

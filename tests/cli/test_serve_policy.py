@@ -88,7 +88,7 @@ def packed(ask: Callable[..., dict[str, Any]], boxes: list[list[int]]) -> list[l
 
 def test_without_a_checkpoint_pallets_are_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["serve-policy"], "torchrl-gpu") == 2
-    assert "want a checkpoint, --pallets or both; got none" in capsys.readouterr().err
+    assert "name a checkpoint, --pallets or both" in capsys.readouterr().err
     (tmp_path / "a.json").write_text("{}")
     assert main(["serve-policy", "--pallets", str(tmp_path)], "torchrl-gpu") == 2
     assert "want a session that was kept; got no file of" in capsys.readouterr().err
@@ -214,7 +214,7 @@ def test_the_packer_is_served_with_the_config_of_its_run(
         (["export"], "the --config of `torchrl-gpu serve-policy`, which serves it where `export` cannot"),
         (["serve-policy", "--config", "no.yaml"], "no.yaml"),
         (["serve-policy", "--config", "run.yaml", "--model.env.num_envz", "3"], "num_envz"),
-        (["serve-policy", "--config", "dishwashing_feasible.yaml"], "want the --config of a run that packs"),
+        (["serve-policy", "--config", "dishwashing_feasible.yaml"], "--config must be of a run that packs"),
     ],
 )
 def test_what_the_hierarchical_packer_wants_is_one_line(

@@ -1,4 +1,4 @@
-"""`torchrl-gpu cost --config NAME --price 0.44`: hours and money of a run, from a rate that was measured.
+"""`torchrl-gpu cost --config NAME --price 0.44`: hours and money of a run.
 
 The rate, updates a second, is measured in a short trial of the config on this machine, or given by --throughput, or
 read from the TensorBoard logs of a finished run by --run. Options that are not listed go to the config, as in
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
         cli = build("fit", [*words, *trial])
         updates = cli.trainer.max_steps if args.updates is None else args.updates
         if updates < 1:
-            raise ValueError(f"{WHERE}: want a config with trainer.max_steps, or --updates; got {updates}")
+            raise ValueError(f"{WHERE}: trainer.max_steps of the config is {updates}: give --updates, at least 1")
         if args.throughput is not None:
             rate = Rate(args.throughput, "given by --throughput")
         elif args.run is not None:
@@ -64,7 +64,10 @@ def estimate(updates: int, rate: Rate, price: float | None) -> dict[str, Any]:
 
 
 def measured(cli: Any, seconds: float) -> Rate:
-    """The rate of a run that is stopped after `seconds`, without its warm-up and its first training step."""
+    """Measure the rate of a run that is stopped after `seconds`.
+
+    Its warm-up and its first training step do not count.
+    """
     from lightning.pytorch import Callback
 
     from torchrl_gpu.device import now
@@ -86,15 +89,16 @@ def measured(cli: Any, seconds: float) -> Rate:
     cli.trainer.callbacks.append(clock)
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     if clock.begun is None or clock.ended is None:
-        raise ValueError(f"{WHERE}: want a run of two training steps or more; got one that ended before")
-    took, updates = (after - before for before, after in zip(clock.begun, clock.ended, strict=True))
+        raise ValueError(f"{WHERE}: the run ended before its second training step, so that nothing could be measured")
+    took = clock.ended[0] - clock.begun[0]
+    updates = clock.ended[1] - clock.begun[1]
     device_name = machine.describe(cli.trainer.strategy.root_device)["device_name"]
     source = f"measured just now, {updates:,} updates in {took:.1f} s on {device_name}"
     return Rate(updates / took, f"{source}; validation, saving and pictures come on top")
 
 
 def recorded(run: Path) -> Rate:
-    """The median of the rates that `Throughput` logged for TensorBoard."""
+    """Return the median of the rates that `Throughput` logged for TensorBoard."""
     from statistics import median
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -121,7 +125,7 @@ def _in_words(config: str, result: dict[str, Any]) -> str:
 
 def _check(args: argparse.Namespace) -> None:
     if args.throughput is not None and args.run is not None:
-        raise ValueError(f"{WHERE}: want --throughput or --run; got both")
+        raise ValueError(f"{WHERE}: --throughput and --run exclude each other: give one of them")
     if args.throughput is not None or args.run is not None:
         wanted = "a rate that is measured, so neither --throughput nor --run"
         arguments.check_effect(WHERE, wanted, **{"--seconds": (args.seconds, 20.0)})

@@ -1,4 +1,7 @@
-"""`torchrl-gpu doctor [--full] [--json]`: each ability of this machine, tried now, with the reason where it fails."""
+"""`torchrl-gpu doctor [--full] [--json]`: each ability of this machine, tried now.
+
+What fails is shown with the reason.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +31,31 @@ if TYPE_CHECKING:
     import torch
 
 _PACKAGES = ("torch", "torchrl", "tensordict", "lightning", "jsonargparse", "numpy", "triton")
-_STREAMING = {"av": "stream", "cv2": "stream", "aiohttp": "stream", "aiortc": "webrtc"}  # module: extra
+# The extra that brings each module.
+_STREAMING = {"av": "stream", "cv2": "stream", "aiohttp": "stream", "aiortc": "webrtc"}
 _GIB = 2**30
 _STATES = {"works": "green", "cannot": "yellow", "not tried": "cyan", "installed": ""}
 
 
 class Finding(NamedTuple):
-    """One line of the report."""
+    """One line of the report.
+
+    Attributes:
+        state: "works" (tried just now), "cannot" or "not tried"; of packages "installed".
+        detail: Version or device, why it does not work, or how to try it.
+    """
 
     group: str
     name: str
-    state: str  # "works" (tried just now), "cannot", "not tried"; of packages "installed"
-    detail: str  # version or device; why it does not work; how to try it
+    state: str
+    detail: str
 
 
 def main(argv: list[str]) -> int:
-    """Prints the report; the exit status is 0 whatever the machine lacks."""
+    """Print the report.
+
+    The exit status is 0 whatever the machine lacks.
+    """
     parser = OneLineParser(prog="torchrl-gpu doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     full = "try what takes up to a minute, too, and compile the kernels of a wheel for this machine"
@@ -58,7 +70,10 @@ def main(argv: list[str]) -> int:
 
 
 def examine(*, full: bool = False) -> list[Finding]:
-    """The report, in the order in which it is printed; `full` as for the command."""
+    """Make the report, in the order in which it is printed.
+
+    `full` is as for the command.
+    """
     from torchrl_gpu import native
     from torchrl_gpu.system.self_tests import forget_results
 
@@ -67,24 +82,34 @@ def examine(*, full: bool = False) -> list[Finding]:
         "torchrl-gpu doctor: trying what there is; some seconds, a minute where kernels are compiled", file=sys.stderr
     )
     if full:
-        with contextlib.suppress(native.CompilerError):  # whose reason is in the report
+        # The reason for an error is in the report.
+        with contextlib.suppress(native.CompilerError):
             native.tune()
-    operators = native.problem()  # first, since the kernels are of the same library
+    # This comes first, since the kernels are of the same library.
+    operators = native.problem()
     parts: list[Callable[[], Iterable[Finding]]] = [
         _software,
         _devices,
         _backends,
-        lambda: [_compiler(), _finding("compile", "C++ operators", operators, "agree with plain Python")],
+        lambda: _compiled(operators),
         lambda: [_torch_compile(full)],
         lambda: [_graphs()],
         _codecs,
     ]
-    with ThreadPoolExecutor(len(parts)) as pool:  # most of them wait for processes
-        return [finding for part in [pool.submit(each) for each in parts] for finding in part.result()]
+    findings: list[Finding] = []
+    # Most parts wait for processes, so that they take turns in threads.
+    with ThreadPoolExecutor(len(parts)) as pool:
+        for part in [pool.submit(each) for each in parts]:
+            findings += part.result()
+    return findings
 
 
 def _finding(group: str, name: str, problem: str, detail: str) -> Finding:
     return Finding(group, name, "cannot" if problem else "works", problem or detail)
+
+
+def _compiled(operators: str) -> list[Finding]:
+    return [_compiler(), _finding("compile", "C++ operators", operators, "agree with plain Python")]
 
 
 def _software() -> list[Finding]:
@@ -121,7 +146,8 @@ def _cuda_device(index: int) -> Finding:
     versions = machine.cuda_versions(device)
     try:
         free, total = torch.cuda.mem_get_info(index)
-    except RuntimeError as error:  # for example a device that another process holds exclusively
+    except RuntimeError as error:
+        # Another process may hold the device exclusively.
         return Finding("device", str(device), "cannot", f"{versions['device']}: {str(error).splitlines()[0]}")
     detail = f"{versions['device']}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
     detail += f", CUDA {versions['CUDA']}, driver {versions['driver']}"
@@ -129,7 +155,7 @@ def _cuda_device(index: int) -> Finding:
 
 
 def _backends() -> list[Finding]:
-    """The backends of the packing kernels that pass their self-tests here, and the one that "auto" takes."""
+    """List the backends of the packing kernels, with the one that "auto" takes."""
     import torch
 
     from torchrl_gpu.device import get_device
@@ -148,7 +174,7 @@ def _backends() -> list[Finding]:
 
 
 def _kernels_on(device: torch.device) -> list[Finding]:
-    """The Triton kernels besides those of packing steps."""
+    """List the Triton kernels besides those of packing steps."""
     fused = importlib.import_module("torchrl_gpu.envs.marine.fused")
     values = importlib.import_module("torchrl_gpu.policies.packing.ntuple.values")
     problems = values.triton_problems(device) | {"steps of marine navigation": fused.problem(device)}
@@ -158,14 +184,17 @@ def _kernels_on(device: torch.device) -> list[Finding]:
 def _backends_on(device: torch.device) -> list[Finding]:
     kernels = importlib.import_module("torchrl_gpu.envs.packing.kernels")
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
-        problems = kernels.available_backends(device)  # by the interpreter a self-test takes minutes
+        # By the interpreter a self-test takes minutes.
+        problems = kernels.available_backends(device)
         states = {name: "cannot" if problem else "not tried" for name, problem in problems.items()}
         return [Finding("packing", name, states[name], problems[name] or "unset TRITON_INTERPRET") for name in problems]
-    taken, found = kernels.get_kernels("auto", device).backend, []
+    taken = kernels.get_kernels("auto", device).backend
+    found: list[Finding] = []
     for name, problem in kernels.tested_backends(device).items():
         agrees = "what the others are compared with" if name == "eager" else "every job agrees with eager"
         if name != "reference":
-            detail = f"on {device}{', the default' if name == taken else ''}: {agrees}"
+            default = ", the default" if name == taken else ""
+            detail = f"on {device}{default}: {agrees}"
             found.append(_finding("packing", name, problem, detail))
     return [*found, Finding("packing", "reference", "not tried", "make test; the definition, for tests alone")]
 
@@ -189,7 +218,8 @@ def _torch_compile(full: bool) -> Finding:
     from torchrl_gpu.device import get_device
 
     device = get_device()
-    if device.type == "cpu" and (problem := compile_problem()):
+    problem = compile_problem() if device.type == "cpu" else ""
+    if problem:
         return Finding("compile", "torch.compile", "cannot", f"{problem}; no shipped run needs it")
     if not full:
         how = "torchrl-gpu doctor --full tries it; no shipped run needs it"
@@ -198,7 +228,10 @@ def _torch_compile(full: bool) -> Finding:
 
 
 def compile_problem() -> str:
-    """The part that torch.compile lacks on a CPU: its compiler, or Python's headers; "" for none."""
+    """Return what torch.compile lacks on a CPU, "" for nothing.
+
+    It needs a compiler and Python's headers.
+    """
     usual = {"win32": "cl", "darwin": "clang++"}.get(sys.platform, "g++")
     compiler = (shlex.split(os.environ.get("CXX", "")) or [usual])[0]
     if shutil.which(compiler) is None:
@@ -217,7 +250,7 @@ def _graphs() -> Finding:
 
 
 def _codecs() -> list[Finding]:
-    """The encoders of frames that work here, and the packages of the extras `stream` and `webrtc`."""
+    """List the encoders of frames, and the packages that streaming needs."""
     from torchrl_gpu.device import get_device
 
     probes = importlib.import_module("torchrl_gpu.streaming.codecs.probes")
@@ -232,7 +265,7 @@ def _codecs() -> list[Finding]:
 
 
 def opengl_problem() -> str:
-    """The library without which MuJoCo cannot render offscreen; "" where it can."""
+    """Return why MuJoCo cannot render offscreen, "" where it can."""
     try:
         if sys.platform == "linux" and os.environ.get("MUJOCO_GL", "egl") == "egl":
             ctypes.CDLL("libEGL.so.1")
@@ -242,7 +275,10 @@ def opengl_problem() -> str:
 
 
 def _module(name: str, extra: str) -> Finding:
-    """The version of a module that imports: an installed one may still lack a library of the system."""
+    """Report the version of a module that imports.
+
+    An installed one may still lack a library of the system.
+    """
     try:
         return Finding("streaming", name, "works", str(importlib.import_module(name).__version__))
     except ModuleNotFoundError:
@@ -269,27 +305,32 @@ def _print_table(findings: list[Finding]) -> None:
         table.add_column(heading, overflow="fold")
     group = ""
     for finding in findings:
-        table.add_section() if group and finding.group != group else None
+        is_new = finding.group != group
+        if group and is_new:
+            table.add_section()
         mark = Text(finding.state, _STATES[finding.state])
-        table.add_row(finding.group if finding.group != group else "", finding.name, mark, Text(finding.detail))
+        table.add_row(finding.group if is_new else "", finding.name, mark, Text(finding.detail))
         group = finding.group
     wide_console().print(table)
 
 
 def failure(what: str, device: torch.device) -> str:
-    """Why the self-test `what`, a function below, fails on a device; "" where it passes."""
+    """Return why the self-test `what`, a function below, fails on a device, or ""."""
     import torch
 
     from torchrl_gpu.system import machine
     from torchrl_gpu.system.self_tests import SelfTest
 
     depends_on = {"torch": torch.__version__, "triton": str(machine.version("triton")), "device": str(device)}
-    depends_on |= machine.cuda_versions(device) if device.type == "cuda" else {"processor": platform.processor()}
+    if device.type == "cuda":
+        depends_on |= machine.cuda_versions(device)
+    else:
+        depends_on["processor"] = platform.processor()
     return SelfTest(f"{what} on {device}", f"{__name__}:{what}", (str(device),), depends_on).failure()
 
 
 def cuda_graph(device: str) -> str:
-    """Why a graph of a few operators and random numbers cannot be captured and replayed; "" where it can."""
+    """Return why a graph of operators and random numbers cannot be replayed, or ""."""
     import torch
     from tensordict import TensorDict, TensorDictBase
 
@@ -314,7 +355,7 @@ def cuda_graph(device: str) -> str:
 
 
 def torch_compile(device: str) -> str:
-    """Why torch.compile does not compile a few operators; "" where it does."""
+    """Return why torch.compile does not compile a few operators, or ""."""
     import torch
 
     from torchrl_gpu.system.self_tests import usable

@@ -1,4 +1,6 @@
-"""`torchrl-gpu encode VIDEO…`: decodes demonstrations once, into a folder that opens in no time.
+"""`torchrl-gpu encode VIDEO…`: demonstrations decoded once, into a folder.
+
+The folder opens in no time.
 
 A VIDEO is an MP4 file with a file of actions beside it, a folder of such files, or a folder with a LeRobotDataset v3.
 """
@@ -21,7 +23,7 @@ def main(argv: list[str]) -> None:
     out = args.output or args.videos[0].with_name(args.videos[0].resolve().name + ".clips")
     for path in args.videos:
         if not path.exists():
-            raise FileNotFoundError(f"{WHERE}: {path}: want a video or a folder; there is none")
+            raise FileNotFoundError(f"{WHERE}: there is no video or folder {path}")
     if out.exists():
         raise FileExistsError(f"{WHERE}: --output must be a folder that is not there yet; got {out}")
     from torchrl_gpu.demonstrations import load_demonstrations, save_store
@@ -29,7 +31,7 @@ def main(argv: list[str]) -> None:
     from torchrl_gpu.system.console import progress_bar, wide_console
 
     if has_frames(args.videos[0]):
-        raise ValueError(f"{WHERE}: want videos; got {args.videos[0]}, which has been encoded")
+        raise ValueError(f"{WHERE}: {args.videos[0]} has been encoded already: use it as it is")
     with progress_bar(WHERE, "frames") as report:
         store = load_demonstrations(
             args.videos,

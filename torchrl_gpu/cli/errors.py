@@ -1,4 +1,4 @@
-"""Errors that the user can correct, in one line: where, what is wanted, what came."""
+"""Errors that the user can correct, in one line: the place, the fault, the remedy."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from collections.abc import Iterable
 
 _PARSERS = ("jsonargparse", "argparse", "yaml")
 _MENDABLE = (
-    *(ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError),
+    ValueError,
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
     argparse.ArgumentError,
 )
-_OURS = {  # errors for the user, by the modules that define them
+# Further errors for the user, by the modules that define them.
+_OURS = {
     "torch": "OutOfMemoryError",
     "lightning.fabric.utilities.exceptions": "MisconfigurationException",
     "lightning.fabric.utilities.spike": "TrainingSpikeException",
@@ -32,7 +38,10 @@ _NO_MEMORY = re.compile(
 
 
 def is_for_user(error: BaseException) -> bool:
-    """True for an error that the user can correct, which is printed as one line without a traceback."""
+    """Return whether the user can correct an error.
+
+    It is then printed as one line without a traceback.
+    """
     root = root_error(error)
     module, function = _raised_by(root)
     if module in _PARSERS or _raised_by(error)[0] in _PARSERS:
@@ -46,16 +55,22 @@ def is_for_user(error: BaseException) -> bool:
     if isinstance(root, OSError) and root.errno in _OF_THE_DISK:
         return True
     # An error of a module that is not loaded cannot have been raised.
-    loaded = [getattr(sys.modules[name], error_class) for name, error_class in _OURS.items() if sys.modules.get(name)]
+    loaded: list[type] = []
+    for name, error_class in _OURS.items():
+        if sys.modules.get(name):
+            loaded.append(getattr(sys.modules[name], error_class))
     return isinstance(root, (*_MENDABLE, *loaded))
 
 
 def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
-    """An error as a single line; a misspelt option names those of `options` that are close to it."""
+    """Describe an error in a single line.
+
+    For a misspelt option it names those of `options` that are close to it.
+    """
     root = root_error(error)
     module, function = _raised_by(root)
     if module == "yaml":
-        return f"--config: want YAML; got what has {_flat(str(root))}"
+        return f"--config: the file is no YAML: {_flat(str(root))}"
     # A constructor's message is enough by itself; a failing import needs the option that asked for it.
     if module in _PARSERS or (_raised_by(error)[0] in _PARSERS and not isinstance(root, _MENDABLE)):
         return _parser_line(str(error), list(options)) + _place(root)
@@ -64,17 +79,17 @@ def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
         asked = _NO_MEMORY.search(text)
         more = f"{int(asked[1]) / 2**30:,.1f} GiB more" if asked else _shorten(text)
         return (
-            "memory: want a run that fits, for example with fewer environments (--model.env.num_envs), a smaller batch"
-            f" (--model.batch_size) or replay (--model.replay.capacity); got a machine that refused {more}"
+            f"memory: the machine refused {more}. Take fewer environments (--model.env.num_envs), a smaller batch"
+            " (--model.batch_size) or replay (--model.replay.capacity)"
         )
     if type(root).__name__ == "OutOfMemoryError":
-        return f"device memory: want a run that fits, for example with fewer environments; {text}"
+        return f"device memory: {text}. Take fewer environments, a smaller batch or replay"
     if module == "torch" and function == "load_state_dict":
-        return f"checkpoint: want the weights of this model; got {_shorten(text)}"
+        return f"checkpoint: its weights are not those of this model: {_shorten(text)}"
     if isinstance(root, OSError) and root.errno in _NOT_ALLOWED and root.filename:
         return (
-            f"{root.filename}: want a place that this user may read, and write where results go (by"
-            f" --trainer.default_root_dir of a run, --out of pack, --output of others); got {_flat(str(root.strerror))}"
+            f"{root.filename}: {_flat(str(root.strerror))}. Name a place that this user may read, and write where"
+            " results go (--trainer.default_root_dir of a run, --out of pack, --output of others)"
         )
     if isinstance(root, OSError) and root.strerror and (root.filename or root.errno in _OF_THE_DISK):
         return f"{root.filename or 'disk'}: {root.strerror}"
@@ -82,8 +97,11 @@ def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
 
 
 def root_error(error: BaseException) -> BaseException:
-    """The error as it was first raised, without the wrapping that jsonargparse puts around it."""
-    while _raised_by(error)[0] == "jsonargparse" and (inner := error.__cause__ or error.__context__):
+    """Return the error as it was first raised, without the wrapping of jsonargparse."""
+    while _raised_by(error)[0] == "jsonargparse":
+        inner = error.__cause__ or error.__context__
+        if inner is None:
+            break
         error = inner
     return error
 
@@ -99,7 +117,10 @@ def _raised_by(error: BaseException) -> tuple[str, str]:
 
 
 def _place(root: BaseException) -> str:
-    """File and line at which a module that a parser imported has failed; "" for a name that it lacks."""
+    """Return file and line at which a module that a parser imported has failed.
+
+    It is "" for a name that the module lacks.
+    """
     frames = [frame for frame in traceback.extract_tb(root.__traceback__) if frame.name != "__getattr__"]
     if not frames or any(word in frames[-1].filename for word in (*_PARSERS, "importlib")):
         return ""
@@ -107,40 +128,66 @@ def _place(root: BaseException) -> str:
 
 
 def _parser_line(message: str, options: list[str]) -> str:
-    """The reason in jsonargparse's most indented lines, where the last one has the value, with its key and class."""
+    """Describe an error of jsonargparse with its key, class, reason and value.
+
+    jsonargparse lists what it tried as an indented tree. The reason is in the most indented lines, and the last line
+    has the value.
+    """
     message = re.sub(r"NestedArg\(key='[^']*', val=(.*?)\)$", r"\1", message, flags=re.MULTILINE)
     lines = [line for line in message.splitlines() if line.strip(" -")]
     depths = [len(line) - len(line.lstrip(" -")) for line in lines]
-    found = dict.fromkeys(line.strip(" -") for line, depth in zip(lines, depths, strict=True) if depth == max(depths))
+    deepest = [line for line, depth in zip(lines, depths, strict=True) if depth == max(depths)]
+    found = dict.fromkeys(line.strip(" -") for line in deepest)
     text = " or ".join(found)
-    later = re.findall(r"Got value: Namespace\(class_path='([^']+)'", message)[:1]  # by a function
+    # An argument that takes a function names its class in a later line.
+    later = re.findall(r"Got value: Namespace\(class_path='([^']+)'", message)[:1]
     made = re.findall(r"class_path='([^']+)'", text)[:1] or later
-    text = text.partition(" expects a function or a callable class: ")[2].partition(". Got value: ")[0] or text
+    of_callable = text.partition(" expects a function or a callable class: ")[2]
+    text = of_callable.partition(". Got value: ")[0] or text
     words = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
     reason = _shorten(re.sub(r"typing\.Literal\[([^]]*)\]", r"\1", words))
     given = f"; {_given_line(lines, depths)}" if len(found) > 1 and depths[-1] < max(depths) else ""
     key = ".".join(dict.fromkeys(re.findall(r'key "([^"]+)"', message)))
     classes = re.findall(r"class_path '([^']+)'", message) + made
     where = f"{key} ({classes[-1]})" if classes else key or "command line or config"
-    known = (_parameters(classes[-1]) if classes else []) or options
-    written = [name for name in re.findall(r"(?:'|--)([\w.]+)", reason) if name not in known]
-    if absent := re.search(r"module '([\w.]+)' has no attribute '(\w+)'", reason):
-        known, written = _public_names(absent[1]), [absent[2]]
-    elif absent := re.search(r"Expected a dot import path string: (\w+)", reason):
-        known, written = _public_names(*_OF_CALLBACKS), [absent[1]]
-    close = [match for name in written for match in difflib.get_close_matches(name, known)]
-    return f"{where}: {reason}{given}" + (f"; want for example {', '.join(close)}" if close else "")
+    close = _close_names(reason, (_parameters(classes[-1]) if classes else []) or options)
+    such_as = f"; did you mean {', '.join(close)}?" if close else ""
+    return f"{where}: {reason}{given}{such_as}"
+
+
+def _close_names(reason: str, known: list[str]) -> list[str]:
+    """List the names that are close to those that a reason calls unknown."""
+    absent = re.search(r"module '([\w.]+)' has no attribute '(\w+)'", reason)
+    unfound = re.search(r"Expected a dot import path string: (\w+)", reason)
+    if absent is not None:
+        known = _public_names(absent[1])
+        written = [absent[2]]
+    elif unfound is not None:
+        known = _public_names(*_OF_CALLBACKS)
+        written = [unfound[1]]
+    else:
+        written = [name for name in re.findall(r"(?:'|--)([\w.]+)", reason) if name not in known]
+    close: list[str] = []
+    for name in written:
+        close += difflib.get_close_matches(name, known)
+    return close
 
 
 def _given_line(lines: list[str], depths: list[int]) -> str:
-    """The most indented line with a value: the last line of all may show the whole config around it."""
+    """Return the most indented line with a value.
+
+    The last line of all may show the whole config around it.
+    """
     known = [index for index, line in enumerate(lines) if line.strip().startswith("Given value: ")]
     line = lines[max(known, key=lambda index: depths[index])] if known else lines[-1]
     return _shorten(line.partition(". Got value: ")[0], 80)
 
 
 def _public_names(*modules: str) -> list[str]:
-    return [name for module in modules for name in getattr(sys.modules.get(module), "__all__", ())]
+    names: list[str] = []
+    for module in modules:
+        names += getattr(sys.modules.get(module), "__all__", ())
+    return names
 
 
 def _parameters(class_path: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""`torchrl-gpu evaluate`: a policy beside its baselines on episodes that it never trained on, as a table and as JSON.
+"""`torchrl-gpu evaluate`: a policy beside its baselines, as a table and as JSON.
+
+They play episodes that the policy never trained on.
 
 Irregular packing has a table for each set of objects and setting, as in Huang et al., RA-L 2023. The name of a shipped
 config may stand in place of --config. Options that are not listed go to the config, as in `lightning test`. With `bpp10
@@ -43,7 +45,7 @@ def main(argv: list[str]) -> None:
 def write_tables(
     suite: Suite[Any, Any], tables: Iterator[dict[str, Any]], args: argparse.Namespace, name: str, started: float
 ) -> None:
-    """Make the tables of an evaluation, one after another, and write them as JSON where that was asked for.
+    """Make the tables of an evaluation, and write them as JSON if asked to.
 
     `started` is when the program began, of `time.perf_counter`.
     """
@@ -69,9 +71,6 @@ def add_common_options(parser: OneLineParser) -> None:
     add("--batch", type=whole(1), help="episodes side by side; as many as fit into memory by default")
     add("--device", default="auto", help="that everything runs on")
     add("--output", type=Path, help="JSON with the tables and everything that decides them")
-
-
-# -- the policy of a config ------------------------------------------------------------------------------------------
 
 
 def _config_parser() -> OneLineParser:
@@ -113,7 +112,8 @@ def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, A
     from torchrl_gpu.training.data.episodes import suite_of
 
     device = get_device(args.device)
-    own = ["--model.env.num_envs=1", f"--model.env.device={device}"]  # the suite makes the environments of its batches
+    # The suite makes the environments of its batches, so that one is enough here.
+    own = ["--model.env.num_envs=1", f"--model.env.device={device}"]
     own += [f"--trainer.accelerator={'cpu' if device.type == 'cpu' else 'gpu'}"]
     own += [f"--trainer.devices={1 if device.index is None else [device.index]}"]
     own += [] if args.seed is None else [f"--data.seed={args.seed}"]
@@ -126,7 +126,8 @@ def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, A
 
     def tables() -> Iterator[dict[str, Any]]:
         options = TableOptions(**{each.name: getattr(args, each.name) for each in fields(TableOptions)})
-        notes: dict[str, None] = {}  # an ordered set
+        # The keys are an ordered set.
+        notes: dict[str, None] = {}
         made = []
         for table in suite.tables(cli.model, options):
             notes |= dict.fromkeys(table.pop("notes", ()))

@@ -1,4 +1,6 @@
-"""`torchrl-gpu export`: a trained policy as ONNX or as a program of torch.export, with JSON on its inputs.
+"""`torchrl-gpu export`: a trained policy as ONNX or as a program of torch.export.
+
+A JSON beside it tells of its inputs.
 
 A policy that packs takes maps of legal placements beside the heightmap and the item. The program that runs the file
 computes them, by the rules in the JSON beside it or with `PackingEnv.restore` of this package.

@@ -1,4 +1,4 @@
-"""`torchrl-gpu fetch URL FOLDER`: the newest whole checkpoint of a run whose checkpoints are mirrored to a URL.
+"""`torchrl-gpu fetch URL FOLDER`: the newest whole checkpoint of a mirrored run.
 
 The exit status is 0 where the folder holds a checkpoint afterwards (what is there already is left alone), and 3 where
 the storage has none. A storage that cannot be read is an error, status 2: a run that was to go on must not begin anew.

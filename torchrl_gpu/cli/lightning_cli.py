@@ -1,4 +1,7 @@
-"""LightningCLI over any module and data module named by class path, with safe checkpoints. Imports lightning."""
+"""LightningCLI over any module and data module named by class path.
+
+Checkpoints are opened safely. This module imports Lightning.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,11 @@ Value = TypeVar("Value")
 
 _NOISY = [f"lightning.{each}" for each in ("pytorch.utilities.rank_zero", "fabric.utilities.rank_zero")]
 _NOISY += ["lightning.fabric.utilities.seed"]
+# Lines of the logs that tell users nothing. The seed is in the saved config.
 _NOISE = (
     "💡 Tip:",
     "TPU available:",
-    "Seed set to",  # the saved config has it
+    "Seed set to",
     "Trainer already configured with model summary callbacks",
 )
 _ROLES: dict[str, type[Callback]] = {
@@ -49,15 +53,22 @@ _ROLES: dict[str, type[Callback]] = {
 _LEAST = {"check_val_every_n_epoch": 1, "log_every_n_steps": 0, "num_sanity_val_steps": -1}
 """Least values of options that Lightning takes unchecked and divides by later."""
 _HARMLESS = (
-    "`LightningModule.configure_optimizers` returned `None`",  # tables have no gradients
-    ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts
-    "Your `IterableDataset` has `__len__` defined",  # which would matter with more than one worker
-    ".*isinstance\\(treespec, LeafSpec\\)` is deprecated",  # lightning 2.6 calls torch's older name
+    # Tables have no gradients.
+    "`LightningModule.configure_optimizers` returned `None`",
+    # Rollouts are made inside the training step, so that the loader only counts.
+    ".*does not have many workers",
+    # This would matter with more than one worker.
+    "Your `IterableDataset` has `__len__` defined",
+    # Lightning 2.6 calls an older name of torch.
+    ".*isinstance\\(treespec, LeafSpec\\)` is deprecated",
 )
 
 
 class _Trainer(Trainer):
-    """Trainer whose precision may be "auto" in a config; see `PackageCLI.before_instantiate_classes`."""
+    """Trainer whose precision may be "auto" in a config.
+
+    `PackageCLI.before_instantiate_classes` settles it.
+    """
 
     def __init__(self, *, precision: _PRECISION_INPUT | Literal["auto"] | None = None, **kwargs: Any) -> None:
         super().__init__(precision=None if precision == "auto" else precision, **kwargs)
@@ -81,11 +92,12 @@ class SaveConfig(SaveConfigCallback):
             for name in [] if arguments is None else list(vars(arguments)):
                 if is_secret(name):
                     arguments[name] = None
-        parser.save = partial(parser.save, skip_validation=True)  # it was valid when parsed
+        # The config was valid when it was parsed.
+        parser.save = partial(parser.save, skip_validation=True)
         super().__init__(parser, config, **kwargs)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Nothing yet: a run that does not begin leaves the file of the one before."""
+        """Save nothing yet, so that a run that does not begin leaves an earlier file."""
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -93,16 +105,19 @@ class SaveConfig(SaveConfigCallback):
 
 
 class PackageCLI(LightningCLI):
-    """One of `fit`, `validate`, `test` and `predict`: parsed, built and, unless `run` is false, run.
+    """One of `fit`, `validate`, `test` and `predict`, parsed, built and run.
 
-    Departs from LightningCLI: only the subcommand that was asked for gets a parser (a fourth of the time); the config
+    With `run` false it is only built. It departs from
+    LightningCLI: only the subcommand that was asked for gets a parser (a fourth of the time); the config
     alone decides what is built, never the hyper-parameters inside a checkpoint; checkpoints are checked before anything
     is built and are always loaded with `weights_only=True`; parse errors are one-line ValueErrors.
     """
 
     def __init__(self, subcommand: str, args: list[str], *, run: bool = True, gone_back: int = 0) -> None:
         self.name = subcommand
-        self.runs, self.gone_back, self.given = run, gone_back, args
+        self.runs = run
+        self.gone_back = gone_back
+        self.given = args
         # A shortened option is more often a misspelt one.
         strict: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
@@ -120,12 +135,16 @@ class PackageCLI(LightningCLI):
         return {self.name: LightningCLI.subcommands()[self.name] | {"weights_only", "verbose"}}
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
-        """Fills `self.config`; ValueError, in one line, where the command line or a config is wrong."""
+        """Fill `self.config`.
+
+        ValueError, in one line, where the command line or a config is wrong.
+        """
         own = self._subcommand_parsers[self.name]
         try:
             _import_short_names(args)
             if any(arg.startswith("--print_config") for arg in args):
-                self.config = parser.parse_args(args)  # which prints it and exits
+                # This prints the config and exits.
+                self.config = parser.parse_args(args)
             # `parser` would parse once more what the subcommand's own parser has made.
             self.config = Namespace({"subcommand": self.name, self.name: own.parse_args(args[1:])})
         except Exception as error:
@@ -143,15 +162,22 @@ class PackageCLI(LightningCLI):
             self.config_dump = yaml.safe_load(own.dump(self.config[self.name], format="yaml", **unchanged))
 
     def _parse_ckpt_path(self) -> None:
-        """Leaves the config alone: a checkpoint brings weights and state, and names no classes to import."""
+        """Leave the config alone.
+
+        A checkpoint brings weights and state, and names no classes to import.
+        """
 
     def before_instantiate_classes(self) -> None:
         self._settle_precision()
         self._move_loggers()
-        self._open_checkpoint()  # so that a bad one is refused before an environment is built for it
+        # A bad checkpoint is refused before an environment is built for it.
+        self._open_checkpoint()
 
     def _settle_precision(self) -> None:
-        """Replaces the precision "auto" by what the device multiplies fast: no clock decides what a run computes."""
+        """Replace the precision "auto" by what the device multiplies fast.
+
+        No clock decides what a run computes.
+        """
         trainer = self._get(self.config, "trainer")
         if trainer.precision == "auto":
             device = get_device("cpu" if trainer.accelerator == "cpu" else "auto")
@@ -162,11 +188,12 @@ class PackageCLI(LightningCLI):
                 rank_zero_info(f"precision {trainer.precision}: this {device.type} {found}")
 
     def _settle_num_envs(self) -> None:
-        """Replaces `num_envs: auto` by a number: the checkpoint's, or what suits the kind of device.
+        """Replace `num_envs: auto` by the number of the checkpoint, or of the device.
 
         The config's own number, or else the default of the environment's class, is that of a CPU.
         """
-        from torchrl_gpu.envs.base import AUTO  # brings torchrl
+        # This brings torchrl.
+        from torchrl_gpu.envs.base import AUTO
 
         model: Any = self.model
         env = _inner(self._get(self.config, "model"), "init_args", "env")
@@ -187,13 +214,14 @@ class PackageCLI(LightningCLI):
             number = usual
             why = f"the usual number, on {device.type}"
         options.num_envs = number
-        self.__dict__.pop("config_dump", None)  # of Lightning's instantiation, with the word
+        # Lightning has dumped the config with the word in it.
+        self.__dict__.pop("config_dump", None)
         model.set_num_envs(number)
         if self.name == "fit":
             rank_zero_info(f"num_envs {number}: {why}")
 
     def _usual_num_envs(self, class_path: str) -> int:
-        """The number of environments in the config, or the default of their class."""
+        """Return the number of environments of the config, or of their class."""
         number = self._configured(int, "model", "init_args", "env", "init_args", "num_envs")
         if number is not None:
             return number
@@ -206,7 +234,7 @@ class PackageCLI(LightningCLI):
         return default
 
     def _resumed_num_envs(self) -> int | None:
-        """The number of environments of the run that goes on from a checkpoint; None where none does."""
+        """Return the number of environments of the run that is resumed, if one is."""
         from torchrl_gpu.checkpoints.record import saved_option
         from torchrl_gpu.envs.base import MOST_ENVS
 
@@ -219,9 +247,10 @@ class PackageCLI(LightningCLI):
         return None if number is None else whole(f"checkpoint {path}", name, number, 1, MOST_ENVS)
 
     def _move_loggers(self) -> None:
-        """Moves loggers inside the config's run folder into the folder that the command line names."""
+        """Move loggers from the run folder of the config to that of the command line."""
         trainer = self._get(self.config, "trainer")
-        root, before = str(trainer.default_root_dir), self._configured(str, "trainer", "default_root_dir")
+        root = str(trainer.default_root_dir)
+        before = self._configured(str, "trainer", "default_root_dir")
         loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
         if before is None or before == root or any("save_dir" in arg for arg in self.given):
             return
@@ -232,34 +261,45 @@ class PackageCLI(LightningCLI):
                 arguments.save_dir = str(Path(root) / Path(folder).relative_to(before))
 
     def _configured(self, kind: type[Value], *keys: str) -> Value | None:
-        """Value of a type in the last config file that has one, whatever the command line says; None for none."""
+        """Return the value of a type in the last config file that has one.
+
+        The command line does not count. None where no file has one.
+        """
         found: Value | None = None
         for path in self._get(self.config, "config") or []:
             try:
                 value = yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))
                 for key in keys:
                     value = value[key]
-            except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):  # none there, or no file
+            except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
+                # There is no such value, or no file.
                 continue
-            found = value if isinstance(value, kind) else found
+            if isinstance(value, kind):
+                found = value
         return found
 
     def after_instantiate_classes(self) -> None:
-        """Validates the checkpoint against the model before anything is run or written."""
-        from torchrl_gpu.callbacks.checkpoint import find_checkpoint  # brings torchrl
+        """Check the checkpoint against the model before anything is run or written."""
+        # This brings torchrl.
+        from torchrl_gpu.callbacks.checkpoint import find_checkpoint
         from torchrl_gpu.checkpoints.resume import CheckedRestore, check_resumed
 
         found = find_checkpoint(self.trainer, self._get(self.config, "ckpt_path"), fits=self.name == "fit")
         self._found = None if found is None else str(found)
         self._settle_num_envs()
-        if make_env := getattr(self.model, "make_env", None):  # so that networks are there to be checked
+        # The environment decides the shapes of networks, whose weights are checked below.
+        make_env = getattr(self.model, "make_env", None)
+        if make_env is not None:
             make_env(self.trainer.strategy.root_device, self.trainer.global_rank if self.name == "fit" else 0)
         model: Any = self.model
         if hasattr(model, "run_config"):
             self._dump_config()
             model.run_config = dict(self.config_dump)
-        opened, self._opened = self._open_checkpoint(), None  # else it would stay in memory for the whole run
-        if opened is not None and not is_overridden("configure_model", model):  # which makes layers inside the run
+        opened = self._open_checkpoint()
+        # It would stay in memory for the whole run otherwise.
+        self._opened = None
+        # A module with `configure_model` makes its layers inside the run, so that there are none to compare yet.
+        if opened is not None and not is_overridden("configure_model", model):
             check_resumed(*opened, model)
         CheckedRestore.install(self.trainer, opened)
 
@@ -267,7 +307,8 @@ class PackageCLI(LightningCLI):
     _opened: tuple[str, dict[str, Any]] | None = None
 
     def _open_checkpoint(self) -> tuple[str, dict[str, Any]] | None:
-        from torchrl_gpu.checkpoints.resume import open_checkpoint  # brings torchrl, which --help does without
+        # This brings torchrl, and --help does without it.
+        from torchrl_gpu.checkpoints.resume import open_checkpoint
 
         path = self.checkpoint
         if path is not None and (self._opened is None or self._opened[0] != path):
@@ -276,7 +317,10 @@ class PackageCLI(LightningCLI):
 
     @property
     def checkpoint(self) -> str | None:
-        """Path of the checkpoint file that was asked for; None for Lightning's own words and for addresses."""
+        """Path of the checkpoint file that was asked for.
+
+        None for Lightning's own words and for addresses.
+        """
         path = self._found or self._get(self.config, "ckpt_path")
         if path is None or path in ("best", "last", "latest", "hpc") or path.startswith("registry") or "://" in path:
             return None
@@ -289,7 +333,7 @@ class PackageCLI(LightningCLI):
         return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True} | silent | found
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
-        """Adds this package's progress bar, summary and guards (`Divergence`, `LoggerGuard`) unless there are some.
+        """Add the progress bar, summary and guards of this package where they lack.
 
         A switch such as `enable_progress_bar=false` removes the callbacks of its role, which Lightning would refuse;
         `barebones` removes all of these, the guards and the loggers.
@@ -304,17 +348,21 @@ class PackageCLI(LightningCLI):
         for name, least in _LEAST.items():
             if isinstance(config.get(name), int | float) and config[name] < least:
                 refuse("Trainer", name, f"at least {least}", config[name])
-        for name in ("val_check_interval", *(["limit_train_batches"] if self.name == "fit" else [])):
+        above_zero = ["val_check_interval"]
+        if self.name == "fit":
+            above_zero.append("limit_train_batches")
+        for name in above_zero:
             if isinstance(config.get(name), int | float) and config[name] == 0:
                 refuse("Trainer", name, "above 0", config[name])
-        given = config.get("callbacks") or []
-        given = [*(given if isinstance(given, list) else [given]), *callbacks]
+        named = config.get("callbacks") or []
+        given = [*named, *callbacks] if isinstance(named, list) else [named, *callbacks]
         off = tuple(role for switch, role in _ROLES.items() if config.get(switch) is False)
         given = [each for each in given if not isinstance(each, off)]
         for switch, default in (("enable_progress_bar", RunProgress), ("enable_model_summary", NetworkSummary)):
             if config.get(switch) is not False and not any(isinstance(each, _ROLES[switch]) for each in given):
                 given.append(default())
-        for guard in () if config.get("barebones") else (Divergence, LoggerGuard):
+        guards: tuple[type[Callback], ...] = () if config.get("barebones") else (Divergence, LoggerGuard)
+        for guard in guards:
             if not any(isinstance(each, guard) for each in given):
                 given.append(guard())
         _refuse_twins(given)
@@ -330,7 +378,10 @@ class PackageCLI(LightningCLI):
 
 
 def _refuse_twins(callbacks: list[Callback]) -> None:
-    """ValueError for two callbacks whose state a checkpoint would hold under one name, which Lightning cannot run."""
+    """Refuse two callbacks whose state a checkpoint would hold under one name.
+
+    Lightning cannot run them.
+    """
     seen: dict[str, Callback] = {}
     for callback in callbacks:
         if not is_overridden("state_dict", callback, parent=Callback):
@@ -338,21 +389,25 @@ def _refuse_twins(callbacks: list[Callback]) -> None:
         name = type(callback).__name__
         if callback.state_key in seen:
             raise ValueError(
-                f"trainer.callbacks: want one {name}; got two: --trainer.callbacks+={name} adds one to those of the"
+                f"trainer.callbacks: {name} stands there twice. --trainer.callbacks+={name} adds one to those of the"
                 f" config, where --trainer.callbacks.{_an_option(callback)} changes the last one"
             )
         seen[callback.state_key] = callback
 
 
 def _an_option(callback: Callback) -> str:
-    """Name of an argument of a callback's constructor, for an example."""
+    """Name an argument of a callback's constructor, for an example."""
     names = [*inspect.signature(type(callback)).parameters]
     return names[0] if names else "NAME"
 
 
 def _plain_strings(node: Any) -> None:
-    """Replaces members of string enums by strings, in place: Lightning's defaults hold some, and YAML has none."""
-    for key, value in list(vars(node).items() if isinstance(node, Namespace) else node.items()):
+    """Replace members of string enums by strings, in place.
+
+    Lightning's defaults hold some, and YAML has none.
+    """
+    values = vars(node) if isinstance(node, Namespace) else node
+    for key, value in list(values.items()):
         if isinstance(value, Enum) and isinstance(value, str):
             node[key] = value.value
         for inner in value if isinstance(value, list) else [value]:
@@ -361,36 +416,48 @@ def _plain_strings(node: Any) -> None:
 
 
 def _import_short_names(args: list[str]) -> None:
-    """Imports this package's classes that are named without their module: a parser knows those imported."""
+    """Import the classes of this package that are named without their module.
+
+    A parser knows only what is imported.
+    """
     paths = [Path(arg.removeprefix("--config=")) for arg in args if arg.startswith("--config=")]
     texts = [*args, *(path.read_text(encoding="utf-8") for path in paths if path.is_file())]
-    words = {word for text in texts for word in re.findall(r"class_path\W+([A-Z]\w+)(?![\w.])", text)}
+    words: set[str] = set()
+    for text in texts:
+        words.update(re.findall(r"class_path\W+([A-Z]\w+)(?![\w.])", text))
     words |= {arg.rpartition("=")[2] for arg in args if re.fullmatch(r"(?:--.*=)?[A-Z]\w+", arg)}
     for word in words & {*own_callbacks.__all__}:
         getattr(own_callbacks, word)
-    for name in ("training", "policies", "envs", "envs.packing.items") if words else ():
+    if not words:
+        return
+    for name in ("training", "policies", "envs", "envs.packing.items"):
         importlib.import_module(f"torchrl_gpu.{name}")
 
 
 def _check_types(node: Any) -> None:
-    """ValueError for a class given to an argument without a type annotation: jsonargparse would not build it."""
-    for value in vars(node).values() if isinstance(node, Namespace) else node:
+    """Refuse a class that is given to an argument without a type annotation.
+
+    jsonargparse would not build it.
+    """
+    values = vars(node).values() if isinstance(node, Namespace) else node
+    for value in values:
         if isinstance(value, (Namespace, list)):
             _check_types(value)
-    if not isinstance(node, Namespace) or not isinstance(given := getattr(node, "init_args", None), Namespace):
+    given = getattr(node, "init_args", None)
+    if not isinstance(node, Namespace) or not isinstance(given, Namespace):
         return
     for name, parameter in inspect.signature(_named(node.class_path)).parameters.items():
         value = getattr(given, name, None)
         path = value.get("class_path") if isinstance(value, (Namespace, dict)) else value
         if parameter.annotation is parameter.empty and isinstance(path, str) and inspect.isclass(_named(path)):
             raise ValueError(
-                f"{node.class_path}: want a type behind `{name}` in its constructor, so that what a config names there"
-                f" is made (`{name}: NetworkFactory` for a network); got none, and {path}"
+                f"{node.class_path}: `{name}` has no type in its constructor, so that {path} of the config is not made."
+                f" Write one there (`{name}: NetworkFactory` for a network)"
             )
 
 
 def _inner(node: Any, *names: str) -> Any:
-    """What lies below a part of a config under these names; None where something else lies there."""
+    """Return what lies below a part of a config under these names, or None."""
     for name in names:
         node = node.get(name) if isinstance(node, Namespace) else None
     return node
@@ -400,17 +467,22 @@ def _named(path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name, None)
-    except (ImportError, ValueError):  # the latter of an empty module
+    except (ImportError, ValueError):
+        # An empty name of a module is a ValueError.
         return None
 
 
 def run(subcommand: str, args: list[str]) -> None:
-    """Runs `lightning SUBCOMMAND ARGS`; restarts a diverged run from its checkpoint where `Divergence` goes back."""
+    """Run `lightning SUBCOMMAND ARGS`.
+
+    A diverged run is restarted from its checkpoint where `Divergence` goes back.
+    """
     from torchrl_gpu.training.divergence import Diverged
 
     quiet()
     keep_freed_memory()
-    gone_back, checkpoint = 0, None
+    gone_back = 0
+    checkpoint: Path | None = None
     while True:
         again = args if checkpoint is None else [*args, f"--ckpt_path={checkpoint}"]
         try:
@@ -420,20 +492,22 @@ def run(subcommand: str, args: list[str]) -> None:
             if error.checkpoint is None:
                 raise
             rank_zero_warn(str(error))
-            gone_back, checkpoint = error.times, error.checkpoint
+            gone_back = error.times
+            checkpoint = error.checkpoint
 
 
 def build(subcommand: str, args: list[str]) -> PackageCLI:
-    """Builds `model`, `datamodule` and `trainer` as `run` does, without starting the Trainer."""
+    """Build `model`, `datamodule` and `trainer` without starting the Trainer."""
     quiet()
     return PackageCLI(subcommand, args, run=False)
 
 
 def quiet() -> None:
-    """Filters log lines and warnings that tell users of this package nothing."""
+    """Filter log lines and warnings that tell users of this package nothing."""
     for name in _NOISY:
         logging.getLogger(name).addFilter(_is_of_use)
-    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # lightning 2.6 calls its older names
+    # Lightning 2.6 calls older names of jsonargparse.
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     for message in _HARMLESS:
         warnings.filterwarnings("ignore", message=message)
 

@@ -1,4 +1,4 @@
-"""Loading of a run outside of Lightning's loops: its module, its episodes, and the policy that plays them."""
+"""Loading of a run outside of Lightning's loops: module, episodes, policy."""
 
 from __future__ import annotations
 
@@ -18,19 +18,28 @@ from torchrl_gpu.training.data.episodes import suite_of
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A policy and its environment."""
+    """A policy and its environment.
+
+    Attributes:
+        version: Updates of its weights, None for a baseline.
+        suite: The suite whose episodes `env` plays.
+        config: Configuration of the run.
+        is_stopgap: Whether actions are drawn because nothing better was named, or comes with the package.
+    """
 
     env: BatchedEnv
     policy: Policy
     name: str
-    version: int | None = None  # updates of its weights; None for a baseline
-    suite: Suite[Any, Any] | None = None  # whose episodes `env` plays
-    config: dict[str, Any] | None = None  # of the run
-    is_stopgap: bool = False  # draws actions, as nothing better was asked for or comes with the package
+    version: int | None = None
+    suite: Suite[Any, Any] | None = None
+    config: dict[str, Any] | None = None
+    is_stopgap: bool = False
 
 
 def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[PackageCLI, dict[str, Any] | None]:
-    """The objects of a config, with the module on the Trainer's device, and the checkpoint that its weights are from.
+    """Build the objects of a config, and load the checkpoint of its weights.
+
+    The module is on the Trainer's device.
 
     `word` names the program in errors; `args` are those of `lightning test`. Of `ckpt_path`, a file, "last" or "best",
     no code is run; without one the weights are those that a run begins with.
@@ -38,16 +47,17 @@ def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[Package
     weights = [] if ckpt_path is None else [f"--ckpt_path={ckpt_path}"]
     cli = build("test", resolve_configs([*args, *weights, "--trainer.logger=false"]))
     if ckpt_path is not None and cli.checkpoint is None:
-        raise ValueError(f"{word}: want --ckpt_path to name a file, last or best; got {ckpt_path!r}")
+        raise ValueError(f"{word}: --ckpt_path must be a file, last or best, not {ckpt_path!r}")
     module: Any = cli.model
     for method in ("policy_for", "learner_name", "compare"):
         if not hasattr(module, method):
-            raise ValueError(f"{word}: want a model with {method}, such as OffPolicy; got {type(module).__name__}")
+            raise ValueError(f"{word}: {type(module).__name__} has no {method}, as OffPolicy has")
     module.trainer = cli.trainer
     cli.trainer.strategy.connect(module)
     module.setup("test")
     if cli.datamodule is not None:
-        cli.datamodule.trainer, cli.trainer.datamodule = cli.trainer, cli.datamodule  # type: ignore[attr-defined]
+        cli.datamodule.trainer = cli.trainer
+        cli.trainer.datamodule = cli.datamodule  # type: ignore[attr-defined]
     saved = None
     if cli.checkpoint is not None:
         saved = read_archive(Path(cli.checkpoint), "checkpoint")
@@ -61,10 +71,10 @@ def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[Package
 def load_policy(
     args: list[str], ckpt_path: str | None, wanted: str | None, num_envs: int, stage: str = "test"
 ) -> LoadedPolicy:
-    """The policy that plays, and its environment of `num_envs` episodes of a stage, see `Episodes.seed_of`.
+    """Load the policy that plays, and an environment of episodes of a stage.
 
-    It has the name `wanted`, where hyphens may stand for spaces; by default it is the trained one, or without a
-    checkpoint the first of the suite's `preferred` ones that there is.
+    `Episodes.seed_of` has the stages. The policy has the name `wanted`, where hyphens may stand for spaces; by default
+    it is the trained one, or without a checkpoint the first of the suite's `preferred` ones that there is.
     """
     cli, saved = load_run("play", args, ckpt_path)
     module: Any = cli.model
@@ -75,7 +85,7 @@ def load_policy(
     name = wanted or (untrained if saved is None else module.learner_name)
     name = next((each for each in policies if each.replace(" ", "-") == name), name)
     if name not in policies:
-        raise ValueError(f"play: want --policy to be one of {', '.join(policies)}; got {name!r}")
+        raise ValueError(f"play: --policy must be one of {', '.join(policies)}; got {name!r}")
     version = saved.get("global_step") if saved is not None and name == module.learner_name else None
     is_stopgap = name == "random" and wanted is None
     return LoadedPolicy(suite.play_in(num_envs), policies[name], name, version, suite, module.run_config, is_stopgap)

@@ -1,4 +1,7 @@
-"""The parser of every subcommand: shared options, types and errors, checked before torch or lightning is loaded."""
+"""The parser of every subcommand: shared options, types and errors.
+
+It checks what it can before torch or Lightning is loaded.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,21 @@ TOKEN_VARIABLES = {"token": "TORCHRL_GPU_TOKEN", "view_token": "TORCHRL_GPU_VIEW
 
 # Options of the Trainer's subcommands, up to the first dot; the last one is of `predict` alone.
 OPTIONS = (
-    *("help", "config", "print_config", "seed_everything", "trainer", "model", "data", "ckpt_path"),
+    "help",
+    "config",
+    "print_config",
+    "seed_everything",
+    "trainer",
+    "model",
+    "data",
+    "ckpt_path",
     "return_predictions",
 )
 
-_ERRORS = {  # messages of argparse, and what replaces them
-    r"^.*arguments are required: (.*)$": r"want \1; got none",
-    r"^unrecognized arguments: ": "want known options; got ",
+# Messages of argparse, and what replaces them.
+_ERRORS = {
+    r"^.*arguments are required: (.*)$": r"\1 must be given",
+    r"^unrecognized arguments: ": "unknown options: ",
     r"^argument (\S+): invalid choice: (.*) \(choose from (.*)\)$": r"\1 must be one of \3; got \2",
     r"^argument (\S+): invalid (\w+) value: ": r"\1 must be of type \2; got ",
     r"^argument (\S+): (?=must )": r"\1 ",
@@ -33,22 +44,25 @@ _ERRORS = {  # messages of argparse, and what replaces them
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose errors are ValueErrors of one line: where, what is wanted, what came."""
+    """An argument parser whose errors are ValueErrors of one line."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **kwargs})
 
     def add_config(self) -> None:
-        """Adds `--config` of a run, which must be given, once."""
+        """Add `--config` of a run, which must be given, once."""
         meaning = "of a run: a path, or one that the package ships"
         self.add_argument("--config", required=True, action=_Once, help=meaning)
 
     def add_classes(self) -> None:
-        """Adds `--classes`, for `policies.registry.import_classes`."""
+        """Add `--classes`, for `policies.registry.import_classes`."""
         self.add_argument("--classes", help=CLASSES_HELP)
 
     def add_address(self, token: str) -> None:
-        """Adds the address of a server and its limit of clients; `token` is the help text of the token."""
+        """Add the address of a server and its limit of clients.
+
+        `token` is the help text of the token.
+        """
         add = self.add_argument
         add("--host", default="127.0.0.1", help="address to listen at; beyond this machine a long token is needed")
         add("--port", type=int, default=8080, help="0 for any that is free")
@@ -57,18 +71,22 @@ class OneLineParser(argparse.ArgumentParser):
         add("--max_clients", type=int, default=64, help="clients at once")
 
     def parse_run(self, argv: list[str], config: str | None = None) -> tuple[argparse.Namespace, list[str]]:
-        """The options of this parser, and those for Lightning: the config, `config` by default, and all others."""
+        """Return the options of this parser, and the words for Lightning.
+
+        The latter are the config, `config` by default, and all other options.
+        """
         args, rest = self.parse_known_args(argv)
         named = args.config if isinstance(args.config, list) else [args.config or config]
         if named == [None]:
-            return self.parse_args(argv), []  # refuses other options
+            # This refuses other options.
+            return self.parse_args(argv), []
         words = resolve_configs([*(f"--config={each}" for each in named), *rest])
         check_arguments(words, (action.dest for action in self._actions))
         check_checkpoint_path(getattr(args, "ckpt_path", None) or "")
         return args, words
 
     def error(self, message: str) -> NoReturn:
-        """Raises a ValueError in three parts where argparse would print a usage text and exit."""
+        """Raise a ValueError where argparse would print a usage text and exit."""
         # Python 3.13 lists choices without quotes.
         message = re.sub(r"\(choose from .*\)", lambda choices: choices[0].replace("'", ""), message)
         for pattern, wanted in _ERRORS.items():
@@ -81,12 +99,12 @@ class _Once(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, value: Any, option: str | None = None) -> None:
         if getattr(namespace, self.dest) is not None:
-            parser.error(f"want {option} once; got it twice, {getattr(namespace, self.dest)} and {value}")
+            parser.error(f"{option} stands there twice, {getattr(namespace, self.dest)} and {value}: name one of them")
         setattr(namespace, self.dest, value)
 
 
 def whole(least: float, most: float = math.inf) -> Callable[[str], int]:
-    """The type of an option that is a whole number from `least` to `most`."""
+    """Return the type of an option that is a whole number from `least` to `most`."""
 
     def parse(text: str) -> int:
         value = int(text)
@@ -95,12 +113,13 @@ def whole(least: float, most: float = math.inf) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"must be {wanted}; got {value}")
         return value
 
-    parse.__name__ = "int"  # by which argparse names what other text should be
+    # argparse tells by this name what other text should be.
+    parse.__name__ = "int"
     return parse
 
 
 def positive(text: str) -> float:
-    """The type of an option that is a finite number above 0."""
+    """Return the value of an option that is a finite number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -111,11 +130,14 @@ def positive(text: str) -> float:
 
 
 def resolve_configs(args: list[str], shipped: bool = True) -> list[str]:
-    """The arguments with each `--config` as a path, or with `shipped` a name, and before all other options.
+    """Return the arguments with each `--config` as a path, before all other options.
 
-    A parser that reads a config forgets what was given before it; here options change the configs wherever they stand.
+    With `shipped` it may be the name of a config of this package. A parser that reads a config forgets what was given
+    before it; here options change the configs wherever they stand.
     """
-    found, others, rest = [], [], iter(args)
+    found: list[str] = []
+    others: list[str] = []
+    rest = iter(args)
     for arg in rest:
         option, equals, value = arg.partition("=")
         if option in ("--config", "-c"):
@@ -126,23 +148,24 @@ def resolve_configs(args: list[str], shipped: bool = True) -> list[str]:
             others.append(arg)
             continue
         if not value or value.startswith("-"):
-            raise ValueError(f"command line: want a file behind {option}; got {value or 'none'}")
+            raise ValueError(f"command line: {option} must be followed by a file, not by {value or 'nothing'}")
         found.append(f"--config={_config_path(value, shipped)}")
     return found + others
 
 
 def _config_path(name: str, shipped: bool) -> str:
-    if "://" in name or "\n" in name or name.lstrip().startswith("{"):  # an address, or the text itself
+    # An address, or the text of a config itself.
+    if "://" in name or "\n" in name or name.lstrip().startswith("{"):
         return name
     if shipped:
         return configs.find(name)
     if not Path(name).is_file():
-        raise FileNotFoundError(f"--config: want an existing file; got {name!r}")
+        raise FileNotFoundError(f"--config: there is no file {name!r}")
     return name
 
 
 def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
-    """Validates the arguments of a Trainer's subcommand as far as possible without loading lightning.
+    """Check the arguments of a Trainer's subcommand without loading Lightning.
 
     `others` are options that have been taken out of them, which a misspelt one may have meant.
     """
@@ -155,18 +178,21 @@ def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
         head = name.partition(".")[0]
         if head not in OPTIONS:
             close = difflib.get_close_matches(head, sorted({*OPTIONS, *others}))
-            such_as = f", such as {', '.join(close)}" if close else ""
-            raise ValueError(f"command line or config: want a known option{such_as}; got {name!r}")
+            such_as = f"; did you mean {', '.join(close)}?" if close else ""
+            raise ValueError(f"command line or config: unknown option {name!r}{such_as}")
         lost = next((each for each in given if each.startswith((f"{name}.", f"{name}+"))), None)
         if lost is not None and not option.endswith("+"):
-            raise ValueError(f"command line: want --{name} before --{lost}, which it replaces; got it behind")
+            raise ValueError(f"command line: --{name} would replace --{lost} before it: put it first")
         given.append(option.removeprefix("--"))
         if name == "ckpt_path":
             check_checkpoint_path(value if equals else "".join(args[i + 1 : i + 2]))
 
 
 def check_checkpoint_path(ckpt_path: str) -> None:
-    """FileNotFoundError for a path without a file; Lightning's own words and addresses pass."""
+    """Refuse a path without a file.
+
+    Lightning's own words and addresses pass.
+    """
     is_word = ckpt_path in ("", "best", "last", "latest", "hpc", "null") or ckpt_path.startswith("registry")
     if not is_word and "://" not in ckpt_path and not Path(ckpt_path).exists():
         raise FileNotFoundError(f"checkpoint {ckpt_path}: there is no such file")

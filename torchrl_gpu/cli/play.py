@@ -1,4 +1,4 @@
-"""The subcommands `torchrl-gpu play` and `serve`: options, a server, and a session until SIGTERM or an interrupt.
+"""The subcommands `torchrl-gpu play` and `serve`: a server and a session.
 
 Imports nothing heavy: wrong options are reported, and the page is served, before torch is loaded.
 """
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from torchrl_gpu.cli.loading import LoadedPolicy
 
 LOADING = "loading"
-FIRST = "packing.yaml"  # what is played where no config is named
+# The config that is played where none is named.
+FIRST = "packing.yaml"
 
 
 def main(argv: list[str]) -> None:
@@ -29,7 +30,10 @@ def main(argv: list[str]) -> None:
 
 
 def run(word: str, argv: list[str], port_tries: int) -> None:
-    """Plays until an interrupt or SIGTERM; `port_tries` ports are tried from the one that was asked for on."""
+    """Play until an interrupt or SIGTERM.
+
+    `port_tries` ports are tried, from the one that was asked for on.
+    """
     args, words = _parser(word).parse_run(argv, FIRST)
     names = args.streams or (["env0"] if args.num_envs == 1 else ["env0", "worst", "best", "grid"])
     check_names(names, args.num_envs)
@@ -46,7 +50,8 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
         print(f"{word}: {LOADING} the policy{where}", flush=True)
         with ending.at_once():
             played, session = _load(args, words, names, server)
-        if ending.event.is_set():  # a library may have swallowed the signal's exception
+        # A library may have swallowed the signal's exception.
+        if ending.event.is_set():
             return
         if played.is_stopgap:
             reason = "no trained policy comes with the package for this config, so that actions are drawn at random"
@@ -63,7 +68,8 @@ def _load(
     from torchrl_gpu.evaluation.player import Decisions, Player, has_values
 
     played = load_policy(words, args.ckpt_path, args.policy, args.num_envs)
-    view, valued = viewable(played.env), has_values(played.policy)
+    view = viewable(played.env)
+    valued = has_values(played.policy)
     check_names(names, args.num_envs, overlays_of(view, has_policy=True, has_values=valued))
     player = Player(played.env, played.policy)
     decide = Decisions(lambda: played.policy, played.env.device, valued, lambda: player.generators)

@@ -22,7 +22,8 @@ TRAINER_SUBCOMMANDS = {
     "test": "evaluate on the test episodes",
     "predict": "return what the policy decides",
 }
-OWN_SUBCOMMANDS = {  # each a module of this package, with `main`
+# Each is a module of this package with a function `main`.
+OWN_SUBCOMMANDS = {
     "doctor": "print what this machine can do, and why not where it cannot",
     "bench": "measure this machine's throughput beside its ceilings, parity first",
     "pack": "pack orders of boxes onto pallets, from your own list",
@@ -43,20 +44,25 @@ _FOLDERS = {"bench": ".packing", "pack": ".packing"}
 
 USER_ERROR = 2
 _IS_ANEW = "TORCHRL_GPU_UTF8"
-INTERRUPTED, TERMINATED = 130, 143  # as a shell tells of SIGINT and SIGTERM
+# The statuses by which a shell tells of SIGINT and SIGTERM.
+INTERRUPTED = 130
+TERMINATED = 143
 
 
 def main(argv: list[str] | None = None, program: str | None = None) -> int | str | None:
-    """Runs a command line, that of this process by default; the value is the exit status, None or 0 for success.
+    """Run a command line, that of this process by default, and return the exit status.
 
-    An error that the user can correct is one line on stderr and status 2; others, or all with TORCHRL_GPU_DEBUG=1, keep
-    their traceback.
+    None or 0 stand for success. An error that the user can correct is one line on stderr and status 2; others, or all
+    with TORCHRL_GPU_DEBUG=1, keep their traceback.
     """
     # Read by OpenMP when torch is imported; torch itself does not see the quota of a container.
     os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
-    if argv is None and (status := _in_utf8_mode()) is not None:
-        return status
-    os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
+    if argv is None:
+        status = _in_utf8_mode()
+        if status is not None:
+            return status
+    # torchrl announces every buffer that it allocates.
+    os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")
     prepare_output()
     argv = sys.argv[1:] if argv is None else argv
     try:
@@ -72,7 +78,8 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
         return _dispatch(argv, program)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except SystemExit as stop:  # Lightning turns an interrupt into exit(1), and SIGTERM into an exit without a status
+    except SystemExit as stop:
+        # Lightning turns an interrupt into exit(1), and SIGTERM into an exit without a status.
         if type(stop).__name__ == "SIGTERMException":
             return TERMINATED
         return INTERRUPTED if isinstance(stop.__context__, KeyboardInterrupt) else stop.code
@@ -84,7 +91,7 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
 
 
 def _in_utf8_mode() -> int | None:
-    """Run this program anew in Python's UTF-8 mode where the locale's text is another one.
+    """Run this program again in Python's UTF-8 mode where the locale has another one.
 
     Configs and logs are UTF-8, and the libraries that read and write them ask the locale, as Python did before 3.15.
     What is printed stays in the terminal's encoding. The status of the other run, where this process cannot become it;
@@ -116,7 +123,7 @@ def _dispatch(argv: list[str], program: str) -> int | None:
         check_arguments(args)
         builds = ("-c", "-h", "--config", "--model", "--print_config")
         if not any(arg.startswith(builds) or "help" in arg for arg in args):
-            raise ValueError("command line: want --config NAME.yaml or --model CLASS; got neither")
+            raise ValueError("command line: name a run with --config NAME.yaml or --model CLASS")
         from torchrl_gpu.cli.lightning_cli import run
 
         run(subcommand, args)
@@ -128,12 +135,12 @@ def _dispatch(argv: list[str], program: str) -> int | None:
     else:
         for script in _sdk_scripts() if program == "lightning" else ():
             return script.load()()
-        raise ValueError(f"{program}: want one of the subcommands {', '.join(listed)}; got {subcommand!r}")
+        raise ValueError(f"{program}: {subcommand!r} must be one of the subcommands {', '.join(listed)}")
     return None
 
 
 def _sdk_scripts() -> list[metadata.EntryPoint]:
-    """The program `lightning` of lightning_sdk, where that is installed: it gets what is not ours."""
+    """Find the program `lightning` of lightning_sdk, which gets what is not ours."""
     try:
         scripts = metadata.distribution("lightning_sdk").entry_points
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`torchrl-gpu record`: a policy plays, and its observations and actions are written as demonstrations.
+"""`torchrl-gpu record`: what a policy sees and does, written as demonstrations.
 
 Formats: rows in a TensorDict memmap, thousands of episodes side by side; a LeRobotDataset v3 with video, of an
 environment that can be drawn; or an MCAP file for each of all episodes, the worst, the best, or those that failed, for
@@ -25,16 +25,13 @@ if TYPE_CHECKING:
     from torchrl_gpu.policies.policy import Policy
 
 WHERE = "torchrl-gpu record"
-ROWS_SEED = 0  # other episodes than `lightning test` has
-_PICTURES, _FILES = ("lerobot", "mcap"), ("mcap",)
-_OPTIONS: dict[str, tuple[tuple[str, ...], Any]] = {  # formats in which they have an effect, and their defaults
-    "size": (_PICTURES, (240, 320)),
-    "fps": (_PICTURES, 10.0),
-    "choose": (_FILES, "all"),
-    "most": (_FILES, 10),
-    "by": (_FILES, None),
-    "below": (_FILES, None),
-}
+# Rows are of other episodes than `lightning test` has.
+ROWS_SEED = 0
+_PICTURES = ("lerobot", "mcap")
+_FILES = ("mcap",)
+# The formats in which an option has an effect, and the defaults.
+_FORMATS = {"size": _PICTURES, "fps": _PICTURES, "choose": _FILES, "most": _FILES, "by": _FILES, "below": _FILES}
+_DEFAULTS = {"size": (240, 320), "fps": 10.0, "choose": "all", "most": 10, "by": None, "below": None}
 
 
 def main(argv: list[str]) -> None:
@@ -46,7 +43,8 @@ def main(argv: list[str]) -> None:
     from torchrl_gpu.system.console import progress_bar
 
     seed = args.seed if args.seed is not None or args.format != "memmap" else ROWS_SEED
-    words += [] if seed is None else [f"--data.seed={seed}"]
+    if seed is not None:
+        words.append(f"--data.seed={seed}")
     wanted = args.policy or (None if args.ckpt_path else "random")
     played = load_policy(words, args.ckpt_path, wanted, 1, stage="record")
     name = f"{type(played.env).__name__}, {played.name}"
@@ -57,12 +55,23 @@ def main(argv: list[str]) -> None:
             bar(done, args.episodes)
 
         if args.format == "lerobot":
-            written = played.env, played.policy, args.output, args.episodes, args.size
-            number, unit = record(*written, fps=args.fps, task=args.task, progress=report), "frames"
+            unit = "frames"
+            number = record(
+                played.env,
+                played.policy,
+                args.output,
+                args.episodes,
+                args.size,
+                fps=args.fps,
+                task=args.task,
+                progress=report,
+            )
         elif args.format == "mcap":
-            number, unit = record_mcap(played, args, report), "files"
+            unit = "files"
+            number = record_mcap(played, args, report)
         else:
-            number, unit = record_rows(played, args, report), "rows"
+            unit = "rows"
+            number = record_rows(played, args, report)
     print(f"Written: {args.output}, {number:,} {unit} of {args.episodes} episodes, {name}")
 
 
@@ -88,18 +97,21 @@ def _parser() -> OneLineParser:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """ValueError for an option that would have no effect; sets the defaults of the others."""
-    for name, (formats, _) in _OPTIONS.items():
+    """Refuse an option that would have no effect, and set the defaults of the others."""
+    choose = args.choose or "all"
+    choices = {"most": CHOICES[1:], "by": CHOICES[1:], "below": ("failures",)}
+    for name, formats in _FORMATS.items():
         if getattr(args, name) is None:
             continue
         if args.format not in formats:
-            raise ValueError(f"{WHERE}: want --{name} with --format {' or '.join(formats)}; got --format {args.format}")
-        chosen = {"most": CHOICES[1:], "by": CHOICES[1:], "below": ("failures",)}.get(name, (args.choose or "all",))
-        if (args.choose or "all") not in chosen:
-            wanted = f"--{name} with --choose {' or '.join(chosen)}"
-            raise ValueError(f"{WHERE}: want {wanted}; got --choose {args.choose or 'all'}")
-    for name, (_, default) in _OPTIONS.items():
-        setattr(args, name, default if getattr(args, name) is None else getattr(args, name))
+            needed = " or ".join(formats)
+            raise ValueError(f"{WHERE}: --{name} has no effect with --format {args.format}; it needs {needed}")
+        if choose not in choices.get(name, (choose,)):
+            needed = " or ".join(choices[name])
+            raise ValueError(f"{WHERE}: --{name} has no effect with --choose {choose}; it needs {needed}")
+    for name, default in _DEFAULTS.items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
 
 
 def record(
@@ -113,10 +125,11 @@ def record(
     task: str = "",
     progress: Callable[[int], None] = lambda done: None,
 ) -> int:
-    """Plays episodes greedily, one after another, writes them as a LeRobotDataset and returns their number of frames.
+    """Play episodes greedily, write them as a LeRobotDataset, and count the frames.
 
-    A row is the picture before an action, `observation.state` where the environment shows a vector, the action, and the
-    reward (of several agents their mean) and end that follow it. `size` is height and width of the pictures, even.
+    Episodes come one after another. A row is the picture before an action, `observation.state` where the environment
+    shows a vector, the action, and the reward (of several agents their mean) and end that follow it. `size` is height
+    and width of the pictures, even.
     """
     from torchrl_gpu.demonstrations import LeRobotWriter
     from torchrl_gpu.envs.viewable import viewable
@@ -124,29 +137,32 @@ def record(
     from torchrl_gpu.evaluation.results import evaluation
 
     if env.num_envs != 1 or len(env.action_keys) != 1:
-        raise ValueError(f"{WHERE}: want one environment with one action; got {env.num_envs} of {env.action_keys}")
-    vectors = (
-        key
-        for key, spec in env.observation_spec.items(True, True)
-        if key in ("observation", "state") and spec.ndim == 2 and spec.dtype.is_floating_point
-    )
-    view, state, frames = viewable(env), next(vectors, None), 0
+        raise ValueError(
+            f"{WHERE}: video is written of one environment with one action, not of {env.num_envs} of {env.action_keys}"
+        )
+    view = viewable(env)
+    state = _state_key(env)
+    frames = 0
     features = {"action": _form(env.full_action_spec[env.action_key])}
-    features |= {"observation.state": _form(env.observation_spec[state])} if state else {}
+    if state:
+        features["observation.state"] = _form(env.observation_spec[state])
     features |= {"next.reward": ("float32", (1,)), "next.done": ("bool", (1,))}
     height, width = size
     writer = LeRobotWriter(folder, fps, features, size, task=task, robot=type(env).__name__)
     with writer, evaluation(env, policy) as current:
         for number in range(episodes):
-            done, step = False, 0
+            done = False
+            step = 0
             while not done:
-                picture, step = _array(view.pictures([0], width, height))[0], step + 1
+                picture = _array(view.pictures([0], width, height))[0]
+                step += 1
                 stepped = env.step(policy(current))
                 after = stepped["next"]
                 after["done"] |= step == MOST_STEPS
                 done = bool(after["done"].any())
                 row = {"action": stepped[env.action_key], "next.done": done}
-                row |= {"observation.state": stepped[state]} if state else {}
+                if state:
+                    row["observation.state"] = stepped[state]
                 row["next.reward"] = _array(after[env.reward_keys[0]]).mean()
                 writer.add(picture, {name: _array(row[name]).reshape(form[1]) for name, form in features.items()})
                 current = env.maybe_reset(env.step_mdp(stepped))
@@ -156,8 +172,19 @@ def record(
     return frames
 
 
+def _state_key(env: BatchedEnv) -> Any:
+    """Return the key of the vector that an environment shows, None for none."""
+    for key, spec in env.observation_spec.items(True, True):
+        if key in ("observation", "state") and spec.ndim == 2 and spec.dtype.is_floating_point:
+            return key
+    return None
+
+
 def record_rows(played: LoadedPolicy, args: argparse.Namespace, progress: Callable[[int], None]) -> int:
-    """Plays episodes greedily, many side by side, writes their rows and returns their number. See `play_rows`."""
+    """Play episodes greedily, many side by side, write their rows, and count them.
+
+    See `play_rows`.
+    """
     from torchrl_gpu.checkpoints.record import run_record
     from torchrl_gpu.demonstrations import memmap
     from torchrl_gpu.evaluation.demonstrations import play_rows
@@ -171,14 +198,19 @@ def record_rows(played: LoadedPolicy, args: argparse.Namespace, progress: Callab
 
 
 def record_mcap(played: LoadedPolicy, args: argparse.Namespace, progress: Callable[[int], None]) -> int:
-    """Plays episodes greedily, writes chosen ones as MCAP and returns the number of files. See `record_episodes`."""
+    """Play episodes greedily, write chosen ones as MCAP, and count the files.
+
+    See `record_episodes`.
+    """
     from torchrl_gpu.evaluation.recording import record_episodes
 
     assert played.suite is not None
     facts = {"task": args.task, "policy": played.name, "ckpt_path": args.ckpt_path or ""}
     options = {name: getattr(args, name) for name in ("choose", "most", "by", "below", "size", "fps")}
-    played_by = played.suite, played.policy, args.output, args.episodes
-    return len(record_episodes(*played_by, **options, facts=facts, progress=progress))
+    files = record_episodes(
+        played.suite, played.policy, args.output, args.episodes, **options, facts=facts, progress=progress
+    )
+    return len(files)
 
 
 def _form(spec: TensorSpec) -> tuple[str, tuple[int, ...]]:

@@ -14,19 +14,24 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming import RosBridge
 
 WHERE = "torchrl-gpu ros"
-_POLL_S = 0.1  # between looks at whether the policy is to be loaded again
+# Seconds between looks at whether the policy is to be loaded again.
+_POLL_S = 0.1
 _MADE_HERE = {"policy", "transport", "server", "pallets"}
 _OF_PROGRAMS = {"pipeline", "add_routes", "max_body_bytes"}
 
 
 def main(argv: list[str]) -> None:
-    """Runs until an interrupt or SIGTERM; SIGHUP loads the policy's file again, and swaps."""
+    """Run until an interrupt or SIGTERM.
+
+    SIGHUP loads the policy's file again, and swaps.
+    """
     args = _parser().parse_args(resolve_configs(argv, shipped=False)).as_dict()
     from torchrl_gpu.policies.registry import import_classes
 
     path = args.pop("policy")
     loading = {"device": args.pop("device"), "classes": import_classes(WHERE, args.pop("classes"))}
-    page, on_page = args.pop("server"), args.pop("page")
+    page = args.pop("server")
+    on_page = args.pop("page")
     args.pop("config")
     check_checkpoint_path(path or "")
     with hangups() as again:
@@ -65,13 +70,17 @@ def _run(
 
 
 def _swap(bridge: RosBridge, path: str | None, device: str, classes: Sequence[type] = ()) -> str:
-    """Loads the policy's file again and swaps; the outcome as a line. Whatever fails, the previous policy goes on."""
+    """Load the policy's file again, swap, and return the outcome as a line.
+
+    Whatever fails, the previous policy goes on.
+    """
     from torchrl_gpu.policies import load_policy
 
     try:
         policy = load_policy(path or "", device, classes=classes)
         bridge.swap(policy)
-    except Exception as error:  # of a broken file, of a device without memory, of the policy itself
+    except Exception as error:
+        # The file may be broken, the device without memory, or the policy itself may fail.
         return f"ros: the policy before goes on; {' '.join(str(error).split()) or type(error).__name__}"
     return f"ros: {policy.name} of {path} decides now"
 

@@ -6,5 +6,5 @@ from torchrl_gpu.cli.play import run
 
 
 def main(argv: list[str]) -> None:
-    """Takes the port that was asked for; an error where that is not free."""
+    """Take the port that was asked for, or fail where that is not free."""
     run("serve", argv, port_tries=1)

@@ -1,6 +1,7 @@
-"""`torchrl-gpu serve-policy`: a trained policy answers observations with actions, over HTTP and WebSocket.
+"""`torchrl-gpu serve-policy`: a trained policy over HTTP and WebSocket.
 
-With --pallets it also says where the next box of a pallet goes, beside a policy or alone; see docs/deploy.md.
+It answers observations with actions. With --pallets it also says where the next box of a pallet goes, beside a policy
+or alone; see docs/deploy.md.
 
 The hierarchical packer needs the items of its environment: --config names the config of its run, and options that are
 not listed go to it, as in `lightning test`.
@@ -24,7 +25,9 @@ def main(argv: list[str]) -> None:
     args, words = _parser().parse_run(argv)
     check_checkpoint_path(args.checkpoint or "")
     if args.checkpoint is None and (args.pallets is None or words):
-        raise ValueError(f"{WHERE}: want a checkpoint{'' if words else ', --pallets or both'}; got none")
+        raise ValueError(
+            f"{WHERE}: name a checkpoint{'' if words else ', --pallets or both'}: there is nothing to serve"
+        )
     with until_told_to_end() as ending, ending.at_once():
         import torch
 
@@ -38,7 +41,8 @@ def main(argv: list[str]) -> None:
         if args.threads is not None:
             torch.set_num_threads(args.threads)
         env = _env_of(words, args.device) if words else None
-        classes, policy = import_classes(WHERE, args.classes), None
+        classes = import_classes(WHERE, args.classes)
+        policy = None
         if args.checkpoint is not None:
             known = env if env is not None and wants_env(args.checkpoint) else None
             policy = load_policy(args.checkpoint, args.device, env=known, classes=classes)
@@ -51,7 +55,8 @@ def main(argv: list[str]) -> None:
     if ending.event.is_set():
         return
     with until_told_to_end() as ending, server:
-        gc.freeze()  # what is loaded stays: to look through it for garbage would take a tenth of a second now and then
+        # What is loaded stays: to look through it for garbage would take a tenth of a second now and then.
+        gc.freeze()
         does = ", watch and ask" if args.page else ""
         served = [] if policy is None else [f"{policy.name} on {policy.device}"]
         served += [] if pallets is None else [f"packing sessions in {args.pallets} ({len(pallets.names)} open)"]
@@ -59,7 +64,8 @@ def main(argv: list[str]) -> None:
         try:
             ending.event.wait()
         finally:
-            gc.unfreeze()  # what is frozen is not freed at the end, of which Triton's bindings complain in thirty lines
+            # What is frozen is not freed at the end, and Triton's bindings complain of that in thirty lines.
+            gc.unfreeze()
 
 
 def _parser() -> OneLineParser:
@@ -92,5 +98,5 @@ def _env_of(words: list[str], device: str) -> BatchedEnv:
     model: Any = build("test", words).model
     env = getattr(model, "env", None)
     if not isinstance(env, BatchedEnv) or not describe_environment(env):
-        raise ValueError(f"{WHERE}: want the --config of a run that packs; got one with {type(model).__name__}")
+        raise ValueError(f"{WHERE}: --config must be of a run that packs; {type(model).__name__} does not")
     return env

@@ -1,4 +1,4 @@
-"""`ViewerSession`: an environment stepped at a given speed while there are viewers, who control it."""
+"""`ViewerSession`: an environment that plays while there are viewers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from torchrl_gpu.serving.ending import Flag
 
 COMMANDS = ("pause", "resume", "step", "reset", "slower", "faster")
-SLOWEST, FASTEST = 0.1, 1000.0  # steps a second
-HOLD_S = 1.5  # for which the end of an episode stays
+# Steps a second.
+SLOWEST = 0.1
+FASTEST = 1000.0
+# Seconds for which the end of an episode stays.
+HOLD_S = 1.5
 POLL_S = 0.02
 
 
 class ViewerSession:
-    """Steps a player at a given speed while there are viewers, and publishes its streams.
+    """Steps a player while there are viewers, and publishes its streams.
 
     Viewers with control send `pause`, `resume`, `step` (one, then pause), `reset` (to the next episode), `slower`,
     `faster`, and `speed` with steps a second as its value. Each episode that ends is a point of the page's curves.
@@ -37,20 +40,28 @@ class ViewerSession:
         meta: dict[str, Any] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.player, self.server, self.streams, self.meta, self.now = player, server, streams, meta or {}, now
-        self.speed, self.paused, self.version, self.steps = _within(speed), False, 0, 0
-        self._next, self.finished = 0.0, 0
+        self.player = player
+        self.server = server
+        self.streams = streams
+        self.meta = meta or {}
+        self.now = now
+        self.speed = _within(speed)
+        self.paused = False
+        self.version = 0
+        self.steps = 0
+        self.finished = 0
+        self._next = 0.0
         server.state(curve_axis="episode")
         self._publish_state()
 
     def run(self, stop: threading.Event | Flag) -> None:
-        """Plays until `stop` is set."""
+        """Play until `stop` is set."""
         while not stop.is_set():
             self.turn()
             stop.wait(POLL_S)
 
     def turn(self) -> None:
-        """Handles commands, makes a step if one is due and there is a viewer, and publishes."""
+        """Handle commands, make a step if one is due, and publish."""
         for command in self.server.commands():
             self.handle(command.name, command.value)
         if self.server.watchers() and not self.paused and self.now() >= self._next:
@@ -58,7 +69,10 @@ class ViewerSession:
         self.streams.publish(self.version, step=self.steps, **self.meta)
 
     def handle(self, name: str, value: Any = None) -> None:
-        """Carries out a viewer's command; ignores unknown ones and bad values."""
+        """Carry out a viewer's command.
+
+        Unknown commands and bad values are ignored.
+        """
         if name in ("pause", "resume"):
             self.paused = name == "pause"
         elif name == "step":

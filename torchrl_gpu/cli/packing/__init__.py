@@ -1,4 +1,4 @@
-"""Subcommands that pack: orders onto pallets, this machine's throughput, published protocols.
+"""Subcommands that pack: orders, throughput, published protocols.
 
 Not here: the work itself (`palletizing`, `evaluation.packing`). Imports nothing heavy.
 """

@@ -1,6 +1,7 @@
-"""`torchrl-gpu bench packing`: steps of PackingEnv per second, beside the NumPy reference and the memory's ceiling.
+"""`torchrl-gpu bench packing`: steps of PackingEnv per second, beside ceilings.
 
-Parity comes first: nothing is timed while the kernels that run here and the reference give different episodes.
+The ceilings are the NumPy reference and the speed of memory. Parity comes first: nothing is timed while the kernels
+that run here and the reference give different episodes.
 """
 
 from __future__ import annotations
@@ -29,18 +30,26 @@ from torchrl_gpu.system.allocator import keep_freed_memory
 from torchrl_gpu.system.console import progress, wide_console
 
 _MOST_REPETITIONS = 15
-COPY, ADD_MAX = "ceiling: memory copy", "ceiling: add and max"
+COPY = "ceiling: memory copy"
+ADD_MAX = "ceiling: add and max"
 
 
 @dataclass
 class TimedRow:
-    """One row of a table: `run(n)` does `n` units of work and returns when they are done."""
+    """One row of a table.
+
+    Attributes:
+        run: `run(n)` does `n` units of work and returns when they are done.
+        per_call: Results of one unit, for example environments stepped.
+        threads: What it may use, in words.
+        group: Rows of a group are compared with each other.
+    """
 
     name: str
     run: Callable[[int], None]
-    per_call: int = 1  # results of one unit, for example environments stepped
-    threads: str = "1"  # that it may use, in words
-    group: str = ""  # rows of a group are compared with each other
+    per_call: int = 1
+    threads: str = "1"
+    group: str = ""
     notes: str = ""
     calls: int = 1
     seconds: list[float] = field(default_factory=list)
@@ -63,7 +72,7 @@ def measure(
     repetitions: int = 5,
     on_row: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Times rows in turn and fills their `calls` and `seconds`, after a warm-up that is not counted.
+    """Time rows in turn, after a warm-up, and fill their `calls` and `seconds`.
 
     A row takes `seconds` over all its `repetitions`; a call that takes longer is made twice all the same. `on_row` is
     called with the name of each row before its turn.
@@ -72,7 +81,8 @@ def measure(
     turns = {}
     for each in rows:
         on_row(each.name)
-        _timed(each.run, 1)  # compiles, allocates, faults memory in
+        # The first call compiles, allocates, and faults memory in.
+        _timed(each.run, 1)
         once = _timed(each.run, 1)
         each.calls = max(1, round(seconds / repetitions / once))
         turns[id(each)] = max(2, min(repetitions, round(seconds / (once * each.calls))))
@@ -97,15 +107,18 @@ def _synchronise() -> None:
 
 
 def ceilings(device: torch.device) -> list[TimedRow]:
-    """Bytes copied a second between tensors too large for any cache (read and written), and add-max operations.
+    """Make the rows of the ceilings: bytes copied a second, and add-max operations.
 
-    The add-max stays in the caches: a subtraction and a maximum of float32, in two calls, as the eager kernel has them.
+    The copy is between tensors too large for any cache, read and written. The add-max stays in the caches: a
+    subtraction and a maximum of float32, in two calls, as the eager kernel has them.
     """
     size = (1 << 28) if device.type == "cuda" else (1 << 25)
     source = torch.ones(size, device=device, dtype=torch.float32)
     target = torch.empty(size, device=device, dtype=torch.float32)
     small = (1 << 20) if device.type == "cuda" else (1 << 16) * torch.get_num_threads()
-    best, cells, scratch = (torch.zeros(small, device=device, dtype=torch.float32) for _ in range(3))
+    best = torch.zeros(small, device=device, dtype=torch.float32)
+    cells = torch.zeros(small, device=device, dtype=torch.float32)
+    scratch = torch.zeros(small, device=device, dtype=torch.float32)
     rounds = 1000
 
     def copy(calls: int) -> None:
@@ -124,16 +137,22 @@ def ceilings(device: torch.device) -> list[TimedRow]:
     ]
 
 
-_MOST_IRREGULAR = 64  # environments
+# Environments of irregular items, at most.
+_MOST_IRREGULAR = 64
 
 
 def main(argv: list[str]) -> int:
-    """Prints the table and writes the JSON; 1, and nothing is timed, where parity fails."""
+    """Print the table and write the JSON.
+
+    Where parity fails nothing is timed, and the exit status is 1.
+    """
     args = _parser().parse_args(argv)
-    device, kept = get_device(args.device), keep_freed_memory()
+    device = get_device(args.device)
+    kept = keep_freed_memory()
     settings = {name: changes for name, changes in _settings(args).items() if name in args.settings}
     for name, changes in settings.items():
-        if found := difference(changes, device, steps=args.parity_steps if name == "bpp10" else 2):
+        found = difference(changes, device, steps=args.parity_steps if name == "bpp10" else 2)
+        if found:
             print(f"parity fails in {name}: {found}\nNothing was timed.", file=sys.stderr)
             return 1
     rows = ceilings(device)
@@ -141,9 +160,11 @@ def main(argv: list[str]) -> int:
         rows += _rows(name, changes, args.num_envs, device)
     with progress("bench packing") as report:
         measure(rows, args.seconds, args.repetitions, on_row=report)
+    about = machine.describe(device) | {"keeps_freed_memory": kept} | machine.gpu_use(device)
+    arguments = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
     result = {
-        "machine": machine.describe(device) | {"keeps_freed_memory": kept} | machine.gpu_use(device),
-        "arguments": {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()},
+        "machine": about,
+        "arguments": arguments,
         "rows": [_as_data(row, rows) for row in rows],
     }
     _show(result)
@@ -184,26 +205,30 @@ def _settings(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def difference(changes: dict[str, Any], device: torch.device, steps: int) -> str:
-    """The first difference between the kernels of a device and the reference on the CPU, in one line, or "".
+    """Return the first difference between kernels and reference in one line, or "".
 
-    Both are driven for so many steps by the same actions, legal ones and now and then any, in a `PackingEnv` of
-    `changes`.
+    The kernels run on the device, the reference on the CPU. Both are driven for `steps` steps by the same actions,
+    legal ones and now and then any, in a `PackingEnv` of `changes`.
     """
-    ours, theirs = (
-        PackingEnv(2, **changes | {"device": where, "seed": 0, "backend": kernels})
-        for where, kernels in ((device, "auto"), ("cpu", "reference"))
-    )
+    ours = PackingEnv(2, **changes | {"device": device, "seed": 0, "backend": "auto"})
+    theirs = PackingEnv(2, **changes | {"device": "cpu", "seed": 0, "backend": "reference"})
     generator = torch.Generator().manual_seed(0)
-    here, there = ours.reset(), theirs.reset()
+    here = ours.reset()
+    there = theirs.reset()
     for step in range(steps):
         drawn = torch.rand(2, 1, generator=generator, dtype=torch.float32, device="cpu") < 0.05
         weights = there["action_mask"].float() + drawn + 1e-9
         action = weights.multinomial(1, generator=generator).squeeze(1)
-        here["action"], there["action"] = action.to(device), action
-        (gave, here), (expected, there) = ours.step_and_maybe_reset(here), theirs.step_and_maybe_reset(there)
+        here["action"] = action.to(device)
+        there["action"] = action
+        gave, here = ours.step_and_maybe_reset(here)
+        expected, there = theirs.step_and_maybe_reset(there)
         for key, wanted in expected["next"].items():
             came = gave["next", key].cpu()
-            wrong = came != wanted if wanted.dtype == torch.bool else ~came.isclose(wanted, rtol=0, atol=1e-6)
+            if wanted.dtype == torch.bool:
+                wrong = came != wanted
+            else:
+                wrong = ~came.isclose(wanted, rtol=0, atol=1e-6)
             if bool(wrong.any()):
                 return f"step {step}: {key} differs in {int(wrong.sum())} of {wrong.numel()} entries"
     return ""
@@ -217,13 +242,17 @@ def _rows(name: str, changes: dict[str, Any], num_envs: list[int], device: torch
     for n in num_envs:
         env = PackingEnv(n, **changes | {"device": device, "seed": 0})
         threads = str(torch.get_num_threads()) if device.type == "cpu" else str(device)
-        written = 8 * prod(env.bin.cells) + 5 * env.num_actions  # heights in and out, z-maps and masks out
+        # Heights go in and out, z-maps and masks out.
+        written = 8 * prod(env.bin.cells) + 5 * env.num_actions
         extra: dict[str, object] = {"bytes_per_step": written}
         yield TimedRow(f"{n} envs", random_steps(env), n, threads, name, f"kernels {env.kernels.backend}", extra=extra)
 
 
 def random_steps(env: PackingEnv) -> Callable[[int], None]:
-    """A function that steps `env` `n` times, resets included, with random legal actions drawn on its device."""
+    """Make a function that steps `env` `n` times with random legal actions.
+
+    They are drawn on its device. Resets are included.
+    """
     current = [env.reset()]
 
     @torch.no_grad()
@@ -247,22 +276,19 @@ def _as_data(row: TimedRow, rows: list[TimedRow]) -> dict[str, Any]:
 
 
 def _show(result: dict[str, Any]) -> None:
-    console, at = wide_console(), result["machine"]
+    console = wide_console()
+    at = result["machine"]
     table = Table(title="PackingEnv, environment steps/s", title_justify="left")
     for heading in ("", "", "median", "range", "× NumPy", "% of memory", "threads", ""):
         table.add_column(heading, justify="right" if heading and heading != "threads" else "left", no_wrap=True)
     for row in result["rows"]:
-        ratio, share = row.get("ratio"), row.get("share_of_copy")
-        table.add_row(
-            row["group"],
-            row["name"],
-            f"{row['rate']:,.3g}" if row["rate"] < 100 else f"{row['rate']:,.0f}",
-            "–".join(f"{rate:.3g}" for rate in row["range"]),
-            "" if ratio is None else f"{ratio:,.3g}",
-            "" if share is None else f"{share:.1%}",
-            row["threads"],
-            row["notes"],
-        )
+        ratio = row.get("ratio")
+        share = row.get("share_of_copy")
+        rate = f"{row['rate']:,.3g}" if row["rate"] < 100 else f"{row['rate']:,.0f}"
+        around = "–".join(f"{each:.3g}" for each in row["range"])
+        times = "" if ratio is None else f"{ratio:,.3g}"
+        of_memory = "" if share is None else f"{share:.1%}"
+        table.add_row(row["group"], row["name"], rate, around, times, of_memory, row["threads"], row["notes"])
     console.print(table)
     console.print(
         "Medians of repetitions that took turns; resets are in the time. Every step agrees with the reference, which"

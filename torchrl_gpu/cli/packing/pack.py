@@ -1,4 +1,4 @@
-"""`torchrl-gpu pack orders.csv --pallet eur`: orders of boxes onto as many pallets as they take.
+"""`torchrl-gpu pack orders.csv --pallet eur`: orders of boxes onto pallets.
 
 The list may be .csv, .xlsx, .parquet or .json: its columns (length, width, height, quantity, weight, order, article,
 this side up, fragile) are found by name, in several languages. Boxes go onto a pallet in the order of the list; where

@@ -1,4 +1,4 @@
-"""`torchrl-gpu evaluate bpp10` and `evaluate pallets`: policies compared on published protocols of packing."""
+"""`torchrl-gpu evaluate bpp10` and `evaluate pallets`: published protocols."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ Every policy packs the same 30 sequences of 80 boxes, identified by a hash, up t
 are drawn from the test rows in the package `packsim`, which the extra `robobpp` brings; those of the paper are not
 public, and its printed rows are of others.
 """
-CANDIDATES, DEPTH, BEAM = 6, 10, 32
+CANDIDATES = 6
+DEPTH = 10
+BEAM = 32
 ALL = 2**31 - 1
-_RULE = ("stability", "margin", "max_tilt", "fallback", "friction")  # of the environment
+# Options of the environment.
+_RULE = ("stability", "margin", "max_tilt", "fallback", "friction")
 
 
 def main(argv: list[str]) -> None:
-    """Run `evaluate` for a protocol; the first word says which kind."""
+    """Run `evaluate` for a protocol, whose kind the first word says."""
     word = argv[0]
     parser = _pallet_parser() if word == PALLETS else _protocol_parser()
     args = parser.parse_args(argv[1:])
@@ -113,22 +116,25 @@ def _add_policies(parser: OneLineParser) -> None:
 def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict[str, Any]]]:
     for name in ("unit", "misfits"):
         if args.sequences is None and getattr(args, name) is not None:
-            raise ValueError(f"{WHERE}: --{name} wants --sequences FILE; got {getattr(args, name)} without one")
+            raise ValueError(f"{WHERE}: --{name} {getattr(args, name)} has no effect without --sequences FILE")
     knows = _knowledge(args)
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite, protocol_table
     from torchrl_gpu.evaluation.reports import print_whole
     from torchrl_gpu.policies.packing import baselines
 
     loaded, words = _policies(args)
+    rule = {name: getattr(args, name) for name in _RULE if getattr(args, name) is not None}
+    unit = args.unit or "cells"
+    misfits = args.misfits or "refuse"
     suite = ProtocolSuite(
         args.protocol,
         args.cases,
         sequences=args.sequences,
         first=args.first,
-        unit=args.unit or "cells",
-        misfits=args.misfits or "refuse",
+        unit=unit,
+        misfits=misfits,
         visible_items=args.visible,
-        rule={name: getattr(args, name) for name in _RULE if getattr(args, name) is not None},
+        rule=rule,
         include=_include(loaded, knows),
         device=args.device,
         batch_size=args.batch,
@@ -136,8 +142,10 @@ def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict
     suite.simulated = args.physics
     loaded = {name: _in_its_bin(policy, suite.env) for name, policy in loaded.items()}
     if "distribution" in knows and suite.foreign:
-        wanted = f"a file whose boxes are those of {args.protocol}"
-        raise ValueError(f"{WHERE}: --candidates and --knows distribution want {wanted}; got one of {suite.foreign}")
+        raise ValueError(
+            f"{WHERE}: --candidates and --knows distribution know the boxes of {args.protocol}, and the file has"
+            f" {suite.foreign}"
+        )
     if knows or (args.visible > 1 and args.beam):
         loaded |= _planners(suite.env, loaded, knows, args)
 
@@ -173,13 +181,15 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             loaded[f"{Path(each).stem} ({each})"] = load_policy(each, args.device, classes=classes)
         else:
             known = ", ".join([*BASELINES, *trained])
-            wanted = f"baselines, {known} or the path of a checkpoint"
-            raise ValueError(f"{WHERE}: --policy must be {wanted}; got {each!r}")
+            raise ValueError(f"{WHERE}: --policy must be baselines, {known} or the path of a checkpoint; got {each!r}")
     return loaded, list(dict.fromkeys(words))
 
 
 def _in_its_bin(policy: Any, env: PackingEnv) -> Any:
-    """A policy; one by placement weights, which fit bins of any size, in that of an environment."""
+    """Return a policy that fits the bin of an environment.
+
+    Only placement weights fit bins of any size, and so have to be told. Others are returned as they are.
+    """
     from torchrl_gpu.policies import AgentSpace, InferencePolicy, PackingPolicy
     from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
 
@@ -193,18 +203,27 @@ def _in_its_bin(policy: Any, env: PackingEnv) -> Any:
 
 
 def _knowledge(args: argparse.Namespace) -> list[str]:
-    """Kinds of knowledge that planners have, in order; ValueError where an option has no effect."""
-    knows = list(dict.fromkeys(args.knows or (["distribution"] if args.candidates or args.futures else [])))
+    """Return the kinds of knowledge that planners have, in order.
+
+    ValueError where an option has no effect.
+    """
+    by_default = ["distribution"] if args.candidates or args.futures else []
+    knows = list(dict.fromkeys(args.knows or by_default))
     if args.visible > 1:
         if knows:
-            raise ValueError(f"{WHERE}: --candidates and --knows want --visible=1; got {args.visible}")
+            raise ValueError(f"{WHERE}: --candidates and --knows need --visible=1, not {args.visible}")
         if args.depth and not args.beam:
-            raise ValueError(f"{WHERE}: with --visible={args.visible} --depth wants --beam; got {args.depth} alone")
+            raise ValueError(
+                f"{WHERE}: with --visible={args.visible} --depth {args.depth} has no effect without --beam"
+            )
         return []
     wanted = {"candidates": ("distribution", "boxes"), "futures": ("distribution",), "beam": ("stream",)}
-    for name, words in (wanted | ({} if args.futures else {"depth": ("stream",)})).items():
+    if not args.futures:
+        wanted["depth"] = ("stream",)
+    for name, words in wanted.items():
         if getattr(args, name) is not None and not set(words) & set(knows):
-            raise ValueError(f"{WHERE}: --{name} wants --knows {' or '.join(words)}; got {' '.join(knows) or 'none'}")
+            given = " ".join(knows) or "none"
+            raise ValueError(f"{WHERE}: --{name} has no effect with --knows {given}; it needs {' or '.join(words)}")
     return knows
 
 
@@ -214,13 +233,18 @@ def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: a
     from torchrl_gpu.policies.packing.planners.expectation import ExpectedPlacement
     from torchrl_gpu.policies.packing.planners.next_items import pretrained_next_items
 
-    candidates, depth, beam = args.candidates or CANDIDATES, args.depth or DEPTH, args.beam or BEAM
+    candidates = args.candidates or CANDIDATES
+    depth = args.depth or DEPTH
+    beam = args.beam or BEAM
     by_tables: dict[str, PatchTables] = {}
     for name, policy in loaded.items():
         tables = [each for each in policy.modules() if isinstance(each, PatchTables)]
-        by_tables |= {name: tables[0]} if tables else {}
+        if tables:
+            by_tables[name] = tables[0]
     if not by_tables:
-        raise ValueError(f"{WHERE}: --candidates, --knows and --beam want a policy of afterstate values; got none")
+        raise ValueError(
+            f"{WHERE}: --candidates, --knows and --beam are for policies of afterstate values, and --policy names none"
+        )
     found: dict[str, Any] = {}
     foretold = pretrained_next_items(env) if "distribution" in knows else None
     for name, table in by_tables.items():
@@ -245,7 +269,11 @@ def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: a
 def _include(loaded: dict[str, Any], knows: list[str]) -> list[str]:
     from torchrl_gpu.envs.packing.env import INCLUDED_KEYS
 
-    wanted = {"z_map"} | {str(key) for policy in loaded.values() for key in policy.in_keys}
-    wanted |= {"packed_items"} if "distribution" in knows else set()
-    wanted |= {"future_items"} if {"boxes", "stream"} & set(knows) else set()
+    wanted = {"z_map"}
+    for policy in loaded.values():
+        wanted.update(map(str, policy.in_keys))
+    if "distribution" in knows:
+        wanted.add("packed_items")
+    if {"boxes", "stream"} & set(knows):
+        wanted.add("future_items")
     return [key for key in INCLUDED_KEYS if key in wanted]
