@@ -93,14 +93,14 @@ FLAT = [[0] * 20] * 30
 @pytest.mark.parametrize(
     ("calls", "message"),
     [
-        ([("open", SMALL)], "want a name that is free; got a, which is open"),
-        ([("confirm", {})], "want an offer before confirm; got no box that waits"),
-        ([("report", {"center": [1, 1, 1], "turn": 0})], "want an offer before report; got no box that waits"),
-        ([("undo", {})], "want something to undo; got an empty pallet"),
-        ([OFFER, OFFER], "want confirm, report, measure or undo for the box that waits; got another box"),
-        ([OFFER, ("confirm", {}), ("confirm", {})], "want an offer before confirm"),
-        ([("offer", {"boxes": []})], "want 1 to 64 boxes; got 0"),
-        ([("offer", {"boxes": [BOX] * 65})], "want 1 to 64 boxes; got 65"),
+        ([("open", SMALL)], "a is open already"),
+        ([("confirm", {})], "confirm needs a box that waits"),
+        ([("report", {"center": [1, 1, 1], "turn": 0})], "report needs a box that waits"),
+        ([("undo", {})], "there is nothing to undo"),
+        ([OFFER, OFFER], "a box waits already: confirm, report, measure or undo"),
+        ([OFFER, ("confirm", {}), ("confirm", {})], "confirm needs a box"),
+        ([("offer", {"boxes": []})], "boxes must be 1 to 64 boxes, not 0"),
+        ([("offer", {"boxes": [BOX] * 65})], "boxes must be 1 to 64 boxes, not 65"),
         ([("offer", {"boxes": BOX})], "boxes must be a list of 1 to 64 boxes"),
         (
             [("offer", {"boxes": [BOX, 3]})],
@@ -108,11 +108,11 @@ FLAT = [[0] * 20] * 30
         ),
         (
             [("offer", {"boxes": [{"sides": [700, 100, 100]}]})],
-            "want a box that fits .*; got 700 × 100 × 100 mm, longer",
+            "the box of 700 × 100 × 100 mm fits no empty pallet: it is longer",
         ),
         (
             [("offer", {"boxes": [{"sides": [100, 100, 501]}]})],
-            "want a box that fits .*; got 100 × 100 × 501 mm, higher than a load",
+            "the box of 100 × 100 × 501 mm fits no empty pallet: it is higher than a load",
         ),
         ([("offer", {"boxes": [{"sides": [10, 10]}]})], r"boxes\[0\]: sides must be three lengths"),
         ([("offer", {"boxes": [{"sides": [10, 10, True]}]})], r"boxes\[0\]: sides must be a finite number; got True"),
@@ -387,17 +387,17 @@ def test_limits_of_sessions_events_and_undone_heightmaps(tmp_path: Path, monkeyp
     monkeypatch.setattr(session_module, "MOST_EVENTS", 12)
     cell = Cell(tmp_path, most=1)
     cell.ask("open", **SMALL, noise=0)
-    assert "at most 1 open at once" in cell.sessions.answer('{"do": "open", "session": "b"}')[1]["message"]
+    assert "1 sessions are open" in cell.sessions.answer('{"do": "open", "session": "b"}')[1]["message"]
     for number in range(12):
         cell.ask("measure", heights=[[number] * 20] * 30)
-    assert "want at most 12 boxes and heightmaps" in cell.tell("measure", heights=FLAT)[1]["message"]
-    assert "want at most 12 boxes and heightmaps" in cell.tell("offer", boxes=[BOX])[1]["message"]
+    assert "has 12 boxes and heightmaps" in cell.tell("measure", heights=FLAT)[1]["message"]
+    assert "has 12 boxes and heightmaps" in cell.tell("offer", boxes=[BOX])[1]["message"]
     assert (tmp_path / "a.json").read_text().count('"heights": null') == 4
     cell.sessions = PackingSessions(tmp_path, device="cpu")
     for number in range(10, 3, -1):
         cell.ask("undo")
         assert (cell.heights - number).abs().max() < 1e-3
-    assert "want at most 7 measured heightmaps undone" in cell.tell("undo")[1]["message"]
+    assert "undo goes back over 7 measured heightmaps" in cell.tell("undo")[1]["message"]
 
 
 def test_what_cannot_be_written_has_not_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,7 +434,7 @@ EVENT = {"box": BOX, "told": {}, "z": 0.0, "turn": 0, "x": 0, "y": 0}
 )
 def test_a_file_that_is_no_session_is_named(content: Any, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"^PackingSessions: .*a.json: want a session that was kept; got ") as caught:
+    with pytest.raises(ValueError, match=r"^PackingSessions: .*a.json is no session that was kept: ") as caught:
         PackingSessions(tmp_path, device="cpu")
     assert "\n" not in str(caught.value)
 
@@ -452,7 +452,7 @@ def test_a_session_is_a_value(tmp_path: Path) -> None:
     offered, _ = session.offer(begin, [BOX])
     placed, _ = session.confirm(offered)
     assert same(begin, session.begin())
-    assert same(session.restored(placed.events, None), placed)
+    assert same(session.restore(placed.events, None), placed)
 
 
 # -- answers that are lost, restarts, and what was cut ---------------------------------------------------------------
@@ -555,7 +555,7 @@ def test_a_state_that_no_pallet_has_is_refused(change: dict[str, Any], tmp_path:
     content = json.loads(path.read_text(encoding="utf-8"))
     content["state"] |= change
     path.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(ValueError, match="want a session that was kept; got session: state") as caught:
+    with pytest.raises(ValueError, match="is no session that was kept: session: state") as caught:
         cell.restart()
     assert "\n" not in str(caught.value)
 
@@ -581,7 +581,7 @@ def test_the_answer_of_a_close_is_kept_for_a_day(tmp_path: Path) -> None:
         cell.sessions = PackingSessions(tmp_path, device="cpu", now=lambda: time_s[0])
         assert cell.ask("close", request="last") == closed
     time_s[0] = 1e9 + 24 * 3600
-    assert cell.tell("close", request="last")[1]["message"].startswith("session: want one that is open")
+    assert cell.tell("close", request="last")[1]["message"].startswith("session: a is not open. ")
     assert list((tmp_path / "closed").iterdir()) == []
     cell.sessions = PackingSessions(tmp_path, device="cpu", now=lambda: time_s[0])
     assert not cell.tell("close", request="last")[0]

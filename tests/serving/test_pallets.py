@@ -120,7 +120,7 @@ async def test_a_socket_answers_one_message_after_the_other(server: StreamServer
             await socket.send_json(call | {"session": "a", "request": number})
         answers = [await socket.receive_json() for _ in calls]
     assert [answer.get("request") for answer in answers] == [0, 1, 2, None, 4]
-    assert answers[3] == {"message": "session: want an offer before confirm; got no box that waits"}
+    assert answers[3] == {"message": "session: confirm needs a box that waits: offer one first"}
     assert len(answers[4]["plan"]) == 1
 
 

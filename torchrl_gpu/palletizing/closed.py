@@ -1,4 +1,4 @@
-"""`ClosedSessions`: answers of sessions that were closed, kept for clients who did not get them."""
+"""`ClosedSessions`: answers of closed sessions, kept for clients who missed them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from torchrl_gpu.system.files import publish
 
 FOLDER = "closed"
 KEPT_S = 24 * 3600.0
-MOST_KEPT, MOST_KEPT_BYTES = 1024, 2**26
+MOST_KEPT = 1024
+MOST_KEPT_BYTES = 2**26
 _FORMAT = "torchrl_gpu closed packing session, 1"
-_MOST_BYTES = 2**24  # of one answer
+# Bytes of one answer.
+_MOST_BYTES = 2**24
 _ID = re.compile(r"[0-9a-f]{12}")
 
 Request = tuple[str, str | int]
@@ -26,12 +28,15 @@ Request = tuple[str, str | int]
 
 class _Kept(NamedTuple):
     path: Path
-    closed_s: float  # since 1970
+    # Seconds since 1970.
+    closed_s: float
     size: int  # bytes
 
 
 class ClosedSessions:
-    """Answers to `close` in a folder, by session and request: the newest ones, for `KEPT_S` seconds.
+    """Answers to `close` in a folder, by session and request.
+
+    The newest ones are kept for `KEPT_S` seconds.
 
     A session is closed once its answer is in the folder. Its own file is removed after that: a program that ends
     between the two finds by `ids` that the session is closed.
@@ -45,7 +50,8 @@ class ClosedSessions:
     """
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
-        self._folder, self._now = folder, now
+        self._folder = folder
+        self._now = now
         self._kept: OrderedDict[Request, _Kept] = OrderedDict()
         self.ids = set[str]()
         found = []
@@ -59,7 +65,10 @@ class ClosedSessions:
         self.remove_old()
 
     def add(self, session_id: str, name: str, request: str | int, answer: dict[str, Any]) -> None:
-        """Keeps an answer; the session is closed once this returns."""
+        """Keep an answer.
+
+        The session is closed once this returns.
+        """
         self._folder.mkdir(exist_ok=True)
         closed_s = self._now()
         content = {"format": _FORMAT, "session": name, "request": request, "closed_s": closed_s, "answer": answer}
@@ -76,7 +85,7 @@ class ClosedSessions:
         self.remove_old()
 
     def answer(self, name: str, request: str | int) -> dict[str, Any] | None:
-        """The answer that a request got when it closed a session; None where none is kept."""
+        """Return the answer that a request got when it closed a session, if it is kept."""
         self.remove_old()
         kept = self._kept.get((name, request))
         if kept is None:
@@ -85,7 +94,7 @@ class ClosedSessions:
         return answer
 
     def remove_old(self) -> None:
-        """Removes the answers whose time is over, and the oldest ones where there are too many."""
+        """Remove the answers whose time is over, and the oldest where there are too many."""
         size = sum(each.size for each in self._kept.values())
         while self._kept:
             request, oldest = next(iter(self._kept.items()))

@@ -1,4 +1,7 @@
-"""Pages of loaded pallets: each one file that opens without a network, turns in 3D and goes box by box."""
+"""Pages of loaded pallets, each one file that opens without a network.
+
+A page turns in 3D and goes box by box.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ _DATA = "/*DATA*/"
 
 
 def write_pages(folder: Path, summary: dict[str, Any]) -> None:
-    """Writes a page for every pallet of `PalletPlans.summary` into a folder, and `index.html`, which lists them."""
+    """Write a page for every pallet of `PalletPlans.summary`, and `index.html`."""
     template = files("torchrl_gpu.palletizing").joinpath("page.html").read_text(encoding="utf-8")
     boxes: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     for box in summary["boxes"]:
         boxes[box["order"], box["pallet"]].append(box)
     verdicts = {(each["order"], each["pallet"]): each for each in summary.get("simulation", [])}
-    for stale in folder.glob("pallet-[0-9][0-9][0-9][0-9]-*.html"):  # of an earlier plan
+    # An earlier plan may have left pages.
+    for stale in folder.glob("pallet-[0-9][0-9][0-9][0-9]-*.html"):
         stale.unlink()
     links = []
     for number, ((order, pallet), rows) in enumerate(boxes.items(), 1):

@@ -1,4 +1,6 @@
-"""`PackingSession`: a pallet that is packed one box at a time, told where each box really lies.
+"""`PackingSession`: a pallet that is packed one box at a time.
+
+The client tells where each box really lies.
 
 A session is its settings and the list of what happened on its pallet. The state of the pallet follows from these, so
 that a session read from a file, or one whose last event is undone, goes on to the same bits. Lengths are millimetres,
@@ -30,22 +32,32 @@ MOST_EVENTS = 1024
 MOST_CELLS = 2**17
 MOST_MM = 10_000.0
 SETTINGS = ("pallet", "height", "weight", "gap", "overhang", "grid", "noise", "rule", "policy")
-_MOST_MAPS = 8  # measured heightmaps that are kept for `undo`
-_BELOW_MM, _ABOVE_MM = -50.0, 500.0  # that a measured height may be below the pallet's top, and above the highest load
+# Measured heightmaps that are kept for `undo`.
+_MOST_MAPS = 8
+# A measured height may be this far below the top of the pallet, and above the highest load.
+_BELOW_MM = -50.0
+_ABOVE_MM = 500.0
 
 
 class Progress(NamedTuple):
-    """Events of a session, as plain data, and the load that follows from them."""
+    """Events of a session, as plain data, and the load that follows from them.
+
+    Attributes:
+        waits: Event of the box that was offered last, until it is confirmed.
+        loaded: One row with one pallet.
+        cut: Snapshot of the pallet after the last event whose heightmap was removed. The later events follow from it.
+    """
 
     events: tuple[dict[str, Any], ...]
-    waits: dict[str, Any] | None  # event of the box that was offered last, until it is confirmed
-    loaded: Pallets  # of one row with one pallet
-    # Snapshot of the pallet after the last event whose heightmap was removed, from which the later ones follow
+    waits: dict[str, Any] | None
+    loaded: Pallets
     cut: dict[str, Any] | None = None
 
 
 class PackingSession:
-    """The rules of one pallet. Every call takes a `Progress` and gives the next one, beside an answer of plain data.
+    """Rules of one pallet.
+
+    Every call takes a `Progress` and returns the next one, with an answer of plain data.
 
     Args:
         opened: `SETTINGS`, all of which may be left out: `pallet` is one of `PRESETS` or its sides [length, width,
@@ -74,22 +86,30 @@ class PackingSession:
         self.packer = _packer(pallet, rule, policy, device)
 
     def begin(self) -> Progress:
-        """An empty pallet."""
+        """Return the progress of an empty pallet."""
         empty = self.packer.empty(1)
         pallets = empty._replace(number=torch.zeros_like(empty.number), opened=torch.ones_like(empty.opened))
         return Progress((), None, pallets)
 
-    def restored(self, events: Sequence[Any], waits: Any, cut: Any = None) -> Progress:
-        """The progress of events, and of the snapshot that stands for the first of them, which are validated."""
+    def restore(self, events: Sequence[Any], waits: Any, cut: Any = None) -> Progress:
+        """Restore the progress of events, which are checked.
+
+        The snapshot `cut` stands for the first of them.
+        """
         if len(events) > MOST_EVENTS:
-            raise ValueError(f"{WHERE}: want at most {MOST_EVENTS:,} events; got {len(events):,}")
-        progress = self._replayed([self._event(event) for event in events], cut)
-        if waits is not None and (waits := self._event(waits))["box"] is None:
-            arguments.refuse(WHERE, "waits", "the event of a box", waits)
+            raise ValueError(f"{WHERE}: {len(events):,} events are more than {MOST_EVENTS:,}")
+        progress = self._replay([self._event(event) for event in events], cut)
+        if waits is not None:
+            waits = self._event(waits)
+            if waits["box"] is None:
+                arguments.refuse(WHERE, "waits", "the event of a box", waits)
         return progress._replace(waits=waits)
 
-    def _replayed(self, events: Sequence[dict[str, Any]], cut: Any) -> Progress:
-        """The progress of validated events; those up to the last removed heightmap are in the snapshot `cut`."""
+    def _replay(self, events: Sequence[dict[str, Any]], cut: Any) -> Progress:
+        """Replay checked events.
+
+        Those up to the last removed heightmap are in the snapshot `cut`.
+        """
         removed = [i for i, event in enumerate(events) if "heights" in event and event["heights"] is None]
         progress = self.begin()
         first = 0
@@ -103,34 +123,35 @@ class PackingSession:
             loaded = pallets_of(cut, self.packer, progress.loaded, MOST_EVENTS)
             progress = Progress(tuple(events[:first]), None, loaded, cut)
         for event in events[first:]:
-            progress = self._happened(progress, event)
+            progress = self._apply(progress, event)
         return progress
 
     def told(self, progress: Progress) -> dict[str, Any]:
-        """Number of boxes, weight and share of the pallet's room that is filled."""
+        """Return the number of boxes, their weight, and the share of room that is filled."""
         pallets = progress.loaded
         filled = float(pallets.volume[0, 0]) / self.packer.pallet.volume
         packed = sum(event["box"] is not None for event in progress.events)
         return {"packed": packed, "weight": round(float(pallets.weight[0, 0]), 3), "filled": round(filled, 4)}
 
     def about(self, progress: Progress) -> dict[str, Any]:
-        """Answer of `told`, the cells of a heightmap, the place of the box that waits, and the plan up to now."""
+        """Return what `told` does, with the cells, the box that waits, and the plan."""
         waits = None if progress.waits is None else progress.waits["told"]
-        cells, grid = list(self.packer.bin.cells), round(1000 * self.packer.pallet.cell, 6)
+        cells = list(self.packer.bin.cells)
+        grid = round(1000 * self.packer.pallet.cell, 6)
         return self.told(progress) | {"cells": cells, "grid": grid, "waits": waits, "plan": self.plan(progress)}
 
-    # -- calls ------------------------------------------------------------------------------------------------------
-
     def offer(self, progress: Progress, boxes: Any) -> tuple[Progress, dict[str, Any]]:
-        """The place of the best of some boxes: its number among them, its corner, the centre of its base, its sides
-        along x, y and z, and its turn about z in degrees. The number is None where none finds room, for `reasons`.
+        """Find the place of the best of some boxes.
+
+        The answer has its number among them, its corner, the centre of its base, its sides along x, y and z, and its
+        turn about z in degrees. The number is None where none finds room, for `reasons`.
         """
         if progress.waits is not None:
-            raise ValueError(f"{WHERE}: want confirm, report, measure or undo for the box that waits; got another box")
+            raise ValueError(f"{WHERE}: a box waits already: confirm, report, measure or undo it before another offer")
         self._check_room(progress)
         given = arguments.listed(WHERE, "boxes", f"a list of 1 to {MOST_OFFERED} boxes", boxes)
         if not 1 <= len(given) <= MOST_OFFERED:
-            raise ValueError(f"{WHERE}: want 1 to {MOST_OFFERED} boxes; got {len(given)}")
+            raise ValueError(f"{WHERE}: boxes must be 1 to {MOST_OFFERED} boxes, not {len(given)}")
         found = [_box(box, f"boxes[{i}]") for i, box in enumerate(given)]
         goods = self.packer.goods(_goods_of(found), tested=False)
         offered = torch.arange(len(found), device=self.packer.device, dtype=torch.int64)[None]
@@ -138,20 +159,23 @@ class PackingSession:
         number = int(choice.box)
         if number < 0 or bool(choice.fresh):
             return progress, self.told(progress) | {"box": None, "reasons": self._reasons(found)}
-        told = {"box": number} | ({"id": found[number]["id"]} if "id" in found[number] else {})
+        told: dict[str, Any] = {"box": number}
+        if "id" in found[number]:
+            told["id"] = found[number]["id"]
         told |= self._place(choice, goods)
         event = {"box": found[number], "told": told, "z": float(choice.z)}
         event |= {name: int(getattr(choice, name)) for name in ("turn", "x", "y")}
         return progress._replace(waits=event), self.told(progress) | told
 
     def confirm(self, progress: Progress) -> tuple[Progress, dict[str, Any]]:
-        """The box that waits lies where it was to."""
+        """Note that the box that waits lies where it was to."""
         return self._add(progress, self._waiting(progress, "confirm"))
 
     def report(self, progress: Progress, center: Any, turn: Any, sure: Any = False) -> tuple[Progress, dict[str, Any]]:
-        """The box that waits lies elsewhere: the centre of its base, and degrees from its listed sides about z.
+        """Note that the box that waits lies elsewhere.
 
-        What is unlikely is refused unless the client is `sure`, and what cannot be is refused always.
+        `center` is that of its base, `turn` the degrees from its listed sides about z. What is unlikely is refused
+        unless the client is `sure`, and what cannot be is refused always.
         """
         event = self._waiting(progress, "report")
         sure = arguments.flag(WHERE, "sure", sure)
@@ -167,20 +191,25 @@ class PackingSession:
         return self._add(progress, event)
 
     def measure(self, progress: Progress, heights: Any, sure: Any = False) -> tuple[Progress, dict[str, Any]]:
-        """The pallet as measured: heights (X, Y) of the cells, with the box that waits where there is one.
+        """Take the measured heights (X, Y) of the pallet, with the box that waits, if any.
 
         A map that is far from the expected one is refused unless the client is `sure`.
         """
         cells = self.packer.bin.cells
         wanted = f"{cells[0]} lists of {cells[1]} numbers"
         rows = arguments.listed(WHERE, "heights", wanted, heights)
-        flat = [value for row in rows if isinstance(row, list) for value in row]
+        flat: list[Any] = []
+        for row in rows:
+            if isinstance(row, list):
+                flat += row
         if len(rows) != cells[0] or any(not isinstance(row, list) or len(row) != cells[1] for row in rows):
             raise ValueError(f"{WHERE}: heights must be {wanted}; got {len(rows)} lists of {len(flat)} numbers in all")
         if not all(type(value) in (int, float) for value in flat):
             raise ValueError(f"{WHERE}: heights must be {wanted}; got other values")
-        low, high = _BELOW_MM, 1000 * self.packer.pallet.height + _ABOVE_MM
-        if wrong := [value for value in flat if not low <= value <= high]:
+        low = _BELOW_MM
+        high = 1000 * self.packer.pallet.height + _ABOVE_MM
+        wrong = [value for value in flat if not low <= value <= high]
+        if wrong:
             raise ValueError(f"{WHERE}: heights must be from {low:g} to {high:g} mm; got {arguments.shown(wrong[0])}")
         self._check_room(progress)
         tenths = (10 * np.array(flat, dtype=np.float64)).round().astype("<i4")
@@ -191,7 +220,9 @@ class PackingSession:
         return self._add(self._cut(progress), event)
 
     def _cut(self, progress: Progress) -> Progress:
-        """The progress with at most `_MOST_MAPS - 1` heightmaps: a snapshot takes the place of the oldest one.
+        """Replace the oldest heightmap by a snapshot where there are too many.
+
+        At most `_MOST_MAPS - 1` stay.
 
         A file of all of them would be far too large. The pallet as it was after the oldest one follows from nothing
         else: without the snapshot, the events after it would be replayed on another pallet.
@@ -200,26 +231,28 @@ class PackingSession:
         if len(maps) < _MOST_MAPS:
             return progress
         oldest = maps[-_MOST_MAPS]
-        before = self._replayed(progress.events[: oldest + 1], progress.cut)
+        before = self._replay(progress.events[: oldest + 1], progress.cut)
         events = list(progress.events)
         events[oldest] = events[oldest] | {"heights": None}
         return progress._replace(events=tuple(events), cut=snapshot_of(before.loaded))
 
     def undo(self, progress: Progress) -> tuple[Progress, dict[str, Any]]:
-        """The progress without the box that waits, or else without the last event."""
+        """Undo the offer of the box that waits, or else the last event."""
         if progress.waits is None:
             if not progress.events:
-                raise ValueError(f"{WHERE}: want something to undo; got an empty pallet")
+                raise ValueError(f"{WHERE}: there is nothing to undo: the pallet is empty")
             events = progress.events[:-1]
             measured = [event["heights"] for event in events if "heights" in event]
             if measured and measured[-1] is None:
-                raise ValueError(f"{WHERE}: want at most {_MOST_MAPS - 1} measured heightmaps undone; got another undo")
-            progress = self._replayed(events, progress.cut)
+                raise ValueError(
+                    f"{WHERE}: undo reaches back over {_MOST_MAPS - 1} measured heightmaps, and no further"
+                )
+            progress = self._replay(events, progress.cut)
         progress = progress._replace(waits=None)
         return progress, self.told(progress)
 
     def plan(self, progress: Progress) -> list[dict[str, Any]]:
-        """Boxes in their sequence: their id, and where they lie as far as it is known."""
+        """List the boxes in their sequence: id, and place as far as it is known."""
         found = []
         for event in progress.events:
             if event["box"] is not None:
@@ -230,69 +263,81 @@ class PackingSession:
                 found.append(box)
         return found
 
-    # -- events -----------------------------------------------------------------------------------------------------
-
     def _check_room(self, progress: Progress) -> None:
         if len(progress.events) >= MOST_EVENTS:
-            raise ValueError(f"{WHERE}: want at most {MOST_EVENTS:,} boxes and heightmaps; got another")
+            raise ValueError(
+                f"{WHERE}: the session has {MOST_EVENTS:,} boxes and heightmaps, and no more are kept: close it"
+            )
 
     def _waiting(self, progress: Progress, call: str) -> dict[str, Any]:
         if progress.waits is None:
-            raise ValueError(f"{WHERE}: want an offer before {call}; got no box that waits")
+            raise ValueError(f"{WHERE}: {call} needs a box that waits: offer one first")
         return progress.waits
 
     def _add(self, progress: Progress, event: dict[str, Any]) -> tuple[Progress, dict[str, Any]]:
         self._check_room(progress)
-        progress = self._happened(progress, event)
+        progress = self._apply(progress, event)
         return progress, self.told(progress)
 
-    def _happened(self, progress: Progress, event: dict[str, Any]) -> Progress:
-        """The progress after an event; the only place where a pallet changes."""
+    def _apply(self, progress: Progress, event: dict[str, Any]) -> Progress:
+        """Return the progress after an event.
+
+        This is the only place where a pallet changes.
+        """
         pallets = self._placed(progress.loaded, event)
         if event.get("heights") is not None:
             pallets = self.packer.measured(pallets, 0, 0, self._seen(pallets, event["heights"])[0])
         return Progress((*progress.events, event), None, pallets, progress.cut)
 
     def _placed(self, pallets: Pallets, event: Mapping[str, Any]) -> Pallets:
-        """The pallet after the box of an event, if it has one, lies where it was offered or reported."""
+        """Return the pallet with the box of an event, if any, in its place."""
         if event["box"] is None:
             return pallets
         goods = self.packer.goods(_goods_of([event["box"]]), tested=False)
         if bool(goods.max_load.isfinite()) and not pallets.top.numel():
-            pallets = self.packer.limited(pallets, MOST_EVENTS)  # boxes below are as the floor
+            # Boxes that lie there already count as the floor.
+            pallets = self.packer.limited(pallets, MOST_EVENTS)
         if "center" in event:
             return self.packer.lay(pallets, goods, ReportedBox(self.packer, pallets, event).lying())
         return self.packer.place(pallets, goods, _choice(event, self.packer.device))
 
     def _seen(self, pallets: Pallets, text: str) -> tuple[Tensor, Tensor]:
-        """Heights (X, Y) as they are from now on, by a measured map, and those expected; metres above the pallet."""
+        """Return the heights (X, Y) from now on, and those expected, in metres.
+
+        A measured height that is near the expected one counts as noise.
+        """
         expected = pallets.heightmap[0, 0] - self.packer.pallet.deck
         seen = self._heights(text).to(self.packer.device)
         return torch.where((seen - expected).abs() <= self.noise + 1e-6, expected, seen), expected
 
     def _reasons(self, boxes: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Why none of some boxes finds room; ValueError where none fits an empty pallet."""
+        """Return why none of some boxes finds room.
+
+        ValueError where none fits an empty pallet.
+        """
         reasons = self.packer.goods(_goods_of(boxes)).reasons
         if all(reasons):
             sides = " × ".join(f"{side:g}" for side in boxes[0]["sides"])
-            raise ValueError(f"{WHERE}: want a box that fits an empty pallet; got {sides} mm, {reasons[0]}")
+            raise ValueError(f"{WHERE}: the box of {sides} mm fits no empty pallet: it is {reasons[0]}")
         return [reason or "no room for it on this pallet" for reason in reasons]
 
     def _place(self, choice: Choice, goods: Goods) -> dict[str, Any]:
-        found = self.packer.corner(choice, goods)
-        corner, sides = ([round(1000 * length, 3) for length in each[0].tolist()] for each in found)
+        corner_m, sides_m = self.packer.corner(choice, goods)
+        corner = _millimetres(corner_m[0])
+        sides = _millimetres(sides_m[0])
         center = [round(corner[0] + sides[0] / 2, 3), round(corner[1] + sides[1] / 2, 3), corner[2]]
         return {"corner": corner, "center": center, "sides": sides, "turn": 90 * int(choice.turn)}
 
     def _heights(self, text: str) -> Tensor:
-        """Measured heights (X, Y), metres, out of an event."""
+        """Read measured heights (X, Y), metres, out of an event."""
         cells = self.packer.bin.cells
         raw = zlib.decompressobj().decompress(base64.b64decode(text), 4 * math.prod(cells) + 1)
         return torch.from_numpy(np.frombuffer(raw, "<i4").reshape(cells) / 1e4).float()
 
     def _event(self, given: Any) -> dict[str, Any]:
-        """An event, validated: of a file, or with a pose that a client sent."""
-        where, (cells_x, cells_y) = f"{WHERE}: event", self.packer.bin.cells
+        """Check an event of a file, or one with a pose that a client sent."""
+        where = f"{WHERE}: event"
+        cells_x, cells_y = self.packer.bin.cells
         _keys("event", given, ("box", "told", "z", "turn", "x", "y", "center", "degrees", "heights"))
         event = dict(given)
         if event.get("box") is not None:
@@ -305,13 +350,13 @@ class PackingSession:
         else:
             event = {"box": None, "heights": event.get("heights")}
         if "center" in event:
-            over = 1000 * self.packer.pallet.overhang
-            sides = (*(1000 * s + over for s in (self.packer.pallet.length, self.packer.pallet.width)), MOST_MM)
-            center = _three(WHERE, "center", "three numbers, x, y and z in millimetres", event["center"])
-            lowest = (0.0 - over, 0.0 - over, -SLACK_MM)
+            pallet = self.packer.pallet
+            over = 1000 * pallet.overhang
+            x, y, z = _three(WHERE, "center", "three numbers, x, y and z in millimetres", event["center"])
             event["center"] = [
-                arguments.number(WHERE, f"center {axis}", value, low, high)
-                for axis, value, low, high in zip("xyz", center, lowest, sides, strict=True)
+                arguments.number(WHERE, "center x", x, 0.0 - over, 1000 * pallet.length + over),
+                arguments.number(WHERE, "center y", y, 0.0 - over, 1000 * pallet.width + over),
+                arguments.number(WHERE, "center z", z, -SLACK_MM, MOST_MM),
             ]
             event["degrees"] = arguments.number(WHERE, "turn", event.get("degrees"), -360, 360)
         if event.get("heights") is not None:
@@ -324,16 +369,23 @@ def _pallet(opened: Mapping[str, Any]) -> Pallet:
     if isinstance(given, str):
         along_x, along_y, height = PRESETS[arguments.choice(WHERE, "pallet", given, PRESETS)]
     else:
-        along_x, along_y, height = (each / 1000 for each in _sides(WHERE, "pallet", given))
+        sides = _sides(WHERE, "pallet", given)
+        along_x = sides[0] / 1000
+        along_y = sides[1] / 1000
+        height = sides[2] / 1000
 
     def length(name: str, default: float, low: float, high: float = MOST_MM) -> float:
         return arguments.number(WHERE, name, opened[name], low, high) / 1000 if name in opened else default
 
+    most_height = length("height", height, 1)
+    weight = math.inf
+    if "weight" in opened:
+        weight = arguments.number(WHERE, "weight", opened["weight"], above=0)
     return Pallet(
         along_x,
         along_y,
-        length("height", height, 1),
-        weight=arguments.number(WHERE, "weight", opened["weight"], above=0) if "weight" in opened else math.inf,
+        most_height,
+        weight=weight,
         gap=length("gap", 0.0, 0, 1000),
         overhang=length("overhang", 0.0, 0, 1000),
         cell=length("grid", 0.01, 1, 1000),
@@ -353,7 +405,8 @@ def _box(given: Any, name: str) -> dict[str, Any]:
     box["fragile"] = arguments.flag(where, "fragile", given.get("fragile", False))
     if "max_load" in given:
         box["max_load"] = arguments.number(where, "max_load", given["max_load"], 0, 1e5)
-    if (known := given.get("id")) is not None:
+    known = given.get("id")
+    if known is not None:
         if not isinstance(known, str | int) or len(str(known)) > 100:
             arguments.refuse(where, "id", "a text or a whole number of at most 100 characters", known)
         box["id"] = known
@@ -373,20 +426,28 @@ def _three(where: str, name: str, wanted: str, given: Any) -> tuple[Any, ...]:
 
 
 def _keys(name: str, given: Any, known: Sequence[str]) -> None:
-    """Raises ValueError for what is no dict, and for keys that nothing reads."""
+    """Refuse what is no dict, and keys that nothing reads."""
     if not isinstance(given, Mapping) or not set(given) <= set(known):
         came = list(given) if isinstance(given, Mapping) else given
         arguments.refuse(WHERE, name, f"an object with some of {', '.join(known)}", came)
 
 
+def _millimetres(lengths: Tensor) -> list[float]:
+    return [round(1000 * length, 3) for length in lengths.tolist()]
+
+
+def _metres(sides: Sequence[float]) -> list[float]:
+    return [side / 1000 for side in sides]
+
+
 def _goods_of(boxes: Sequence[Mapping[str, Any]]) -> Boxes:
-    sizes = [[side / 1000 for side in box["sides"]] for box in boxes]
+    sizes = [_metres(box["sides"]) for box in boxes]
     loads = [0.0 if box["fragile"] else box.get("max_load", math.inf) for box in boxes]
     return Boxes.of(sizes, [box["weight"] for box in boxes], max_load=loads)
 
 
 def _choice(event: Mapping[str, Any], device: torch.device) -> Choice:
-    """The choice of one row that an event records."""
+    """Return the choice of one row that an event records."""
     whole = {name: torch.tensor([event[name]], device=device, dtype=torch.int64) for name in ("turn", "x", "y")}
     zero = torch.zeros(1, dtype=torch.int64, device=device)
     z = torch.tensor([event["z"]], dtype=torch.float32, device=device)

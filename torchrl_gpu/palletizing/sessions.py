@@ -1,4 +1,7 @@
-"""`PackingSessions`: packing sessions by name, asked in JSON messages and kept in a folder."""
+"""`PackingSessions`: packing sessions by name, kept in a folder.
+
+They are asked in JSON messages.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,13 @@ from torchrl_gpu.system import arguments, locks
 from torchrl_gpu.system.files import publish
 
 FORMAT = "torchrl_gpu packing session, 2"
-_FORMATS = ("torchrl_gpu packing session, 1", FORMAT)  # that are read: the first has no snapshot and no id
-MOST_BYTES = 2**22  # of a message
-_MOST_KEPT = 2**27  # bytes of a file
-_MOST_SIGNS = {"{": 128, "[": 2 * MOST_CELLS_ASIDE, ",": 2 * MOST_CELLS, '"': 4096}  # of a message, before it is parsed
+# Formats that are read. The first has no snapshot and no id.
+_FORMATS = ("torchrl_gpu packing session, 1", FORMAT)
+# Bytes of a message, and of a file.
+MOST_BYTES = 2**22
+_MOST_KEPT = 2**27
+# Signs of a message, which are counted before it is parsed.
+_MOST_SIGNS = {"{": 128, "[": 2 * MOST_CELLS_ASIDE, ",": 2 * MOST_CELLS, '"': 4096}
 _ID = re.compile(r"[0-9a-f]{12}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _FIELDS: dict[str, tuple[str, ...]] = {
@@ -48,22 +54,28 @@ _HOLDERS: weakref.WeakValueDictionary[Path, PackingSessions] = weakref.WeakValue
 
 
 class _Open(NamedTuple):
-    """An open session."""
+    """An open session.
+
+    Attributes:
+        last: Its last request, with the answer.
+        id: No other session has it, not even a later one of the same name.
+    """
 
     session: PackingSession
     progress: Progress
-    last: dict[str, Any] | None  # its last request, with the answer
-    id: str  # no other session has it, also none of the same name
+    last: dict[str, Any] | None
+    id: str
 
 
 class PackingSessions:
-    """Pallets that are packed one box at a time: each message does one thing in one session.
+    """Pallets that are packed one box at a time, by messages.
 
-    A message is a JSON object: `do`, one of open, status, offer, confirm, report, measure, undo and close; `session`,
-    a name that the client chooses; the arguments of `PackingSession`; and, if the client may have to send it again,
-    `request`, a text or number: the last message of a session with the same `request` gets the same answer and does
-    nothing; so does the `close` of a session for a day, see `ClosedSessions`. Sessions are in the folder before they
-    are answered, and those in it go on. Any thread may ask. The folder is locked: another process cannot take it.
+    Each message does one thing in one session. A message is a JSON object: `do`, one of open, status, offer, confirm,
+    report, measure, undo and close; `session`, a name that the client chooses; the arguments of `PackingSession`; and,
+    if the client may have to send it again, `request`, a text or number: the last message of a session with the same
+    `request` gets the same answer and does nothing; so does the `close` of a session for a day, see `ClosedSessions`.
+    Sessions are in the folder before they are answered, and those in it go on. Any thread may ask. The folder is
+    locked: another process cannot take it.
 
     Args:
         folder: Holds a file NAME.json of each session; made if it is not there.
@@ -83,8 +95,10 @@ class PackingSessions:
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.most, self._device = arguments.whole("PackingSessions", "most", most, 1, 4096), device
-        self._folder, self._lock = Path(folder), threading.Lock()
+        self.most = arguments.whole("PackingSessions", "most", most, 1, 4096)
+        self._device = device
+        self._folder = Path(folder)
+        self._lock = threading.Lock()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._open: dict[str, _Open] = {}
         self._refusal = ""
@@ -103,13 +117,19 @@ class PackingSessions:
         return list(self._open)
 
     def close(self) -> None:
-        """Gives the folder back; the sessions stay in it. Messages are refused from then on."""
+        """Give the folder back, with the sessions in it.
+
+        Messages are refused from then on.
+        """
         with self._lock:
             self._refusal = self._refusal or f"{WHERE}: the sessions of {self._folder} are not served any more"
             self._release()
 
     def answer(self, message: str | bytes) -> tuple[bool, dict[str, Any]]:
-        """True if a message was carried out, and its answer, plain data: `message` says why it was not."""
+        """Carry out a message, and return whether that succeeded, and the answer.
+
+        The answer is plain data. `message` in it says why a message was not carried out.
+        """
         asked: dict[str, Any] = {}
         try:
             asked = _parsed(message)
@@ -118,13 +138,17 @@ class PackingSessions:
                     raise ValueError(self._refusal)
                 answer = self._answer(asked)
         except ValueError as error:
-            answer, done = {"message": str(error)}, False
+            answer = {"message": str(error)}
+            done = False
         else:
             done = True
-        return done, answer | {name: asked[name] for name in ("session", "request") if name in asked}
+        told = {name: asked[name] for name in ("session", "request") if name in asked}
+        return done, answer | told
 
     def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        name, do, request = asked["session"], asked["do"], asked.get("request")
+        name = asked["session"]
+        do = asked["do"]
+        request = asked.get("request")
         given = {key: value for key, value in asked.items() if key not in _ALWAYS}
         known = self._open.get(name)
         if request is not None:
@@ -133,16 +157,16 @@ class PackingSessions:
                 return again
         if do == "open":
             if known is not None:
-                raise ValueError(f"{WHERE}: want a name that is free; got {name}, which is open")
+                raise ValueError(f"{WHERE}: {name} is open already: take another name, or close it")
             if len(self._open) >= self.most:
-                raise ValueError(f"{WHERE}: want at most {self.most} open at once; got another")
+                raise ValueError(f"{WHERE}: {self.most} sessions are open, and no more may be: close one")
             session = PackingSession(given, self._device)
             progress = session.begin()
             answer = session.about(progress)
             known = _Open(session, progress, None, uuid.uuid4().hex[:12])
         elif known is None:
             names = ", ".join(list(self._open)[:8]) or "none"
-            raise ValueError(f"{WHERE}: want one that is open ({names}); got {name}")
+            raise ValueError(f"{WHERE}: {name} is not open. Open are {names}")
         elif do == "status":
             return known.session.about(known.progress)
         elif do == "close":
@@ -156,7 +180,7 @@ class PackingSessions:
         return answer
 
     def _answered(self, name: str, known: _Open | None, request: str | int) -> dict[str, Any] | None:
-        """The answer that the same request got before; None where there is none."""
+        """Return the answer that the same request got before, if any."""
         if known is not None and known.last is not None and known.last["request"] == request:
             again: dict[str, Any] = known.last["answer"]
             return again
@@ -170,10 +194,11 @@ class PackingSessions:
         (self._folder / f"{name}.json").unlink(missing_ok=True)
         return answer
 
-    # -- the folder -------------------------------------------------------------------------------------------------
-
     def _take_folder(self) -> None:
-        """Locks the folder. ValueError where another process has it; one of this process gives it up."""
+        """Lock the folder.
+
+        ValueError where another process has it. An older object of this process gives it up.
+        """
         place = self._folder.resolve()
         earlier = _HOLDERS.get(place)
         if earlier is not None:
@@ -195,7 +220,8 @@ class PackingSessions:
 
     def _load(self, path: Path) -> None:
         known = self._read(path)
-        if known.id in self._closed.ids:  # it was closed, and the program ended before its file was removed
+        # It was closed, and the program ended before its file was removed.
+        if known.id in self._closed.ids:
             path.unlink()
         else:
             self._open[path.stem] = known
@@ -227,25 +253,28 @@ class PackingSessions:
             if not isinstance(session_id, str) or not _ID.fullmatch(session_id):
                 arguments.refuse(WHERE, "id", "twelve hexadecimal digits", session_id)
             session = PackingSession(kept["opened"], self._device)
-            progress = session.restored(kept["events"], kept["waits"], kept.get("state"))
+            progress = session.restore(kept["events"], kept["waits"], kept.get("state"))
             return _Open(session, progress, kept["last"], session_id)
-        except Exception as error:  # of a file that somebody made up: of many kinds
-            came = " ".join(str(error).split())[:200] or type(error).__name__
-            raise ValueError(f"PackingSessions: {path}: want a session that was kept; got {came}") from error
+        except Exception as error:
+            # A file that somebody made up fails in many ways.
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ValueError(f"PackingSessions: {path} is no session that was kept: {reason}. Move it away") from error
 
 
 def _parsed(message: str | bytes) -> dict[str, Any]:
-    """A message, with the keys that it must have and no others."""
+    """Parse a message, which must have its keys and no others."""
     if len(message) > MOST_BYTES:
-        raise ValueError(f"{WHERE}: want a message of at most {MOST_BYTES:,} bytes; got {len(message):,}")
+        raise ValueError(f"{WHERE}: a message has at most {MOST_BYTES:,} bytes, and this one {len(message):,}")
     try:
         text = message if isinstance(message, str) else message.decode()
         for sign, most in _MOST_SIGNS.items():
-            if (number := text.count(sign)) > most:
+            number = text.count(sign)
+            if number > most:
                 raise ValueError(f"{number:,} times {sign}, of which no message needs more than {most:,}")
         asked = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{WHERE}: want JSON; got what fails with {' '.join(str(error).split())[:160]}") from None
+        reason = " ".join(str(error).split())[:160]
+        raise ValueError(f"{WHERE}: the message is no JSON: {reason}") from None
     do = asked.get("do") if isinstance(asked, dict) else None
     if not isinstance(do, str) or do not in _FIELDS:
         raise ValueError(f"{WHERE}: do must be one of {', '.join(_FIELDS)}; got {arguments.shown(do)}")

@@ -1,4 +1,7 @@
-"""The state of a session's pallet as plain data, which stands for the events that led to it."""
+"""The state of a session's pallet as plain data.
+
+It stands for the events that led to it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _MOST_KG = 1e9
 
 
 def snapshot_of(pallets: Pallets) -> dict[str, Any]:
-    """Plain data of one row with one pallet, exact to the bit."""
+    """Return plain data of one row with one pallet, exact to the bit."""
     return {
         "heightmap": _text(pallets.heightmap, "<f4"),
         "bears": _text(pallets.bears, "u1"),
@@ -35,7 +38,9 @@ def snapshot_of(pallets: Pallets) -> dict[str, Any]:
 
 
 def pallets_of(snapshot: Any, packer: Packer, empty: Pallets, most_boxes: int) -> Pallets:
-    """The state that a snapshot holds, validated; in the place of that of an empty pallet.
+    """Read the state that a snapshot holds, and check it.
+
+    It takes the place of the state of an empty pallet.
 
     Raises:
         ValueError: It is none of this packer's pallet, or has an entry that no pallet has.
@@ -70,7 +75,7 @@ def pallets_of(snapshot: Any, packer: Packer, empty: Pallets, most_boxes: int) -
 
 
 def _text(values: Tensor, dtype: str) -> str:
-    """Text of an array; "" for one without elements."""
+    """Return the text of an array, "" for one without elements."""
     if not values.numel():
         return ""
     plain = values.cpu().numpy().astype(dtype)
@@ -78,8 +83,9 @@ def _text(values: Tensor, dtype: str) -> str:
 
 
 def _array(name: str, snapshot: dict[str, Any], dtype: str, shape: tuple[int, ...], low: float, high: float) -> Tensor:
-    """The array of an entry, of which every element is from `low` to `high`."""
-    text, size = snapshot[name], math.prod(shape) * np.dtype(dtype).itemsize
+    """Read the array of an entry whose elements are from `low` to `high`."""
+    text = snapshot[name]
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     if not isinstance(text, str):
         arguments.refuse(_WHERE, name, "a text", text)
     raw = b""
