@@ -39,7 +39,10 @@ async def encoding_hub(**arguments: Any) -> AsyncIterator[tuple[Hub, EncoderThre
 
 
 async def shown(hub: Hub, frame: Any, *subscriptions: Subscription, bgr: bool = False) -> list[EncodedPicture]:
-    """Publishes a frame as soon as all wait for one; what they get."""
+    """Publishes a frame as soon as all wait for one.
+
+    What they get.
+    """
     tasks = [asyncio.create_task(each.get()) for each in subscriptions]
     # one may have got the last frame again, which the encoder came to late
     await until(lambda: all(each.is_waiting or task.done() for each, task in zip(subscriptions, tasks, strict=True)))
