@@ -129,7 +129,7 @@ def test_what_is_not_finite_is_left_out() -> None:
 )
 def test_nothing_else_is_taken(step: Any, scalars: Any, message: str) -> None:
     curves = Curves()
-    with pytest.raises(ValueError, match=f"StreamServer.log: .*{message}"):
+    with pytest.raises(ValueError, match=rf"StreamServer.log: .*{message}"):
         curves.log(step, scalars)
     assert all_of(curves) == {}, "not even of what stands before it"
 

@@ -198,7 +198,7 @@ def test_metadata_is_made_json() -> None:
     "meta", [{"a": [1]}, {"a": np.zeros(2)}, {1: 2}, {"a": "x" * 2000}, {str(i): i for i in range(99)}]
 )
 def test_metadata_that_is_not_json(meta: Any) -> None:
-    with pytest.raises(ValueError, match="StreamServer: .*metadata"):
+    with pytest.raises(ValueError, match=r"StreamServer: .*metadata"):
         clean_meta(meta)
 
 
@@ -208,9 +208,9 @@ def test_state_may_hold_lists() -> None:
         "paused": False,
         "sizes": [1, 2],
     }
-    with pytest.raises(ValueError, match="state .*64.* 100"):
+    with pytest.raises(ValueError, match=r"state .*64.* 100"):
         check_state({"commands": ["pause"] * 99})
-    with pytest.raises(ValueError, match="commands.* list"):
+    with pytest.raises(ValueError, match=r"commands.* list"):
         check_state({"commands": [["pause"]]})
 
 
@@ -342,7 +342,7 @@ def test_observations_as_pictures() -> None:
 
 @pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4), (1, 2, 3, 4, 4), (0, 3, 4, 4)])
 def test_shapes_that_are_no_picture(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=f"observation_picture: .*{re.escape(str(shape))}"):
+    with pytest.raises(ValueError, match=rf"observation_picture: .*{re.escape(str(shape))}"):
         observation_picture(np.zeros(shape))
 
 
@@ -358,7 +358,7 @@ def test_facts_of_a_policy_never_push_out_the_metadata_of_a_program() -> None:
     found = with_facts(meta, facts)
     assert len(clean_meta(found)) == 64
     assert found.items() >= meta.items()
-    with pytest.raises(ValueError, match="metadata .*64.* 65"):
+    with pytest.raises(ValueError, match=r"metadata .*64.* 65"):
         clean_meta(with_facts({f"m{i}": i for i in range(65)}, facts))
 
 
@@ -369,9 +369,9 @@ def test_integers_that_pages_would_read_as_others_are_text() -> None:
     assert list(clean_meta({str(i): value for i, value in enumerate(values)}).values()) == wanted
     assert check_state({"all": [exact, large]}) == {"all": [exact, str(large)]}
     assert PolicyView(action=np.array([large, 3])).facts() == {"choices": True, "action/0": str(large), "action/1": 3.0}
-    with pytest.raises(ValueError, match="seed.* 5001"):
+    with pytest.raises(ValueError, match=r"seed.* 5001"):
         clean_meta({"seed": 1 << 5000})
-    with pytest.raises(ValueError, match="name .*257 characters"):
+    with pytest.raises(ValueError, match=r"name .*257 characters"):
         clean_meta({"x" * 257: 1})
 
 

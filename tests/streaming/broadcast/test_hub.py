@@ -247,7 +247,7 @@ async def test_whatever_is_asked_for_there_are_at_most_so_many_streams(hub: Hub)
     assert len(hub.streams) == MAX_STREAMS
     for i in range(MAX_STREAMS - 2):
         hub.declare(f"stream {i}")
-    with pytest.raises(ValueError, match="stream .*64"):
+    with pytest.raises(ValueError, match=r"stream .*64"):
         hub.declare("one more")
     assert hub.declare("main", "Another title").title == "Another title", "which makes none"
     await until(lambda: not any(stream.is_on_demand for stream in hub.streams.values()))
@@ -288,6 +288,6 @@ def test_a_title_is_text(title: Any) -> None:
     """One that was not made a 500 of every later list of streams."""
     hub = Hub()
     for declare in (lambda: hub.declare("main", title), lambda: hub.declare_family("env", 3, title)):
-        with pytest.raises(ValueError, match="title .*1024 characters"):
+        with pytest.raises(ValueError, match=r"title .*1024 characters"):
             declare()
     assert hub.describe_streams() == []

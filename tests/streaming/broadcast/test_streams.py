@@ -183,7 +183,7 @@ async def test_the_rate_is_that_of_the_fastest_viewer(hub: Hub, stream: Stream) 
 
 
 async def test_there_must_be_such_a_stream(hub: Hub, stream: Stream) -> None:
-    with pytest.raises(ProtocolError, match="stream .*main"):
+    with pytest.raises(ProtocolError, match=r"stream .*main"):
         hub.subscribe("other")
     hub.attach(None)
     with pytest.raises(ProtocolError, match="the server stops"):
