@@ -12,9 +12,9 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
 from torchrl_gpu.serving.batching import Busy
 from torchrl_gpu.streaming.broadcast.rate_limits import TokenBucket
-from torchrl_gpu.streaming.web.access import FINISH_S, STATE, error_body, let_last, role_of
+from torchrl_gpu.streaming.web.access import FINISH_S, STATE, error_body, lift_time_limit, role_of
 from torchrl_gpu.streaming.web.routes import read_body
-from torchrl_gpu.streaming.web.sockets import opened
+from torchrl_gpu.streaming.web.sockets import open_socket
 from torchrl_gpu.streaming.web.viewer import message_limit
 from torchrl_gpu.system.policy_messages import BadAction, BadMessage
 
@@ -89,7 +89,7 @@ class Asking:
         _check_role(request)
         is_json = request.content_type == "application/json"
         body = await read_body(request)
-        let_last(request)  # an answer may take as long as it takes
+        lift_time_limit(request)  # an answer may take as long as it takes
         try:
             async with self._in_progress.one():
                 answer = await self._make_answer(body, is_json)
@@ -101,13 +101,13 @@ class Asking:
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         _check_role(request)
-        async with opened(request, "policy", self._max_body) as socket:
+        async with open_socket(request, "policy", self._max_body) as socket:
             with suppress(ConnectionError):
                 await self._talk(request, socket)
         return socket
 
     async def _talk(self, request: web.Request, socket: web.WebSocketResponse) -> None:
-        connection = let_last(request)
+        connection = lift_time_limit(request)
         # Limits of what a peer sends that brings no action, and that nothing else slows down.
         messages, mistakes = message_limit(), TokenBucket(1 / _MISTAKE_S, _MISTAKES)
         async for message in socket:
