@@ -81,7 +81,7 @@ def test_a_batch_is_tiled_row_by_row_and_the_rest_is_black(number: int) -> None:
     ],
 )
 def test_what_is_no_picture(frame: Any) -> None:
-    with pytest.raises(ValueError, match=r"^StreamServer.publish: want .*; got .+$"):
+    with pytest.raises(ValueError, match=r"^StreamServer.publish: .*, not .+$"):
         FrameLayout().update(frame)
 
 
@@ -96,7 +96,7 @@ def test_a_layout_follows_the_frames() -> None:
     with pytest.raises(ValueError):
         layout.update(None)
     layout.update(scene(4, 6))
-    with pytest.raises(ValueError, match="got Pretender"):
+    with pytest.raises(ValueError, match="not Pretender"):
         layout.update(Pretender())
 
 
@@ -179,12 +179,12 @@ def test_large_frames_are_worked_on_in_parts() -> None:
     "depth_range", [(1, 1), (2, 1), (0, np.inf), (np.nan, 1), (1,), (1, 2, 3), "12", 5, (True, 2), (1, "2"), ([1], [2])]
 )
 def test_ranges_that_are_none(depth_range: Any) -> None:
-    with pytest.raises(ValueError, match=r"^StreamServer.publish: want depth_range .*; got .+$"):
+    with pytest.raises(ValueError, match=r"^StreamServer.publish: depth_range .*, not .+$"):
         copied(np.zeros((2, 3), np.float32), depth_range=depth_range)
 
 
 def test_a_range_is_of_depth() -> None:
-    with pytest.raises(ValueError, match="want depth_range with a frame of depth, of float32 or float16; got gray"):
+    with pytest.raises(ValueError, match=r"depth_range .*gray"):
         copied(np.zeros((2, 3), np.uint8), depth_range=(1, 2))
 
 

@@ -66,7 +66,7 @@ def test_a_tensor_without_pixels_is_refused_though_one_like_it_came_before() -> 
     hub, frame = Hub(), torch.zeros(4, 6, 3, dtype=torch.uint8)
     hub.publish(frame, "main", None, bgr=False)
     for other in (frame.to_sparse(), frame.to("meta")):
-        with pytest.raises(ValueError, match=r"StreamServer.publish: want a frame .*; got a (sparse_coo|meta) tensor"):
+        with pytest.raises(ValueError, match=r"StreamServer.publish: .*a (sparse_coo|meta) tensor"):
             hub.publish(other, "main", None, bgr=False)
 
 
@@ -92,7 +92,7 @@ async def test_a_wanted_frame_is_copied_once(monkeypatch: pytest.MonkeyPatch) ->
     ("frame", "stream", "meta", "said"),
     [
         (scene(), "main", {"a": object()}, "'a' of metadata .*object"),
-        (scene().astype(float), "main", None, "want a frame of uint8"),
+        (scene().astype(float), "main", None, "a frame of uint8.* of float64"),
         *((scene(), name, None, "stream .*characters") for name in ("", 7)),
     ],
 )
