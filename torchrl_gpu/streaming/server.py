@@ -154,6 +154,7 @@ class StreamServer:
         """
         scheme = "https" if self.settings.tls else "http"
         host = socket.gethostname() if self.settings.host in _ANYWHERE else self.settings.host
+        # An address of IPv6 stands in brackets, as a port follows it.
         host = f"[{host}]" if ":" in host else host
         query = f"?token={quote(self.settings.token, safe='')}" if self.settings.token else ""
         return f"{scheme}://{host}:{self.port}/{query}"
@@ -238,10 +239,11 @@ class StreamServer:
             self._service.hub.declare(stream, title)
 
     def declare_family(self, name: str, count: int, title: str | None = None) -> None:
-        """Let viewers choose any of many streams: `declare_family("env", 1024)` offers env0 to env1023.
+        """Let viewers choose any of many streams.
 
-        A member exists while it has viewers, and a little longer; `wanted_streams` then names it. There are at most 64
-        streams at a time, and 64 families. Frames published to a member that no viewer has asked for are ignored.
+        `declare_family("env", 1024)` offers env0 to env1023. A member exists while it has viewers, and a little
+        longer; `wanted_streams` then names it. There are at most 64 streams at a time, and 64 families. Frames
+        published to a member that no viewer has asked for are ignored.
 
         Args:
             name: Letters and underscores; or NAME:OVERLAY, whose members are NAME0:OVERLAY, NAME1:OVERLAY, …

@@ -71,11 +71,13 @@ class EncoderThread:
         capture = self._next_capture(stream)
         if capture is None:
             return
+        # This thread waits for the copy, which the producer has only queued.
         if capture.copied is not None:
             capture.copied.synchronize()
         if capture.depth is not None:
             capture.meta = capture.meta | depth_meta(capture.depth)
             capture.depth = None
+        # An encoder of H.264 that nobody watches holds memory, and on a consumer card one of few sessions.
         watched = {each.codec for each in stream.subscriptions}
         self._close_encoders(stream, *(CODECS.keys() - watched))
         with encoder_stream(capture.pixels):

@@ -114,6 +114,7 @@ class Hub:
         See `StreamServer.declare`.
         """
         check_title("StreamServer", title)
+        # The event loop makes and drops members of families meanwhile.
         with self._lock:
             if name not in self.streams:
                 check_name(name, sum(not stream.is_on_demand for stream in self.streams.values()))
@@ -195,12 +196,14 @@ class Hub:
     def set_state(self, values: Mapping[str, object]) -> None:
         """Add values to the state, and send it to the viewers if it has changed."""
         state = {**self.state, **check_state(values)}
+        # A new dict each time: the event loop may be writing the old one.
         if state != self.state:
             self.state = state
             self.call_in_loop(self._announce_state)
 
     def take_commands(self) -> list[Command]:
         """Return the commands since the last call, oldest first."""
+        # The event loop may add some meanwhile, so the deque is emptied and not copied.
         commands = []
         while self._commands:
             commands.append(self._commands.popleft())
@@ -339,6 +342,7 @@ class Hub:
         """
         now = time.monotonic()
         for stream in list(self.streams.values()):
+            # A viewer that was too slow for the last frame of a still source would else never see it.
             if stream.is_still(now):
                 stream.again_asked = stream.key_asked = True
                 self.pending.add(stream)

@@ -183,6 +183,7 @@ class Stream:
         return now >= self.schedule.next_at and (now >= self.demand_at or kept_is_old)
 
     def add(self, subscription: Subscription) -> None:
+        # A new tuple each time: the encoder's thread may be going through the old one.
         self.subscriptions = (*self.subscriptions, subscription)
         self._set_rate()
 

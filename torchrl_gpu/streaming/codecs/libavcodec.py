@@ -181,10 +181,12 @@ def set_color_properties(context: VideoCodecContext) -> None:
 
 
 def _set_options(codec: str, context: VideoCodecContext, bitrate: int) -> None:
+    # Half a second of bits may be ahead or behind, so that one picture does not fill a viewer's connection.
     shared = {"profile": "baseline", "forced-idr": "1", "maxrate": str(bitrate), "bufsize": str(bitrate // 2)}
     if codec == "nvenc":
         context.bit_rate = bitrate
         context.options = shared | {"preset": "p1", "tune": "ull", "zerolatency": "1", "delay": "0", "rc": "cbr"}
     else:
+        # Small pictures take less time than it takes to share them out.
         context.thread_count = 1 + context.width * context.height // _PIXELS_PER_THREAD
         context.options = shared | {"preset": "ultrafast", "tune": "zerolatency", "crf": str(_CRF)}

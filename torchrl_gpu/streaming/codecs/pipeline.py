@@ -128,6 +128,7 @@ class GpuFramePipeline:
             if found.kind == "rgb" and depth_range is None:
                 return self._jpegs(frames, quality, bgr)
         pictures = [as_rgb(frame, where, depth_range=depth_range) for frame in frames]
+        # Pictures of depth are red first whatever `bgr` says, so that a mixed list takes a call for each.
         if not bgr or not any(is_rgb for _, is_rgb in pictures):
             return self._jpegs([picture for picture, _ in pictures], quality, bgr)
         return [self._jpegs([picture], quality, not is_rgb)[0] for picture, is_rgb in pictures]

@@ -54,6 +54,7 @@ class ConnectionLimit:
     def __init__(self, limit: int, descriptors: DescriptorLimit | None = None) -> None:
         self._descriptors = descriptors or DescriptorLimit()
         self._limit = int(min(limit, self._descriptors.room))
+        # Two thirds, rounded up: one address that takes all it can still leaves room for others.
         self._limit_per_address = max(1, -(-2 * self._limit // 3))
         if self._limit < limit:
             why = self._descriptors.why
@@ -155,6 +156,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if peer is not None:
             self.source = network(peer[0])
+        # Before a byte is read, so that a handshake that never ends counts as well.
         is_admitted = self._connections.admit(self)
         if self._tls is None:
             self._protocol.connection_made(transport)

@@ -115,6 +115,7 @@ async def snapshot(request: web.Request) -> web.StreamResponse:
     """
     refuse_options(request, "stream")
     with admit_viewer(request, "snapshot"), _subscribe(request) as subscription:
+        # Outside of the block the seat is free again, while the answer is still being sent.
         encoded = await _wait_for_newest(subscription, stream_time() - _FRESH)
     if encoded is None:
         raise web.HTTPServiceUnavailable(**error_body("no frame yet"), headers={hdrs.RETRY_AFTER: "1"})
@@ -153,6 +154,7 @@ async def offer(request: web.Request) -> web.StreamResponse:
         raise web.HTTPNotImplemented(
             **error_body("the server has no aiortc, which its extra webrtc brings; `torchrl-gpu doctor` there says how")
         ) from None
+    # The seat outlasts this request: the peer closes it.
     seat = admit_viewer(request, "webrtc")
     try:
         return web.json_response(await webrtc.answer(request.app[STATE], fields, seat))

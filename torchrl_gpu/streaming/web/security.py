@@ -51,6 +51,7 @@ class Sessions:
         self._size = size
         self._lifetime = lifetime
         self._clock = clock
+        # When each session was used last, the oldest first.
         self._used: dict[Role, OrderedDict[bytes, float]] = {role: OrderedDict() for role in ROLES}
 
     def open(self, role: Role) -> str:
@@ -157,6 +158,7 @@ class FailureLimit:
         self._window = window
         self._clock = clock
         self._size = size
+        # When each wrong token was tried, by address; the address that failed last stands at the end.
         self._failures: OrderedDict[str, dict[bytes, float]] = OrderedDict()
         self._key = secrets.token_bytes(32)
 
@@ -174,6 +176,7 @@ class FailureLimit:
         """Remember a wrong token."""
         place = network(address)
         recent = self._recent(place)
+        # With a key of its own, so that memory that leaks does not give away what was tried.
         recent.setdefault(_digest(guess, self._key), self._clock())
         self._failures[place] = dict(list(recent.items())[-self._limit :])
         self._failures.move_to_end(place)

@@ -311,6 +311,7 @@ class SocketViewer(Viewer):
             await self._socket.send_str(self._outbox.popleft())
 
     def show(self, watch: Watch) -> None:
+        # Subscribed before the stream until now is given up: if there is no such stream, that one goes on.
         subscription = self._hub.subscribe(watch.stream, watch.codec, watch.fps)
         self.hide()
         self._subscription = subscription

@@ -91,8 +91,9 @@ async def answer(state: AppState, fields: Mapping[str, object], seat: ExitStack)
 def read_offer(fields: Mapping[str, object]) -> str:
     """Return the session description of an offer.
 
-    It must offer one video and at most a data channel. Candidates that carry a name in place of an address are left out: browsers hide addresses behind names under .local,
-    and looking one up takes a second. They connect without, for a viewer's first packet shows where it comes from.
+    It must offer one video and at most a data channel. Candidates that carry a name in place of an address are left
+    out: browsers hide addresses behind names under .local, and looking one up takes a second. They connect without,
+    for a viewer's first packet shows where it comes from.
 
     Raises:
         ValueError: It is another offer, or none.
@@ -201,6 +202,7 @@ class PacketTrack(MediaStreamTrack):
 
     def watch(self, stream: str, fps: float | None = None) -> None:
         """Go on with another stream, or at another rate, from a key frame."""
+        # Before the stream until now is given up: if there is no such stream, that one goes on.
         subscription = self._hub.subscribe(stream, CODEC, fps)
         self.leave()
         self._subscription = subscription
