@@ -107,8 +107,8 @@ SERVING: list[Mutant] = [
     ),
     mutant(
         "watchers_do_not_act",
-        'if role_of(request) != "control":\n        raise web.HTTPForbidden(**error_body("want the',
-        'if role_of(request) is None:\n        raise web.HTTPForbidden(**error_body("want the',
+        'if role_of(request) != "control":\n        raise web.HTTPForbidden(**error_body("this token',
+        'if role_of(request) is None:\n        raise web.HTTPForbidden(**error_body("this token',
         "serving/test_server.py",
         k="token",
     ),
