@@ -195,7 +195,7 @@ def test_an_option_of_the_address_that_means_nothing_is_told(page: Page, studio:
     for query, said in (
         ("?transport=toString", "transport must be one of auto, h264"),
         ("?fps=0.05", "fps must be 0.1 to 1000"),
-        *((f"?fps={fps}", "fps: want") for fps in ("-1", "Infinity")),
+        *((f"?fps={fps}", "fps must") for fps in ("-1", "Infinity")),
         ("?transport=auto&fps=", ""),
     ):
         page.open(server.url + query)
