@@ -88,6 +88,7 @@ class ClipStore:
         self.stats = {feature: _as_tensors(words) for feature, words in (stats or {}).items()}
         self.rows = rows.to(self.device)
         self._stage = Staging(where, "clips", self.device)
+        # Made on the host, where the lengths are, so that nothing waits for the device.
         length = torch.tensor(self.lengths, dtype=torch.int64, device="cpu")
         begin = length.cumsum(0) - length
         number = torch.arange(len(length), dtype=torch.int64, device="cpu")
@@ -128,9 +129,10 @@ class ClipStore:
         at = torch.maximum(index[:, None] + back, self.first[index][:, None])  # (B, T)
         shape = (len(index), length, *self.frames.shape[1:])
         # Not frames[at], which copies byte by byte on a CPU.
+        flat = at.flatten()
         if self.frames.device == self.device:
-            return self.frames.index_select(0, at.flatten()).view(shape)
-        return self._stage(self.frames.index_select(0, at.flatten().cpu()).view(shape))
+            return self.frames.index_select(0, flat).view(shape)
+        return self._stage(self.frames.index_select(0, flat.cpu()).view(shape))
 
     def batch(self, index: Tensor, length: int) -> TensorDict:
         """Return clips that end with the frames `index`, with the rows of these: (B,)."""

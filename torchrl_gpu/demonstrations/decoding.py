@@ -126,6 +126,7 @@ def count_frames(path: Path, name: str) -> int:
     with _open(path, name) as container:
         _header(container, name)
         stream = container.streams.video[0]
+        # A file in fragments declares none.
         return int(stream.frames) or sum(packet.size > 0 for packet in container.demux(stream))
 
 
@@ -213,6 +214,7 @@ def check_samples(file: BinaryIO) -> None:
             start = box.content
         else:
             start = box.end
+    # A file of nothing but tiny boxes would take minutes to go through.
     if boxes == _MOST_BOXES:
         raise ValueError(f"more than {_MOST_BOXES:,} boxes")
     file.seek(0)
@@ -382,7 +384,8 @@ def _by_pyav(path: Path, name: str, size: tuple[int, int] | None) -> Iterator[Ba
                 yield Batch(torch.from_numpy(frames).permute(0, 3, 1, 2), seconds)
                 seconds = []
         if seconds:
-            yield Batch(torch.from_numpy(frames[: len(seconds)]).permute(0, 3, 1, 2), seconds)
+            rest = torch.from_numpy(frames[: len(seconds)])
+            yield Batch(rest.permute(0, 3, 1, 2), seconds)
 
 
 def _check_frame(frame: VideoFrame, given: VideoHeader, name: str) -> None:

@@ -132,6 +132,7 @@ class _Reader:
         if not found:
             wanted = "groups data/demo_0, … of robomimic or episode_0, … of Minari"
             refuse(self.path, wanted, shown(sorted(root)[:5]))
+        # By number, as demo_10 stands before demo_2 in the order of names.
         names = {f"{self.path}: {found[number]}": found[number] for number in sorted(found)}
         episodes: list[tuple[str, Arrays]] = []
         for where, name in names.items():
@@ -182,8 +183,7 @@ class _Reader:
         """Return whether there is one row of strings, of any length each."""
         if not isinstance(found, self.h5py.Dataset) or found.ndim != 1 or not self._lies_plain(found):
             return False
-        chunk = 0 if found.chunks is None else math.prod(found.chunks) * found.dtype.itemsize
-        return self.h5py.check_string_dtype(found.dtype) is not None and chunk <= _MOST_CHUNK
+        return self.h5py.check_string_dtype(found.dtype) is not None and _chunk_bytes(found) <= _MOST_CHUNK
 
     def _episode_name(self, value: object, known: Collection[str], where: str) -> str:
         # One string is read at a time: those of variable length may all be the same large one of the file.
@@ -207,6 +207,7 @@ class _Reader:
         rows = self._array(action, f"{name}/actions")
         if not len(rows):
             fail(f"{where}/actions", "it has no rows")
+        # Nothing may be named like the action.
         arrays = {"action": rows}
         key = () if layout.observations == "obs" else ("observation",)
         self._collect(observations, f"{name}/{layout.observations}", key, arrays, deep=0)
@@ -253,6 +254,7 @@ class _Reader:
 
         None without one.
         """
+        # Looked at before it is followed: a link may lead to another file.
         link = group.get(name, getlink=True)
         if link is None:
             return None
@@ -295,16 +297,23 @@ class _Reader:
         # Pictures stay as small as they are.
         is_picture = kind == np.uint8 and dataset.ndim > 2
         needed = math.prod(dataset.shape) * (1 if is_picture else 8)
-        chunk = 0 if dataset.chunks is None else math.prod(dataset.chunks) * kind.itemsize
-        excess = max(needed, chunk) - self.left
+        excess = max(needed, _chunk_bytes(dataset)) - self.left
         if excess > 0:
             fail(
                 where,
                 f"its shape {dataset.shape} does not fit into memory: {excess:,} bytes too many of a file of"
                 f" {self.size:,} bytes",
             )
+        # What all arrays take together counts, as they are held at once.
         self.left -= needed
         return dataset[()] if is_picture else check_rows(dataset[()], where)
+
+
+def _chunk_bytes(dataset: H5) -> int:
+    """Return the bytes of a part that is packed by itself, 0 if nothing is."""
+    if dataset.chunks is None:
+        return 0
+    return int(math.prod(dataset.chunks) * dataset.dtype.itemsize)
 
 
 def _numbers_of(members: Collection[str], number_of: dict[str, int]) -> list[int]:

@@ -24,6 +24,7 @@ from torchrl_gpu.demonstrations.untrusted import (
     Json,
     fail,
     fill_pattern,
+    form_text,
     read_json,
     read_parquet,
     read_strings,
@@ -88,6 +89,7 @@ def read_dataset(root: Path, camera: str | None, bad: BadParts) -> Source:
     camera = info.camera(camera)
     table = _read_episodes(root, info, camera)
     source = Source(camera=camera)
+    # A dataset may lack either file.
     tasks = root / "meta" / "tasks.parquet"
     if tasks.exists():
         source.tasks = read_strings(tasks, ("task", "__index_level_0__"), "task_index")
@@ -107,6 +109,7 @@ def read_dataset(root: Path, camera: str | None, bad: BadParts) -> Source:
         )
         path = root / relative
         with bad.guard(str(path)):
+            # Episodes need not be in the order of their numbers in a video.
             numbers = np.nonzero((videos == (chunk_index, file_index)).all(1))[0]
             numbers = numbers[np.argsort(start[numbers], kind="stable")]
             source.recordings.append(_read_video(path, table, numbers, camera, info, files=files, clock=clock))
@@ -144,7 +147,8 @@ def read_rows(root: Path, entries: Collection[str] | None, bad: BadParts) -> Dem
     files = _DataFiles(root, info, entries)
     total = table["length"].sum()
     if total > MOST_FRAMES:
-        refuse(root / "meta" / "episodes", f"at most {MOST_FRAMES:,} rows", f"{total:,}")
+        where = root / "meta" / "episodes"
+        refuse(where, f"at most {MOST_FRAMES:,} rows", f"{total:,}")
     episodes: list[tuple[str, Arrays]] = []
     for i, number in enumerate(table["episode_index"].tolist()):
         name = f"{root}: episode {number}"
@@ -238,13 +242,16 @@ def _read_episodes(root: Path, info: _Info, camera: str | None = None) -> Arrays
     joined: Arrays = {}
     for column in columns:
         joined[column] = np.concatenate([table[column] for table in tables])
+    # Files may come in any order.
     order = np.argsort(joined["episode_index"], kind="stable")
     joined = {column: values[order] for column, values in joined.items()}
     if (np.diff(joined["episode_index"]) == 0).any():
         refuse(folder, "every episode once", "one that is there twice")
     length = joined["length"]
-    if length.max() > MOST_FRAMES or (length < 1).any():
-        refuse(folder, f"lengths from 1 to {MOST_FRAMES:,}", f"{length.min()} to {length.max()}")
+    shortest = length.min()
+    longest = length.max()
+    if longest > MOST_FRAMES or shortest < 1:
+        refuse(folder, f"lengths from 1 to {MOST_FRAMES:,}", f"{shortest} to {longest}")
     if len(order) != info.total_episodes:
         refuse(folder, f"as many episodes as total_episodes says, {shown(info.total_episodes)}", f"{len(order)}")
     return joined
@@ -261,7 +268,7 @@ def _read_table(path: Path, columns: list[str]) -> Arrays:
         kinds = "if" if column.endswith("timestamp") else "i"
         values = table[column]
         if values.ndim != 1 or values.dtype.kind not in kinds or (values < 0).any():
-            refuse(f"{path}: {column}", "numbers from 0 on, one a row", f"{values.dtype} {values.shape}")
+            refuse(f"{path}: {column}", "numbers from 0 on, one a row", form_text(values))
     return table
 
 
@@ -288,6 +295,7 @@ class _DataFiles:
         where = f"{self.info.name}: data_path"
         path = self.root / fill_pattern(self.info.data_path, where, chunk_index=chunk, file_index=file)
         table = self._table(path)
+        # The rows are in the order of their episodes, as `_read` has checked.
         low, high = np.searchsorted(table["episode_index"], [episode, episode + 1])
         if low == high:
             fail(name, f"{path} has no rows of episode {episode}")
@@ -319,7 +327,7 @@ class _DataFiles:
                 continue
             values = table[column]
             if values.ndim != 1 or (values.dtype.kind != "i" and column != "timestamp"):
-                refuse(f"{path}: {column}", "one whole number a row", f"{values.dtype} {values.shape}")
+                refuse(f"{path}: {column}", "one whole number a row", form_text(values))
         if (np.diff(table["episode_index"]) < 0).any():
             fail(path, "its rows must be in the order of their episodes")
         return {column: self._shape(column, values, path) for column, values in table.items()}
@@ -332,8 +340,10 @@ class _DataFiles:
         if feature in INDICES:
             return values
         shape = self.info.shape(feature)
-        if values.shape[1:] not in (shape, () if shape == (1,) else shape):
-            refuse(f"{path}: {feature}", f"shape {shape} in each row", f"{values.shape[1:]}")
+        found = values.shape[1:]
+        is_number = shape == (1,) and found == ()
+        if found != shape and not is_number:
+            refuse(f"{path}: {feature}", f"shape {shape} in each row", f"{found}")
         values = values.reshape(len(values), *shape)
         return values.astype(np.float32) if values.dtype.kind == "f" else values
 

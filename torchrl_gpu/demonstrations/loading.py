@@ -113,6 +113,7 @@ def load_demonstrations(
     frames = torch.empty(
         shape, dtype=torch.uint8, device=place_frames(math.prod(shape), device=clip_device, placement=placement)
     )
+    # A video that fails in the middle leaves its place to the next one.
     decoded: list[Recording] = []
     done = 0
     for recording, header in accepted:
@@ -126,6 +127,7 @@ def load_demonstrations(
             decoded.append(recording)
             done += recording.num_rows
     bad.log()
+    # A video may have failed only now.
     _check_any(decoded, listed, bad)
     episodes: list[Episode] = []
     for recording in decoded:
@@ -295,7 +297,8 @@ def _read(paths: list[Path], fps: float | None, camera: str | None, bad: BadPart
         if path.is_dir() and lerobot.is_dataset(path):
             found = lerobot.read_dataset(path, camera, bad)
         else:
-            found = read_videos(sorted(path.glob("*.mp4")) if path.is_dir() else [path], fps, bad)
+            videos = sorted(path.glob("*.mp4")) if path.is_dir() else [path]
+            found = read_videos(videos, fps, bad)
             if path.is_dir() and not found.recordings and not bad.reasons:
                 fail(path, f"it has neither {lerobot.INFO} nor MP4 files")
         if joined.recordings and joined.tasks != found.tasks:
@@ -389,6 +392,7 @@ def _decode_into(
     places = _Places.of(recording)
     for batch in decode(recording.path, recording.name, size, device=device, decoder=decoder):
         first_s = batch.seconds[0] if not seen else first_s
+        # A frame that was dropped or doubled would shift all rows behind it.
         for k, seconds in enumerate(batch.seconds, seen):
             if abs(seconds - first_s - k / fps) > 0.5 / fps:
                 refuse(recording.name, f"frame {k} at {k / fps:g} s, as {fps:g} a second give", f"{seconds:g} s")
@@ -460,5 +464,6 @@ def _rows(episodes: list[Episode]) -> TensorDict:
         values = np.concatenate([each.rows[name] for each in episodes])
         values = values.astype(np.float32) if values.dtype == np.float64 else values
         out.set(lerobot.entry_key(name), torch.from_numpy(values))
-    numbers = np.repeat(np.arange(len(episodes)), [len(each) for each in episodes])
+    lengths = [len(each) for each in episodes]
+    numbers = np.repeat(np.arange(len(episodes)), lengths)
     return out.set("episode", torch.from_numpy(numbers))

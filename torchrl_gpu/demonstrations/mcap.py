@@ -108,6 +108,7 @@ class McapWriter:
         key_frame_period = max(1, round(_KEY_FRAME_PERIOD_S * self.fps))
         packet = encoder.encode(frame, number % key_frame_period == 0)
         self._num_frames[topic] = number + 1
+        # Foxglove wants one access unit a message, which the encoder gives.
         message = self._schemas.compressed_video(frame_id=topic.strip("/"), data=packet.data, format="h264")
         self._write(topic, message, time_ns)
 
@@ -159,6 +160,7 @@ class McapWriter:
     def _write(self, topic: str, message: Message, time_ns: int) -> None:
         if self._closed:
             raise RuntimeError(f"{_WHERE} is closed")
+        # A scene has its time in each entity.
         if hasattr(message, "timestamp"):
             _set_time(message.timestamp, time_ns)
         self._writer.write_message(topic, message, log_time=time_ns, publish_time=time_ns)
@@ -288,8 +290,8 @@ class EpisodeRecorder:
         Synchronises with the device.
         """
         at = self.time_ns
-        picture: Any = self.view.pictures([self.row], self.width, self.height)[0]
-        self.writer.write_video("/camera", picture, at)
+        pictures: Any = self.view.pictures([self.row], self.width, self.height)
+        self.writer.write_video("/camera", pictures[0], at)
         if isinstance(self.view, Spatial):
             self.writer.write_scene("/scene", self.view.shapes(self.row), at)
         for name, values in self.view.metrics().items():
@@ -304,6 +306,7 @@ class EpisodeRecorder:
             actions: Keys of the actions.
         """
         for key in actions:
+            # The topic of a single action has the same name in every environment.
             name = "action" if isinstance(key, str) or len(actions) == 1 else "/".join(key)
             self.writer.write_vector(f"/{name}", _array(decided.get(key)[self.row]), self.time_ns)
         keys = {key if isinstance(key, str) else key[-1]: key for key in decided.keys(True, True)}

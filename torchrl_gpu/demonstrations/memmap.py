@@ -128,18 +128,23 @@ def open_saved(folder: str | os.PathLike[str], *, frames: bool = False) -> Demon
     lengths = _read_lengths(path, record, total)
     entries = _read_entries(path, record)
     _check_index(folder / ROWS / "meta.json", total, entries)
+    # Frames are not read, so that they need not fit into memory.
     pictures = entries.pop(FRAMES, None)
     size = total * sum(entry.row_bytes for entry in entries.values())
-    if size > most_bytes():
-        refuse(path, f"at most {most_bytes():,} bytes of rows, {memory.SHARE:.0%} of the free memory", f"{size:,}")
+    most = most_bytes()
+    if size > most:
+        wanted = f"at most {most:,} bytes of rows, {memory.SHARE:.0%} of the free memory"
+        refuse(path, wanted, f"{size:,}")
     rows: dict[str, torch.Tensor] = {}
     for name, entry in entries.items():
         rows[name] = _read_rows(folder / ROWS / f"{name}.memmap", name, (total, *entry.shape), entry.stored)
+    # "c" maps them copy on write: nothing that is done to them reaches the file.
     if frames and pictures is not None:
         path = folder / ROWS / f"{FRAMES}.memmap"
         shape = (total, *pictures.shape)
         _check_size(path, path, shape, "uint8")
-        rows[FRAMES] = torch.from_numpy(np.memmap(path, np.uint8, "c", 0, shape))
+        mapped = np.memmap(path, np.uint8, "c", 0, shape)
+        rows[FRAMES] = torch.from_numpy(mapped)
     dtypes = {name: getattr(torch, entry.dtype) for name, entry in entries.items() if entry.dtype != entry.stored}
     about = {key: value for key, value in record.items() if key not in ("format", "lengths", "entries")}
     return Demonstrations(
@@ -197,7 +202,8 @@ def _check_index(path: Path, total: int, entries: dict[str, _Entry]) -> None:
         refuse(path, f"the index of a tensordict of {total} rows", shown(found))
     indexed = {name: each for name, each in found.items() if isinstance(each, dict)}
     if set(indexed) != set(entries):
-        refuse(path, f"the entries {', '.join(sorted(entries))}", shown(sorted(indexed)))
+        names = ", ".join(sorted(entries))
+        refuse(path, f"the entries {names}", shown(sorted(indexed)))
     for name, entry in entries.items():
         given = [indexed[name].get(key) for key in ("dtype", "shape", "is_nested", "type")]
         if given != [f"torch.{entry.stored}", [total, *entry.shape], False, None]:
@@ -210,10 +216,13 @@ def _read_rows(path: Path, name: str, shape: tuple[int, ...], stored: str) -> to
     _check_size(path, where, shape, stored)
     # Flags are read as bytes first: another value than 0 or 1 would be no bool.
     raw = np.fromfile(path, np.uint8 if stored == "bool" else kind, count=math.prod(shape)).reshape(shape)
-    if stored == "bool" and (raw > 1).any():
-        row = int((raw > 1).reshape(len(raw), -1).any(1).argmax())
+    if stored != "bool":
+        return torch.from_numpy(check_finite(raw, where))
+    is_bad = raw > 1
+    if is_bad.any():
+        row = int(is_bad.reshape(len(raw), -1).any(1).argmax())
         refuse(where, "flags, 0 or 1", f"{int(raw.max())} in row {row}")
-    return torch.from_numpy(check_finite(raw.view(kind) if stored == "bool" else raw, where))
+    return torch.from_numpy(raw.view(kind))
 
 
 def _check_size(path: Path, where: object, shape: tuple[int, ...], stored: str) -> None:

@@ -94,6 +94,7 @@ def _read_episode(path: Path, entries: Collection[str] | None) -> Arrays:
         refuse(path, "observations and actions, once each", shown(names))
     if len(batch) < 2:
         refuse(path, "two rows or more", f"{len(batch)}")
+    # The last row has what followed the last action, and no action.
     batch = batch.slice(0, len(batch) - 1)
     found: dict[str, _Column] = {}
     _collect(batch.column("actions"), f"{path}: actions", ("action",), found)
@@ -139,7 +140,8 @@ def _read_batch(path: Path) -> PyArrow:
     pa = load("pyarrow", "video", "demonstrations")
     with reading(path, "an Arrow file of one batch"):
         content = pa.py_buffer(path.read_bytes())
-        if content.size < _LEAST_FILE or content.slice(0, len(_MAGIC)).to_pybytes() != _MAGIC:
+        begin = content.slice(0, min(len(_MAGIC), content.size)).to_pybytes()
+        if content.size < _LEAST_FILE or begin != _MAGIC:
             fail(path, "it does not begin like an Arrow file")
         stream = content.slice(len(_MAGIC))
         kinds = []

@@ -40,6 +40,7 @@ def read_demonstrations(
     names = None if entries is None else {*entries, "action"}
     if not path.exists():
         raise FileNotFoundError(f"demonstrations: {path}: there is no such folder or file")
+    # By the files that only one format has, the most particular first.
     if memmap.is_saved(path):
         found = memmap.open_saved(path)
     elif lerobot.is_dataset(path):

@@ -100,6 +100,7 @@ class BadParts:
         except ValueError as error:
             if self.on_bad == "raise":
                 raise
+            # The log names the part itself.
             self.reasons[name] = str(error).removeprefix("demonstrations: ").removeprefix(f"{name}: ")
 
     def log(self) -> None:

@@ -82,8 +82,10 @@ class Demonstrations:
         They are in the order of the episodes.
         """
         lengths = self.lengths[episodes]
-        start = (self.first[episodes] - (lengths.cumsum(0) - lengths)).repeat_interleave(lengths)
-        return start + _arange(len(start))
+        # By how much the rows of an episode lie further on than their place in the result.
+        shift = self.first[episodes] - (lengths.cumsum(0) - lengths)
+        shifts = shift.repeat_interleave(lengths)
+        return shifts + _arange(len(shifts))
 
     def batch(self, index: Tensor) -> TensorDict:
         """Return rows by their indices (B,), decoded.
@@ -156,6 +158,7 @@ class Demonstrations:
             if nearer_with_it:
                 chosen.append(each)
                 taken += sizes[each]
+        # If the share is too small for any episode, the shortest one is held back.
         least = min(order, key=sizes.__getitem__)
         held = torch.isin(alike, torch.tensor(chosen or [least], dtype=torch.int64, device="cpu"))
         if held.all():
@@ -207,7 +210,8 @@ def from_episodes(
     for key in kept[0][1]:
         joined[key] = np.concatenate([arrays[key] for _, arrays in kept])
     lengths = [len(next(iter(arrays.values()))) for _, arrays in kept]
-    return from_arrays(joined, lengths, name, about), [place for place, _ in kept]
+    names = [place for place, _ in kept]
+    return from_arrays(joined, lengths, name, about), names
 
 
 def refuse_all(name: str, part: str, bad: BadParts) -> None:
@@ -233,7 +237,8 @@ def _usual(forms: Sequence[frozenset[Form]], bad: BadParts) -> frozenset[Form]:
 
 def _check_forms(place: str, usual: frozenset[Form], found: frozenset[Form]) -> None:
     for key in sorted(form[0] for form in usual ^ found):
-        refuse(f"{place}/{key}", f"{_form_text(usual, key)}, as the episode before", _form_text(found, key))
+        wanted = _form_text(usual, key)
+        refuse(f"{place}/{key}", f"{wanted}, as the episode before", _form_text(found, key))
 
 
 def _form_text(forms: frozenset[Form], key: str) -> str:
@@ -260,6 +265,7 @@ def from_arrays(arrays: Arrays, lengths: list[int], name: str, about: Facts | No
                 values = values.astype(np.float32).reshape(total, *(values.shape[1:] or (1,)))
             # Again, as a float64 may be too large for float32.
             check_finite(values, f"{name}: {key}")
+        # A choice is one number, (L,), as an environment gives it.
         elif key == "action" and values.shape == (total, 1):
             values = values[:, 0]
         rows[key] = torch.from_numpy(values)

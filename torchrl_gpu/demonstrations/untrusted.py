@@ -134,8 +134,11 @@ def check_room(name: object, needed: int, stored: int | None = None) -> None:
     free = most_bytes()
     if needed > free:
         fail(name, f"its values take {needed:,} bytes, more than the {free:,} bytes of memory that they may take")
-    if stored is not None and needed > room_of(stored):
-        fail(name, f"a file of {stored:,} bytes may have {room_of(stored):,} bytes of values, not {needed:,}")
+    if stored is None:
+        return
+    most = room_of(stored)
+    if needed > most:
+        fail(name, f"a file of {stored:,} bytes may have {most:,} bytes of values, not {needed:,}")
 
 
 def room_of(stored: int) -> int:
@@ -179,6 +182,7 @@ def read_json(path: Path, most: int | None = None) -> Json:
     most = _MOST_JSON_BYTES if most is None else most
     if size > most:
         fail(path, f"JSON may have at most {most:,} bytes, not {size:,}")
+    # Small files are read without a look at the memory, which takes longer.
     if size > _SMALL_JSON_BYTES:
         check_room(path, _JSON_TIMES * size)
     with reading(path, "JSON of finite numbers"):
@@ -262,7 +266,8 @@ def _open_parquet(path: Path, **options: object) -> PyArrow:
 
 def _sizes(path: Path, file: PyArrow, names: Collection[str]) -> parquet_pages.ColumnSizes:
     """Return the sizes of some columns, with the columns inside them."""
-    paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    schema = file.schema
+    paths = [schema.column(i).path for i in range(len(schema))]
     prefixes = tuple(f"{name}." for name in names)
     inner = [i for i, each in enumerate(paths) if f"{each}.".startswith(prefixes)]
     return parquet_pages.column_sizes(path, file.metadata, inner)
@@ -272,6 +277,7 @@ def _is_wanted(schema: PyArrow, name: str, columns: Collection[str] | None) -> b
     if columns is not None:
         return name in columns
     kind = schema.field(name).type
+    # Of lists the innermost values count.
     while is_list(kind):
         kind = kind.value_type
     return _is_number(kind)
@@ -330,9 +336,11 @@ def read_strings(path: Path, text: Collection[str], number: str) -> dict[int, st
         file = _open_parquet(path)
         if file.metadata.num_rows > _MOST_STRINGS:
             refuse(path, f"at most {_MOST_STRINGS:,} rows", f"{file.metadata.num_rows:,}")
+        # Writers differ in the name of this column.
         column = next(each for each in text if each in file.schema_arrow.names)
         sizes = _sizes(path, file, (column, number))
-        check_room(path, sizes.string_bytes + _VALUE_BYTES * sizes.values, path.stat().st_size)
+        needed = sizes.string_bytes + _VALUE_BYTES * sizes.values
+        check_room(path, needed, path.stat().st_size)
         if sizes.repeats:
             # Read as a dictionary, a string is held once, however many rows have it.
             file = _open_parquet(path, read_dictionary=[column])
@@ -364,7 +372,7 @@ def check_rows(values: object, name: str) -> np.ndarray:
     """
     rows = np.asarray(values)
     if rows.dtype.kind not in "biuf" or rows.ndim < 1 or rows.ndim > 1 + _MOST_AXES:
-        refuse(name, "rows of numbers or flags", f"{rows.dtype} {rows.shape}")
+        refuse(name, "rows of numbers or flags", form_text(rows))
     if math.prod(rows.shape[1:]) > _MOST_VALUES or len(rows) > MOST_FRAMES:
         refuse(name, f"at most {_MOST_VALUES:,} numbers in a row", f"shape {rows.shape}")
     if rows.dtype.kind == "b":
@@ -377,6 +385,11 @@ def check_rows(values: object, name: str) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         reals = np.ascontiguousarray(rows, np.float64 if rows.ndim == 1 else np.float32)
     return check_finite(reals, name)
+
+
+def form_text(values: np.ndarray) -> str:
+    """Return dtype and shape of an array, for messages."""
+    return f"{values.dtype} {values.shape}"
 
 
 def check_finite(values: np.ndarray, name: object) -> np.ndarray:
@@ -409,6 +422,7 @@ def read_npy(file: IO[bytes], name: object, most_bytes: int) -> np.ndarray:
         size = math.prod(shape) * max(1, dtype.itemsize)
         if fortran or dtype.hasobject or size > most_bytes:
             refuse(name, f"at most {most_bytes:,} bytes of plain numbers in C order", f"{dtype} {shape}")
+        # From the beginning again: this reads the header once more.
         file.seek(0)
         return np.lib.format.read_array(file, allow_pickle=False)
 
@@ -426,7 +440,8 @@ def read_npz(path: Path) -> Arrays:
         if len(entries) > _MOST_ARRAYS:
             refuse(path, f"at most {_MOST_ARRAYS:,} arrays", f"{len(entries):,}")
         # Each array is held once more while it is converted.
-        check_room(path, 2 * sum(entry.file_size for entry in entries), path.stat().st_size)
+        size = sum(entry.file_size for entry in entries)
+        check_room(path, 2 * size, path.stat().st_size)
         for entry in entries:
             with archive.open(entry) as inner:
                 arrays[entry.filename.removesuffix(".npy")] = read_npy(inner, path, entry.file_size)

@@ -119,6 +119,7 @@ class LeRobotWriter:
             if value.shape != shape:
                 arguments.refuse(_WHERE, name, f"of shape {shape}", value)
             values[name] = value
+        # All pixels of an episode would not fit into memory.
         step = max(1, picture.size // _STATS_NUMBERS)
         self._pixels.append(picture.reshape(-1, 3)[::step].copy())
         if self._container is None:
@@ -143,12 +144,14 @@ class LeRobotWriter:
         for i, values in enumerate(self._running):
             indices = (np.float32(i / self.fps), i, number, self._total + i, 0)
             self._rows.append(values | dict(zip(INDICES, indices, strict=True)))
+        # The rows since `begin` are those of this episode.
         stats = self._episode_stats(begin)
         self._stats = join_stats(self._stats, stats)
         self._episodes.append(self._episode_row(number, begin, length, stats))
         self._total += length
         self._running = []
         self._pixels = []
+        # Only between episodes: LeRobot has an episode in one file.
         if len(self._rows) >= self.frames_per_file:
             self._finish_file()
 
@@ -243,15 +246,18 @@ class LeRobotWriter:
         columns = {}
         for name, (dtype, shape) in self.features.items():
             values = np.stack([row[name] for row in self._rows])
-            array = pa.array(values.reshape(-1), pa.from_numpy_dtype(np.dtype(dtype)))
+            kind = pa.from_numpy_dtype(np.dtype(dtype))
+            array = pa.array(values.reshape(-1), kind)
             # LeRobot has one number a row for a feature of shape (1,).
             for side in reversed(shape if shape != (1,) else ()):
                 array = pa.FixedSizeListArray.from_arrays(array, side)
             columns[name] = array
         for name in INDICES:
             kind = pa.float32() if name == "timestamp" else pa.int64()
-            columns[name] = pa.array([row[name] for row in self._rows], kind)
-        pa.parquet.write_table(pa.table(columns), self._path(DATA_PATH, self._file))
+            numbers = [row[name] for row in self._rows]
+            columns[name] = pa.array(numbers, kind)
+        path = self._path(DATA_PATH, self._file)
+        pa.parquet.write_table(pa.table(columns), path)
         self._rows = []
         self._file += 1
 
