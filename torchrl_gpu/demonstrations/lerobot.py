@@ -197,7 +197,7 @@ class _Info:
     def size(self, camera: str) -> tuple[int, int] | None:
         """Return height and width of the pictures.
 
-        None if the shape does not tell.
+        They are None if the shape does not tell.
         """
         shape = self.shape(camera)
         if len(shape) == 3 and shape[2] in (1, 3):

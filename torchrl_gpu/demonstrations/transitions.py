@@ -226,7 +226,7 @@ def _forms_of(arrays: Arrays) -> frozenset[Form]:
 def _usual(forms: Sequence[frozenset[Form]], bad: BadParts) -> frozenset[Form]:
     """Return the forms of most episodes.
 
-    Of the first one if an error is raised anyway.
+    If another form is an error anyway, those of the first one are the usual.
     """
     if not forms:
         return frozenset()

@@ -152,7 +152,7 @@ class Asking:
     async def _reply(self, socket: web.WebSocketResponse, body: bytes | str, is_json: bool) -> int:
         """Answer a message of a WebSocket.
 
-        Return the status of a request with it.
+        It returns the status that a request would have.
         """
         try:
             async with self._in_progress.one():

@@ -40,7 +40,7 @@ class Flag:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, or for some seconds.
 
-        Return whether it is set.
+        It returns whether it is set.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while not self._is_set and (end is None or time.monotonic() < end):
@@ -89,7 +89,7 @@ class Ending:
 def until_told_to_end() -> Iterator[Ending]:
     """Handle an interrupt or SIGTERM inside this context.
 
-    None off the main thread.
+    Off the main thread nothing is handled.
     """
     ending = Ending()
     with _handle(ending, "SIGINT", "SIGTERM", "SIGALRM"), suppress(_Ended):

@@ -24,7 +24,7 @@ Draw = Callable[[Mapping[str, np.ndarray], np.ndarray], np.ndarray]
 def drawing_of(policy: InferencePolicy) -> Draw | None:
     """Return what draws the placements of a policy.
 
-    None if it does not pack.
+    It is None if the policy does not pack.
     """
     describes_bin = {"bin", "action_shape"} <= set(policy.space.extras)
     if not describes_bin or "box_heightmap" not in policy.in_keys:

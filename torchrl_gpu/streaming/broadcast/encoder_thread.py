@@ -113,7 +113,7 @@ class EncoderThread:
     def _picture(self, stream: Stream, capture: CapturedFrame, codec: Codec) -> EncodedPicture | None:
         """Encode a frame in a codec.
 
-        None if the codec fails, or keeps the frame for later.
+        It is None if the codec fails, or keeps the frame for later.
         """
         begin = time.perf_counter()
         try:

@@ -217,7 +217,7 @@ class Hub:
     def call_in_loop(self, function: Callable[..., object], *arguments: object) -> None:
         """Call a function in the event loop's thread.
 
-        Does nothing once the loop has ended.
+        Once the loop has ended, nothing happens.
         """
         loop = self._loop
         if loop is not None:
@@ -230,7 +230,7 @@ class Hub:
     def attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Name the event loop that viewers live in.
 
-        None when it ends, which closes all subscriptions.
+        None means that it ends, which closes all subscriptions.
         """
         self._loop = loop
         if loop is not None:
@@ -367,7 +367,7 @@ class Hub:
     def _announce_state(self) -> None:
         """Send a changed state to the viewers, at most ten times a second.
 
-        The tick catches up.
+        What is held back goes with the next tick.
         """
         now = time.monotonic()
         if self.state is not self._announced_state and now - self._state_at >= _STATE_SPACING:

@@ -45,7 +45,7 @@ class FrameMailbox:
     def buffer(self) -> np.ndarray | None:
         """Return an unused buffer for the next frame.
 
-        None if there is none.
+        It is None if there is none.
         """
         with self._lock:
             return self._spare.pop() if self._spare else None
@@ -53,7 +53,7 @@ class FrameMailbox:
     def put(self, frame: CapturedFrame) -> bool:
         """Store a frame.
 
-        Return True if it replaces one that was not taken.
+        It returns True if that replaces one that was not taken.
         """
         with self._lock:
             old, self._waiting = self._waiting, frame
@@ -63,7 +63,7 @@ class FrameMailbox:
     def take(self) -> CapturedFrame | None:
         """Return the newest frame, which becomes the current one.
 
-        None without a new one.
+        It is None if there is no new one.
         """
         with self._lock:
             if self._waiting is None:
@@ -101,7 +101,7 @@ class EncoderQueue(Generic[N]):
     def take(self) -> N | None:
         """Wait for a stream and return the one that has waited longest.
 
-        None once closed.
+        After `close` it is None.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._streams or self._closed)

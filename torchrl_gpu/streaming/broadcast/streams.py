@@ -380,7 +380,7 @@ class Families:
     def find(self, name: object) -> Family | None:
         """Return the family that a stream of this name belongs to.
 
-        None if no family has such a member.
+        It is None if no family has such a member.
         """
         member = _MEMBER.fullmatch(name) if isinstance(name, str) and self.by_name else None
         if member is None:

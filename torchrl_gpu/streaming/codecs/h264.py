@@ -130,7 +130,7 @@ class H264Encoder:
     def _drop_codec(self, error: RuntimeError) -> bool:
         """Turn to the next codec.
 
-        Return False if there is none.
+        It returns False if there is none.
         """
         if len(self._codecs) < 2:
             return False

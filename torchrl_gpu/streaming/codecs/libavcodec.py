@@ -135,7 +135,7 @@ def video_frame(planes: np.ndarray, number: int, *, key_frame: bool = False) -> 
 def encode(context: VideoCodecContext, frame: VideoFrame | None) -> list[Packet]:
     """Return the packets that a picture makes ready.
 
-    With None, at the end, those still inside.
+    With None, at the end, they are those still inside.
 
     Raises:
         RuntimeError: The codec fails.

@@ -165,7 +165,7 @@ class RosBridge:
     def start(self) -> RosBridge:
         """Open the transport, subscribe and decide.
 
-        Does nothing once started.
+        A bridge that was started goes on.
 
         A start that fails closes the bridge, which then cannot be started again.
 

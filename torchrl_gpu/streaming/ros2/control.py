@@ -124,7 +124,7 @@ class Control:
     def _decide(self) -> None:
         """Decide whenever the first input comes.
 
-        The thread of the policy.
+        This is the thread of the policy.
         """
         pace = pace_of(1 / self._period)
         while True:
@@ -198,7 +198,7 @@ class Control:
     def _watch(self) -> None:
         """Send the safe action once the last one is no longer valid.
 
-        The thread of the watchdog.
+        This is the thread of the watchdog.
         """
         with self._turn:
             while not self._closing:

@@ -31,7 +31,7 @@ class Answering(Protocol):
 class Questions:
     """A thread that answers requests in the order in which they came.
 
-    Of too many at once the last are not answered.
+    If too many wait, the last ones are not answered.
     """
 
     def __init__(self, answering: Answering, send: Callable[[bytes], None], statistics: Statistics) -> None:

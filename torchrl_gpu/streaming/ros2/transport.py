@@ -27,7 +27,7 @@ class Transport(Protocol):
     def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
         """Call back with each message.
 
-        Of those that come while it runs, that is the newest.
+        Of those that come while the callback runs, only the newest counts.
         """
 
     def publish(self, topic: str, type_name: str, data: bytes) -> None:

@@ -237,7 +237,7 @@ def _quote(text: str) -> str:
 def _path(request: web.Request) -> str | None:
     """Return the path of the route that answers, however it was spelled.
 
-    None for none.
+    It is None if no route answers.
     """
     resource = request.match_info.route.resource
     return None if resource is None else resource.canonical
