@@ -99,7 +99,7 @@ def load_demonstrations(
     """
     arguments.choice(WHERE, "placement", placement, ("auto", "device", "host"))
     clip_device = get_device(device)
-    listed = _existing(paths)
+    listed = _check_paths(paths)
     if len(listed) == 1 and has_frames(listed[0]):
         return open_store(listed[0], clip_device, partial(place_frames, device=clip_device, placement=placement))
     rate = None if fps is None else arguments.number(WHERE, "fps", fps, 0.1, 1000.0)
@@ -266,7 +266,7 @@ _READERS: dict[str, Callable[[Path], Arrays]] = {
 # -- what is read ------------------------------------------------------------------------------------------------------
 
 
-def _existing(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+def _check_paths(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     """Return the paths.
 
     Raises:

@@ -54,7 +54,7 @@ class _Decided(NamedTuple):
 
 
 @contextmanager
-def released(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
+def release_at_end(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
     """Give a thread up at the end, with what waits for it.
 
     A server's stop does not wait for a long pass.
@@ -118,7 +118,7 @@ class Batching:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Decide inside this context."""
-        with released(ThreadPoolExecutor(1, "torchrl_gpu policy")) as thread:
+        with release_at_end(ThreadPoolExecutor(1, "torchrl_gpu policy")) as thread:
             task = asyncio.create_task(self._run(thread))
             try:
                 yield

@@ -73,7 +73,7 @@ class PolicyPage:
             return
         self._next_at = now + _PERIOD_S
         view = PolicyView(
-            action=self._named(action[-1]), inference_ms=inference_ms, message_age_s=age_s, policy=self._policy
+            action=self._name_values(action[-1]), inference_ms=inference_ms, message_age_s=age_s, policy=self._policy
         )
         # Drawing takes longer than the numbers alone, which are shown even if nobody wants a picture.
         if self._server.wanted(STREAM) or (self._has_seen and self._server.wanted(f"{STREAM}:seen")):
@@ -83,7 +83,7 @@ class PolicyPage:
         elif not self._has_seen:
             self._server.show_policy(view)
 
-    def _named(self, action: np.ndarray) -> np.ndarray | dict[str, float]:
+    def _name_values(self, action: np.ndarray) -> np.ndarray | dict[str, float]:
         """Return an action by the names of its values, if they are known."""
         if self._is_choice:
             return action

@@ -13,7 +13,7 @@ from aiohttp import web
 from torchrl_gpu.policies.export.manifest import manifest_of
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.serving.asking import Asking
-from torchrl_gpu.serving.batching import Batching, released
+from torchrl_gpu.serving.batching import Batching, release_at_end
 from torchrl_gpu.serving.messages import Messages
 from torchrl_gpu.serving.packing.pallets import PackingSessions, PalletRoutes
 from torchrl_gpu.serving.page import PolicyPage
@@ -100,7 +100,7 @@ class PolicyRoutes:
         app.cleanup_ctx.append(self._running)
 
     async def _running(self, app: web.Application) -> AsyncIterator[None]:
-        with released(ThreadPoolExecutor(1, "torchrl_gpu messages")) as self._reader:
+        with release_at_end(ThreadPoolExecutor(1, "torchrl_gpu messages")) as self._reader:
             async with self.batching.running():
                 yield
 

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from torchrl_gpu.palletizing.sessions import MOST_BYTES, PackingSessions
 from torchrl_gpu.serving.asking import Asking
-from torchrl_gpu.serving.batching import Busy, released
+from torchrl_gpu.serving.batching import Busy, release_at_end
 from torchrl_gpu.system.policy_messages import BadMessage
 
 # Messages.
@@ -36,7 +36,7 @@ class PalletRoutes:
         app.cleanup_ctx.append(self._running)
 
     async def _running(self, app: web.Application) -> AsyncIterator[None]:
-        with released(ThreadPoolExecutor(1, "torchrl_gpu pallets")) as self._thread:
+        with release_at_end(ThreadPoolExecutor(1, "torchrl_gpu pallets")) as self._thread:
             yield
 
     async def _answer(self, body: bytes | str, is_json: bool) -> bytes:

@@ -144,11 +144,11 @@ def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:
             f" not of shape {values.shape}"
         )
     if values.dtype != np.uint8:
-        values = _normalised(values.astype(np.float32))
+        values = _normalise(values.astype(np.float32))
     return np.ascontiguousarray(np.moveaxis(values, -3, -1))
 
 
-def _normalised(values: np.ndarray) -> np.ndarray:
+def _normalise(values: np.ndarray) -> np.ndarray:
     """Return values as uint8, from 0 for the least to 255 for the greatest finite one."""
     finite = np.isfinite(values)
     if finite.any():

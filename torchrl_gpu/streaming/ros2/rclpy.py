@@ -60,7 +60,7 @@ class Rclpy:
         self._thread.start()
 
     def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
-        message_type = self._tested_type(type_name)
+        message_type = self._find_type(type_name)
         is_text = type_name == TEXT
         quality = self._quality(is_text, type_name)
         self._node.create_subscription(message_type, topic, callback, quality, raw=True)
@@ -71,7 +71,7 @@ class Rclpy:
         if (topic, type_name) not in self._publishers:
             is_reliable = type_name not in (IMAGE, COMPRESSED)
             quality = self._quality(is_reliable, type_name)
-            publisher = self._node.create_publisher(self._tested_type(type_name), topic, quality)
+            publisher = self._node.create_publisher(self._find_type(type_name), topic, quality)
             self._publishers[topic, type_name] = publisher
         self._publishers[topic, type_name].publish(data)
 
@@ -100,7 +100,7 @@ class Rclpy:
         profile: object = qos.QoSProfile(depth=depth, history=qos.HistoryPolicy.KEEP_LAST, reliability=kind)
         return profile
 
-    def _tested_type(self, type_name: str) -> type:
+    def _find_type(self, type_name: str) -> type:
         """Return the type of a message in this install.
 
         Raises:
