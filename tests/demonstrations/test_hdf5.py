@@ -145,7 +145,7 @@ def test_where_no_episode_can_be_used_the_first_says_why(tmp_path: Path) -> None
         changed(path, number, actions=None)
     with pytest.raises(ValueError, match="no episode can be used: expected actions and obs"):
         read_demonstrations(path, on_bad="skip")
-    with pytest.raises(ValueError, match="on_bad must be one of raise, skip; got 'no'"):
+    with pytest.raises(ValueError, match=r"on_bad must be one of raise, skip.*'no'"):
         read_demonstrations(path, on_bad="no")  # type: ignore[arg-type]
 
 

@@ -330,7 +330,7 @@ SAID = {
     "rows: NaN": "rows/state.memmap: state: numbers must be finite; row 2 is [",
     "rows: a wider row": "rows/meta.json: state: expected float32 of shape (15, 5), not",
     "robomimic: NaN in an observation": "demo_1/obs/state: numbers must be finite; row 2 is [0.0, nan, 0.0, 0.0]",
-    "robomimic: actions of another width": "demo_1/action: expected float32 (3,), as the episode before, not float32 (2",
+    "robomimic: actions of another width": "demo_1/action: expected float32 (3,), as the episode before, not float32",
     "robomimic: one row too few": "demo_1: state: expected 3 rows, as actions have 3, not 2",
     "robomimic: a link to another file": "what lies in the file itself, no link to elsewhere, not ExternalLink",
     "minari: parquet": "data_format hdf5 or arrow, not",
