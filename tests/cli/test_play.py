@@ -124,7 +124,7 @@ def test_serve_wants_its_port_and_no_other(capfd: pytest.CaptureFixture[str], mo
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert cli.main(["serve", *small("packing_dqn.yaml"), "--port", port], "torchrl-gpu") == 2
-    assert f"want a free port from {port} to {port}; got all in use" in capfd.readouterr().err
+    assert f"no port is free from {port} to {port}" in capfd.readouterr().err
 
 
 def test_help_says_what_viewers_can_do(capsys: pytest.CaptureFixture[str]) -> None:

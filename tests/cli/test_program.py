@@ -287,7 +287,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("nobody.mp4", "torchrl-gpu encode: there is no video or folder nobody.mp4"),
         ("", "torchrl-gpu encode: VIDEO must be given"),
         ("{tmp} --output {tmp}", "torchrl-gpu encode: --output must be a folder that is not there yet"),
-        ("{tmp}", "want a folder with meta/info.json, or with MP4 files; got neither"),
+        ("{tmp}", "it has neither meta/info.json nor MP4 files"),
         ("{tmp} --size 0 4", "demonstrations: size must be"),
     ],
     "evaluate": [
@@ -331,8 +331,8 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("--protocol=rs --sequences none.pt", "none.pt: want a file of box sequences; there is none"),
     ],
     " ".join(["play", *small("packing_dqn.yaml")]): [
-        ("--host 0.0.0.0", "want a token to listen beyond this machine; got none for host '0.0.0.0'"),
-        ("--host 0.0.0.0 --token 1234", "want token of at least 16 characters to listen beyond"),
+        ("--host 0.0.0.0", "host '0.0.0.0' lets other machines connect"),
+        ("--host 0.0.0.0 --token 1234", "token needs at least 16 characters"),
         ("--speed 0", "torchrl-gpu play: --speed must be a finite number above 0; got 0"),
         ("--num_envs 0", "torchrl-gpu play: --num_envs must be at least 1; got 0"),
         ("--streams env3", "streams: 'env3' must be an environment below 1"),

@@ -157,13 +157,13 @@ def test_bad_videos_stand_in_the_table_with_the_reason(tmp_path: Path, capsys: p
     paths[2].write_bytes(b"hello")
     assert run(*paths, "--output", tmp_path / "out") is None
     text = "".join(capsys.readouterr().out.split())
-    assert "want10framesasecond;got30" in text
-    assert "wantanMP4file" in text
+    assert "10framesasecond,not30" in text
+    assert "itdoesnotbeginlikeanMP4file" in text
     store = load_demonstrations(tmp_path / "out", device="cpu")
     assert store.lengths == [5]
     assert list(store.skipped) == list(map(str, paths[1:]))
     assert run(*paths, "--output", tmp_path / "strict", "--on_bad", "raise") == 2
-    assert capsys.readouterr().err.startswith(f"error: demonstrations: {paths[1]}: want 10 frames a second; got 30")
+    assert capsys.readouterr().err.startswith(f"error: demonstrations: {paths[1]}: expected 10 frames a second, not 30")
     assert not (tmp_path / "strict").exists()
 
 

@@ -109,7 +109,7 @@ def test_a_terminal_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) 
         ("policy: missing.ckpt\n", "checkpoint missing.ckpt: there is no such file"),
         ("max_age: old\n", "max_age"),
         ("maximum_age: 1\n", "maximum_age"),
-        ("{page: false}\n", "want a policy, a camera to show or pallets; got none of them"),
+        ("{page: false}\n", "policy, image_topic, camera_topic and pallets are None"),
         ("{camera_topic: /a, page: false, transport: pigeon}\n", "transport must be one of auto, cyclonedds"),
         ("- 1\n", ""),
     ],

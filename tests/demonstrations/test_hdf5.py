@@ -57,7 +57,7 @@ def test_compressed_pictures_and_flags(tmp_path: Path) -> None:
 def test_an_install_without_h5py_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = row_files.write_robomimic(tmp_path / "a.hdf5")
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(ModuleNotFoundError, match=r"demonstrations: want h5py, .*\[hdf5\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"demonstrations: h5py .*\[hdf5\]"):
         read_demonstrations(path)
 
 
@@ -67,7 +67,7 @@ def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeyp
         demo["actions"] = np.zeros((6, 1))
         demo.create_dataset("obs/frames", (6, 4096, 4096, 3), np.uint8, chunks=(1, 1024, 1024, 3), compression="gzip")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**28)
-    with pytest.raises(ValueError, match=r"demo_0/obs/frames: want arrays that fit into memory; got .* too many"):
+    with pytest.raises(ValueError, match=r"demo_0/obs/frames: .*memory: .* too many"):
         read_demonstrations(tmp_path / "a.hdf5")
 
 
@@ -88,14 +88,14 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
     words, nan = np.array([b"a", b"b", b"c"]), np.full((3, 2), np.nan)
     path = changed(row_files.write_robomimic(tmp_path / "a.hdf5"), 1, obs__word=words, obs__hand=nan, obs__few=[1.0])
     changed(path, 2, obs__link=h5py.ExternalLink("/etc/passwd", "/x"), obs__hand=None)
-    with pytest.raises(ValueError, match="demo_1/obs/hand: want finite numbers"):
+    with pytest.raises(ValueError, match=r"demo_1/obs/hand: .*finite"):
         read_demonstrations(path)
-    with pytest.raises(ValueError, match="want rows of numbers or flags, or entries that leave it out; got"):
+    with pytest.raises(ValueError, match="rows of numbers or flags, or entries that leave it out, not"):
         read_demonstrations(changed(path, 0, obs__a=np.array([b"a"] * 5)))
     found = read_demonstrations(path, entries=["state"])
     assert set(found.rows.keys()) == {"action", "state"}
     assert torch.equal(found.rows["state"], row_files.joined("state"))
-    with pytest.raises(ValueError, match=r"demo_2/obs: want an entry hand; got \['link', 'state'\]"):
+    with pytest.raises(ValueError, match=r"demo_2/obs: .*no entry hand, only \['link', 'state'\]"):
         read_demonstrations(changed(path, 1, obs__hand=np.zeros((3, 2))), entries=["state", "hand"])
 
 
@@ -143,9 +143,9 @@ def test_where_no_episode_can_be_used_the_first_says_why(tmp_path: Path) -> None
     path = row_files.write_robomimic(tmp_path / "a.hdf5")
     for number in range(3):
         changed(path, number, actions=None)
-    with pytest.raises(ValueError, match="want an episode that can be used; got want actions and obs; got"):
+    with pytest.raises(ValueError, match="no episode can be used: expected actions and obs"):
         read_demonstrations(path, on_bad="skip")
-    with pytest.raises(ValueError, match="on_bad must be one of raise, skip; got 'no'"):
+    with pytest.raises(ValueError, match=r"on_bad must be one of raise, skip.*'no'"):
         read_demonstrations(path, on_bad="no")  # type: ignore[arg-type]
 
 
@@ -174,7 +174,7 @@ def test_a_mask_of_strangers_is_refused(tmp_path: Path, names: list[Any]) -> Non
     path = row_files.write_robomimic(tmp_path / "a.hdf5")
     with h5py.File(path, "a") as file:
         file["mask/valid"] = names
-    with pytest.raises(ValueError, match=r"'mask/valid': want names of .*episodes.*; got ") as error:
+    with pytest.raises(ValueError, match=r"'mask/valid': .*names of .*episodes.*, not ") as error:
         read_demonstrations(path)
     assert len(str(error.value)) < 500
 
@@ -207,7 +207,7 @@ def linked(path: Path, wide: int) -> Path:
 def test_links_that_multiply_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a thousand each, they lead to an array a billion times."""
     monkeypatch.setattr("torchrl_gpu.demonstrations.hdf5._MOST_AGAIN", 200)
-    with pytest.raises(ValueError, match="want at most 200 links to what other links lead to; got more"):
+    with pytest.raises(ValueError, match="more than 200 links"):
         read_demonstrations(linked(tmp_path / "a.hdf5", 8))
     assert len(read_demonstrations(linked(tmp_path / "b.hdf5", 5)).rows.keys()) == 126
 
@@ -222,7 +222,7 @@ def test_episodes_that_are_links_to_one_are_bounded(tmp_path: Path, monkeypatch:
     with h5py.File(path, "a") as file:
         for number in range(8, 20):
             file[f"data/demo_{number}"] = file["data/demo_0"]
-    with pytest.raises(ValueError, match="want at most 30 links"):
+    with pytest.raises(ValueError, match="more than 30 links"):
         read_demonstrations(path)
 
 
@@ -241,7 +241,7 @@ def test_arrays_that_are_far_larger_than_the_file_are_refused(
         made = demo.create_dataset("obs/x", (rows, 40), "f8", chunks=chunks, compression=kind, maxshape=(None, 40))
         if how == "gzip":
             made[:] = 0
-    with pytest.raises(ValueError, match=r"demo_0/obs/x: want arrays that fit into memory; got .* of a file of"):
+    with pytest.raises(ValueError, match=r"demo_0/obs/x: .*memory: .* of a file of"):
         read_demonstrations(path)
 
 
@@ -256,5 +256,5 @@ def test_values_are_packed_once(tmp_path: Path) -> None:
         plan.set_deflate(9)
         space = h5py.h5s.create_simple((6, 1))
         h5py.h5d.create(demo.create_group("obs").id, b"x", h5py.h5t.NATIVE_DOUBLE, space, plan)
-    with pytest.raises(ValueError, match="want values that lie in the file itself, packed by gzip"):
+    with pytest.raises(ValueError, match="values must lie in the file itself, packed by gzip"):
         read_demonstrations(tmp_path / "a.hdf5")

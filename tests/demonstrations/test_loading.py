@@ -92,31 +92,31 @@ def test_frames_and_rows_agree_within_one(tmp_path: Path, rows: int, wants: int)
 
 
 BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "corrupt": (lambda path: path.write_bytes(path.read_bytes()[:1500]), "want an MP4 file with a video that decodes"),
+    "corrupt": (lambda path: path.write_bytes(path.read_bytes()[:1500]), "an MP4 file with a video that decodes"),
     "short": (
         lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 9)),
-        "want 9 frames, .* within one; got 6",
+        "9 frames, .* within one, not 6",
     ),
     "long": (
         lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 4)),
-        "want 4 frames, .* within one; got more",
+        "4 frames, .* within one, not more",
     ),
     "of another rate": (
         lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], fps=15),
-        "want 10 frames a second; got 15",
+        "10 frames a second, not 15",
     ),
     "of no steady rate": (
         lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], times=[0, 1, 2, 5, 6, 7]),
         "frames a second|as .* a second give",
     ),
-    "without actions": (lambda path: path.with_suffix(".npy").unlink(), "want a file of actions beside it"),
+    "without actions": (lambda path: path.with_suffix(".npy").unlink(), "a file of actions is missing"),
     "with pickled actions": (
         lambda path: np.save(path.with_suffix(".npy"), np.array([{}] * 6, object)),
-        "want .*plain numbers|want an array of numbers, no pickled objects",
+        ".*plain numbers|an array of numbers, no pickled objects",
     ),
     "with other actions": (
         lambda path: np.save(path.with_suffix(".npy"), np.zeros((6, 3), np.float32)),
-        r"want action of float32 \(2,\), as .* has; got float32 \(3,\)",
+        r"action of float32 \(2,\), as .* has, not float32 \(3,\)",
     ),
     "with a huge array in few bytes": (
         lambda path: path.with_suffix(".npy").write_bytes(
@@ -125,15 +125,15 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
             + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 2), }".ljust(117)
             + b"\n"
         ),
-        "want at most .* bytes of plain numbers",
+        "at most .* bytes of plain numbers",
     ),
     "with words": (
         lambda path: np.save(path.with_suffix(".npy"), np.array(["a"] * 6)),
-        "want rows of numbers or flags",
+        "rows of numbers or flags",
     ),
     "with infinite actions": (
         lambda path: np.save(path.with_suffix(".npy"), np.full((6, 2), np.inf)),
-        r"action: want finite numbers; got \[inf, inf\] in row 0",
+        r"action: .*finite; row 0 is \[inf, inf\]",
     ),
 }
 
@@ -162,35 +162,35 @@ def test_bad_videos_are_named_and_skipped_on_request(
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("json", "{", "want JSON"),
-        ("json", "7", "want a list of actions, or an object of lists"),
-        ("json", '{"action": [[1], [1, 2]]}', "want as many numbers in each row"),
-        ("json", '{"action": [1, 2], "next.reward": [1]}', "want as many rows of each name"),
-        ("json", '{"reward": [1]}', 'want an "action"'),
-        ("json", '{"action": []}', "want as many rows of each name, one or more"),
-        ("npz", "PK\x03\x04", "want arrays of numbers, no pickled objects"),
-        ("npy", "\x93NUMPY", "want an array of numbers, no pickled objects"),
-        ("parquet", "PAR1", "want a parquet file"),
+        ("json", "{", "JSON"),
+        ("json", "7", "a list of actions, or an object of lists"),
+        ("json", '{"action": [[1], [1, 2]]}', "as many numbers in each row"),
+        ("json", '{"action": [1, 2], "next.reward": [1]}', "as many rows of each name"),
+        ("json", '{"reward": [1]}', 'no "action"'),
+        ("json", '{"action": []}', "as many rows of each name, one or more"),
+        ("npz", "PK\x03\x04", "arrays of numbers, no pickled objects"),
+        ("npy", "\x93NUMPY", "an array of numbers, no pickled objects"),
+        ("parquet", "PAR1", "a parquet file"),
     ],
 )
 def test_bad_sidecars_are_named(tmp_path: Path, name: str, text: str, says: str) -> None:
     sidecar = tmp_path / f"a.{name}"
     path = drawn.write_plain(tmp_path, "a", 0, 2, lambda stem: sidecar.write_bytes(text.encode("latin-1")))
-    with pytest.raises(ValueError, match=f"a.{name}: .*{says}|a.{name}: {says}"):
+    with pytest.raises(ValueError, match=rf"a.{name}: .*{says}|a.{name}: {says}"):
         load(path)
 
 
 VIDEO = f"videos/{drawn.CAMERA}/chunk-000/file-001.mp4"
 BAD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "missing": (lambda path: path.unlink(), "want a file; got none there"),
-    "short": (lambda path: drawn.write_video(path, [drawn.picture(2, i) for i in range(4)]), "want 6 frames.*; got 4"),
+    "missing": (lambda path: path.unlink(), "there is no such file"),
+    "short": (lambda path: drawn.write_video(path, [drawn.picture(2, i) for i in range(4)]), "6 frames.*, not 4"),
     "of frames that are late, at the right rate on average": (
         lambda path: drawn.write_video(path, [drawn.picture(2, 0)] * 300, times=[i + (i > 2) for i in range(300)]),
-        r"want frame 3 at 0\.3 s, as 10 a second give; got 0\.4 s",
+        r"frame 3 at 0\.3 s, as 10 a second give, not 0\.4 s",
     ),
     "of another size": (
         lambda path: drawn.write_video(path, [drawn.picture(2, i, (32, 32)) for i in range(6)]),
-        "want frames of 48×64; got 32×32",
+        "frames of 48×64, not 32×32",
     ),
 }
 
@@ -210,19 +210,19 @@ def test_bad_videos_of_a_dataset_are_named_and_skipped_on_request(copy: Path, na
 
 def test_where_nothing_is_left_it_says_so(tmp_path: Path) -> None:
     path = drawn.write_plain(tmp_path, "a", 0, 2, lambda stem: None)
-    with pytest.raises(ValueError, match=r"want a video that can be used; got want a file of actions beside it"):
+    with pytest.raises(ValueError, match=r"no video can be used: a file of actions is missing"):
         load(path, on_bad="skip")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"want a folder with meta/info.json, or with MP4 files; got neither"):
+    with pytest.raises(ValueError, match=r"neither meta/info.json nor MP4 files"):
         load(tmp_path / "empty")
-    with pytest.raises(FileNotFoundError, match="want a folder or a video; there is none"):
+    with pytest.raises(FileNotFoundError, match="no such folder or video"):
         load(tmp_path / "nobody")
 
 
 def test_a_rate_that_is_asked_for_is_held(tmp_path: Path) -> None:
     path = drawn.write_plain(tmp_path, "a", 0, 3)
     assert load(path, fps=10).fps == 10
-    with pytest.raises(ValueError, match="want 30 frames a second; got 10"):
+    with pytest.raises(ValueError, match="30 frames a second, not 10"):
         load(path, fps=30)
 
 
@@ -231,7 +231,7 @@ def test_without_a_size_frames_are_as_large_as_those_of_the_videos(tmp_path: Pat
     assert load(tmp_path, size=None).size == (drawn.H, drawn.W)
     drawn.write_video(tmp_path / "b.mp4", [drawn.picture(0, i, (32, 32)) for i in range(3)])
     np.save(tmp_path / "b.npy", drawn.actions(0, 3))
-    with pytest.raises(ValueError, match="want frames of 48×64; got 32×32"):
+    with pytest.raises(ValueError, match="frames of 48×64, not 32×32"):
         load(tmp_path, size=None)
     assert load(tmp_path, size=(8, 8)).lengths == [3, 3]
 
@@ -245,7 +245,7 @@ def test_sizes_are_checked(tmp_path: Path, size: Any) -> None:
 def test_frames_that_do_not_fit_are_refused_before_decoding(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 4000)
     monkeypatch.setattr(loading, "decode", None)
-    with pytest.raises(ValueError, match=r"want frames that take at most 80% of the free memory of cpu, 0\.00 GiB"):
+    with pytest.raises(ValueError, match=r"frames take .* at most 80% of the free memory of cpu, 0\.00 GiB"):
         load(dataset)
 
 
@@ -254,17 +254,17 @@ def test_frames_go_to_the_host_where_the_device_is_too_small(
 ) -> None:
     cuda, cpu = torch.device("cuda:0"), torch.device("cpu")
     monkeypatch.setattr(memory, "free_bytes", {cuda: 2**30, cpu: 2**34}.__getitem__)
-    assert loading.placed(2**29, cuda, "auto") == cuda
+    assert loading.place_frames(2**29, cuda, "auto") == cuda
     with caplog.at_level(logging.WARNING):
-        assert loading.placed(2**31, cuda, "auto") == cpu
+        assert loading.place_frames(2**31, cuda, "auto") == cpu
     assert "its frames take 2.0 GiB and cuda:0 has 1.0 GiB free: they are kept in host memory" in caplog.text
-    assert loading.placed(1, cuda, "host") == cpu
-    with pytest.raises(ValueError, match="want frames that take at most 80% of the free memory of cuda:0"):
-        loading.placed(2**31, cuda, "device")
+    assert loading.place_frames(1, cuda, "host") == cpu
+    with pytest.raises(ValueError, match=r"frames take 2\.00 GiB.* at most 80% of the free memory of cuda:0"):
+        loading.place_frames(2**31, cuda, "device")
 
 
 @pytest.mark.parametrize("module", ["av", "pyarrow.parquet"])
 def test_a_missing_package_names_the_extra(dataset: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ModuleNotFoundError, match=r"demonstrations: want .*\[video\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"demonstrations: .*\[video\]"):
         load(dataset, on_bad="skip")

@@ -103,7 +103,7 @@ def test_a_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
     writer.close()
     writer.discard()
     assert [each.name for each in path.parent.iterdir()] == ["a.mcap"]
-    with pytest.raises(RuntimeError, match="want an open writer"):
+    with pytest.raises(RuntimeError, match="McapWriter is closed"):
         writer.write_scalar("/reward", 1, BEGIN)
 
 
@@ -145,7 +145,7 @@ def test_rates_that_are_none(tmp_path: Path, fps: float) -> None:
 @pytest.mark.parametrize("frame", [np.zeros(5, np.uint8), np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), 7, None])
 def test_what_is_no_frame_is_refused(frame: Any, tmp_path: Path) -> None:
     with McapWriter(tmp_path / "a.mcap") as writer:
-        with pytest.raises(ValueError, match="McapWriter: want a frame H×W×3 of uint8"):
+        with pytest.raises(ValueError, match=r"McapWriter: .*H×W×3 of uint8"):
             writer.write_video("/camera", frame, 0)
         writer.write_scalar("/x", 1.0, 0)
 

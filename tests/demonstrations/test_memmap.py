@@ -42,7 +42,7 @@ def test_a_file_that_is_longer_than_said_is_refused(tmp_path: Path) -> None:
     folder = row_files.write_rows(tmp_path / "rows")
     with (folder / "rows" / "state.memmap").open("ab") as file:
         file.write(bytes(4))
-    with pytest.raises(ValueError, match=r"state\.memmap: .*want .* bytes, \(15, .*\) of float32; got .* bytes"):
+    with pytest.raises(ValueError, match=r"state\.memmap: .*.* bytes, \(15, .*\) of float32, not .* bytes"):
         read_demonstrations(folder)
 
 
@@ -51,7 +51,7 @@ def test_what_is_read_is_saved_again(tmp_path: Path) -> None:
     second = save(read_demonstrations(first), tmp_path / "b")
     described = [json.loads((folder / "demonstrations.json").read_text()) for folder in (first, second)]
     assert described[0] == described[1]
-    with pytest.raises(FileExistsError, match="want a folder that is not there yet"):
+    with pytest.raises(FileExistsError, match="the folder exists"):
         save(read_demonstrations(first), tmp_path)
 
 
@@ -65,7 +65,7 @@ def test_a_file_that_shrinks_after_it_was_read_is_no_matter(tmp_path: Path) -> N
 def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = row_files.write_rows(tmp_path / "a")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 100)
-    with pytest.raises(ValueError, match=r"demonstrations.json: want at most 80 bytes of rows, 80% of the free memory"):
+    with pytest.raises(ValueError, match=r"demonstrations.json: .*at most 80 bytes of rows, 80% of the free memory"):
         read_demonstrations(folder)
 
 
@@ -74,7 +74,7 @@ def test_an_index_is_small(tmp_path: Path) -> None:
     folder = row_files.write_rows(tmp_path / "a")
     index = folder / "rows" / "meta.json"
     index.write_text(index.read_text() + " " * 2**18)
-    with pytest.raises(ValueError, match=r"meta.json: want JSON of at most 262,144 bytes; got"):
+    with pytest.raises(ValueError, match=r"meta.json: JSON .*262,144 bytes, not"):
         read_demonstrations(folder)
 
 
@@ -149,16 +149,16 @@ def cut(folder: Path) -> None:
 
 BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no rate": (changed("clips", fps=None), "fps must be a finite number"),
-    "no key": (changed("clips", image_key=["a"]), "want an image_key"),
-    "an empty key": (changed("clips", image_key="a//b"), "want names of entries"),
-    "no tasks": (changed("clips", tasks=[1]), "want tasks by their numbers"),
-    "no stats": (changed("clips", stats=[1]), "stats: want an object"),
-    "no videos": (changed("clips", videos=[{"name": 1}]), "want videos of name, frames"),
-    "frames of floats": (changed("frames", stored="float32"), r"want frames \(3, H, W\) uint8"),
-    "frames of one channel": (changed("frames", shape=[1, 12, 16]), r"want frames \(3, H, W\) uint8"),
-    "frames of another size": (changed("frames", shape=[3, 12, 17]), r"_frames: want uint8 of shape \(22, 3, 12, 17\)"),
-    "frames as numbers": (changed("frames", dtype="float32"), "want dtype to be one of uint8"),
-    "frames cut off": (cut, r"_frames\.memmap: want 12,672 bytes, \(22, 3, 12, 16\) of uint8; got 12,671 bytes"),
+    "no key": (changed("clips", image_key=["a"]), "an image_key"),
+    "an empty key": (changed("clips", image_key="a//b"), "names of entries"),
+    "no tasks": (changed("clips", tasks=[1]), "tasks by their numbers"),
+    "no stats": (changed("clips", stats=[1]), "stats: .*an object"),
+    "no videos": (changed("clips", videos=[{"name": 1}]), "videos of name, frames"),
+    "frames of floats": (changed("frames", stored="float32"), r"frames \(3, H, W\) uint8"),
+    "frames of one channel": (changed("frames", shape=[1, 12, 16]), r"frames \(3, H, W\) uint8"),
+    "frames of another size": (changed("frames", shape=[3, 12, 17]), r"_frames: .*uint8 of shape \(22, 3, 12, 17\)"),
+    "frames as numbers": (changed("frames", dtype="float32"), "dtype to be one of uint8"),
+    "frames cut off": (cut, r"_frames\.memmap: .*12,672 bytes, \(22, 3, 12, 16\) of uint8, not 12,671 bytes"),
 }
 """Beside those of demonstrations of rows alone, which `test_reading.py` has."""
 

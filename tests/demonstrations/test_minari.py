@@ -47,28 +47,28 @@ def batch(**columns: Any) -> pa.RecordBatch:
 STRANGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "packed": (
         lambda path: row_files.write_arrow(path, batch(), compression="zstd"),
-        "want values that are not packed",
+        "packed",
     ),
-    "two batches": (lambda path: row_files.write_arrow(path, batch(), batch()), "want one batch"),
+    "two batches": (lambda path: row_files.write_arrow(path, batch(), batch()), "one batch"),
     "text": (
         lambda path: row_files.write_arrow(path, batch(observations=pa.array(["a"] * 4))),
-        "part-0.arrow: observations: want numbers or flags; got string",
+        "part-0.arrow: observations: .*numbers or flags, not string",
     ),
     "nulls": (
         lambda path: row_files.write_arrow(path, batch(actions=pa.array([1.0, None, 2.0, 3.0]))),
-        "actions: want no nulls; got 1",
+        "actions: 1 values are null",
     ),
     "no actions": (
         lambda path: row_files.write_arrow(path, batch().drop_columns(["actions"])),
-        "want observations and actions, once each",
+        "observations and actions, once each",
     ),
     "of another form": (
         lambda path: row_files.write_arrow(path, batch()),
-        r"want float32 \(3,\), as the episode before; got float64 \(\)",
+        r"float32 \(3,\), as the episode before, not float64 \(\)",
     ),
-    "one row": (lambda path: row_files.write_arrow(path, batch().slice(0, 1)), "want two rows or more; got 1"),
-    "HDF5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" * 4), "want an Arrow file; got one that begins"),
-    "nothing": (lambda path: path.unlink(), "want one .arrow file; got 0"),
+    "one row": (lambda path: row_files.write_arrow(path, batch().slice(0, 1)), "two rows or more, not 1"),
+    "HDF5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" * 4), "does not begin like an Arrow file"),
+    "nothing": (lambda path: path.unlink(), "one .arrow file, not 0"),
 }
 
 
@@ -86,14 +86,14 @@ def test_the_number_of_episodes_is_checked(number: Any, tmp_path: Path) -> None:
     folder = row_files.write_minari_arrow(tmp_path / "a")
     said = {None: "null", True: "true"}.get(number, f'"{number}"' if isinstance(number, str) else number)
     (folder / "data" / "metadata.json").write_text(f'{{"data_format": "arrow", "total_episodes": {said}}}')
-    with pytest.raises(ValueError, match="want total_episodes from 1 to 1,000,000; got"):
+    with pytest.raises(ValueError, match="total_episodes from 1 to 1,000,000, not"):
         read_demonstrations(folder)
 
 
 def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = row_files.write_minari_arrow(tmp_path / "a")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**14)
-    with pytest.raises(ValueError, match=r"part-0.arrow: want episodes that fit into memory; got .* too many"):
+    with pytest.raises(ValueError, match=r"part-0.arrow: .*memory: .* too many"):
         read_demonstrations(folder)
 
 
@@ -105,7 +105,7 @@ def test_columns_that_share_the_bytes_of_a_file_count_each(tmp_path: Path, monke
     small = pa.array(np.zeros(100, np.int8))
     parts = pa.StructArray.from_arrays([small] * 50, names=[f"x{i}" for i in range(50)])
     row_files.write_arrow(path, pa.RecordBatch.from_pydict({"observations": parts, "actions": small}))
-    with pytest.raises(ValueError, match=r"part-0.arrow: want at most .* bytes of values in a file of .*; got 80,784"):
+    with pytest.raises(ValueError, match=r"part-0.arrow: a file of .* bytes may have .* bytes of values, not 80,784"):
         read_demonstrations(folder)
 
 
@@ -116,7 +116,7 @@ def test_what_nobody_asks_for_may_be_anything(tmp_path: Path) -> None:
         parts = pa.StructArray.from_arrays([state, words], names=["state", "word"])
         columns = {"observations": parts, "actions": pa.array(np.arange(length + 1))}
         row_files.write_arrow(folder / "data" / str(number) / "part-0.arrow", pa.RecordBatch.from_pydict(columns))
-    with pytest.raises(ValueError, match=r"observations/word: want numbers or flags; got string"):
+    with pytest.raises(ValueError, match=r"observations/word: .*numbers or flags, not string"):
         read_demonstrations(folder)
     found = read_demonstrations(folder, entries=["observation.state"])
     assert set(found.rows.keys()) == {"action", "observation.state"}

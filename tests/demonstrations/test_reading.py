@@ -36,7 +36,7 @@ def test_lerobot_without_its_videos(copy: Path) -> None:
 def test_what_nobody_asks_for_is_not_read_of_lerobot(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
     columns = drawn.data_columns(2) | {"observation.state": [[float("nan")] * 3] * 6}
     drawn.write_data(copy, (0, 1), columns)
-    with pytest.raises(ValueError, match=r"observation\.state: want finite numbers"):
+    with pytest.raises(ValueError, match=r"observation\.state: .*finite"):
         read_demonstrations(copy)
     found = read_demonstrations(copy, entries=["next.reward"])
     assert set(found.rows.keys()) == {"action", "next.reward"}
@@ -46,9 +46,9 @@ def test_what_nobody_asks_for_is_not_read_of_lerobot(copy: Path, caplog: pytest.
 
 
 def test_nothing_is_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="want a folder or a file; there is none"):
+    with pytest.raises(FileNotFoundError, match="no such folder or file"):
         read_demonstrations(tmp_path / "nobody")
-    with pytest.raises(ValueError, match=r"want a folder with demonstrations\.json, meta/info\.json"):
+    with pytest.raises(ValueError, match=r"neither demonstrations\.json nor meta/info\.json"):
         read_demonstrations(tmp_path)
 
 
@@ -327,13 +327,13 @@ def test_a_hundred_broken_files_are_refused(outcomes: dict[str, dict[str, str]])
 
 
 SAID = {
-    "rows: NaN": "rows/state.memmap: state: want finite numbers; got [",
-    "rows: a wider row": "rows/meta.json: state: want float32 of shape (15, 5); got",
-    "robomimic: NaN in an observation": "demo_1/obs/state: want finite numbers; got [0.0, nan, 0.0, 0.0] in row 2",
-    "robomimic: actions of another width": "demo_1/action: want float32 (3,), as the episode before; got float32 (2,)",
-    "robomimic: one row too few": "demo_1: state: want 3 rows, as actions have 3; got 2",
-    "robomimic: a link to another file": "want what lies in the file itself, no link to elsewhere; got ExternalLink",
-    "minari: parquet": "want data_format hdf5 or arrow",
+    "rows: NaN": "rows/state.memmap: state: numbers must be finite; row 2 is [",
+    "rows: a wider row": "rows/meta.json: state: expected float32 of shape (15, 5), not",
+    "robomimic: NaN in an observation": "demo_1/obs/state: numbers must be finite; row 2 is [0.0, nan, 0.0, 0.0]",
+    "robomimic: actions of another width": "demo_1/action: expected float32 (3,), as the episode before, not float32",
+    "robomimic: one row too few": "demo_1: state: expected 3 rows, as actions have 3, not 2",
+    "robomimic: a link to another file": "what lies in the file itself, no link to elsewhere, not ExternalLink",
+    "minari: parquet": "data_format hdf5 or arrow, not",
 }
 
 

@@ -67,12 +67,12 @@ def test_parquet_that_unpacks_to_much_is_not_decoded(
 ) -> None:
     path = BOMBS[name](tmp_path / "a.parquet")
     monkeypatch.setattr(pq.ParquetFile, "read", lambda *_, **__: pytest.fail("it was decoded"))
-    said = rf"want at most {2**16 + path.stat().st_size:,} bytes of values in a file of .*; got {16 * MANY:,}"
+    said = rf"may have {2**16 + path.stat().st_size:,} bytes of values, not {16 * MANY:,}"
     with pytest.raises(ValueError, match=said):
         read_parquet(path)
     monkeypatch.setattr(untrusted, "_SMALL_BYTES", 2**27)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**16)
-    with pytest.raises(ValueError, match="want values that fit into the 52,428 bytes of memory that are to be had"):
+    with pytest.raises(ValueError, match="more than the 52,428 bytes of memory"):
         read_parquet(path)
 
 
@@ -114,7 +114,7 @@ def test_a_string_is_held_once_however_many_rows_have_it(tmp_path: Path) -> None
 @pytest.mark.parametrize("task", [[None] * 100, list(range(100))])
 def test_strings_are_strings(task: Any, tmp_path: Path) -> None:
     path = strings(tmp_path / "a.parquet", task=task)
-    with pytest.raises(ValueError, match=r"want (strings and whole numbers|a parquet file of strings)"):
+    with pytest.raises(ValueError, match=r"(strings and whole numbers|a parquet file of strings)"):
         read_strings(path, ("task",), "task_index")
 
 
@@ -174,5 +174,5 @@ def test_mangled_pages_are_one_kind_of_error(read: Callable[[Path], Any], tmp_pa
 def test_npz_that_unpacks_to_much_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, action=np.zeros(MANY))
-    with pytest.raises(ValueError, match="bytes of values in a file of"):
+    with pytest.raises(ValueError, match=r"a file of .* bytes of values, not"):
         read_npz(path)

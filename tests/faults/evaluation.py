@@ -50,10 +50,13 @@ EVALUATION: list[Mutant] = [
 _FILE = "demonstrations/test_mcap.py"
 _EPISODES = "evaluation/test_recording.py"
 RECORDINGS: list[Mutant] = [
-    mutant("nanoseconds_of_messages", "divmod(time_ns, 1_000_000_000)", "time_ns // 1_000_000_000, 0", _FILE),
-    mutant("key_frames_begin_videos", "number % max(1, round(_KEY", "(number + 1) % max(1, round(_KEY", _FILE),
+    mutant("nanoseconds_of_messages", "divmod(time_ns, _SECOND)", "time_ns // _SECOND, 0", _FILE),
+    mutant("key_frames_begin_videos", "number % key_frame_period == 0", "(number + 1) % key_frame_period == 0", _FILE),
     mutant(
-        "turns_of_shapes", '_set(primitive.pose.orientation, "wxyz"', '_set(primitive.pose.orientation, "xyzw"', _FILE
+        "turns_of_shapes",
+        '_set_fields(primitive.pose.orientation, "wxyz"',
+        '_set_fields(primitive.pose.orientation, "xyzw"',
+        _FILE,
     ),
     mutant("every_edge_of_outlines", "[_EDGES.ravel()]:", "[_EDGES.ravel()][2:]:", _FILE),
     mutant(
@@ -73,7 +76,7 @@ RECORDINGS: list[Mutant] = [
     ),
     mutant(
         "value_of_what_was_chosen",
-        'values.gather(-1, decided.get(found["action"])[self.row].unsqueeze(-1))',
+        "values.gather(-1, chosen.unsqueeze(-1))",
         "values.amax(-1, keepdim=True)",
         "demonstrations/test_mcap.py",
     ),

@@ -78,7 +78,9 @@ PAGE: list[Mutant] = [
         _SHOWN,
         k="policy",
     ),
-    mutant("last_row_of_a_request", "self._named(action[-1])", "self._named(action[0])", "serving/test_page.py"),
+    mutant(
+        "last_row_of_a_request", "self._name_values(action[-1])", "self._name_values(action[0])", "serving/test_page.py"
+    ),
     mutant("newest_frame_of_a_clip", "else picture[-1]", "else picture[0]", "serving/test_page.py"),
     mutant("a_few_of_many_requests", "self._next_at = now + _PERIOD_S", "self._next_at = now", "serving/test_page.py"),
     mutant(
@@ -107,8 +109,8 @@ SERVING: list[Mutant] = [
     ),
     mutant(
         "watchers_do_not_act",
-        'if role_of(request) != "control":\n        raise web.HTTPForbidden(**error_body("want the',
-        'if role_of(request) is None:\n        raise web.HTTPForbidden(**error_body("want the',
+        'if role_of(request) != "control":\n        raise web.HTTPForbidden(**error_body("this token',
+        'if role_of(request) is None:\n        raise web.HTTPForbidden(**error_body("this token',
         "serving/test_server.py",
         k="token",
     ),

@@ -397,7 +397,7 @@ def test_limits_of_sessions_events_and_undone_heightmaps(tmp_path: Path, monkeyp
     for number in range(10, 3, -1):
         cell.ask("undo")
         assert (cell.heights - number).abs().max() < 1e-3
-    assert "undo goes back over 7 measured heightmaps" in cell.tell("undo")[1]["message"]
+    assert "undo reaches back over 7 measured heightmaps" in cell.tell("undo")[1]["message"]
 
 
 def test_what_cannot_be_written_has_not_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,9 +98,14 @@ def test_cells_of_one_pallet_have_one_box_each_in_turn(server: StreamServer, ses
         (b"", {}, 400, "session: want JSON; got what fails with Expecting value"),
         (b"{}", {}, 400, "session: do must be one of open, status, offer"),
         (b'{"do": "status", "session": "a"}', {}, 400, "session: want one that is open (none); got a"),
-        (b'{"do": "status", "session": "a"}', {"kind": "application/octet-stream"}, 400, "want JSON"),
+        (
+            b'{"do": "status", "session": "a"}',
+            {"kind": "application/octet-stream"},
+            400,
+            "a packing session takes JSON",
+        ),
         (b'{"do": "status", "session": "a"}', {"token": "another-long-token"}, 401, ""),
-        (b'{"do": "status", "session": "a"}', {"token": "only-to-watch"}, 403, "want the token that controls"),
+        (b'{"do": "status", "session": "a"}', {"token": "only-to-watch"}, 403, "this token is only for watching"),
         (bytes(300_000), {}, 413, ""),
     ],
 )
@@ -155,9 +160,9 @@ def test_what_fails_is_logged_and_told(
 
 
 def test_there_is_something_to_serve() -> None:
-    with pytest.raises(ValueError, match="want a policy or packing sessions; got none"):
+    with pytest.raises(ValueError, match="policy and pallets are None"):
         policy_server(None)
-    with pytest.raises(ValueError, match="want a policy, which a page shows; got none"):
+    with pytest.raises(ValueError, match="page shows a policy"):
         policy_server(None, page=True)
 
 

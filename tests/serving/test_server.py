@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import threading
 import time
@@ -85,10 +86,10 @@ def test_many_at_once_each_get_their_own(server: StreamServer, policy: Inference
 @pytest.mark.parametrize(
     ("body", "kind", "status", "said"),
     [
-        (b"", JSON, 400, "want JSON"),
-        (b"{}", JSON, 400, "want the entries observation, object_mask, action_mask"),
-        (b"\x80\x04\x95", "application/octet-stream", 400, "want safetensors"),
-        (b"\x80\x04\x95", "application/python-pickle", 400, "want safetensors"),
+        (b"", JSON, 400, "invalid JSON"),
+        (b"{}", JSON, 400, "entries must be observation, object_mask, action_mask"),
+        (b"\x80\x04\x95", "application/octet-stream", 400, "invalid safetensors"),
+        (b"\x80\x04\x95", "application/python-pickle", 400, "invalid safetensors"),
         (bytes(300_000), "application/octet-stream", 413, ""),
     ],
 )
@@ -116,7 +117,7 @@ async def test_a_socket_takes_one_message_after_the_other(server: StreamServer, 
             await socket.send_bytes(save(given(policy, 16, seed)))
             assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 16, seed)
         await socket.send_bytes(b"\x80\x04")
-        assert "want safetensors" in (await socket.receive_json())["message"]
+        assert "invalid safetensors" in (await socket.receive_json())["message"]
         await socket.send_str(as_json(given(policy, 2)))
         assert (await socket.receive_json()) == {"action": wanted(policy, 2)}
 
@@ -124,7 +125,7 @@ async def test_a_socket_takes_one_message_after_the_other(server: StreamServer, 
 def test_the_client_in_the_document_works(server: StreamServer, policy: InferencePolicy) -> None:
     client = documented("PolicyClient", 20)("127.0.0.1", server.port, TOKEN)
     assert client.act(**given(policy, 4)).tolist() == wanted(policy, 4)
-    with pytest.raises(RuntimeError, match="want the entries"):
+    with pytest.raises(RuntimeError, match="entries must be"):
         client.act(observation=np.zeros((1, 32), np.float32))
     assert client.act(**given(policy, 2)).tolist() == wanted(policy, 2)
     client.connection.close()
@@ -132,7 +133,7 @@ def test_the_client_in_the_document_works(server: StreamServer, policy: Inferenc
 
 @pytest.mark.parametrize("changes", [{"max_rows": 0}, {"wait_ms": -1}, {"max_body_mib": 0}, {"host": "0.0.0.0"}])
 def test_a_server_that_should_not_be_is_not_made(policy: InferencePolicy, changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|want a token"):
+    with pytest.raises(ValueError, match=r"must be|needs a token"):
         policy_server(policy, **changes)
 
 
@@ -145,15 +146,16 @@ async def test_numbers_that_are_not_finite_are_refused_in_every_form(
     poison["observation"] = poison["observation"].copy()
     poison["observation"][1, 0] = bad
     text = as_json(poison)
-    said = f"want observation without NaN or infinity; got {bad}"
+    says = re.compile(rf"observation .*NaN or infinity.* {bad}$")
     for body, kind in ((save(poison), "application/octet-stream"), (text.encode(), JSON)):
         status, answer = ask(server, body, kind=kind)
-        assert (status, json.loads(answer)) == (400, {"message": said})
+        assert status == 400
+        assert says.match(json.loads(answer)["message"])
     async with talking(server) as socket:
         await socket.send_str(text)
-        assert (await socket.receive_json()) == {"message": said}
+        assert says.match((await socket.receive_json())["message"])
         await socket.send_bytes(save(poison))
-        assert (await socket.receive_json()) == {"message": said}
+        assert says.match((await socket.receive_json())["message"])
         await socket.send_bytes(save(given(policy, 2)))
         assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 2)
 

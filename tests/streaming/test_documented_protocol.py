@@ -113,7 +113,7 @@ async def test_a_client_written_from_the_page_sees_and_commands(stream_server: S
         await client.say("watch", stream="none")
         while not client.errors:
             await client.hear()
-        assert "want one of the streams main" in client.errors[0]
+        assert "stream must be one of main" in client.errors[0]
         wishes: list[protocol.Command] = []
         await until(lambda: wishes.extend(stream_server.commands()) or wishes, "the command")
         assert wishes == [protocol.Command("reset", 3, "main")]

@@ -174,7 +174,7 @@ async def test_stop_ends_viewers_and_may_come_again(started: StreamServer) -> No
 def test_a_port_in_use_is_passed_over() -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
-        with pytest.raises(ValueError, match=f"want a free port from {port} to {port}; got all in use"):
+        with pytest.raises(ValueError, match=rf"port .*{port} to {port}"):
             server(port=port).start()
         with server(port=port, port_tries=20) as second:
             assert port < second.port < port + 20
@@ -190,10 +190,10 @@ def test_addresses_to_print() -> None:
 
 
 def test_hosts_and_certificates_that_cannot_be_used(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"want an address of this machine; got '203\.0\.113\.7'"):
+    with pytest.raises(ValueError, match=r"host '203\.0\.113\.7'"):
         server(host="203.0.113.7", token="a" * 16).start()
     files = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
-    with pytest.raises(ValueError, match="want the files of a certificate and its key"):
+    with pytest.raises(ValueError, match="tls "):
         server(tls=files).start()
 
 
@@ -255,7 +255,7 @@ print(server.port, *(name for name in ("torch", "lightning") if name in sys.modu
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
     lacking, port = done.stdout.splitlines()
-    assert "want aiohttp" in lacking
+    assert "aiohttp is not installed" in lacking
     assert "[stream]" in lacking
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(port))).close()

@@ -127,11 +127,11 @@ def test_robomimics_masks_split_the_episodes(tmp_path: Path, caplog: pytest.LogC
     assert given.train_rows.tolist() == list(range(8))
     assert given.held_rows.tolist() == list(range(8, 15))
     assert "mask" not in caplog.text
-    with pytest.raises(ValueError, match="want other episodes in mask/train than in mask/more; got 1 in both"):
+    with pytest.raises(ValueError, match=r"other episodes in mask/train than in mask/more.* 1 in both"):
         data(path, masks=["train", "more"]).setup("fit")
-    with pytest.raises(ValueError, match=r"want episodes of mask/some; got masks \['more', 'train', 'valid'\]"):
+    with pytest.raises(ValueError, match=r"episodes of mask/some.* masks \['more', 'train', 'valid'\]"):
         data(path, masks=["train", "some"]).setup("fit")
-    with pytest.raises(ValueError, match="want episodes of mask/train; got no masks"):
+    with pytest.raises(ValueError, match=r"episodes of mask/train.* no masks"):
         data(row_files.write_rows(tmp_path / "rows"), masks=["train", "valid"]).setup("fit")
     for masks in (["train"], ["train", "train"]):
         with pytest.raises(ValueError, match=r"masks must be two names, such as \[train, valid\]"):
@@ -146,7 +146,7 @@ def test_a_sensor_that_the_policy_does_not_take_may_be_broken(tmp_path: Path, ca
     assert trainer.global_step == 4
     with h5py.File(path, "a") as file:
         file["data/demo_1/obs/state"][1] = np.nan
-    with pytest.raises(ValueError, match="demo_1/obs/state: want finite numbers"):
+    with pytest.raises(ValueError, match=r"demo_1/obs/state: .*finite"):
         fit(vectors(), data(path), tmp_path, 4)
     given = data(path, on_bad="skip")
     fit(vectors(), given, tmp_path, 4)
@@ -252,7 +252,7 @@ def test_values_of_another_environment(name: str, bins: Path, tmp_path: Path) ->
 def test_items_that_are_others(tmp_path: Path) -> None:
     env = tiny.packing_env(items=RandomBoxes(1, 2))
     path = memmap.save(play_rows(suite_for(env, 9, seed=5), DeepestBottomLeft(env), 9), tmp_path / "rows")
-    with pytest.raises(ValueError, match="want rows of the items of this PackingEnv; got those of others"):
+    with pytest.raises(ValueError, match=r"rows of the items of this PackingEnv.* those of others"):
         fit(choice(), data(path), tmp_path, 1)
 
 
@@ -263,14 +263,14 @@ def test_an_action_that_is_not_legal_there(bins: Path, tmp_path: Path) -> None:
     row = int((~batch["action_mask"]).any(1).nonzero()[4])
     illegal = int((~batch["action_mask"][row]).nonzero()[0])
     path = spoilt(bins, tmp_path, **changed(bins, "action", row, illegal))
-    wanted = rf"want actions that are legal in this PackingEnv; got {illegal} in row {row}"
+    wanted = rf"actions that are legal in this PackingEnv.* {illegal} in row {row}"
     with pytest.raises(ValueError, match=wanted):
         fit(module, data(path), tmp_path, 1)
 
 
 def test_entries_that_are_missing_or_of_another_shape(bins: Path, tmp_path: Path) -> None:
     path = spoilt(bins, tmp_path, box_heightmap=None)
-    with pytest.raises(ValueError, match="want an entry box_heightmap, which PackingEnv shows; got action, item_id"):
+    with pytest.raises(ValueError, match=r"an entry box_heightmap, which PackingEnv shows.* action, item_id"):
         fit(choice(), data(path), tmp_path, 1)
     path = spoilt(bins, tmp_path / "b", box_heightmap=memmap.open_saved(bins).rows["box_heightmap"][:, :4])
     with pytest.raises(ValueError, match=r"box_heightmap must have shape \(\d+, 5, 5\); got \(\d+, 4, 5\)"):
@@ -280,9 +280,9 @@ def test_entries_that_are_missing_or_of_another_shape(bins: Path, tmp_path: Path
 def test_vectors_of_another_width(tmp_path: Path) -> None:
     path = row_files.write_robomimic(tmp_path / "a.hdf5")
     for policy, says in [
-        (BCPolicy(5, 3, observations=["state"]), r"state: want 5 numbers in each row, policy.obs_dim; got 4"),
-        (BCPolicy(4, 2, observations=["state"]), r"action: want 2 numbers in each row, policy.action_dim; got 3"),
-        (BCPolicy(4, 3), r"demo_0/obs: want an entry observation; got \['hand', 'state'\]"),
+        (BCPolicy(5, 3, observations=["state"]), r"state: .*5 numbers in each row, policy.obs_dim.* 4"),
+        (BCPolicy(4, 2, observations=["state"]), r"action: .*2 numbers in each row, policy.action_dim.* 3"),
+        (BCPolicy(4, 3), r"demo_0/obs: .*no entry observation, only \['hand', 'state'\]"),
     ]:
         with pytest.raises(ValueError, match=says):
             fit(BehaviourCloning(policy), data(path), tmp_path, 1)

@@ -1,12 +1,14 @@
-"""Recorded demonstrations: rows to learn from, of several formats, clips of video on the device, episodes as MCAP.
+"""Recorded demonstrations: rows to learn from, clips of video, episodes as MCAP.
 
-Importing this package loads neither torch nor the packages of an extra; they come with the first name that needs them.
+Here are readers of several file formats, and writers. Not here are what learns from them (`training`) and how video is
+encoded (`streaming.codecs`). Read `reading.py` first for rows, `loading.py` for clips; `untrusted.py` says how files of
+strangers are read. The import loads neither torch nor the packages of an extra.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torchrl_gpu.demonstrations.clip_store import ClipStore as ClipStore
@@ -38,7 +40,7 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

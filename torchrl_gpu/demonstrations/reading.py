@@ -1,4 +1,7 @@
-"""`read_demonstrations`: rows of any supported format, which is recognised by the files at a path."""
+"""`read_demonstrations`: rows of any supported format.
+
+The format is recognised by the files at a path.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ from pathlib import Path
 from torchrl_gpu.demonstrations import hdf5, lerobot, memmap, minari
 from torchrl_gpu.demonstrations.recordings import BadParts, OnBad
 from torchrl_gpu.demonstrations.transitions import Demonstrations
-from torchrl_gpu.demonstrations.untrusted import refuse
+from torchrl_gpu.demonstrations.untrusted import fail
 
 
 def read_demonstrations(
     path: str | os.PathLike[str], *, entries: Collection[str] | None = None, on_bad: OnBad = "raise"
 ) -> Demonstrations:
-    """Rows and episodes of demonstrations, in memory; everything is validated, and no code in a file is run.
+    """Read rows and episodes of demonstrations into memory.
+
+    Everything is validated, and no code in a file is run.
 
     Args:
         path: A folder that `torchrl-gpu record` wrote, of a LeRobotDataset v3 (its numbers, not its videos) or of a
@@ -29,10 +34,13 @@ def read_demonstrations(
         ValueError: It cannot be used; the message names file, entry and row.
         ModuleNotFoundError: An extra that reads the format is not installed.
     """
-    path, bad = Path(path), BadParts(on_bad, "episodes")
+    path = Path(path)
+    bad = BadParts(on_bad, "episodes")
+    # The action is no observation, and always needed.
     names = None if entries is None else {*entries, "action"}
     if not path.exists():
-        raise FileNotFoundError(f"demonstrations: {path}: want a folder or a file; there is none")
+        raise FileNotFoundError(f"demonstrations: {path}: there is no such folder or file")
+    # By the files that only one format has, the most particular first.
     if memmap.is_saved(path):
         found = memmap.open_saved(path)
     elif lerobot.is_dataset(path):
@@ -42,7 +50,6 @@ def read_demonstrations(
     elif path.is_file():
         found = hdf5.read_hdf5(path, names, bad)
     else:
-        wanted = f"a folder with {memmap.ABOUT}, {lerobot.INFO} or {minari.DATA_FILE}, or an HDF5 file"
-        refuse(path, wanted, "neither")
+        fail(path, f"it has neither {memmap.ABOUT} nor {lerobot.INFO} nor {minari.DATA_FILE}, and is no HDF5 file")
     bad.log()
     return found

@@ -1,4 +1,7 @@
-"""Untrusted JSON, parquet and NumPy files as plain arrays and values; every error is a ValueError of one line."""
+"""Untrusted JSON, parquet and NumPy files as plain arrays and values.
+
+Every error is a ValueError of one line.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NoReturn
+from typing import IO, Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -23,13 +26,27 @@ from torchrl_gpu.system.parts import Part
 
 MOST_FRAMES = 10**8
 """Rows of all files together, and frames of a video."""
-_SMALL_JSON_BYTES, _MOST_JSON_BYTES = 2**20, 2**26
-_JSON_TIMES = 48  # bytes that one of JSON can take: of empty lists
-_MOST_BYTES = 2**33  # of a file's content, where the free memory is unknown
-_SMALL_BYTES, _MOST_TIMES = 2**27, 1000  # that what is read may take, and how many times the file's bytes besides
-_VALUE_BYTES = 16  # of a number as a library reads it, and as it is kept
-_MOST_VALUES = 2**20  # of a row
-_MOST_AXES = 4  # of a value in a row
+
+_SMALL_JSON_BYTES = 2**20
+_MOST_JSON_BYTES = 2**26
+# Bytes of memory that one byte of JSON can take: as part of empty lists.
+_JSON_TIMES = 48
+# Bytes of a file's content, if the free memory is unknown.
+_MOST_BYTES = 2**33
+# Bytes that the content of any file may take; a large file may take this many times its own bytes more.
+_SMALL_BYTES = 2**27
+_MOST_TIMES = 1000
+# Bytes of a number as a library reads it, and as it is kept.
+_VALUE_BYTES = 16
+# Numbers of a row, and axes of a value in a row.
+_MOST_VALUES = 2**20
+_MOST_AXES = 4
+_MOST_STRINGS = 10**6
+_MOST_ARRAYS = 1000
+# Characters of a pattern of paths, and of an error that is quoted.
+_MOST_PATTERN = 512
+_MOST_QUOTED = 160
+# What libraries raise over a broken file.
 _UNREADABLE = (
     *(ValueError, TypeError, OSError, EOFError, RuntimeError, OverflowError, RecursionError, MemoryError),
     *(KeyError, IndexError, AttributeError, NotImplementedError, zipfile.BadZipFile, zlib.error),
@@ -39,63 +56,110 @@ _FIELD = re.compile(r"\{(\w{1,32})(?::0?(\d)d)?\}")
 Arrays = dict[str, np.ndarray]
 """Columns by name, (L, …) each: bool, int64 or finite float32; `timestamp` and the like float64."""
 
+Json: TypeAlias = Any
+"""A value of a JSON file, which nothing is known of yet."""
 
-def refuse(name: object, wanted: str, came: object) -> NoReturn:
-    """Raises the error: `demonstrations: NAME: want …; got …`."""
-    raise ValueError(f"demonstrations: {name}: want {wanted}; got {came}")
+PyArrow: TypeAlias = Any
+"""An object of pyarrow, which brings no types."""
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def refuse(name: object, wanted: str, given: object) -> NoReturn:
+    """Raise the error of a value that is another than it should be."""
+    fail(name, f"expected {wanted}, not {given}")
+
+
+def fail(name: object, problem: str) -> NoReturn:
+    """Raise the error of a part of a file.
+
+    Args:
+        name: The place: file, entry and row.
+        problem: What is wrong there.
+    """
+    raise ValueError(f"demonstrations: {name}: {problem}")
 
 
 @contextmanager
 def reading(name: object, wanted: str) -> Iterator[None]:
-    """Turns the errors that libraries raise for broken files into that error."""
+    """Turn the errors that libraries raise for broken files into that error."""
     try:
         yield
     except _UNREADABLE as error:
         if isinstance(error, ModuleNotFoundError) or str(error).startswith("demonstrations: "):
             raise
-        reason = re.split(r"\n|\.\s", str(error).strip())[0][:160] or type(error).__name__
-        raise ValueError(f"demonstrations: {name}: want {wanted}; got what fails with: {reason}") from error
+        reason = re.split(r"\n|\.\s", str(error).strip())[0][:_MOST_QUOTED] or type(error).__name__
+        raise ValueError(f"demonstrations: {name}: it cannot be read as {wanted}: {reason}") from error
+
+
+# -- files and memory --------------------------------------------------------------------------------------------------
 
 
 def check_file(path: Path, name: object) -> int:
-    """Bytes of a regular file; ValueError where there is none."""
+    """Return the bytes of a regular file.
+
+    Raises:
+        ValueError: There is none.
+    """
     try:
-        if path.is_file():  # neither a folder nor a pipe, on which reading would wait
+        # Neither a folder nor a pipe, on which reading would wait.
+        if path.is_file():
             return path.stat().st_size
     except (OSError, ValueError) as error:
-        raise ValueError(f"demonstrations: {name}: want a file; got {shown(str(error))}") from error
-    refuse(name, "a file", "none there")
+        raise ValueError(f"demonstrations: {name}: the file cannot be read: {shown(str(error))}") from error
+    fail(name, "there is no such file")
 
 
 def most_bytes() -> int:
-    """Bytes of host memory that the content of a file may take: most of what is free."""
+    """Return the bytes of host memory that the content of a file may take.
+
+    That is most of what is free.
+    """
     free = memory.free_bytes(torch.device("cpu"))
     return _MOST_BYTES if free is None else int(memory.SHARE * free)
 
 
 def check_room(name: object, needed: int, stored: int | None = None) -> None:
-    """ValueError unless `needed` bytes fit into memory and, unpacked from `stored` bytes, into `room_of(stored)`."""
+    """Check that values fit into memory, and are not too many for their file.
+
+    Args:
+        name: Of the file, for the error.
+        needed: Bytes that the values take.
+        stored: Bytes of the file; None skips the second check.
+
+    Raises:
+        ValueError: They do not fit.
+    """
     free = most_bytes()
     if needed > free:
-        refuse(name, f"values that fit into the {free:,} bytes of memory that are to be had", f"{needed:,} bytes")
-    if stored is not None and needed > (most := room_of(stored)):
-        refuse(name, f"at most {most:,} bytes of values in a file of {stored:,}", f"{needed:,}")
+        fail(name, f"its values take {needed:,} bytes, more than the {free:,} bytes of memory that they may take")
+    if stored is None:
+        return
+    most = room_of(stored)
+    if needed > most:
+        fail(name, f"a file of {stored:,} bytes may have {most:,} bytes of values, not {needed:,}")
 
 
 def room_of(stored: int) -> int:
-    """Bytes that a file of `stored` bytes may unpack to: many more than measurements do."""
+    """Return the bytes that a file may unpack to.
+
+    They are many more than measurements take.
+    """
     return min(most_bytes(), _SMALL_BYTES + _MOST_TIMES * stored)
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which has its name only once all of it is written; nothing is left of an error.
+    """Give a folder to write into, which has its name only once all of it is written.
+
+    Nothing is left of an error.
 
     Raises:
         FileExistsError: There is one of that name, or another program is writing it.
     """
     if folder.exists():
-        raise FileExistsError(f"demonstrations: {folder}: want a folder that is not there yet; got one that is")
+        raise FileExistsError(f"demonstrations: {folder}: the folder exists; choose another or remove it")
     part = Part(folder, "demonstrations", is_folder=True)
     try:
         yield part.part
@@ -105,28 +169,43 @@ def new_folder(folder: Path) -> Iterator[Path]:
     part.publish()
 
 
-def read_json(path: Path, most: int | None = None) -> Any:
-    """The content of a JSON file of at most `most` bytes; numbers are finite."""
-    size, most = check_file(path, path), _MOST_JSON_BYTES if most is None else most
+# -- JSON and patterns -------------------------------------------------------------------------------------------------
+
+
+def read_json(path: Path, most: int | None = None) -> Json:
+    """Return the content of a JSON file of at most `most` bytes. Numbers are finite.
+
+    Raises:
+        ValueError: It is no such file.
+    """
+    size = check_file(path, path)
+    most = _MOST_JSON_BYTES if most is None else most
     if size > most:
-        refuse(path, f"JSON of at most {most:,} bytes", f"{size:,}")
+        fail(path, f"JSON may have at most {most:,} bytes, not {size:,}")
+    # Small files are read without a look at the memory, which takes longer.
     if size > _SMALL_JSON_BYTES:
         check_room(path, _JSON_TIMES * size)
     with reading(path, "JSON of finite numbers"):
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_finite)
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
 
 
-def _not_finite(word: str) -> NoReturn:
+def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"the number {word}")
 
 
-def fill_pattern(pattern: Any, name: object, **values: int | str) -> PurePosixPath:
-    """Fills in a pattern such as `data/chunk-{chunk_index:03d}.parquet`: a path inside the dataset, or a ValueError.
+def fill_pattern(pattern: Json, name: object, **values: int | str) -> PurePosixPath:
+    """Fill in a pattern such as `data/chunk-{chunk_index:03d}.parquet`.
 
     Patterns are not trusted, and `str.format` would read attributes.
+
+    Returns:
+        A path inside the dataset.
+
+    Raises:
+        ValueError: The pattern leads elsewhere, or has other fields.
     """
     wanted = f"a relative path inside the dataset with the fields {', '.join(values)}"
-    if not isinstance(pattern, str) or len(pattern) > 512:
+    if not isinstance(pattern, str) or len(pattern) > _MOST_PATTERN:
         refuse(name, wanted, shown(pattern))
 
     def fill(match: re.Match[str]) -> str:
@@ -136,9 +215,9 @@ def fill_pattern(pattern: Any, name: object, **values: int | str) -> PurePosixPa
 
     filled = _FIELD.sub(fill, pattern)
     path = PurePosixPath(filled)
-    left = _FIELD.sub("", pattern)
-    plain = filled.isprintable() and not set(filled) & set("\\:") and not set(left) & set("{}")
-    if not plain or not path.parts or path.is_absolute() or ".." in path.parts:
+    without_fields = _FIELD.sub("", pattern)
+    is_plain = filled.isprintable() and not set(filled) & set("\\:") and not set(without_fields) & set("{}")
+    if not is_plain or not path.parts or path.is_absolute() or ".." in path.parts:
         refuse(name, wanted, shown(filled))
     return path
 
@@ -147,67 +226,90 @@ def fill_pattern(pattern: Any, name: object, **values: int | str) -> PurePosixPa
 
 
 def read_parquet(path: Path, columns: Collection[str] | None = None) -> Arrays:
-    """Columns of numbers or flags of a parquet file, those of some names or all; lists of one length are further axes.
+    """Return columns of numbers or flags of a parquet file.
 
-    ValueError where a column holds nulls, lists of several lengths, or other values.
+    Lists of one length are further axes.
+
+    Args:
+        path: Of the file.
+        columns: Their names; None for all.
+
+    Raises:
+        ValueError: A column holds nulls, lists of several lengths, or other values.
     """
     with reading(path, "a parquet file"):
-        file = _opened(path)
+        file = _open_parquet(path)
         schema = file.schema_arrow
         names = [each for each in schema.names if _is_wanted(schema, each, columns)]
         if len(set(names)) < len(names):
             refuse(path, "columns of different names", shown(names))
-        check_room(path, _VALUE_BYTES * _sizes(path, file, names)[0], path.stat().st_size)
-        return {each: column_of(file.read([each], use_threads=False).column(0), f"{path}: {each}") for each in names}
+        sizes = _sizes(path, file, names)
+        check_room(path, _VALUE_BYTES * sizes.values, path.stat().st_size)
+        arrays: Arrays = {}
+        for name in names:
+            column = file.read([name], use_threads=False).column(0)
+            arrays[name] = column_of(column, f"{path}: {name}")
+        return arrays
 
 
-def _opened(path: Path, **options: Any) -> Any:
-    """A parquet file of which only the footer has been read."""
+def _open_parquet(path: Path, **options: object) -> PyArrow:
+    """Return a parquet file of which only the footer has been read."""
     check_file(path, path)
     pq = load("pyarrow.parquet", "video", "demonstrations")
     most = max(1, parquet_pages.footer_bytes(path))
     file = pq.ParquetFile(path, thrift_string_size_limit=most, thrift_container_size_limit=most, **options)
-    if (rows := file.metadata.num_rows) > MOST_FRAMES:
+    rows = file.metadata.num_rows
+    if rows > MOST_FRAMES:
         refuse(path, f"at most {MOST_FRAMES:,} rows", f"{rows:,}")
     return file
 
 
-def _sizes(path: Path, file: Any, names: Collection[str]) -> tuple[int, int, bool]:
-    """`column_sizes` of some columns."""
-    paths = [file.schema.column(i).path for i in range(len(file.schema))]
-    inner = [i for i, each in enumerate(paths) if any((each + ".").startswith(name + ".") for name in names)]
+def _sizes(path: Path, file: PyArrow, names: Collection[str]) -> parquet_pages.ColumnSizes:
+    """Return the sizes of some columns, with the columns inside them."""
+    schema = file.schema
+    paths = [schema.column(i).path for i in range(len(schema))]
+    prefixes = tuple(f"{name}." for name in names)
+    inner = [i for i, each in enumerate(paths) if f"{each}.".startswith(prefixes)]
     return parquet_pages.column_sizes(path, file.metadata, inner)
 
 
-def _is_wanted(schema: Any, name: str, columns: Collection[str] | None) -> bool:
+def _is_wanted(schema: PyArrow, name: str, columns: Collection[str] | None) -> bool:
     if columns is not None:
         return name in columns
     kind = schema.field(name).type
+    # Of lists the innermost values count.
     while is_list(kind):
         kind = kind.value_type
     return _is_number(kind)
 
 
-def is_list(kind: Any) -> bool:
-    """True for pyarrow's types of lists."""
+def is_list(kind: PyArrow) -> bool:
+    """Return whether a type of pyarrow is one of lists."""
     types = load("pyarrow", "video", "demonstrations").types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _is_number(kind: Any) -> bool:
+def _is_number(kind: PyArrow) -> bool:
     types = load("pyarrow", "video", "demonstrations").types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-def column_of(column: Any, name: str) -> np.ndarray:
-    """Rows of a chunked array of pyarrow, validated as in `read_parquet`."""
+def column_of(column: PyArrow, name: str) -> np.ndarray:
+    """Return the rows of a chunked array of pyarrow.
+
+    Raises:
+        ValueError: As `read_parquet`.
+    """
     types = load("pyarrow", "video", "demonstrations").types
     with reading(name, "numbers or flags, as many in each row"):
-        values, shape = column.combine_chunks(), [len(column)]
+        values = column.combine_chunks()
         values = values.chunk(0) if getattr(values, "num_chunks", 0) == 1 else values
+        shape = [len(column)]
         while is_list(values.type):
-            if values.null_count or len(shape) > _MOST_AXES:
-                refuse(name, "no nulls, and few axes", f"{values.null_count} nulls at axis {len(shape)}")
+            if values.null_count:
+                fail(name, f"{values.null_count} lists are null; a column must have no nulls")
+            if len(shape) > _MOST_AXES:
+                fail(name, f"a row may have at most {_MOST_AXES} axes")
             if not types.is_fixed_size_list(values.type):
                 lengths = np.unique(np.diff(values.offsets.to_numpy()))
                 if len(lengths) > 1:
@@ -216,68 +318,101 @@ def column_of(column: Any, name: str) -> np.ndarray:
             shape.append(len(inner) // max(1, len(values)))
             values = inner
         if values.null_count:
-            refuse(name, "no nulls", f"{values.null_count}")
+            fail(name, f"{values.null_count} values are null; a column must have no nulls")
         if not _is_number(values.type):
             refuse(name, "numbers or flags", values.type)
-        return checked(values.to_numpy(zero_copy_only=False).reshape(shape), name)
+        return check_rows(values.to_numpy(zero_copy_only=False).reshape(shape), name)
 
 
 def read_strings(path: Path, text: Collection[str], number: str) -> dict[int, str]:
-    """Strings of a parquet file, whose column has one of the names `text`, by the integers in the column `number`."""
+    """Return strings of a parquet file by the integers in the column `number`.
+
+    Args:
+        path: Of the file.
+        text: Names that the column of strings may have.
+        number: Name of the column of integers.
+    """
     with reading(path, f"a parquet file of strings with {number}"):
-        file = _opened(path)
-        if file.metadata.num_rows > 10**6:
-            refuse(path, "at most 1,000,000 rows", f"{file.metadata.num_rows:,}")
+        file = _open_parquet(path)
+        if file.metadata.num_rows > _MOST_STRINGS:
+            refuse(path, f"at most {_MOST_STRINGS:,} rows", f"{file.metadata.num_rows:,}")
+        # Writers differ in the name of this column.
         column = next(each for each in text if each in file.schema_arrow.names)
-        values, size, repeats = _sizes(path, file, (column, number))
-        check_room(path, size + _VALUE_BYTES * values, path.stat().st_size)
-        if repeats:  # read as a dictionary, a string is held once, however many rows have it
-            file = _opened(path, read_dictionary=[column])
+        sizes = _sizes(path, file, (column, number))
+        needed = sizes.string_bytes + _VALUE_BYTES * sizes.values
+        check_room(path, needed, path.stat().st_size)
+        if sizes.repeats:
+            # Read as a dictionary, a string is held once, however many rows have it.
+            file = _open_parquet(path, read_dictionary=[column])
         table = file.read(columns=[column, number], use_threads=False)
-        words: list[Any] = []
+        words: list[str | None] = []
         for chunk in table.column(column).chunks:
-            if repeats:
+            if sizes.repeats:
                 known = chunk.dictionary.to_pylist()
                 words += [None if i is None else known[i] for i in chunk.indices.to_pylist()]
             else:
                 words += chunk.to_pylist()
         numbers = table.column(number).to_pylist()
-    if not all(isinstance(each, str) for each in words) or not all(isinstance(each, int) for each in numbers):
+    strings = [each for each in words if isinstance(each, str)]
+    if len(strings) < len(words) or not all(isinstance(each, int) for each in numbers):
         refuse(path, "strings and whole numbers", f"{file.schema_arrow.types}")
-    return dict(zip(numbers, words, strict=True))
+    return dict(zip(numbers, strings, strict=True))
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------
 
 
-def checked(values: Any, name: str) -> np.ndarray:
-    """Rows of flags, integers as int64, or finite reals as float32; as float64 where a row is one number."""
-    values = np.asarray(values)
-    if values.dtype.kind not in "biuf" or values.ndim < 1 or values.ndim > 1 + _MOST_AXES:
-        refuse(name, "rows of numbers or flags", f"{values.dtype} {values.shape}")
-    if math.prod(values.shape[1:]) > _MOST_VALUES or len(values) > MOST_FRAMES:
-        refuse(name, f"at most {_MOST_VALUES:,} numbers in a row", f"shape {values.shape}")
-    if values.dtype.kind == "b":
-        return np.ascontiguousarray(values)
-    if values.dtype.kind in "iu":
-        if values.dtype == np.uint64 and values.size and values.max() >= 2**63:
-            refuse(name, "whole numbers of 64 bits", str(values.max()))
-        return np.ascontiguousarray(values, np.int64)
+def check_rows(values: object, name: str) -> np.ndarray:
+    """Return rows of flags, of integers as int64, or of finite reals.
+
+    Reals become float32; float64 if a row is one number, such as a time.
+
+    Raises:
+        ValueError: They are something else, or too many.
+    """
+    rows = np.asarray(values)
+    if rows.dtype.kind not in "biuf" or rows.ndim < 1 or rows.ndim > 1 + _MOST_AXES:
+        refuse(name, "rows of numbers or flags", form_text(rows))
+    if math.prod(rows.shape[1:]) > _MOST_VALUES or len(rows) > MOST_FRAMES:
+        refuse(name, f"at most {_MOST_VALUES:,} numbers in a row", f"shape {rows.shape}")
+    if rows.dtype.kind == "b":
+        return np.ascontiguousarray(rows)
+    if rows.dtype.kind in "iu":
+        if rows.dtype == np.uint64 and rows.size and rows.max() >= 2**63:
+            refuse(name, "whole numbers of 64 bits", str(rows.max()))
+        return np.ascontiguousarray(rows, np.int64)
+    # What is too large becomes infinite, and is refused.
     with np.errstate(over="ignore", invalid="ignore"):
-        out = np.ascontiguousarray(values, np.float64 if values.ndim == 1 else np.float32)
-    return finite(out, name)
+        reals = np.ascontiguousarray(rows, np.float64 if rows.ndim == 1 else np.float32)
+    return check_finite(reals, name)
 
 
-def finite(values: np.ndarray, name: object) -> np.ndarray:
-    """The values; ValueError with the first row in which one is not finite."""
+def form_text(values: np.ndarray) -> str:
+    """Return dtype and shape of an array, for messages."""
+    return f"{values.dtype} {values.shape}"
+
+
+def check_finite(values: np.ndarray, name: object) -> np.ndarray:
+    """Return the values.
+
+    Raises:
+        ValueError: One is not finite; with the first such row.
+    """
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        row = int(np.nonzero(~np.isfinite(values).reshape(len(values), -1).all(1))[0][0])
-        refuse(name, "finite numbers", f"{shown(values[row].tolist())} in row {row}")
+        is_good = np.isfinite(values).reshape(len(values), -1).all(1)
+        row = int(np.nonzero(~is_good)[0][0])
+        fail(name, f"numbers must be finite; row {row} is {shown(values[row].tolist())}")
     return values
 
 
-def read_npy(file: BinaryIO, name: object, most_bytes: int) -> np.ndarray:
-    """An array of a `.npy` stream; its header is validated before memory is taken."""
+def read_npy(file: IO[bytes], name: object, most_bytes: int) -> np.ndarray:
+    """Return the array of a `.npy` stream.
+
+    Its header is validated before memory is taken.
+
+    Raises:
+        ValueError: It is no array of plain numbers, or has more bytes.
+    """
     with reading(name, "an array of numbers, no pickled objects"):
         version = np.lib.format.read_magic(file)
         if version not in ((1, 0), (2, 0)):
@@ -287,19 +422,27 @@ def read_npy(file: BinaryIO, name: object, most_bytes: int) -> np.ndarray:
         size = math.prod(shape) * max(1, dtype.itemsize)
         if fortran or dtype.hasobject or size > most_bytes:
             refuse(name, f"at most {most_bytes:,} bytes of plain numbers in C order", f"{dtype} {shape}")
+        # From the beginning again: this reads the header once more.
         file.seek(0)
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def read_npz(path: Path) -> Arrays:
-    """The arrays of a `.npz` file as columns, not yet checked."""
+    """Return the arrays of a `.npz` file as columns, not yet checked.
+
+    Raises:
+        ValueError: It is no such file, or has too many arrays.
+    """
     check_file(path, path)
-    out: Arrays = {}
+    arrays: Arrays = {}
     with reading(path, "arrays of numbers, no pickled objects"), zipfile.ZipFile(path) as archive:
-        if (number := len(archive.infolist())) > 1000:
-            refuse(path, "at most 1,000 arrays", f"{number:,}")
-        check_room(path, 2 * sum(info.file_size for info in archive.infolist()), path.stat().st_size)
-        for info in archive.infolist():
-            with archive.open(info) as inner:
-                out[info.filename.removesuffix(".npy")] = read_npy(inner, path, info.file_size)  # type: ignore[arg-type]
-    return out
+        entries = archive.infolist()
+        if len(entries) > _MOST_ARRAYS:
+            refuse(path, f"at most {_MOST_ARRAYS:,} arrays", f"{len(entries):,}")
+        # Each array is held once more while it is converted.
+        size = sum(entry.file_size for entry in entries)
+        check_room(path, 2 * size, path.stat().st_size)
+        for entry in entries:
+            with archive.open(entry) as inner:
+                arrays[entry.filename.removesuffix(".npy")] = read_npy(inner, path, entry.file_size)
+    return arrays

@@ -1,4 +1,4 @@
-"""Messages that are asked by HTTP or over a WebSocket, and answered one after the other."""
+"""Messages that come by HTTP or over a WebSocket, and their answers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
 from torchrl_gpu.serving.batching import Busy
 from torchrl_gpu.streaming.broadcast.rate_limits import TokenBucket
-from torchrl_gpu.streaming.web.access import FINISH_S, STATE, error_body, let_last, role_of
+from torchrl_gpu.streaming.web.access import FINISH_S, STATE, error_body, lift_time_limit, role_of
 from torchrl_gpu.streaming.web.routes import read_body
-from torchrl_gpu.streaming.web.sockets import opened
+from torchrl_gpu.streaming.web.sockets import open_socket
 from torchrl_gpu.streaming.web.viewer import message_limit
 from torchrl_gpu.system.policy_messages import BadAction, BadMessage
 
 _LOG = logging.getLogger(__name__)
-_MISTAKES, _MISTAKE_S = 2, 10.0  # that are let pass on a WebSocket, and seconds after which one is forgotten
+# Mistakes that are ignored on a WebSocket, and seconds after which one is forgotten.
+_MISTAKES = 2
+_MISTAKE_S = 10.0
 
 Answer = Callable[[bytes | str, bool], Awaitable[bytes]]
-"""Gives the answer to a message, which may be JSON, in the same form; BadMessage, BadAction or Busy where it cannot."""
+"""Gives the answer to a message, which may be JSON, in the same form.
+
+It raises BadMessage, BadAction or Busy if it cannot.
+"""
 
 
 class Stopping(Exception):
@@ -30,7 +35,10 @@ class Stopping(Exception):
 
 
 class InProgress:
-    """Answers that are being made, each of which is finished or given up within `FINISH_S` once the server stops."""
+    """Answers that are being made.
+
+    Once the server stops, each is finished or given up within `FINISH_S`.
+    """
 
     def __init__(self) -> None:
         self._deadlines: set[asyncio.Timeout] = set()
@@ -39,7 +47,11 @@ class InProgress:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Within, an answer is made; `Stopping` where none is begun any more, or time is up."""
+        """Inside this context an answer is made.
+
+        Raises:
+            Stopping: None is begun any more, or time is up.
+        """
         if self._is_stopping:
             raise Stopping
         deadline = asyncio.timeout(None)
@@ -48,6 +60,7 @@ class InProgress:
                 self._deadlines.add(deadline)
                 yield
         except TimeoutError:
+            # Another limit of time may have run out inside.
             if deadline.expired():
                 raise Stopping from None
             raise
@@ -57,7 +70,7 @@ class InProgress:
                 self._idle.set()
 
     async def finish(self) -> None:
-        """Returns once nothing is in progress any more; from now on nothing is begun."""
+        """Begin nothing from now on, and wait for all that is in progress."""
         self._is_stopping = True
         end = asyncio.get_running_loop().time() + FINISH_S
         for deadline in self._deadlines:
@@ -78,18 +91,24 @@ class Asking:
     """
 
     def __init__(self, path: str, answer: Answer, what: str, max_body: int) -> None:
-        self._path, self._make_answer, self._what, self._max_body = path, answer, what, max_body
+        self._path = path
+        self._make_answer = answer
+        self._what = what
+        self._max_body = max_body
         self._in_progress = InProgress()
 
     def add(self, app: web.Application) -> None:
+        """Add the routes to an application."""
         app[STATE].finishers.add(self._in_progress.finish)
-        app.add_routes([web.post(self._path, self._post), web.get(f"{self._path}/ws", self._socket)])
+        app.router.add_post(self._path, self._post)
+        app.router.add_get(f"{self._path}/ws", self._socket)
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
         _check_role(request)
         is_json = request.content_type == "application/json"
         body = await read_body(request)
-        let_last(request)  # an answer may take as long as it takes
+        # An answer may take as long as it takes.
+        lift_time_limit(request)
         try:
             async with self._in_progress.one():
                 answer = await self._make_answer(body, is_json)
@@ -101,15 +120,17 @@ class Asking:
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
         _check_role(request)
-        async with opened(request, "policy", self._max_body) as socket:
+        async with open_socket(request, "policy", self._max_body) as socket:
             with suppress(ConnectionError):
                 await self._talk(request, socket)
         return socket
 
     async def _talk(self, request: web.Request, socket: web.WebSocketResponse) -> None:
-        connection = let_last(request)
+        """Answer the messages of a WebSocket until it is closed."""
+        connection = lift_time_limit(request)
         # Limits of what a peer sends that brings no action, and that nothing else slows down.
-        messages, mistakes = message_limit(), TokenBucket(1 / _MISTAKE_S, _MISTAKES)
+        messages = message_limit()
+        mistakes = TokenBucket(1 / _MISTAKE_S, _MISTAKES)
         async for message in socket:
             is_mistake = False
             if message.type is WSMsgType.PING:
@@ -125,10 +146,14 @@ class Asking:
                 connection.stop_reading()
                 why = b"too many mistakes" if ends_over_mistakes else b"too many messages"
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=why)
-            await asyncio.sleep(0)  # messages may lie one behind the other: others have their turn
+            # Many messages may come back to back: the others have their turn between them.
+            await asyncio.sleep(0)
 
     async def _reply(self, socket: web.WebSocketResponse, body: bytes | str, is_json: bool) -> int:
-        """Answers a message of a WebSocket; the status of a request with it."""
+        """Answer a message of a WebSocket.
+
+        It returns the status that a request would have.
+        """
         try:
             async with self._in_progress.one():
                 return await self._reply_now(socket, body, is_json)
@@ -140,7 +165,10 @@ class Asking:
             answer = await self._make_answer(body, is_json)
         except Exception as error:
             return await self._reply_failure(socket, error)
-        await (socket.send_str(answer.decode()) if is_json else socket.send_bytes(answer))
+        if is_json:
+            await socket.send_str(answer.decode())
+        else:
+            await socket.send_bytes(answer)
         return 200
 
     async def _reply_failure(self, socket: web.WebSocketResponse, error: Exception) -> int:
@@ -149,7 +177,7 @@ class Asking:
         return status
 
     def _failure(self, error: Exception) -> tuple[int, str]:
-        """Status and message of an error of a request."""
+        """Return status and message of an error of a request."""
         if isinstance(error, BadMessage | BadAction):
             return 400, str(error)
         if isinstance(error, Busy):
@@ -161,6 +189,10 @@ class Asking:
 
 
 def _check_role(request: web.Request) -> None:
-    """Raises 403 for those who may only watch."""
+    """Refuse those who may only watch.
+
+    Raises:
+        web.HTTPForbidden: The token is only for watching.
+    """
     if role_of(request) != "control":
-        raise web.HTTPForbidden(**error_body("want the token that controls"))
+        raise web.HTTPForbidden(**error_body("this token is only for watching; use the one that controls"))

@@ -18,8 +18,9 @@ from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.serving.messages import Observations
 from torchrl_gpu.system.policy_messages import BadAction, answers
 
-_TURNS = 6  # of the loop, until what lies in a socket, by HTTP too, is a request that waits
-# A pass as short as this delays all else less than a thread does, with which it shares the interpreter.
+# Turns of the loop until what lies in a socket, by HTTP too, has become a request that waits.
+_TURNS = 6
+# Seconds. A pass as short as this delays all else less than a thread does, with which it shares the interpreter.
 _SHORT_S = 0.002
 
 
@@ -32,15 +33,32 @@ Watch = Callable[[Observations, np.ndarray, float, float], None]
 
 
 class _Request(NamedTuple):
+    """Observations that wait for their actions.
+
+    Attributes:
+        rows: Number of observations.
+        arrived_at: Seconds by `time.perf_counter`.
+    """
+
     observations: Observations
     rows: int
-    came: float
+    arrived_at: float
     decided: asyncio.Future[np.ndarray]
 
 
+class _Decided(NamedTuple):
+    """A request with its actions."""
+
+    request: _Request
+    actions: np.ndarray
+
+
 @contextmanager
-def released(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
-    """A thread that is given up at the end, with what waits for it: a server's stop does not wait for a long pass."""
+def release_at_end(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
+    """Give a thread up at the end, with what waits for it.
+
+    A server's stop does not wait for a long pass.
+    """
     try:
         yield thread
     finally:
@@ -48,25 +66,46 @@ def released(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
 
 
 class Batching:
-    """Dynamic batching: each pass decides as many waiting requests as it may, at most `max_rows` rows.
+    """Dynamic batching: each pass decides as many waiting requests as it may.
 
-    A pass begins when as many requests wait as there were in the last one, or `wait_s` after the first of them came, so
-    that one client alone waits for nothing. Short passes are made on the loop: so all that came meanwhile is in the
-    next one. Longer ones have a thread, and the loop goes on beside them. `watch` is called after each pass, for the
-    last request that has its actions, once all are answered.
+    Deciding each request alone would leave the hardware idle, and waiting a fixed time for others would delay a client
+    that is alone. So a pass begins when as many requests wait as there were in the last one, or `wait_s` after the
+    first of them came: one client alone waits for nothing. Short passes are made on the loop, so that all that came
+    meanwhile is in the next one. Longer ones have a thread, and the loop goes on meanwhile.
+
+    Args:
+        policy: Decides.
+        max_rows: Of one pass.
+        wait_s: Seconds that a request may wait for others.
+        max_waiting: Rows that may wait.
+
+    Attributes:
+        watch: Called after each pass, for the last request that has its actions, once all are answered.
+        passes, requests: Made and decided up to now.
     """
 
     def __init__(self, policy: InferencePolicy, max_rows: int, wait_s: float, max_waiting: int) -> None:
         self.watch: Watch | None = None
-        self.passes = self.requests = 0
-        self._policy, self._max_rows, self._wait_s, self._max_waiting = policy, max_rows, wait_s, max_waiting
+        self.passes = 0
+        self.requests = 0
+        self._policy = policy
+        self._max_rows = max_rows
+        self._wait_s = wait_s
+        self._max_waiting = max_waiting
         self._waiting: deque[_Request] = deque()
+        # Of all that wait.
         self._rows = 0
+        # Requests of the last pass.
         self._expected = 1
         self._arrived = asyncio.Event()
 
     async def act(self, observations: Observations) -> np.ndarray:
-        """Actions (B, …) of observations (B, …); Busy, or BadAction where the policy gives no usable one."""
+        """Return the actions (B, …) of observations (B, …).
+
+        Raises:
+            Busy: Too many rows wait.
+            BadAction: The policy gives no usable action.
+        """
         rows = len(next(iter(observations.values())))
         if self._rows + rows > self._max_waiting:
             raise Busy
@@ -78,7 +117,8 @@ class Batching:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        with released(ThreadPoolExecutor(1, "torchrl_gpu policy")) as thread:
+        """Decide inside this context."""
+        with release_at_end(ThreadPoolExecutor(1, "torchrl_gpu policy")) as thread:
             task = asyncio.create_task(self._run(thread))
             try:
                 yield
@@ -93,6 +133,7 @@ class Batching:
         loop = asyncio.get_running_loop()
         took = math.inf
         while True:
+            # A request may have come while the last pass was made.
             if not self._waiting:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -101,28 +142,39 @@ class Batching:
             self._expected = len(batch)
             if not batch:
                 continue
-            self.passes, self.requests = self.passes + 1, self.requests + len(batch)
-            began = time.perf_counter()
+            self.passes += 1
+            self.requests += len(batch)
+            begin = time.perf_counter()
+            # By the time of the pass before; the first one has a thread.
             if took <= _SHORT_S:
-                decided = self._decided(batch)
+                results = self._decide(batch)
             else:
-                decided = await loop.run_in_executor(thread, self._decided, batch)
-            took = time.perf_counter() - began
-            watched = None
-            for request, action in zip(batch, decided, strict=True):
-                if isinstance(action, Exception):
-                    if not request.decided.done():
-                        request.decided.set_exception(action)
-                    continue
-                if not request.decided.done():  # whoever has left is waited for by nobody
-                    request.decided.set_result(action)
-                watched = request, action
-            if self.watch is not None and watched is not None:
-                request, action = watched
-                loop.call_soon(self.watch, request.observations, action, 1000 * took, began - request.came)
+                results = await loop.run_in_executor(thread, self._decide, batch)
+            took = time.perf_counter() - begin
+            last = self._answer(batch, results)
+            if self.watch is not None and last is not None:
+                request = last.request
+                waited = begin - request.arrived_at
+                # Once the clients have their answers.
+                loop.call_soon(self.watch, request.observations, last.actions, 1000 * took, waited)
+
+    def _answer(self, batch: list[_Request], results: list[np.ndarray | Exception]) -> _Decided | None:
+        """Answer all requests of a pass, and return the last one that has actions."""
+        last: _Decided | None = None
+        for request, result in zip(batch, results, strict=True):
+            # Nobody waits for the answer of a client that has left.
+            is_awaited = not request.decided.done()
+            if isinstance(result, Exception):
+                if is_awaited:
+                    request.decided.set_exception(result)
+                continue
+            if is_awaited:
+                request.decided.set_result(result)
+            last = _Decided(request, result)
+        return last
 
     async def _gather(self) -> None:
-        """Waits for as many requests as there were last time, within bounds."""
+        """Wait for as many requests as there were last time, within bounds."""
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         if len(self._waiting) >= self._expected or not self._wait_s:
@@ -134,8 +186,10 @@ class Batching:
                     await self._arrived.wait()
 
     def _take(self) -> list[_Request]:
+        """Take the requests of a pass, in the order in which they came."""
         batch: list[_Request] = []
         left = self._max_rows
+        # The first that is too large ends the batch: to let smaller ones pass could leave it waiting forever.
         while self._waiting and self._waiting[0].rows <= left:
             request = self._waiting.popleft()
             self._rows -= request.rows
@@ -144,29 +198,31 @@ class Batching:
                 left -= request.rows
         return batch
 
-    def _decided(self, batch: list[_Request]) -> list[np.ndarray | Exception]:
-        """Actions of each request or its error: one that makes the policy fail costs the others another pass."""
+    def _decide(self, batch: list[_Request]) -> list[np.ndarray | Exception]:
+        """Return the actions of each request, or its error.
+
+        A request that makes the policy fail costs the others another pass, each alone.
+        """
         try:
-            return self._together(batch)
-        except Exception as error:  # of the policy
+            return self._decide_together(batch)
+        except Exception as error:
+            # A policy may raise anything.
             if len(batch) == 1:
                 return [error]
-            return [self._decided([request])[0] for request in batch]
+            return [self._decide([request])[0] for request in batch]
 
     @torch.inference_mode()
-    def _together(self, batch: list[_Request]) -> list[np.ndarray | Exception]:
-        names = self._policy.in_keys
-        if len(batch) == 1:
-            whole = batch[0].observations
-        else:
-            whole = {name: np.concatenate([each.observations[name] for each in batch]) for name in names}
+    def _decide_together(self, batch: list[_Request]) -> list[np.ndarray | Exception]:
+        observations = self._concatenate(batch)
         device = self._policy.device
-        found = answers(self._policy, {name: torch.from_numpy(whole[name]).to(device) for name in names})
+        tensors = {name: torch.from_numpy(values).to(device) for name, values in observations.items()}
+        found = answers(self._policy, tensors)
         actions = found.actions if self._policy.space.num_actions is not None else found.actions.astype(np.float32)
         decided: list[np.ndarray | Exception] = []
         start = 0
         for request in batch:
             end = start + request.rows
+            # An action of one request that is no number does not concern the others.
             try:
                 found.check(start, end)
             except BadAction as error:
@@ -175,3 +231,13 @@ class Batching:
                 decided.append(actions[start:end])
             start = end
         return decided
+
+    def _concatenate(self, batch: list[_Request]) -> Observations:
+        """Return the observations of all requests of a pass."""
+        names = self._policy.in_keys
+        if len(batch) == 1:
+            return {name: batch[0].observations[name] for name in names}
+        observations: Observations = {}
+        for name in names:
+            observations[name] = np.concatenate([each.observations[name] for each in batch])
+        return observations

@@ -1,20 +1,27 @@
-"""Signals that end a program that serves, or have it load again: handlers set flags, and work is done in between."""
+"""Signals that end a program that serves, or have it load again.
+
+Handlers only set flags, and the program does the work in between.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
-AGAIN_S = 0.1  # after which what passes over that it is broken off, as the compiler of an import does, is so again
+# Seconds after which code is interrupted again that has swallowed the exception, as the compiler of an import does.
+AGAIN_S = 0.1
 _POLL_S = 0.05
 
 
 class Flag:
-    """A flag that a signal's handler may set; `threading.Event` would have it wait for a lock that its thread holds."""
+    """A flag that a signal's handler may set.
+
+    The handler runs in the main thread between two of its steps. In `threading.Event` it would wait for a lock that the
+    same thread may hold. So this one has no lock, and whoever waits looks at it now and then.
+    """
 
     def __init__(self) -> None:
         self._is_set = False
@@ -23,15 +30,18 @@ class Flag:
         self._is_set = True
 
     def take(self) -> bool:
-        """Clears it; true if it was set."""
-        was, self._is_set = self._is_set, False
-        return was
+        """Clear the flag, and return whether it was set."""
+        was_set, self._is_set = self._is_set, False
+        return was_set
 
     def is_set(self) -> bool:
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until it is set, or for so many seconds; whether it is set."""
+        """Wait until it is set, or for some seconds.
+
+        It returns whether it is set.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while not self._is_set and (end is None or time.monotonic() < end):
             time.sleep(_POLL_S if end is None else max(0.0, min(_POLL_S, end - time.monotonic())))
@@ -39,11 +49,17 @@ class Flag:
 
 
 class _Ended(BaseException):
-    """Raised by an interrupt or SIGTERM within `Ending.at_once`."""
+    """Raised by an interrupt or SIGTERM inside `Ending.at_once`."""
 
 
 class Ending:
-    """Handler of an interrupt or SIGTERM, which sets `event`: the program ends as if it had come to its end."""
+    """Handler of an interrupt or SIGTERM.
+
+    The program ends as if it had come to its end.
+
+    Attributes:
+        event: Set by the signal.
+    """
 
     def __init__(self) -> None:
         self.event = Flag()
@@ -51,53 +67,61 @@ class Ending:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Within, they break off whatever runs."""
+        """Inside this context, signals interrupt whatever runs."""
         self._at_once = True
         try:
-            if self.event.is_set():  # it came just before
+            # The signal may have come just before.
+            if self.event.is_set():
                 raise _Ended
             yield
         finally:
             self._at_once = False
-            _alarm(0)
+            _set_alarm(0)
 
     def __call__(self, *_: object) -> None:
         self.event.set()
         if self._at_once:
-            _alarm(AGAIN_S)
+            _set_alarm(AGAIN_S)
             raise _Ended
 
 
 @contextmanager
 def until_told_to_end() -> Iterator[Ending]:
-    """Handles an interrupt or SIGTERM within; off the main thread none."""
+    """Handle an interrupt or SIGTERM inside this context.
+
+    Off the main thread nothing is handled.
+    """
     ending = Ending()
-    with _handled(ending, "SIGINT", "SIGTERM", "SIGALRM"), suppress(_Ended):
+    with _handle(ending, "SIGINT", "SIGTERM", "SIGALRM"), suppress(_Ended):
         yield ending
 
 
 @contextmanager
 def hangups() -> Iterator[Flag]:
-    """A flag that SIGHUP sets within."""
+    """Give a flag that SIGHUP sets inside this context."""
     flag = Flag()
-    with _handled(lambda *_: flag.set(), "SIGHUP"):
+    with _handle(lambda *_: flag.set(), "SIGHUP"):
         yield flag
 
 
 @contextmanager
-def _handled(handler: Any, *names: str) -> Iterator[None]:
-    """Within, a handler takes the signals of these names that the system has; they go to the main thread only."""
+def _handle(handler: Callable[..., None], *names: str) -> Iterator[None]:
+    """Have a handler take signals inside this context.
+
+    Those that the system does not have are left out. Signals go to the main thread only.
+    """
     before = {}
     if threading.current_thread() is threading.main_thread():
-        found = [getattr(signal, name) for name in names if hasattr(signal, name)]
-        before = {each: signal.signal(each, handler) for each in found}
+        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for each, handled in before.items():
-            signal.signal(each, handled)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
-def _alarm(seconds: float) -> None:
-    if hasattr(signal, "setitimer"):  # not on Windows
+def _set_alarm(seconds: float) -> None:
+    # Windows has no alarm.
+    if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)

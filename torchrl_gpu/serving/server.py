@@ -13,15 +13,18 @@ from aiohttp import web
 from torchrl_gpu.policies.export.manifest import manifest_of
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.serving.asking import Asking
-from torchrl_gpu.serving.batching import Batching, released
+from torchrl_gpu.serving.batching import Batching, release_at_end
 from torchrl_gpu.serving.messages import Messages
 from torchrl_gpu.serving.packing.pallets import PackingSessions, PalletRoutes
 from torchrl_gpu.serving.page import PolicyPage
 from torchrl_gpu.streaming import StreamServer
 from torchrl_gpu.system import arguments
 
-_MANY = 16  # passes that may wait
-_LARGE = 16_384  # bytes of JSON from which on a thread reads it
+# Passes that may wait.
+_MANY = 16
+# Bytes of JSON from which on a thread reads it.
+_LARGE = 16_384
+_MAX_ROWS = 1 << 20
 
 
 def policy_server(
@@ -34,7 +37,7 @@ def policy_server(
     page: bool = False,
     **options: Any,
 ) -> StreamServer:
-    """A server, not yet started, that answers observations with actions.
+    """Return a server, not yet started, that answers observations with actions.
 
     `POST /act` and the WebSocket `/act/ws` take the entries of `policy.in_keys`, (rows, …) each, as safetensors or
     JSON, and give `action` in the same form; `GET /info` says what they mean, see `manifest_of`. A WebSocket is closed
@@ -53,32 +56,36 @@ def policy_server(
         **options: Of `StreamServer`.
 
     Raises:
-        ValueError: An argument is something else.
+        ValueError: An argument is invalid.
     """
     where = "policy_server"
-    max_rows = arguments.whole(where, "max_rows", max_rows, 1, 1 << 20)
+    max_rows = arguments.whole(where, "max_rows", max_rows, 1, _MAX_ROWS)
     wait_s = arguments.number(where, "wait_ms", wait_ms, 0, 1000) / 1000
     max_body = int(arguments.number(where, "max_body_mib", max_body_mib, above=0, high=1024) * 2**20)
-    if policy is None and (pallets is None or page):
-        raise ValueError(
-            f"{where}: want a policy{', which a page shows' if page else ' or packing sessions'}; got none"
-        )
-    routes = None if policy is None else PolicyRoutes(policy, max_rows, wait_s, max_body)
-    served: list[PolicyRoutes | PalletRoutes] = [] if routes is None else [routes]
-    served += [] if pallets is None else [PalletRoutes(pallets, max_body)]
+    if policy is None and page:
+        raise ValueError(f"{where}: page shows a policy, and policy is None")
+    if policy is None and pallets is None:
+        raise ValueError(f"{where}: policy and pallets are None: there is nothing to serve")
+    policy_routes = None if policy is None else PolicyRoutes(policy, max_rows, wait_s, max_body)
+    pallet_routes = None if pallets is None else PalletRoutes(pallets, max_body)
 
     def add(app: web.Application) -> None:
-        for each in served:
-            each.add(app)
+        if policy_routes is not None:
+            policy_routes.add(app)
+        if pallet_routes is not None:
+            pallet_routes.add(app)
 
     server = StreamServer(add_routes=add, max_body_bytes=max_body, **options)
-    if page and policy is not None and routes is not None:
-        routes.batching.watch = PolicyPage(server, policy).show
+    if page and policy is not None and policy_routes is not None:
+        policy_routes.batching.watch = PolicyPage(server, policy).show
     return server
 
 
 class PolicyRoutes:
-    """The routes that a policy adds to a server; see `policy_server`."""
+    """The routes that a policy adds to a server.
+
+    See `policy_server`.
+    """
 
     def __init__(self, policy: InferencePolicy, max_rows: int, wait_s: float, max_body: int) -> None:
         self._messages = Messages(policy, max_rows)
@@ -87,19 +94,23 @@ class PolicyRoutes:
         self._info = json.dumps(manifest_of(policy) | {"max_rows": max_rows, "max_body_bytes": max_body})
 
     def add(self, app: web.Application) -> None:
+        """Add the routes to an application, and decide while it runs."""
         self._asking.add(app)
-        app.add_routes([web.get("/info", self.info)])
+        app.router.add_get("/info", self.info)
         app.cleanup_ctx.append(self._running)
 
     async def _running(self, app: web.Application) -> AsyncIterator[None]:
-        with released(ThreadPoolExecutor(1, "torchrl_gpu messages")) as self._reader:
+        with release_at_end(ThreadPoolExecutor(1, "torchrl_gpu messages")) as self._reader:
             async with self.batching.running():
                 yield
 
     async def info(self, request: web.Request) -> web.StreamResponse:
+        """Answer `/info`."""
         return web.Response(text=self._info, content_type="application/json")
 
     async def _answer(self, body: bytes | str, is_json: bool) -> bytes:
+        # A thread takes turns with the loop, which would else answer nobody while it reads. For a short message the
+        # thread costs more than it saves.
         if is_json and len(body) > _LARGE:
             loop = asyncio.get_running_loop()
             observations = await loop.run_in_executor(self._reader, self._messages.parse, body, is_json)

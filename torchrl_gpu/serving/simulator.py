@@ -1,9 +1,10 @@
-"""A simulator of one's own: a policy drives its scene while browsers watch its camera."""
+"""A policy drives the scene of any simulator while browsers watch its camera."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -18,27 +19,39 @@ from torchrl_gpu.streaming.codecs.images import Frame
 from torchrl_gpu.system import arguments
 
 STREAM = "camera"
+# Decisions of whose times the median is taken.
+_RECENT = 1000
+_PORT_TRIES = 20
 
 
 class Simulator(Protocol):
     """A scene with a camera, whatever simulates it."""
 
     def observe(self) -> Tensor:
-        """The observation of a policy, (F,) float32, on any device."""
+        """Return the observation of a policy, (F,) float32, on any device."""
 
     def step(self, action: Tensor | None) -> None:
-        """Goes on by one period.
+        """Go on by one period.
 
         Args:
             action: (D,) float32, or () int64 of a choice, on the device of the observation; None without a policy.
         """
 
     def render(self) -> Frame:
-        """uint8 (H, W, 3) RGB; a tensor on a GPU stays there until it is encoded."""
+        """Return the camera's picture, uint8 (H, W, 3) RGB.
+
+        A tensor on a GPU stays there until it is encoded.
+        """
 
 
 class Driven(NamedTuple):
-    """Periods and rendered pictures of `drive`, and the median time of a decision; None without a policy."""
+    """What `drive` did.
+
+    Attributes:
+        steps: Periods.
+        pictures: Rendered.
+        inference_ms: Median time of a decision; None without a policy.
+    """
 
     steps: int
     pictures: int
@@ -54,7 +67,9 @@ def drive(
     period_s: float = 1 / 30,
     stop: Flag | None = None,
 ) -> Driven:
-    """Lets a policy drive a scene in real time, and publishes its camera whenever somebody wants a picture.
+    """Let a policy drive a scene in real time, and publish its camera.
+
+    A picture is rendered whenever somebody wants one.
 
     Args:
         simulator: The scene.
@@ -67,45 +82,50 @@ def drive(
     steps = None if steps is None else arguments.whole("drive", "steps", steps, 0)
     period_s = arguments.number("drive", "period_s", period_s, 0)
     server.declare(STREAM)
-    took: list[float] = []
-    step = pictures = 0
+    took_ms: deque[float] = deque(maxlen=_RECENT)
+    step = 0
+    pictures = 0
     due = time.perf_counter()
     while (steps is None or step < steps) and not (stop is not None and stop.is_set()):
         action = None
         if policy is not None:
-            began = time.perf_counter()
+            begin = time.perf_counter()
             action = policy(simulator.observe())
             assert isinstance(action, Tensor)
-            took = [*took[-999:], 1e3 * (time.perf_counter() - began)]
+            took_ms.append(1e3 * (time.perf_counter() - begin))
         simulator.step(action)
         if server.wanted(STREAM):
             view = PolicyView(simulator.render())
             if policy is not None and action is not None:
-                view = view._replace(action=action.cpu(), inference_ms=round(took[-1], 3), policy=policy.name)
+                view = view._replace(action=action.cpu(), inference_ms=round(took_ms[-1], 3), policy=policy.name)
             server.show_policy(view, STREAM, {"step": step})
             pictures += 1
         step += 1
+        # A late step is not made up for: the scene would run faster than real time.
         due = max(due + period_s, time.perf_counter())
         time.sleep(max(0.0, due - time.perf_counter()))
-    median = torch.tensor(took, dtype=torch.float32, device="cpu").median().item() if took else None
-    return Driven(step, pictures, median)
+    return Driven(step, pictures, _median(took_ms))
+
+
+def _median(values: deque[float]) -> float | None:
+    """Return the lower median of some values, None if there are none."""
+    if not values:
+        return None
+    return torch.tensor(list(values), dtype=torch.float32, device="cpu").median().item()
 
 
 def main(make: Callable[[str], Simulator], description: str | None, fps: float = 30.0) -> None:
-    """A command line around `drive`, which an interrupt or SIGTERM ends as `--steps` does.
+    """Run a command line around `drive`.
+
+    An interrupt or SIGTERM ends it as `--steps` does.
 
     Args:
         make: Makes the scene for a device, before anything else looks at that: simulators want to be first.
         description: Of the program.
         fps: Periods in a second.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policy", help="a file that load_policy reads; without one nobody decides")
-    parser.add_argument("--classes", help="agents and networks of your own: module.Class,module.Class")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8080, help="or the next that is free (default: %(default)s)")
-    parser.add_argument("--steps", type=int, help="after which it ends; runs on without")
-    args = parser.parse_args()
+    args = _parser(description).parse_args()
+    # Loading may take minutes, and is not asked whether to end. The loop below is.
     with until_told_to_end() as ending, ending.at_once():
         simulator = make(args.device)
         pipeline = GpuFramePipeline(args.device, fps=fps)
@@ -117,10 +137,21 @@ def main(make: Callable[[str], Simulator], description: str | None, fps: float =
     with (
         until_told_to_end() as ending,
         pipeline,
-        StreamServer(port=args.port, port_tries=20, fps=fps, pipeline=pipeline) as server,
+        StreamServer(port=args.port, port_tries=_PORT_TRIES, fps=fps, pipeline=pipeline) as server,
     ):
-        server.declare(STREAM)  # whoever reads the address may ask for it at once
+        # Whoever reads the address may ask for the stream at once.
+        server.declare(STREAM)
         print(f"Watch at {server.url}", flush=True)
         driven = drive(simulator, server, policy, steps=args.steps, period_s=1 / fps, stop=ending.event)
     decided = "nobody decided" if driven.inference_ms is None else f"a decision took {driven.inference_ms:.2f} ms"
     print(f"{driven.steps} steps, {driven.pictures} pictures; {decided}")
+
+
+def _parser(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", help="a file that load_policy reads; without one nobody decides")
+    parser.add_argument("--classes", help="agents and networks of your own: module.Class,module.Class")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8080, help="or the next that is free (default: %(default)s)")
+    parser.add_argument("--steps", type=int, help="after which it ends; runs on without")
+    return parser

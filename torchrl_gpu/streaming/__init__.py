@@ -1,9 +1,14 @@
-"""Pictures of what runs: encoded where they lie, served to browsers. Loads neither torch nor the extra's packages."""
+"""Pictures of what runs: encoded where they lie, served to browsers and to ROS 2.
+
+Here are `StreamServer` (`server.py`, to be read first), streams and their viewers (`broadcast`), encoders (`codecs`),
+the web server (`web`) and the bridge to a robot's topics (`ros2`). Not here is what draws environments
+(`envs.viewable`) and what answers for a policy (`serving`). The import loads neither torch nor an extra's packages.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.broadcast.policy_view import PolicyView as PolicyView
@@ -28,7 +33,7 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
     from torchrl_gpu.streaming.web.service import AddRoutes, Service
 
+# Addresses that mean every interface, and are no address to open.
 _ANYWHERE = ("0.0.0.0", "::")
 
 
 class StreamServer:
-    """Shows pictures to browsers, beside a program that goes on without waiting for them.
+    """Shows pictures to browsers, next to a program that never waits for them.
 
     Opening `url` shows the newest frame at once. Without viewers one frame a second is copied and kept for the next
     viewer; the others cost microseconds, and none is encoded. A viewer gets the newest picture whenever it has
@@ -50,7 +51,7 @@ class StreamServer:
         max_body_bytes: Largest body of a request.
 
     Raises:
-        ValueError: An argument is something else, or there is no token for a host beyond this machine.
+        ValueError: An argument is invalid, or there is no token for a host beyond this machine.
         ModuleNotFoundError: The extra `stream` is not installed.
     """
 
@@ -73,31 +74,52 @@ class StreamServer:
         add_routes: AddRoutes | None = None,
         max_body_bytes: int = ServerSettings.max_body_bytes,
     ) -> None:
-        numbers = jpeg_quality, fps, instant_replay_s, heartbeat_s, port_tries
         self.settings = ServerSettings(
-            host, port, token, view_token, max_clients, tls, *numbers, allowed_origins, max_body_bytes
+            host=host,
+            port=port,
+            token=token,
+            view_token=view_token,
+            max_clients=max_clients,
+            tls=tls,
+            jpeg_quality=jpeg_quality,
+            fps=fps,
+            instant_replay_s=instant_replay_s,
+            heartbeat_s=heartbeat_s,
+            port_tries=port_tries,
+            allowed_origins=allowed_origins,
+            max_body_bytes=max_body_bytes,
         )
         for module in ("aiohttp", "cv2", "av", "prometheus_client"):
             load(module)
-        self._pipeline, self._add_routes = pipeline, add_routes
+        self._pipeline = pipeline
+        self._add_routes = add_routes
         self._service: Service | None = None
+        # A forked process has a copy of this object, but not the thread that serves.
         self._owner = os.getpid()
 
     def start(self) -> StreamServer:
-        """Listens and serves; does nothing where it does already.
+        """Listen and serve.
 
-        ValueError where no port that may be tried is free, or the host or the certificate cannot be used.
+        A server that runs goes on.
+
+        Raises:
+            ValueError: No port that may be tried is free, or the host or the certificate cannot be used.
         """
         if self._service is None:
             self._owner = os.getpid()
-            from torchrl_gpu.streaming.web.service import Service  # brings aiohttp
+            # Here, as it brings aiohttp.
+            from torchrl_gpu.streaming.web.service import Service
 
             self._service = Service(self.settings, self._pipeline, self._add_routes)
             atexit.register(self._stop_quietly)
         return self
 
     def stop(self) -> None:
-        """Closes every connection and gives the port back; RuntimeError if server or encoder failed while it ran."""
+        """Close every connection and give the port back.
+
+        Raises:
+            RuntimeError: Server or encoder failed while it ran.
+        """
         service, self._service = self._service, None
         if service is None or os.getpid() != self._owner:
             return
@@ -112,26 +134,39 @@ class StreamServer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.stop()
-        else:  # the program's own error is the one to be seen
+        else:
+            # The program's own error is the one to be seen.
             self._stop_quietly()
 
     @property
     def port(self) -> int:
-        """The port that it listens at; before `start`, the one that was asked for."""
+        """The port that it listens at.
+
+        Before `start`, the one that was asked for.
+        """
         return self.settings.port if self._service is None else self._service.port
 
     @property
     def url(self) -> str:
-        """Address to open in a browser. It carries the token: for a terminal, not for a log that others read."""
+        """Address to open in a browser.
+
+        It carries the token: it is for a terminal, not for a log that others read.
+        """
+        scheme = "https" if self.settings.tls else "http"
         host = socket.gethostname() if self.settings.host in _ANYWHERE else self.settings.host
+        # An address of IPv6 stands in brackets, as a port follows it.
         host = f"[{host}]" if ":" in host else host
         query = f"?token={quote(self.settings.token, safe='')}" if self.settings.token else ""
-        return f"{'https' if self.settings.tls else 'http'}://{host}:{self.port}/{query}"
+        return f"{scheme}://{host}:{self.port}/{query}"
+
+    # -- pictures ------------------------------------------------------------------------------------------------------
 
     def publish(
         self, frame: Frame, stream: str = "main", meta: Meta = None, *, bgr: bool = False, depth_range: Range = None
     ) -> None:
-        """Shows a frame to the viewers, and to those who come before the next one; never waits for them.
+        """Show a frame to the viewers, and to those who come before the next one.
+
+        Never waits for them.
 
         Args:
             frame: NumPy or torch, on any device, in any strides: uint8 H×W×3 (RGB), H×W×4 (RGBA, over white),
@@ -139,28 +174,33 @@ class StreamServer:
                 where it is NaN or infinite); or a batch of them N×H×W×C, which is tiled into a grid. Three axes are
                 always H×W×C. It may be overwritten as soon as this returns.
             stream: Where it belongs.
-            meta: JSON scalars that are shown beside it, such as step, episode, return, utilization, policy_version.
-                A frame of depth adds `depth_near_m` and `depth_far_m`, what the first and the last colour stand for.
+            meta: JSON scalars that are shown with it, such as step, episode, return, utilization, policy_version. A
+                frame of depth adds `depth_near_m` and `depth_far_m`, which the first and the last colour stand for.
             bgr: Whether the channels are blue, green, red (and alpha).
             depth_range: Those two, metres; None takes the least and the greatest of the frame.
+
+        Raises:
+            ValueError: An argument is invalid.
         """
         if self._service is not None:
             self._service.hub.publish(frame, stream, meta, bgr=bgr, depth_range=depth_range)
 
     def show_policy(self, view: PolicyView, stream: str = "main", meta: Meta = None, *, bgr: bool = False) -> None:
-        """Shows a policy's input and action beside each other; call it for every decision.
+        """Show a policy's input and action side by side.
+
+        Call it for every decision.
 
             server.show_policy(PolicyView(frame, seen, action, inference_ms=4.2, message_age_s=0.03, stale=False))
 
         The camera's frame goes to `stream`, and what the policy saw of it to `stream:seen`; both carry the numbers, so
-        that a held or replayed picture comes with those of its moment. Without a frame, the numbers are shown beside
-        the picture of the page. As `publish`, it never waits, and while no frame is wanted it takes microseconds; more
-        than `fps` views a second are left out.
+        that a held or replayed picture comes with those of its moment. Without a frame, the numbers are shown with the
+        picture of the page. As `publish`, it never waits, and while no frame is wanted it takes microseconds; more than
+        `fps` views a second are left out.
 
         Args:
             view: Input, action and timing.
             stream: Of the camera; a name without a colon.
-            meta: More scalars that are shown beside the picture.
+            meta: More scalars that are shown with the picture.
             bgr: Whether the channels of both frames are blue, green, red.
         """
         if view.frame is None and view.seen is None:
@@ -171,31 +211,39 @@ class StreamServer:
                 self.publish(frame, name, with_facts(meta, view.facts()), bgr=bgr)
 
     def wanted(self, stream: str = "main") -> bool:
-        """True if a frame of this stream is wanted now; ask before rendering. Takes about a microsecond.
+        """Return whether a frame of this stream is wanted now.
 
-        True while a viewer waits for one, and once a second while none does, so that the next viewer sees the newest
-        frame at once.
+        Ask before rendering. Takes about a microsecond.
+
+        That is so while a viewer waits for one, and once a second while none does, so that the next viewer sees the
+        newest frame at once.
         """
         return self._service is not None and self._service.hub.wanted(stream)
 
     def wanted_streams(self) -> list[str]:
-        """Streams of which a viewer waits for a frame now, members of families included."""
+        """Return the streams of which a frame is wanted now, members of families included."""
         return [] if self._service is None else self._service.hub.wanted_streams()
 
     def watchers(self, stream: str | None = None) -> int:
-        """Number of viewers of a stream, or of all."""
+        """Return the number of viewers of a stream, or of all."""
         return 0 if self._service is None else self._service.hub.watchers(stream)
 
     def declare(self, stream: str, title: str | None = None) -> None:
-        """Names one of at most 64 streams, by 1 to 64 characters, before its first frame: so viewers can choose it."""
+        """Name a stream before its first frame, so that viewers can choose it.
+
+        Args:
+            stream: 1 to 64 characters. There are at most 64 streams.
+            title: What viewers read; None for the name.
+        """
         if self._service is not None:
             self._service.hub.declare(stream, title)
 
     def declare_family(self, name: str, count: int, title: str | None = None) -> None:
-        """Lets viewers choose any of many streams: `declare_family("env", 1024)` offers env0 to env1023.
+        """Let viewers choose any of many streams.
 
-        A member exists while it has viewers, and a little longer; `wanted_streams` then names it. There are at most 64
-        streams at a time, and 64 families. Frames published to a member that no viewer has asked for are passed over.
+        `declare_family("env", 1024)` offers env0 to env1023. A member exists while it has viewers, and a little
+        longer; `wanted_streams` then names it. There are at most 64 streams at a time, and 64 families. Frames
+        published to a member that no viewer has asked for are ignored.
 
         Args:
             name: Letters and underscores; or NAME:OVERLAY, whose members are NAME0:OVERLAY, NAME1:OVERLAY, …
@@ -206,30 +254,41 @@ class StreamServer:
             self._service.hub.declare_family(name, count, title)
 
     def end_episode(self, stream: str = "main", meta: Meta = None) -> None:
-        """Marks the end of an episode, which instant replay shows; `meta` joins that of its last picture."""
+        """Mark the end of an episode, which instant replay shows.
+
+        `meta` joins that of its last picture.
+        """
         if self._service is not None:
             self._service.hub.end_episode(stream, meta)
 
+    # -- commands, state and curves ------------------------------------------------------------------------------------
+
     def commands(self) -> list[Command]:
-        """Commands of viewers with control since the last call, oldest first; at most 256 are kept."""
+        """Return the commands of viewers with control since the last call.
+
+        The oldest come first; at most 256 are kept.
+        """
         return [] if self._service is None else self._service.hub.take_commands()
 
     def state(self, **values: Scalar | Sequence[Scalar]) -> None:
-        """Shows values beside the picture; those of earlier calls stay. Lists are of JSON scalars."""
+        """Show values with the picture.
+
+        Those of earlier calls stay. Lists are of JSON scalars.
+        """
         if self._service is not None:
             self._service.hub.set_state(values)
 
     def log(self, step: int, /, **scalars: float) -> None:
-        """Adds a point to each of some curves, at most 200, which every viewer sees from their beginning.
+        """Add a point to each named curve, which every viewer sees from its beginning.
 
-        A curve keeps at most 1,000 points: of a longer one only every second value, then every fourth, and so on, and
-        always the newest. What is not finite is left out. A step that is not beyond the last one of a curve takes back
-        what came from there on.
+        There are at most 200 curves. Each keeps at most 1,000 points: of a longer one only every second value, then
+        every fourth, and so on, and always the newest. What is not finite is left out. A step that is not beyond the
+        last one of a curve takes back what came from there on.
 
         Args:
             step: Of the run, an integer from 0 to 2⁵³.
             scalars: Numbers by the names of their curves, of 1 to 64 characters: `log(9, **{"train/loss": 0.5})`.
-                Those that share what stands before a slash are shown together.
+                Curves whose names begin alike, up to a slash, are shown together.
         """
         if self._service is not None:
             self._service.hub.curves.log(step, scalars)

@@ -66,7 +66,10 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
 @settings(max_examples=50, deadline=None)
 @given(logged=st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=80))
 def test_who_reads_now_and_then_has_what_a_late_joiner_gets(most: int, logged: list[tuple[int, bool]]) -> None:
-    """Whatever goes back in time; and while a curve is thinned perhaps more."""
+    """Whatever goes back in time.
+
+    And while a curve is thinned perhaps more.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curves_module, "MAX_POINTS", most)
         curves, reader = Curves(), Reader()
@@ -110,23 +113,23 @@ def test_what_is_not_finite_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("step", "scalars", "message"),
     [
-        (-1, {"a": 1.0}, r"want the step to be an integer from 0 to 2\*\*53; got -1"),
-        (MAX_STEP, {"a": 1.0}, "want the step"),
-        (1.0, {"a": 1.0}, "want the step"),
-        (True, {"a": 1.0}, "want the step"),
-        (1, {"": 1.0}, "want names of 1 to 64 characters; got ''"),
-        (1, {"a" * 65: 1.0}, "want names"),
-        (1, {7: 1.0}, "want names"),
-        (1, {"b": 1.0, "a": "1"}, "want 'a' to be a number; got str"),
-        (1, {"a": True}, "want 'a' to be a number; got bool"),
-        (1, {"a": None}, "want 'a' to be a number"),
-        (1, {"a": np.zeros(3)}, "want 'a' to be a number; got ndarray"),
-        (1, {str(i): 0.0 for i in range(MAX_CURVES + 1)}, "want at most 200 curves; got 201 names"),
+        (-1, {"a": 1.0}, "step .*-1"),
+        (MAX_STEP, {"a": 1.0}, f"step .*{MAX_STEP}"),
+        (1.0, {"a": 1.0}, r"step .*1\.0"),
+        (True, {"a": 1.0}, "step .*True"),
+        (1, {"": 1.0}, "name .*''"),
+        (1, {"a" * 65: 1.0}, "name .*aaa"),
+        (1, {7: 1.0}, "name .*7"),
+        (1, {"b": 1.0, "a": "1"}, "'a' .*str"),
+        (1, {"a": True}, "'a' .*bool"),
+        (1, {"a": None}, "'a' .*NoneType"),
+        (1, {"a": np.zeros(3)}, "'a' .*ndarray"),
+        (1, {str(i): 0.0 for i in range(MAX_CURVES + 1)}, "200 curves.*201"),
     ],
 )
 def test_nothing_else_is_taken(step: Any, scalars: Any, message: str) -> None:
     curves = Curves()
-    with pytest.raises(ValueError, match=f"StreamServer.log: {message}"):
+    with pytest.raises(ValueError, match=rf"StreamServer.log: .*{message}"):
         curves.log(step, scalars)
     assert all_of(curves) == {}, "not even of what stands before it"
 

@@ -39,7 +39,10 @@ async def encoding_hub(**arguments: Any) -> AsyncIterator[tuple[Hub, EncoderThre
 
 
 async def shown(hub: Hub, frame: Any, *subscriptions: Subscription, bgr: bool = False) -> list[EncodedPicture]:
-    """Publishes a frame as soon as all wait for one; what they get."""
+    """Publishes a frame as soon as all wait for one.
+
+    What they get.
+    """
     tasks = [asyncio.create_task(each.get()) for each in subscriptions]
     # one may have got the last frame again, which the encoder came to late
     await until(lambda: all(each.is_waiting or task.done() for each, task in zip(subscriptions, tasks, strict=True)))
@@ -253,7 +256,7 @@ async def test_a_member_that_is_dropped_takes_its_encoder_along() -> None:
         hub.streams["env3"].idle_since = -1e9
         hub.tick()
         await until(lambda: ("env3", "h264") not in encoding._encoders)
-        with pytest.raises(RuntimeError, match="one that was closed"):
+        with pytest.raises(RuntimeError, match="is closed"):
             encoder.encode(scene())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 from unittest import mock
 
@@ -80,7 +81,7 @@ def test_a_batch_is_tiled_row_by_row_and_the_rest_is_black(number: int) -> None:
     ],
 )
 def test_what_is_no_picture(frame: Any) -> None:
-    with pytest.raises(ValueError, match=r"^StreamServer.publish: want .*; got .+$"):
+    with pytest.raises(ValueError, match=r"^StreamServer.publish: .*, not .+$"):
         FrameLayout().update(frame)
 
 
@@ -95,7 +96,7 @@ def test_a_layout_follows_the_frames() -> None:
     with pytest.raises(ValueError):
         layout.update(None)
     layout.update(scene(4, 6))
-    with pytest.raises(ValueError, match="got Pretender"):
+    with pytest.raises(ValueError, match="not Pretender"):
         layout.update(Pretender())
 
 
@@ -178,12 +179,12 @@ def test_large_frames_are_worked_on_in_parts() -> None:
     "depth_range", [(1, 1), (2, 1), (0, np.inf), (np.nan, 1), (1,), (1, 2, 3), "12", 5, (True, 2), (1, "2"), ([1], [2])]
 )
 def test_ranges_that_are_none(depth_range: Any) -> None:
-    with pytest.raises(ValueError, match=r"^StreamServer.publish: want depth_range .*; got .+$"):
+    with pytest.raises(ValueError, match=r"^StreamServer.publish: depth_range .*, not .+$"):
         copied(np.zeros((2, 3), np.float32), depth_range=depth_range)
 
 
 def test_a_range_is_of_depth() -> None:
-    with pytest.raises(ValueError, match="want depth_range with a frame of depth, of float32 or float16; got gray"):
+    with pytest.raises(ValueError, match=r"depth_range .*gray"):
         copied(np.zeros((2, 3), np.uint8), depth_range=(1, 2))
 
 
@@ -197,7 +198,7 @@ def test_metadata_is_made_json() -> None:
     "meta", [{"a": [1]}, {"a": np.zeros(2)}, {1: 2}, {"a": "x" * 2000}, {str(i): i for i in range(99)}]
 )
 def test_metadata_that_is_not_json(meta: Any) -> None:
-    with pytest.raises(ValueError, match="StreamServer: want"):
+    with pytest.raises(ValueError, match=r"StreamServer: .*metadata"):
         clean_meta(meta)
 
 
@@ -207,9 +208,9 @@ def test_state_may_hold_lists() -> None:
         "paused": False,
         "sizes": [1, 2],
     }
-    with pytest.raises(ValueError, match="at most 64 values of state"):
+    with pytest.raises(ValueError, match=r"state .*64.* 100"):
         check_state({"commands": ["pause"] * 99})
-    with pytest.raises(ValueError, match="want numbers"):
+    with pytest.raises(ValueError, match=r"commands.* list"):
         check_state({"commands": [["pause"]]})
 
 
@@ -341,7 +342,7 @@ def test_observations_as_pictures() -> None:
 
 @pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4), (1, 2, 3, 4, 4), (0, 3, 4, 4)])
 def test_shapes_that_are_no_picture(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="observation_picture: want"):
+    with pytest.raises(ValueError, match=rf"observation_picture: .*{re.escape(str(shape))}"):
         observation_picture(np.zeros(shape))
 
 
@@ -357,7 +358,7 @@ def test_facts_of_a_policy_never_push_out_the_metadata_of_a_program() -> None:
     found = with_facts(meta, facts)
     assert len(clean_meta(found)) == 64
     assert found.items() >= meta.items()
-    with pytest.raises(ValueError, match="want at most 64 values of metadata; got 65"):
+    with pytest.raises(ValueError, match=r"metadata .*64.* 65"):
         clean_meta(with_facts({f"m{i}": i for i in range(65)}, facts))
 
 
@@ -368,9 +369,9 @@ def test_integers_that_pages_would_read_as_others_are_text() -> None:
     assert list(clean_meta({str(i): value for i, value in enumerate(values)}).values()) == wanted
     assert check_state({"all": [exact, large]}) == {"all": [exact, str(large)]}
     assert PolicyView(action=np.array([large, 3])).facts() == {"choices": True, "action/0": str(large), "action/1": 3.0}
-    with pytest.raises(ValueError, match="bits as metadata; got more as 'seed'"):
+    with pytest.raises(ValueError, match=r"seed.* 5001"):
         clean_meta({"seed": 1 << 5000})
-    with pytest.raises(ValueError, match="names of metadata"):
+    with pytest.raises(ValueError, match=r"name .*257 characters"):
         clean_meta({"x" * 257: 1})
 
 

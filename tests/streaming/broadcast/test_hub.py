@@ -66,7 +66,7 @@ def test_a_tensor_without_pixels_is_refused_though_one_like_it_came_before() -> 
     hub, frame = Hub(), torch.zeros(4, 6, 3, dtype=torch.uint8)
     hub.publish(frame, "main", None, bgr=False)
     for other in (frame.to_sparse(), frame.to("meta")):
-        with pytest.raises(ValueError, match=r"StreamServer.publish: want a frame .*; got a (sparse_coo|meta) tensor"):
+        with pytest.raises(ValueError, match=r"StreamServer.publish: .*a (sparse_coo|meta) tensor"):
             hub.publish(other, "main", None, bgr=False)
 
 
@@ -91,9 +91,9 @@ async def test_a_wanted_frame_is_copied_once(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("frame", "stream", "meta", "said"),
     [
-        (scene(), "main", {"a": object()}, "as metadata"),
-        (scene().astype(float), "main", None, "want a frame of uint8"),
-        *((scene(), name, None, "characters as a stream") for name in ("", 7)),
+        (scene(), "main", {"a": object()}, "'a' of metadata .*object"),
+        (scene().astype(float), "main", None, "a frame of uint8.* of float64"),
+        *((scene(), name, None, "stream .*characters") for name in ("", 7)),
     ],
 )
 def test_what_is_wrong_is_said_though_nobody_watches(frame: Any, stream: Any, meta: Any, said: str) -> None:
@@ -235,10 +235,10 @@ async def test_whatever_is_asked_for_there_are_at_most_so_many_streams(hub: Hub)
     assert list(hub.streams) == ["main", *(f"env{i}" for i in range(437, 500))], "those not watched the longest go"
     assert {sample.labels["stream"] for family in hub.collect() for sample in family.samples} == {"main", "env*"}
     watched = [hub.subscribe(f"env{i}") for i in range(600, 663)]
-    with pytest.raises(UnknownStream, match="at most 64 streams at a time; all of them are watched"):
+    with pytest.raises(UnknownStream, match="64 streams"):
         hub.subscribe("env3")
     for name in ("env01", "env1e3", "env" + "9" * 50, "env\n1", "nobody", "env0:q"):
-        with pytest.raises(UnknownStream, match=r"watch: want one of the streams main, .* env and a number"):
+        with pytest.raises(UnknownStream, match=r"watch: stream .*main, .* env and a number"):
             hub.subscribe(name)
     hub.declare("worst")  # the program's own come first
     await until(lambda: len(hub.streams) == MAX_STREAMS)
@@ -247,7 +247,7 @@ async def test_whatever_is_asked_for_there_are_at_most_so_many_streams(hub: Hub)
     assert len(hub.streams) == MAX_STREAMS
     for i in range(MAX_STREAMS - 2):
         hub.declare(f"stream {i}")
-    with pytest.raises(ValueError, match="at most 64 streams"):
+    with pytest.raises(ValueError, match=r"stream .*64"):
         hub.declare("one more")
     assert hub.declare("main", "Another title").title == "Another title", "which makes none"
     await until(lambda: not any(stream.is_on_demand for stream in hub.streams.values()))
@@ -267,9 +267,9 @@ def test_a_stream_and_a_family_cannot_share_a_name() -> None:
     hub = Hub()
     hub.declare("world")
     hub.declare_family("env", 3)
-    with pytest.raises(ValueError, match="want a name that no stream has; got 'world'"):
+    with pytest.raises(ValueError, match="name 'world'"):
         hub.declare_family("world", 3)
-    with pytest.raises(ValueError, match="want a stream whose name no family has; got 'env'"):
+    with pytest.raises(ValueError, match="stream 'env'"):
         hub.publish(scene(), "env", None, bgr=False)
 
 
@@ -288,6 +288,6 @@ def test_a_title_is_text(title: Any) -> None:
     """One that was not made a 500 of every later list of streams."""
     hub = Hub()
     for declare in (lambda: hub.declare("main", title), lambda: hub.declare_family("env", 3, title)):
-        with pytest.raises(ValueError, match="want a title of at most 1024 characters; got "):
+        with pytest.raises(ValueError, match=r"title .*1024 characters"):
             declare()
     assert hub.describe_streams() == []

@@ -106,7 +106,10 @@ def test_a_key_picture_makes_what_waits_superfluous() -> None:
 
 
 def taken(schedule: FrameSchedule, moments: list[float]) -> list[float]:
-    """Of these moments, those at which a slot was free; each takes it."""
+    """Of these moments, those at which a slot was free.
+
+    Each takes it.
+    """
     found = []
     for moment in moments:
         if moment >= schedule.next_at:

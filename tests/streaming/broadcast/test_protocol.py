@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import struct
 from typing import Any
 
@@ -80,7 +79,7 @@ def test_messages(said: dict[str, Any], meant: protocol.Message) -> None:
     ],
 )
 def test_anything_else_is_refused(said: str) -> None:
-    with pytest.raises(ProtocolError, match="want"):
+    with pytest.raises(ProtocolError, match=r"^[ -~]+$"):
         parse(said)
 
 
@@ -124,31 +123,30 @@ def test_a_client_may_read_pictures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hostile", "wanted"),
+    ("hostile", "says"),
     [
-        (b"", "want 4 bytes .*; got 0 bytes"),
-        (b"\x00\x00\x00", "got 3 bytes"),
-        (WHOLE[:20], "want a header of at most 16 bytes here; got a length of 27"),
-        (message(b"", length=2**32 - 1), "got a length of 4294967295"),
-        (message(b"{}" + bytes(1 << 21), length=1 << 21), "at most 1048576 bytes here"),
-        (message(b""), "want a header in JSON"),
-        (message(b"\xff\xfe"), "want a header in JSON"),
-        (message(b"[" * 100_000), "want a header in JSON"),
-        (message(b'{"seq": ' + b"9" * 5_000 + b"}"), "want a header in JSON"),
-        (message(b'{"seq": 1, "codec": "jpeg", "captured": NaN}'), "want a header in JSON"),
-        (message(b"[1]"), "an integer seq and a codec"),
-        (message(b'{"codec": "jpeg"}'), "an integer seq and a codec"),
-        (message(b'{"seq": true, "codec": "jpeg"}'), "an integer seq and a codec"),
-        (message(b'{"seq": 1.5, "codec": "jpeg"}'), "an integer seq and a codec"),
-        (message(b'{"seq": 1}'), "an integer seq and a codec"),
-        ("text", "want the bytes of a message; got str"),
-        (None, "got NoneType"),
+        (b"", "4 bytes.* 0"),
+        (b"\x00\x00\x00", "4 bytes.* 3"),
+        (WHOLE[:20], "header.* 16 bytes.* 27"),
+        (message(b"", length=2**32 - 1), "header.* 4294967295"),
+        (message(b"{}" + bytes(1 << 21), length=1 << 21), "header.* 1048576 bytes.* 2097152"),
+        (message(b""), "header.*JSON"),
+        (message(b"\xff\xfe"), "header.*JSON"),
+        (message(b"[" * 100_000), "header.*JSON"),
+        (message(b'{"seq": ' + b"9" * 5_000 + b"}"), "header.*JSON"),
+        (message(b'{"seq": 1, "codec": "jpeg", "captured": NaN}'), "header.*JSON"),
+        (message(b"[1]"), "header.*seq.*codec"),
+        (message(b'{"codec": "jpeg"}'), "header.*seq.*codec"),
+        (message(b'{"seq": true, "codec": "jpeg"}'), "header.*seq.*codec"),
+        (message(b'{"seq": 1.5, "codec": "jpeg"}'), "header.*seq.*codec"),
+        (message(b'{"seq": 1}'), "header.*seq.*codec"),
+        ("text", "message.* str"),
+        (None, "message.* NoneType"),
     ],
 )
-def test_what_is_no_picture_is_refused(hostile: Any, wanted: str) -> None:
-    with pytest.raises(ValueError, match=r"read_picture: want .*; got ") as error:
+def test_what_is_no_picture_is_refused(hostile: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=rf"^read_picture: .*{says}"):
         protocol.read_picture(hostile)
-    assert re.search(wanted, str(error.value))
 
 
 @given(st.binary(max_size=200) | st.builds(lambda cut, more: WHOLE[:cut] + more, st.integers(0, 40), st.binary()))

@@ -183,7 +183,7 @@ async def test_the_rate_is_that_of_the_fastest_viewer(hub: Hub, stream: Stream) 
 
 
 async def test_there_must_be_such_a_stream(hub: Hub, stream: Stream) -> None:
-    with pytest.raises(ProtocolError, match="want one of the streams main"):
+    with pytest.raises(ProtocolError, match=r"stream .*main"):
         hub.subscribe("other")
     hub.attach(None)
     with pytest.raises(ProtocolError, match="the server stops"):
@@ -277,13 +277,13 @@ def test_a_family_may_grow_and_shrink(families: Families) -> None:
 
 @pytest.mark.parametrize("name", ["", "env1", "env 1", "1", "env:", "env:q1", "env:Q", "a:b:c", "x" * 33, "ä", None, 3])
 def test_names_that_none_can_have(families: Families, name: object) -> None:
-    with pytest.raises(ValueError, match=r"^StreamServer.declare_family: want a name .*; got .+$"):
+    with pytest.raises(ValueError, match=r"^StreamServer.declare_family: name .*, not .+$"):
         families.declare(name, 3, None)
 
 
 @pytest.mark.parametrize("count", [0, -1, True, 1.5, "3", None, MAX_MEMBERS + 1])
 def test_counts_that_are_none(families: Families, count: object) -> None:
-    with pytest.raises(ValueError, match=r"^StreamServer.declare_family: want a count of 1 to 1,000,000,000; got .+$"):
+    with pytest.raises(ValueError, match=r"^StreamServer.declare_family: count .*1,000,000,000, not .+$"):
         families.declare("env", count, None)
 
 
@@ -292,7 +292,7 @@ def test_there_are_at_most_so_many() -> None:
     for i in range(MAX_FAMILIES):
         families.declare(f"{chr(97 + i // 26)}{chr(97 + i % 26)}", 3, None)
     families.declare("aa", 4, None)
-    with pytest.raises(ValueError, match=r"want at most 64 families; got 'zz' beside them$"):
+    with pytest.raises(ValueError, match=r"'zz'.* 64$"):
         families.declare("zz", 3, None)
 
 

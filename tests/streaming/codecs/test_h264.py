@@ -19,7 +19,7 @@ from tests.streaming.pictures import decode_h264, psnr, scene, unit_types
 from torchrl_gpu.streaming.codecs import h264, libavcodec, probes
 from torchrl_gpu.streaming.codecs.h264 import H264Encoder
 
-CLOSED = r"^H264Encoder: want an open encoder; got one that was closed$"
+CLOSED = "^H264Encoder is closed$"
 
 
 class Nvenc:
@@ -160,18 +160,17 @@ def test_closed_by_another_thread() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"codec": "h265"}, "want one of the codecs auto, nvenc, x264; got 'h265'"),
-        ({"width": 0}, "want sides of 1 to 65500 pixels; got 0×120"),
-        ({"height": -2}, "got 160×-2"),
-        ({"fps": 0}, "want 0.1 to 1000 frames per second; got 0"),
-        ({"fps": float("nan")}, "got nan"),
-        ({"bitrate": 10}, "got 10"),
+        ({"codec": "h265"}, "codec .*'h265'"),
+        ({"width": 0}, "width and height .*0×120"),
+        ({"height": -2}, "width and height .*160×-2"),
+        ({"fps": 0}, "fps .*, not 0"),
+        ({"fps": float("nan")}, "fps .*nan"),
+        ({"bitrate": 10}, "bitrate .*, not 10"),
     ],
 )
 def test_arguments_are_refused_in_one_line(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=r"^H264Encoder: want .*; got .*$") as got:
+    with pytest.raises(ValueError, match=rf"^H264Encoder: {said}$"):
         H264Encoder(**({"width": 160, "height": 120} | change))
-    assert said in str(got.value)
 
 
 def test_a_size_that_x264_refuses_leaves_the_encoder_usable() -> None:

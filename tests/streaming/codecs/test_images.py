@@ -32,7 +32,7 @@ from torchrl_gpu.streaming.codecs.images import (
     ],
 )
 def test_a_frame_of_another_format_is_refused_in_one_line(frame: object) -> None:
-    with pytest.raises(ValueError, match=r"^camera: want a frame H×W×3 of uint8, NumPy or torch; got .+$"):
+    with pytest.raises(ValueError, match=r"^camera: .*H×W×3 of uint8.*, not .+$"):
         check_frame(frame, "camera")  # type: ignore[arg-type]
 
 
@@ -121,7 +121,7 @@ NO_FORMAT = {
 
 @pytest.mark.parametrize("name", NO_FORMAT)
 def test_what_has_no_format_is_refused_in_one_line(name: str) -> None:
-    with pytest.raises(ValueError, match=r"^camera: want .*; got .+$"):
+    with pytest.raises(ValueError, match=r"^camera: .*, not .+$"):
         format_of(plain_frame(NO_FORMAT[name], "camera"), "camera")
 
 
@@ -176,5 +176,5 @@ def test_more_quality_more_bytes_and_nearer() -> None:
 
 @pytest.mark.parametrize("quality", [0, 101, -1, 80.0, True, "80", None])
 def test_a_quality_that_is_none(quality: object) -> None:
-    with pytest.raises(ValueError, match=r"^camera: want a quality of 1 to 100; got "):
+    with pytest.raises(ValueError, match=r"^camera: quality .*, not "):
         check_quality(quality, "camera")

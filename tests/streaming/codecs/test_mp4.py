@@ -14,7 +14,7 @@ import torch
 from tests.streaming.pictures import psnr, scene
 from torchrl_gpu.streaming.codecs import mp4
 from torchrl_gpu.streaming.codecs.libavcodec import MATRIX
-from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer, letterboxed
+from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer, letterbox
 
 
 def play(path: Path) -> list[np.ndarray]:
@@ -73,13 +73,13 @@ def test_odd_sides_grow_and_other_sizes_are_fitted(tmp_path: Path) -> None:
     ],
 )
 def test_fitted_by_hand(shape: tuple[int, int], box: tuple[int, int, int, int]) -> None:
-    canvas = letterboxed(np.full((*shape, 3), 200, np.uint8), 100, 100)
+    canvas = letterbox(np.full((*shape, 3), 200, np.uint8), 100, 100)
     expected = np.zeros((100, 100, 3), np.uint8)
     top, bottom, left, right = box
     expected[top:bottom, left:right] = 200
     assert np.array_equal(canvas, expected)
     fits = scene(99, 100)
-    assert letterboxed(fits, 100, 100) is fits
+    assert letterbox(fits, 100, 100) is fits
 
 
 def test_the_name_comes_last(tmp_path: Path) -> None:
@@ -135,16 +135,16 @@ def test_nothing_is_left_of_a_file_that_cannot_be_finished(tmp_path: Path, monke
     with pytest.raises(OSError, match="No space left"):
         writer.close()
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(RuntimeError, match=r"^Mp4Writer: want an open writer; got one that was closed$"):
+    with pytest.raises(RuntimeError, match=r"^Mp4Writer is closed$"):
         writer.write(scene())
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     for fps in (0, -1, float("nan"), 1e6):
-        with pytest.raises(ValueError, match=r"^Mp4Writer: want 0\.1 to 1000 frames per second; got "):
+        with pytest.raises(ValueError, match=r"^Mp4Writer: fps .*, not "):
             Mp4Writer(tmp_path / "run.mp4", fps)
     writer = Mp4Writer(tmp_path / "run.mp4", 30)
-    with pytest.raises(ValueError, match=r"^Mp4Writer: want a frame H×W×3"):
+    with pytest.raises(ValueError, match=r"^Mp4Writer: .*H×W×3"):
         writer.write(np.zeros((4, 4), np.uint8))
     with pytest.raises(RuntimeError, match=r"^Mp4Writer: x264 does not open at 40000×2: "):
         writer.write(np.zeros((2, 40000, 3), np.uint8))

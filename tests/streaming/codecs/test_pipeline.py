@@ -20,7 +20,7 @@ from torchrl_gpu.streaming.codecs.nvjpeg import NvJpeg
 from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 from torchrl_gpu.streaming.codecs.pixels import color_map
 
-CLOSED = r"^GpuFramePipeline: want an open pipeline; got one that was closed$"
+CLOSED = "^GpuFramePipeline is closed$"
 
 
 @pytest.fixture
@@ -86,12 +86,12 @@ def test_flags_are_independent(works: tuple[int, int, int], monkeypatch: pytest.
 
 def test_nvenc_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "nvenc_problem", lambda: "Cannot load libcuda.so.1")
-    with pytest.raises(RuntimeError, match=r"^GpuFramePipeline: want NVENC, .*; got Cannot load libcuda\.so\.1$"):
+    with pytest.raises(RuntimeError, match=r"^GpuFramePipeline: h264='nvenc' .*: Cannot load libcuda\.so\.1$"):
         GpuFramePipeline("cpu", h264="nvenc")
 
 
 def test_words_that_are_none() -> None:
-    with pytest.raises(ValueError, match=r"^GpuFramePipeline: want one of the codecs auto, nvenc, x264; got 'vp8'$"):
+    with pytest.raises(ValueError, match=r"^GpuFramePipeline: codec .*'vp8'$"):
         GpuFramePipeline("cpu", h264="vp8")
     with pytest.raises(ValueError, match=r"^get_device: want .*; got 'tpu'$"):
         GpuFramePipeline("tpu")
@@ -100,7 +100,7 @@ def test_words_that_are_none() -> None:
 def test_jpeg_of_an_array(pipe: GpuFramePipeline) -> None:
     assert pipe.encode_jpeg_numpy(scene(), 60) == encode_jpeg(scene(), 60)
     assert pipe.encode_jpeg_numpy(scene()[..., ::-1], bgr=True) == encode_jpeg(scene())
-    with pytest.raises(ValueError, match=r"^encode_jpeg_numpy: want a NumPy array; got Tensor$"):
+    with pytest.raises(ValueError, match=r"^encode_jpeg_numpy: rgb .*Tensor$"):
         pipe.encode_jpeg_numpy(torch.from_numpy(scene()))
 
 
@@ -143,7 +143,7 @@ def test_every_format_of_a_frame(
     assert psnr(decode_jpeg(pipe.encode_jpeg(frame, 90, bgr=bgr)), shown) > 30
     assert psnr(decode_jpeg(pipe.encode_jpeg_batch([frame, frame], 90, bgr=bgr)[1]), shown) > 30
     assert psnr(decode_h264([pipe.encode_h264(frame, key_frame=True, bgr=bgr)])[0], shown) > 25
-    with pytest.raises(ValueError, match=r"^encode_jpeg: want depth_range .*"):
+    with pytest.raises(ValueError, match=r"^encode_jpeg: depth_range .*\(1, 0\)$"):
         pipe.encode_jpeg(frame, depth_range=(1, 0))
 
 
@@ -183,7 +183,7 @@ def test_what_is_refused(pipe: GpuFramePipeline) -> None:
         lambda: pipe.encode_jpeg(scene(), 0),
         lambda: pipe.encode_jpeg_batch(batch, 101),
     ):
-        with pytest.raises(ValueError, match=r"^\w+: want .*; got .+$"):
+        with pytest.raises(ValueError, match=r"^\w+: .*, not .+$"):
             call()
 
 

@@ -72,7 +72,7 @@ def stock_reader(dds: CycloneDds, topic: str) -> dict[str, Any]:
     from cyclonedds.topic import Topic
 
     struct = dds._struct(JOINTS)  # as DDS is told of it, with its own codec
-    reader = DataReader(dds._participant, Topic(dds._participant, f"rt{topic}", struct), dds._qos(reliable=True))
+    reader = DataReader(dds._participant, Topic(dds._participant, f"rt{topic}", struct), dds._quality(True, JOINTS))
     found = reader.take_one(timeout=30 * 10**9)
     stamp = found.header.stamp
     fields = {name: list(getattr(found, name)) for name in ("name", "position", "velocity", "effort")}

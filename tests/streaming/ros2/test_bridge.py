@@ -335,7 +335,7 @@ def test_policies_are_swapped_without_a_gap() -> None:
     [
         (Told(lambda _: (math.nan, 0.0)), "finite"),
         (Told(observations={"observation": ((4,), "float32")}), "as before"),
-        (Told(observations=IMAGES), "want an image_topic"),
+        (Told(observations=IMAGES), "image_topic"),
         (Told(lambda _: 1, num_actions=3), "policy must give 2 numbers"),
     ],
 )
@@ -471,7 +471,7 @@ def test_a_start_that_fails_leaves_nothing_running(observations: Any) -> None:
         assert transport.closed
         assert not threads()
         assert [is_safe(action) for action in robot.actions] == [True], "the safe action, once"
-        with pytest.raises(RuntimeError, match="one that was closed"):
+        with pytest.raises(RuntimeError, match="closed"):
             made.start()
 
 
@@ -555,7 +555,7 @@ def test_bad_arguments_are_one_line(options: dict[str, Any], said: str) -> None:
         (Told(observations={"observation": ((3,), "int64")}), "vectors of float32 or bool"),
         (Told(lambda _: (math.nan, 0.0)), "finite"),
         *((Told(confidence=bad), "confidence must be from 0 to 1") for bad in (1.5, math.nan, -0.1)),
-        (None, "want a policy, a camera to show or pallets"),
+        (None, "policy, image_topic, camera_topic and pallets"),
     ],
 )
 def test_policies_that_cannot_run_are_refused_at_once(policy: Told | None, said: str) -> None:
@@ -564,7 +564,7 @@ def test_policies_that_cannot_run_are_refused_at_once(policy: Told | None, said:
 
 
 def test_images_need_their_topic() -> None:
-    with pytest.raises(ValueError, match="want an image_topic"):
+    with pytest.raises(ValueError, match="image_topic"):
         bridge(Told(observations=IMAGES), Robot(), image_topic=None)
 
 

@@ -135,7 +135,7 @@ def test_a_writer_that_leaves_is_no_message(dds: CycloneDds, elsewhere: Elsewher
 
 
 def test_a_domain_in_use_and_one_that_is_none_are_one_line(dds: CycloneDds) -> None:
-    with pytest.raises(ValueError, match=r"want a network .* got .* in domain") as error:
+    with pytest.raises(ValueError, match=rf"network in domain {DOMAIN}") as error:
         CycloneDds(DOMAIN)
     assert "\n" not in str(error.value)
     for bad in (233, -1, 1.5, "a"):
@@ -146,7 +146,7 @@ def test_a_domain_in_use_and_one_that_is_none_are_one_line(dds: CycloneDds) -> N
 def test_a_network_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     config = '<CycloneDDS><Domain><General><Interfaces><NetworkInterface name="nowhere0"/></Interfaces></General>'
     monkeypatch.setenv("CYCLONEDDS_URI", config + "</Domain></CycloneDDS>")
-    with pytest.raises(ValueError, match="want a network that Cyclone DDS can use"):
+    with pytest.raises(ValueError, match=f"network in domain {DOMAIN}"):
         CycloneDds(DOMAIN)
     monkeypatch.delenv("CYCLONEDDS_URI")
     made = CycloneDds(DOMAIN)

@@ -43,7 +43,7 @@ def test_colours_are_red_green_blue(encoding: str, padding: int) -> None:
     wanted = wanted[..., ::-1] if encoding.startswith("bgr") else wanted
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        same_size = found.resized_rgb(6, 5, CPU)
+        same_size = found.resize_rgb(6, 5, CPU)
     assert same_size.dtype is torch.uint8
     np.testing.assert_array_equal(same_size.permute(1, 2, 0).numpy(), wanted)
     if not found.is_bgr:
@@ -59,13 +59,13 @@ def test_depth_is_metres_in_either_byte_order(encoding: str, big: bool) -> None:
     if encoding != "32FC1":
         wanted[numbers == 0] = np.nan
     np.testing.assert_array_equal(found.metres().numpy(), wanted)
-    np.testing.assert_array_equal(found.resized_metres(6, 5, CPU)[0].numpy(), np.nan_to_num(wanted))
+    np.testing.assert_array_equal(found.resize_metres(6, 5, CPU)[0].numpy(), np.nan_to_num(wanted))
 
 
 def test_what_was_not_measured_is_nan_and_zero_for_a_policy() -> None:
     found = RosImage(np.array([[0, 2000]], np.uint16), "16UC1")
     assert torch.isnan(found.metres()).tolist() == [[True, False]]
-    assert found.resized_metres(1, 2, CPU).tolist() == [[[0.0, 2.0]]]
+    assert found.resize_metres(1, 2, CPU).tolist() == [[[0.0, 2.0]]]
 
 
 @pytest.mark.parametrize("size", [(3, 5), (4, 4), (9, 2), (64, 48), (100, 90)])
@@ -92,30 +92,30 @@ def test_an_area_whose_sum_is_beyond_32_bits_has_its_mean(shape: tuple[int, int,
 
 def test_a_resized_picture_has_its_colours() -> None:
     found = RosImage(np.tile(np.uint8([10, 20, 30]), (8, 8, 1)), "bgr8")
-    assert found.resized_rgb(3, 2, CPU)[:, 0, 0].tolist() == [30, 20, 10]
+    assert found.resize_rgb(3, 2, CPU)[:, 0, 0].tolist() == [30, 20, 10]
     gray = RosImage(np.full((8, 8, 1), 7, np.uint8), "mono8")
-    assert gray.resized_rgb(3, 2, CPU).shape == (3, 3, 2)
+    assert gray.resize_rgb(3, 2, CPU).shape == (3, 3, 2)
 
 
 def test_colours_are_no_depth_and_depth_no_colours() -> None:
-    with pytest.raises(BadMessage, match=r"want colours, rgb8, bgr8.*got 16UC1"):
-        image("16UC1")[0].resized_rgb(3, 2, CPU)
-    with pytest.raises(BadMessage, match=r"want depth.*got bgr8"):
+    with pytest.raises(BadMessage, match=r"colours, rgb8, bgr8.*16UC1"):
+        image("16UC1")[0].resize_rgb(3, 2, CPU)
+    with pytest.raises(BadMessage, match=r"depth.*bgr8"):
         image("bgr8")[0].metres()
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"encoding": "yuv422"}, "want an encoding of rgb8, .*; got 'yuv422'"),
-        ({"encoding": "x" * 10_000}, "got 'x{40}'$"),
-        ({"height": 7}, "got a step of 15 and 90 bytes"),
-        ({"height": 5}, "got a step of 15 and 90 bytes"),
-        ({"step": 14, "data": np.zeros(84, np.uint8)}, "at least 15 bytes a row"),
-        ({"step": 0, "data": np.zeros(0, np.uint8)}, "at least 15 bytes a row"),
-        ({"width": 0}, "got 0×6"),
-        ({"height": 0, "data": np.zeros(0, np.uint8)}, "got 5×0"),
-        ({"height": 2**32 - 1}, "got 5×4294967295"),
+        ({"encoding": "yuv422"}, "encoding .*rgb8, .*'yuv422'"),
+        ({"encoding": "x" * 10_000}, "encoding .*'x{40}'$"),
+        ({"height": 7}, "step of 15 and 90 bytes"),
+        ({"height": 5}, "step of 15 and 90 bytes"),
+        ({"step": 14, "data": np.zeros(84, np.uint8)}, "15 bytes .*step of 14"),
+        ({"step": 0, "data": np.zeros(0, np.uint8)}, "15 bytes .*step of 0"),
+        ({"width": 0}, "sides .*0×6"),
+        ({"height": 0, "data": np.zeros(0, np.uint8)}, "sides .*5×0"),
+        ({"height": 2**32 - 1}, "sides .*5×4294967295"),
         ({"width": 16_384, "height": 16_384}, "33554432 pixels at most"),
     ],
 )

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
 from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, pace_of
-from torchrl_gpu.streaming.ros2.messages import COMPRESSED, DOUBLES, FLOATS, IMAGE, JOINTS, Messages, checked_picture
+from torchrl_gpu.streaming.ros2.messages import COMPRESSED, DOUBLES, FLOATS, IMAGE, JOINTS, Messages
+from torchrl_gpu.streaming.ros2.picture_files import check_picture
 from torchrl_gpu.system.policy_messages import BadMessage
 
 MESSAGES = Messages()
@@ -79,15 +80,15 @@ def test_joints_are_positions_then_velocities_then_efforts() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
 def test_numbers_are_finite_as_float32(bad: float) -> None:
-    with pytest.raises(BadMessage, match="want finite numbers"):
+    with pytest.raises(BadMessage, match="finite"):
         MESSAGES.vector(MESSAGES.floats([0.0, bad], DOUBLES), DOUBLES, 2)
-    with pytest.raises(BadMessage, match="want finite numbers"):
+    with pytest.raises(BadMessage, match="finite"):
         MESSAGES.vector(joints(position=[0.0, bad]), JOINTS, 2)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 100_000])
 def test_a_vector_has_its_width(count: int) -> None:
-    with pytest.raises(BadMessage, match=f"want 2 numbers; got {count}"):
+    with pytest.raises(BadMessage, match=f"2 numbers, not {count}"):
         MESSAGES.vector(MESSAGES.floats(np.zeros(count)), FLOATS, 2)
 
 
@@ -157,7 +158,7 @@ def test_when_a_message_was_taken(stamp_ns: int, same_clock: bool, taken_at: flo
 
 
 def test_a_stamp_from_the_future_is_of_another_clock() -> None:
-    with pytest.raises(BadMessage, match=r"1\.0 s ahead; same_clock=False"):
+    with pytest.raises(BadMessage, match=r"stamp.*1\.0 s ahead .*same_clock=False"):
         Arrival(b"", 50.0, 10**10).taken_at(11 * 10**9, True, 0.2)
 
 
@@ -202,19 +203,19 @@ STRANGE: dict[str, tuple[Callable[[], bytes], str]] = {
     **{
         f"a length of 1.8 GiB of {name.decode()}": (
             lambda name=name: png(body=chunk(name, b"abcd", 0x70000000)),  # type: ignore[misc]
-            "PNG that is cut off",
+            "PNG file is cut off",
         )
         for name in (b"IDAT", b"tEXt", b"iCCP", b"eXIf", b"fdAT", b"PLTE")
     },
     **{
         f"a PNG of {width}×{height}": (
             lambda width=width, height=height: png(width=width, height=height, body=chunk(b"IDAT", bytes(60))),  # type: ignore[misc]
-            f"got {width}×{height}",
+            f"sides .*{width}×{height}",
         )
         for width, height in ((20_000, 100), (8000, 8000), (60_000, 60_000))
     },
-    "nothing": (lambda: b"", "got 0 bytes of something else"),
-    "words": (lambda: b"no picture", "something else"),
+    "nothing": (lambda: b"", "these 0 bytes"),
+    "words": (lambda: b"no picture", "bytes are no JPEG or PNG"),
     "a length that wraps around": (lambda: png(chunk(b"tEXt", b"", 0xFFFFFFF4)), "cut off"),
     "a long header": (lambda: png()[:8] + chunk(b"IHDR", bytes(26)), "cut off"),
     "no header": (lambda: png()[:8] + chunk(b"IDAT", b""), "cut off"),
@@ -222,21 +223,24 @@ STRANGE: dict[str, tuple[Callable[[], bytes], str]] = {
     "no end": (lambda: png()[:-12], "cut off"),
     "no pixels": (lambda: png(body=b""), "cut off"),
     "pixels that cannot be in there": (lambda: png(width=5000, height=5000, body=chunk(b"IDAT", bytes(60))), "cut off"),
-    "16 bits of colour": (lambda: encoded(".png", picture=SMOOTH.astype(np.uint16) * 257), "want 8 bits a channel"),
-    "16 bits of depth": (lambda: encoded(".png", picture=SMOOTH[..., 0].astype(np.uint16)), "16UC1.*; got 16"),
-    "a JPEG of 12 bits": (lambda: encoded(".jpg").replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"), "got 12"),
-    "a segment beyond the end": (lambda: b"\xff\xd8\xff\xe0\xff\xff" + bytes(100), "JPEG that is cut off"),
-    "a segment of no length": (lambda: b"\xff\xd8\xff\xe0\0\0" + bytes(100), "JPEG that is cut off"),
-    "a JPEG without its end": (lambda: encoded(".jpg")[:-2], "JPEG that is cut off"),
-    "no scan": (lambda: b"\xff\xd8\xff\xd9", "got 0 in 0"),
-    "two pictures": (lambda: encoded(".jpg")[:-2] + encoded(".jpg")[2:], "got 2 in 2"),
-    "a scan again and again": (lambda: with_scans(200), "in 1 to 20 scans; got 1 in 2"),
-    "a JPEG that is too small for its pixels": (lambda: with_size(encoded(".jpg"), 5000), "JPEG that is cut off"),
-    "a JPEG of too many pixels": (lambda: with_size(encoded(".jpg"), 6000), "got 6000×6000"),
-    "GIF": (lambda: b"GIF89a" + bytes(100), "want a JPEG or PNG file; got 106 bytes of something else"),
-    "BMP": (lambda: encoded(".bmp"), "something else"),
-    "WebP": (lambda: b"RIFF\x64\0\0\0WEBPVP8X" + bytes(100), "something else"),
-    "TIFF": (lambda: b"II*\0" + bytes(100), "something else"),
+    "16 bits of colour": (lambda: encoded(".png", picture=SMOOTH.astype(np.uint16) * 257), "8 bits a channel, not 16"),
+    "16 bits of depth": (lambda: encoded(".png", picture=SMOOTH[..., 0].astype(np.uint16)), "not 16.*16UC1"),
+    "a JPEG of 12 bits": (
+        lambda: encoded(".jpg").replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"),
+        "8 bits .*not 12",
+    ),
+    "a segment beyond the end": (lambda: b"\xff\xd8\xff\xe0\xff\xff" + bytes(100), "JPEG file is cut off"),
+    "a segment of no length": (lambda: b"\xff\xd8\xff\xe0\0\0" + bytes(100), "JPEG file is cut off"),
+    "a JPEG without its end": (lambda: encoded(".jpg")[:-2], "JPEG file is cut off"),
+    "no scan": (lambda: b"\xff\xd8\xff\xd9", "not 0 in 0"),
+    "two pictures": (lambda: encoded(".jpg")[:-2] + encoded(".jpg")[2:], "not 2 in 2"),
+    "a scan again and again": (lambda: with_scans(200), "1 to 20 scans, not 1 in 2"),
+    "a JPEG that is too small for its pixels": (lambda: with_size(encoded(".jpg"), 5000), "JPEG file is cut off"),
+    "a JPEG of too many pixels": (lambda: with_size(encoded(".jpg"), 6000), "sides .*6000×6000"),
+    "GIF": (lambda: b"GIF89a" + bytes(100), "these 106 bytes are no JPEG or PNG"),
+    "BMP": (lambda: encoded(".bmp"), "bytes are no JPEG or PNG"),
+    "WebP": (lambda: b"RIFF\x64\0\0\0WEBPVP8X" + bytes(100), "bytes are no JPEG or PNG"),
+    "TIFF": (lambda: b"II*\0" + bytes(100), "bytes are no JPEG or PNG"),
 }
 
 
@@ -253,7 +257,7 @@ def test_chunks_beside_the_picture_are_left_out() -> None:
     """They may be packed a thousand to one, or hold further pictures."""
     packed = zlib.compress(bytes(1 << 20))
     texts = chunk(b"zTXt", b"k\0\0" + packed), chunk(b"iCCP", b"k\0\0" + packed), chunk(b"acTL", bytes(8))
-    assert checked_picture(png(*texts)) == png()
+    assert check_picture(png(*texts)) == png()
 
 
 SOUND = {
@@ -288,7 +292,7 @@ def test_what_is_mangled_is_one_kind_of_error(name: str) -> None:
         for _ in range(rng.randrange(1, 4)):
             file[rng.randrange(len(file))] = rng.randrange(256)
         try:
-            checked = checked_picture(bytes(file[: rng.randrange(len(file)) + 1]))
+            checked = check_picture(bytes(file[: rng.randrange(len(file)) + 1]))
         except BadMessage:
             continue
         assert len(checked) <= len(file)

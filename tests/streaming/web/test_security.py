@@ -155,48 +155,47 @@ def test_the_policy_lets_the_pages_own_files_run_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "says"),
     [
-        ({"host": ""}, "a host to listen at"),
-        ({"host": "0.0.0.0"}, "a token to listen beyond this machine"),
-        ({"host": "::"}, "a token to listen beyond this machine"),
-        ({"host": "gpu-node"}, "a token to listen beyond this machine"),
-        ({"port": 70_000}, "a port of 0"),
-        ({"host": "0.0.0.0", "token": "fifteen letters"}, "token of at least 16 characters to listen beyond"),
-        ({"host": "0.0.0.0", "token": "1234"}, "secrets.token_urlsafe()"),
-        ({"host": "0.0.0.0", "token": "a" * 16, "view_token": "1234"}, "view_token of at least 16 characters"),
-        ({"token": 1234}, "token to be None or a string; got int"),
-        ({"token": "a\nb"}, "token of at most 1024 printable characters"),
-        ({"token": " sesame"}, "without spaces around"),
-        ({"token": "\ud800"}, "printable characters"),
-        ({"token": "a" * 1025}, "at most 1024"),
+        ({"host": ""}, "host .*''"),
+        ({"host": "0.0.0.0"}, r"host '0\.0\.0\.0' .*token"),
+        ({"host": "::"}, "host '::' .*token"),
+        ({"host": "gpu-node"}, "host 'gpu-node' .*token"),
+        ({"port": 70_000}, "port .*70000"),
+        ({"host": "0.0.0.0", "token": "fifteen letters"}, "token .*16 characters.* 15"),
+        ({"host": "0.0.0.0", "token": "1234"}, r"token .* 4\..*secrets\.token_urlsafe\(\)"),
+        ({"host": "0.0.0.0", "token": "a" * 16, "view_token": "1234"}, "view_token .*16 characters.* 4"),
+        ({"token": 1234}, "token .*int"),
+        ({"token": "a\nb"}, "token .*printable.* 3"),
+        ({"token": " sesame"}, "token .*spaces.* 7"),
+        ({"token": "\ud800"}, "token .*printable.* 1"),
+        ({"token": "a" * 1025}, "token .*1024.* 1025"),
         *(
-            ({"allowed_origins": given}, "allowed_origins such as")
+            ({"allowed_origins": given}, "allowed_origins")
             for given in ("https://lab.example", ["https://lab.example; script-src *"], ["lab.example"], ["*"], [""])
         ),
-        ({"allowed_origins": ["https://lab.example", 7]}, "allowed_origins such as"),
-        ({"allowed_origins": ["https://"]}, "allowed_origins such as"),
-        ({"port": "8080"}, "a port of 0"),
-        ({"port": True}, "a port of 0"),
-        ({"max_clients": 1.5}, "max_clients of at least 1"),
-        ({"fps": float("nan")}, "fps of 0.1 to 1000"),
-        ({"heartbeat_s": "5"}, "heartbeat_s of 0.05 to 600"),
-        ({"token": ""}, "token to be None or at least one character"),
-        ({"view_token": "look"}, "a token where there is a view_token"),
-        ({"token": "a", "view_token": "a"}, "view_token to differ from token"),
-        ({"max_clients": 0}, "max_clients of at least 1"),
-        ({"port_tries": 0}, "port_tries of at least 1"),
-        ({"jpeg_quality": 0}, "a quality of 1 to 100"),
-        ({"fps": 0}, "fps of 0.1 to 1000"),
-        ({"instant_replay_s": -1}, "instant_replay_s of 0 to 600"),
-        ({"heartbeat_s": 0}, "heartbeat_s of 0.05 to 600"),
-        ({"tls": "certificate.pem"}, "tls to be the files"),
+        ({"allowed_origins": ["https://lab.example", 7]}, "allowed_origins"),
+        ({"allowed_origins": ["https://"]}, "allowed_origins"),
+        ({"port": "8080"}, "port .*'8080'"),
+        ({"port": True}, "port .*True"),
+        ({"max_clients": 1.5}, r"max_clients .*1\.5"),
+        ({"fps": float("nan")}, "fps .*nan"),
+        ({"heartbeat_s": "5"}, "heartbeat_s .*'5'"),
+        ({"token": ""}, "token .*empty"),
+        ({"view_token": "look"}, "view_token .*token"),
+        ({"token": "a", "view_token": "a"}, "view_token .*differ"),
+        ({"max_clients": 0}, "max_clients .*0"),
+        ({"port_tries": 0}, "port_tries .*0"),
+        ({"jpeg_quality": 0}, "quality .*0"),
+        ({"fps": 0}, "fps .*, not 0"),
+        ({"instant_replay_s": -1}, "instant_replay_s .*-1"),
+        ({"heartbeat_s": 0}, "heartbeat_s .*, not 0"),
+        ({"tls": "certificate.pem"}, "tls .*certificate.pem"),
     ],
 )
-def test_what_it_may_not_be(arguments: dict[str, Any], wanted: str) -> None:
-    with pytest.raises(ValueError, match="StreamServer: want ") as error:
+def test_what_it_may_not_be(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=rf"^StreamServer: .*{says}") as error:
         StreamServer(**arguments)
-    assert wanted in str(error.value)
     assert "\n" not in str(error.value)
 
 

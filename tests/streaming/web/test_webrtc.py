@@ -40,20 +40,20 @@ OFFER = "v=0\r\nm=video 9 UDP/TLS/RTP/SAVPF 96\r\n"
 
 
 @pytest.mark.parametrize(
-    ("fields", "wanted"),
+    ("fields", "says"),
     [
-        ({}, "want an offer"),
-        ({"type": "answer", "sdp": OFFER}, "want an offer"),
-        ({"type": "offer", "sdp": 7}, "want an offer"),
-        ({"type": "offer", "sdp": OFFER + "x" * webrtc.MAX_OFFER}, "at most 32768 characters"),
-        ({"type": "offer", "sdp": "v=0\r\n"}, "want one video .* got nothing"),
-        ({"type": "offer", "sdp": OFFER + OFFER}, "want one video"),
-        ({"type": "offer", "sdp": OFFER + "m=audio 9 UDP/TLS/RTP/SAVPF 0\r\n"}, "got m=audio, m=video"),
-        ({"type": "offer", "sdp": OFFER + 2000 * "a=rtpmap:96\r\n"}, "at most 400 lines; got 2002"),
+        ({}, "type .*offer"),
+        ({"type": "answer", "sdp": OFFER}, "type .*offer"),
+        ({"type": "offer", "sdp": 7}, "sdp .*text"),
+        ({"type": "offer", "sdp": OFFER + "x" * webrtc.MAX_OFFER}, "sdp .*32768 characters"),
+        ({"type": "offer", "sdp": "v=0\r\n"}, "sdp .*nothing"),
+        ({"type": "offer", "sdp": OFFER + OFFER}, "sdp .*m=video, m=video"),
+        ({"type": "offer", "sdp": OFFER + "m=audio 9 UDP/TLS/RTP/SAVPF 0\r\n"}, "sdp .*m=audio, m=video"),
+        ({"type": "offer", "sdp": OFFER + 2000 * "a=rtpmap:96\r\n"}, "sdp .*400 lines.* 2002"),
     ],
 )
-def test_what_is_no_offer_of_one_video_is_refused(fields: dict[str, Any], wanted: str) -> None:
-    with pytest.raises(ValueError, match=wanted):
+def test_what_is_no_offer_of_one_video_is_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
         webrtc.read_offer(fields)
 
 
@@ -117,7 +117,7 @@ async def test_the_answer_is_h264_whatever_the_viewer_prefers() -> None:
 
 async def test_an_offer_without_h264_leaves_nothing_behind() -> None:
     viewer, seat, server = receiver(), Seat(), state()
-    with pytest.raises(ValueError, match=r"want an offer that takes H\.264"):
+    with pytest.raises(ValueError, match=r"sdp .*H\.264"):
         await webrtc.answer(server, await offer_of(viewer, "video/VP8"), seat)
     assert (seat.given_back, server.closers, server.hub.streams["main"].subscriptions) == (1, set(), ())
     await viewer.close()
@@ -138,11 +138,11 @@ async def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("stream", "wanted"),
-    [*((each, "stream to be 1 to 64") for each in (7, None, ["main"])), ("none", "one of the streams main")],
+    ("stream", "says"),
+    [*((each, "stream .*64") for each in (7, None, ["main"])), ("none", "stream .*main")],
 )
-async def test_a_stream_that_is_none_is_refused(stream: Any, wanted: str) -> None:
-    with pytest.raises(ValueError, match=f"want {wanted}"):
+async def test_a_stream_that_is_none_is_refused(stream: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
         await webrtc.answer(state(), {"type": "offer", "sdp": OFFER, "stream": stream}, Seat())
 
 
@@ -245,7 +245,7 @@ async def test_messages_of_a_data_channel_have_the_rules_of_a_websocket() -> Non
 
     for _ in range(4):
         hear(type="watch", stream="late")
-    assert ["want one of the streams main" in text for text in said] == [True] * 4
+    assert ["stream must be one of main" in text for text in said] == [True] * 4
     server.hub.declare("late")
     server.hub.tick()
     assert (server.hub.watchers("main"), server.hub.watchers("late")) == (0, 1)
@@ -283,7 +283,7 @@ async def test_what_webrtc_cannot_do_is_refused_in_an_offer_and_in_a_watch(field
     with pytest.raises(ProtocolError, match=wanted):
         await webrtc.answer(server, {"type": "offer", "sdp": OFFER} | fields, Seat())
     peer, said = webrtc.Peer(server, Watch("main", "h264"), Seat()), []
-    peer.say = said.append  # type: ignore[method-assign]
+    peer.send_text = said.append  # type: ignore[method-assign]
     peer._on_message(json.dumps({"type": "watch", "stream": "main"} | fields))
     assert [wanted in text for text in said] == [True]
     await peer.close()
@@ -293,13 +293,13 @@ async def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
     peer = webrtc.Peer(state(), Watch("main", "h264"), Seat())
     said: list[str] = []
     channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
-    peer.say("none to say it on")
+    peer.send_text("none to say it on")
     peer._channel = channel  # type: ignore[assignment]
-    peer.say("one")
+    peer.send_text("one")
     channel.bufferedAmount = 1 << 20
-    peer.say("two")
+    peer.send_text("two")
     channel.bufferedAmount, channel.readyState = 0, "closing"
-    peer.say("three")
+    peer.send_text("three")
     assert said == ["one"]
     await peer.close()
 
@@ -374,7 +374,7 @@ async def test_another_stream_takes_the_place_of_the_first(hub: Hub) -> None:
     give(hub, 2, stream="other")
     assert bytes(await receiving)[-1] == 2
     assert hub.streams["main"].subscriptions == ()
-    with pytest.raises(ProtocolError, match="want one of the streams main, other"):
+    with pytest.raises(ProtocolError, match=r"stream .*main, other"):
         track.watch("none")
     assert len(hub.streams["other"].subscriptions) == 1, "a wrong name changes nothing"
     track.stop()

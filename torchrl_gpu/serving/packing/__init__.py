@@ -1,4 +1,5 @@
-"""What a policy server shows and answers of packing: the chosen placement, and sessions of a pallet.
+"""What packing adds to a policy server.
 
-Not here: the sessions themselves (`palletizing.sessions`).
+These are a picture of the chosen placement, and sessions of a pallet. Not here are the sessions themselves
+(`palletizing.sessions`) and how a bin is drawn (`envs.packing.render`). Read `pallets.py` first.
 """

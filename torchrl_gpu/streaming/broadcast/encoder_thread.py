@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture, beside, depth_meta
+from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture, depth_meta, encoder_stream
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Stream
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec, Encoder, EncoderSettings
@@ -17,24 +17,26 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
 _LOG = logging.getLogger(__name__)
-_REPLAY_PERIOD = 0.1  # seconds between pictures for instant replay that no viewer asked for
+# Seconds between pictures for instant replay that no viewer asked for.
+_REPLAY_PERIOD = 0.1
 
 
 class EncoderThread:
-    """Takes the newest frame of each stream of a hub in turn and hands its pictures to the hub.
+    """The thread that encodes the newest frames of a hub's streams, in turn.
 
     Attributes:
-        error: The first that viewers were not helped over.
+        error: The first error that left viewers without a picture; None while there is none. An error of H.264 is not
+            one of them, as the viewers get JPEGs instead.
     """
 
     def __init__(self, hub: Hub, jpeg_quality: int = 80, pipeline: GpuFramePipeline | None = None) -> None:
         self.error: BaseException | None = None
         self._hub = hub
         self._settings = EncoderSettings(hub.fps, jpeg_quality, pipeline)
-        self._failed: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
         self._encoders: dict[tuple[str, Codec], Encoder] = {}
         self._thread = threading.Thread(target=self._run, name="torchrl_gpu stream encoder", daemon=True)
-        # Now, where nobody watches yet: what the thread has to load or to find out, every viewer waits for.
+        # Now, while nobody watches yet: every viewer would wait for what the thread has to load or to find out.
         for codec in CODECS.values():
             codec.prepare()
 
@@ -42,56 +44,82 @@ class EncoderThread:
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Ends it after the frame that it is encoding."""
+        """End the thread after the frame that it is encoding."""
         self._hub.pending.close()
         if self._thread.ident is not None:
             self._thread.join(timeout)
 
     def _run(self) -> None:
         try:
-            while (stream := self._hub.pending.take()) is not None:
+            while True:
+                stream = self._hub.pending.take()
+                if stream is None:
+                    break
                 try:
                     self._encode(stream)
                 except Exception as error:
-                    self._note(stream, "frame", error)
+                    self._report(stream, "frame", error)
         finally:
             for encoder in self._encoders.values():
                 encoder.close()
 
     def _encode(self, stream: Stream) -> None:
+        """Encode the newest frame of a stream, in each codec that is due."""
         if stream.is_dropped:
-            self._let_go(stream, *CODECS)
+            self._close_encoders(stream, *CODECS)
             return
-        again, stream.again_asked = stream.again_asked, False
-        capture = stream.mailbox.take()
-        if capture is None and again and (capture := stream.mailbox.current) is not None:
-            capture.seq = self._hub.next_seq()
+        capture = self._next_capture(stream)
         if capture is None:
             return
+        # This thread waits for the copy, which the producer has only queued.
         if capture.copied is not None:
             capture.copied.synchronize()
         if capture.depth is not None:
-            capture.meta, capture.depth = capture.meta | depth_meta(capture.depth), None
-        self._let_go(stream, *(CODECS.keys() - {each.codec for each in stream.subscriptions}))
-        with beside(capture.pixels):
-            for codec in self._codecs(stream, capture):
+            capture.meta = capture.meta | depth_meta(capture.depth)
+            capture.depth = None
+        # An encoder of H.264 that nobody watches holds memory, and on a consumer card one of few sessions.
+        watched = {each.codec for each in stream.subscriptions}
+        self._close_encoders(stream, *(CODECS.keys() - watched))
+        with encoder_stream(capture.pixels):
+            for codec in self._codecs_due(stream, capture):
                 picture = self._picture(stream, capture, codec)
                 if picture is not None:
                     self._hub.call_in_loop(self._hub.deliver, stream, picture)
 
-    def _codecs(self, stream: Stream, capture: CapturedFrame) -> list[Codec]:
-        """Codecs that viewers wait for, and at intervals stills for instant replay."""
+    def _next_capture(self, stream: Stream) -> CapturedFrame | None:
+        """Return the frame to be encoded.
+
+        That is a new one, or the last one again if a viewer needs it.
+        """
+        again, stream.again_asked = stream.again_asked, False
+        capture = stream.mailbox.take()
+        if capture is None and again:
+            capture = stream.mailbox.current
+            if capture is not None:
+                capture.seq = self._hub.next_seq()
+        return capture
+
+    def _codecs_due(self, stream: Stream, capture: CapturedFrame) -> list[Codec]:
+        """Return the codecs that are due.
+
+        They are those that viewers wait for, and at intervals stills for instant replay.
+        """
         codecs = sorted(stream.codecs_due(time.monotonic()))
         needs_still = stream.replay.is_on and capture.captured - stream.replay.newest >= _REPLAY_PERIOD
-        return [*codecs, STILLS] if needs_still and codecs and STILLS not in codecs else codecs
+        if needs_still and codecs and STILLS not in codecs:
+            codecs.append(STILLS)
+        return codecs
 
     def _picture(self, stream: Stream, capture: CapturedFrame, codec: Codec) -> EncodedPicture | None:
-        """A frame in a codec; None if the codec fails, or keeps it for later."""
+        """Encode a frame in a codec.
+
+        It is None if the codec fails, or keeps the frame for later.
+        """
         begin = time.perf_counter()
         try:
             data, key = self._packet(stream, capture, codec)
         except Exception as error:
-            self._fail(stream, codec, error)
+            self._give_up_codec(stream, codec, error)
             return None
         metrics = self._hub.metrics
         metrics.frames_encoded.labels(stream.label, codec).inc()
@@ -103,8 +131,10 @@ class EncoderThread:
         return EncodedPicture(stream.name, codec, data, key, capture.seq, capture.captured, width, height, capture.meta)
 
     def _packet(self, stream: Stream, capture: CapturedFrame, codec: Codec) -> Packet:
+        """Encode a frame by the encoder of a codec, made at first use."""
         has_deltas = CODECS[codec].has_deltas
-        place = stream.name if has_deltas else "", codec
+        # A codec without deltas has one encoder for all streams.
+        place = (stream.name if has_deltas else "", codec)
         if place not in self._encoders:
             height, width = capture.pixels.shape[:2]
             self._encoders[place] = CODECS[codec].make(width, height, self._settings)
@@ -117,24 +147,31 @@ class EncoderThread:
             self._hub.metrics.key_frames.labels(stream.label).inc()
         return packet
 
-    def _let_go(self, stream: Stream, *codecs: Codec) -> None:
+    def _close_encoders(self, stream: Stream, *codecs: Codec) -> None:
         for codec in codecs:
             encoder = self._encoders.pop((stream.name, codec), None)
             if encoder is not None:
                 encoder.close()
 
-    def _fail(self, stream: Stream, codec: Codec, error: Exception) -> None:
-        """Ends the subscriptions of the codec, so that their viewers choose another; stills have none beside them."""
+    def _give_up_codec(self, stream: Stream, codec: Codec, error: Exception) -> None:
+        """End the subscriptions of a codec that failed.
+
+        So their viewers choose another. Those of stills go on: there is no other codec to choose.
+        """
         self._hub.metrics.encode_errors.labels(stream.label, codec).inc()
-        self._note(stream, codec, error)
+        self._report(stream, codec, error)
         if codec != STILLS:
-            self._let_go(stream, codec)
+            self._close_encoders(stream, codec)
             self._hub.call_in_loop(self._hub.end_codec, stream, codec, " ".join(str(error).split()))
 
-    def _note(self, stream: Stream, what: str, error: Exception) -> None:
-        """Logs an error, once per stream and codec, and keeps the first that viewers were not helped over."""
-        if (stream.label, what) not in self._failed:
-            self._failed.add((stream.label, what))
+    def _report(self, stream: Stream, what: str, error: Exception) -> None:
+        """Log an error, once per stream and codec.
+
+        The first one that left viewers without a picture becomes `error`.
+        """
+        if (stream.label, what) not in self._logged:
+            self._logged.add((stream.label, what))
             _LOG.warning("stream %r cannot be encoded as %s: %s", stream.name, what, error)
-        if (what == STILLS or what not in CODECS) and self.error is None:
+        has_replacement = what in CODECS and what != STILLS
+        if not has_replacement and self.error is None:
             self.error = error

@@ -1,4 +1,4 @@
-"""Pictures on their way from the producer to the encoder, and encoded ones on their way to viewers."""
+"""Frames from the producer to the encoder, and encoded pictures to viewers."""
 
 from __future__ import annotations
 
@@ -22,159 +22,260 @@ if TYPE_CHECKING:
     import torch
 
 Scalar = str | int | float | bool | None
-Meta: TypeAlias = Mapping[str, Any] | None
-MAX_FRAME_SIDE = 16_384
+Meta: TypeAlias = Mapping[str, object] | None
+State: TypeAlias = dict[str, Scalar | list[Scalar]]
+
+MAX_FRAME_SIDE = 16_384  # pixels
+# Values of a picture's metadata, or of the state.
 MAX_META = 64
+# Characters of a text.
 MAX_TEXT = 1_024
+# Characters of the name of a value.
 MAX_META_NAME = 256
-MAX_BITS = 3 * MAX_TEXT  # of an integer, which then has fewer digits than a text may have characters
-MAX_EXACT = 2**53  # integers below it are numbers of JavaScript, which reads larger ones as others
+# Bits of an integer, which then has fewer digits than a text may have characters.
+MAX_BITS = 3 * MAX_TEXT
+# JavaScript has all integers below this one, and rounds larger ones.
+MAX_EXACT = 2**53
+# What `json` writes as a scalar. A subclass of them, such as an enumeration, may be written as anything.
 _KINDS = frozenset((str, int, float, bool, type(None)))
 _WHERE = "StreamServer.publish"
 
 
 @dataclass
 class CapturedFrame:
-    """Pixels that the producer has handed over, owned by the server."""
+    """Pixels that the producer has handed over, owned by the server.
 
-    pixels: Frame  # (H, W, 3) uint8: a NumPy array, or a CUDA tensor
+    Attributes:
+        pixels: (H, W, 3) uint8, a NumPy array or a CUDA tensor.
+        bgr: Whether the channels are blue, green, red.
+        captured: When it was published, seconds by `stream_time`.
+        seq: Unique on the server, rising within a stream.
+        meta: Travels with the picture.
+        copied: Event behind the copy of the pixels; None for pixels on the host.
+        depth: Range of the frame's depth, to be read behind `copied`; None once `meta` has it.
+    """
+
+    pixels: Frame
     bgr: bool
-    captured: float  # when it was published, seconds by `stream_time`
-    seq: int  # unique on the server, rising within a stream
-    meta: dict[str, Scalar]  # travels with the picture
-    copied: torch.cuda.Event | None = None  # behind the copy of the pixels; None for those on the host
-    depth: Depth = None  # of the frame, to be read behind `copied`; None once `meta` has it
+    captured: float
+    seq: int
+    meta: dict[str, Scalar]
+    copied: torch.cuda.Event | None = None
+    depth: Depth = None
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedPicture:
-    """One picture as every viewer of a stream and codec gets it."""
+    """One picture as every viewer of a stream and codec gets it.
+
+    Attributes:
+        data: A JPEG file, or an access unit of H.264 in Annex B.
+        key: Whether it can be shown without the pictures before it.
+        replay: Whether it is shown again.
+    """
 
     stream: str
     codec: Codec
-    data: bytes  # JPEG file, or H.264 access unit in Annex B
-    key: bool  # whether it can be shown without the pictures before it
+    data: bytes
+    key: bool
     seq: int
     captured: float
     width: int
     height: int
     meta: Mapping[str, Scalar] = field(default_factory=dict)
-    replay: bool = False  # whether it is shown again
+    replay: bool = False
 
     @cached_property
     def head(self) -> str:
-        """The part of the header that is the same for all viewers: a JSON object without its closing brace."""
-        facts = {name: getattr(self, name) for name in ("seq", "stream", "codec", "key", "width", "height", "replay")}
-        return json.dumps(facts | {"captured": round(self.captured, 4), "meta": dict(self.meta)})[:-1]
+        """The part of the header that all viewers share.
+
+        A JSON object without its closing brace.
+        """
+        header = {
+            "seq": self.seq,
+            "stream": self.stream,
+            "codec": self.codec,
+            "key": self.key,
+            "width": self.width,
+            "height": self.height,
+            "replay": self.replay,
+            "captured": round(self.captured, 4),
+            "meta": dict(self.meta),
+        }
+        return json.dumps(header)[:-1]
 
 
 class FrameLayout:
-    """Format of a stream's frames and shape of their pictures, found again where the frames change."""
+    """Format of a stream's frames and shape of their pictures.
+
+    Both are derived once, and again whenever shape or dtype of the frames change.
+
+    Attributes:
+        shape: (H, W, 3) of the picture that a frame makes.
+        format: Meaning and number of the values of a frame.
+    """
 
     def __init__(self) -> None:
-        self.shape = (0, 0, 3)  # of the picture that a frame makes
+        self.shape = (0, 0, 3)
         self.format = FrameFormat("rgb", None, 0, 0)
-        self._found_for: Any = None
+        self._derived_from: object = None
 
     def update(self, frame: Frame, depth_range: object = None) -> Frame:
-        """Updates the layout from a frame, or raises ValueError; returns it as `images.plain_frame` does."""
+        """Update the layout from a frame.
+
+        Returns:
+            The frame as `images.plain_frame` gives it.
+
+        Raises:
+            ValueError: The frame or the range of its depth is invalid.
+        """
         frame = plain_frame(frame, _WHERE)
-        if self._found_for != (frame.shape, frame.dtype):
+        if self._derived_from != (frame.shape, frame.dtype):
             found = format_of(frame, _WHERE)
             check_size(found, _WHERE, MAX_FRAME_SIDE)
-            self.shape, self.format = canvas_shape(found), found
-            self._found_for = frame.shape, frame.dtype
+            self.shape = canvas_shape(found)
+            self.format = found
+            self._derived_from = (frame.shape, frame.dtype)
         if depth_range is not None:
             check_depth_range(depth_range, self.format, _WHERE)
         return frame
 
 
 def depth_meta(depth: Depth) -> dict[str, Scalar]:
-    """Metres that the first and the last colour of depth stand for, as metadata; None where nothing was measured."""
+    """Return the metres of the first and the last colour of depth, as metadata.
+
+    A value is None if no pixel has a depth. Without a depth there is no metadata.
+    """
     if depth is None:
         return {}
     near, far = depth if isinstance(depth, tuple) else depth.tolist()
-    return {"depth_near_m": near if math.isfinite(near) else None, "depth_far_m": far if math.isfinite(far) else None}
+    return {
+        "depth_near_m": near if math.isfinite(near) else None,
+        "depth_far_m": far if math.isfinite(far) else None,
+    }
+
+
+# -- CUDA: torch is imported by whoever publishes tensors, never here --------------------------------------------------
 
 
 def record_event(pixels: Frame) -> torch.cuda.Event | None:
-    """A CUDA event recorded behind the work that has been asked for on the current stream; None on the host."""
+    """Record a CUDA event behind the work queued on the current stream.
+
+    Returns:
+        None for pixels on the host.
+    """
     if isinstance(pixels, np.ndarray):
         return None
-    event = sys.modules["torch"].cuda.Event()
-    event.record(sys.modules["torch"].cuda.current_stream(pixels.device))
+    torch_cuda = sys.modules["torch"].cuda
+    event: torch.cuda.Event = torch_cuda.Event()
+    event.record(torch_cuda.current_stream(pixels.device))
     return event
 
 
-def beside(pixels: Frame) -> AbstractContextManager[Any]:
-    """A CUDA stream of the encoder's own as the current one, so that what it copies and draws does not wait for
-    whatever training has queued since; for pixels on the host nothing."""
-    return nullcontext() if isinstance(pixels, np.ndarray) else sys.modules["torch"].cuda.stream(_stream(pixels.device))
+def encoder_stream(pixels: Frame) -> AbstractContextManager[object]:
+    """Make a CUDA stream of the encoder's own the current one.
+
+    On the default stream, whatever the encoder copies and draws would wait for all that training has queued since. For
+    pixels on the host nothing happens.
+    """
+    if isinstance(pixels, np.ndarray):
+        return nullcontext()
+    context: AbstractContextManager[object] = sys.modules["torch"].cuda.stream(_stream_on(pixels.device))
+    return context
 
 
 @cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
+def _stream_on(device: torch.device) -> torch.cuda.Stream:
     stream: torch.cuda.Stream = sys.modules["torch"].cuda.Stream(device)
     return stream
 
 
-def clean_meta(meta: Meta) -> dict[str, Scalar]:
-    """Metadata as JSON and JavaScript can hold it; ValueError for all else.
+# -- metadata and state ------------------------------------------------------------------------------------------------
 
-    NumPy scalars become Python's, what is not finite None, and integers from 2⁵³ on text.
+
+def clean_meta(meta: Meta) -> dict[str, Scalar]:
+    """Convert metadata to what JSON and JavaScript can hold.
+
+    NumPy scalars become Python's, numbers that are not finite None, and integers from 2⁵³ on text.
+
+    Raises:
+        ValueError: There are too many values, or one that is no scalar.
     """
     if not meta:
         return {}
     if len(meta) > MAX_META:
-        raise ValueError(f"StreamServer: want at most {MAX_META} values of metadata; got {len(meta)}")
+        raise ValueError(f"StreamServer: metadata may have at most {MAX_META} values, not {len(meta)}")
     return {name: _scalar(name, value) for name, value in meta.items()}
 
 
-def with_facts(meta: Meta, facts: Mapping[str, Scalar]) -> dict[str, Any]:
-    """Metadata, and as many facts besides as there is room for."""
-    return dict(itertools.islice({**(meta or {}), **facts}.items(), max(len(meta or {}), MAX_META)))
+def with_facts(meta: Meta, facts: Mapping[str, Scalar]) -> dict[str, object]:
+    """Return metadata, and as many more facts as there is room for."""
+    given = meta or {}
+    room = max(len(given), MAX_META)
+    everything = {**given, **facts}
+    return dict(itertools.islice(everything.items(), room))
 
 
 def check_title(where: str, title: object) -> str | None:
-    """The title of a stream; ValueError unless it is None or text."""
+    """Return the title of a stream.
+
+    Raises:
+        ValueError: It is neither None nor a text that is short enough.
+    """
     if title is None or (isinstance(title, str) and len(title) <= MAX_TEXT):
         return title
-    got = f"{len(title)} characters" if isinstance(title, str) else type(title).__name__
-    raise ValueError(f"{where}: want a title of at most {MAX_TEXT} characters; got {got}")
+    raise ValueError(f"{where}: title may have at most {MAX_TEXT} characters, not {_size_or_type(title)}")
 
 
-def check_state(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as JSON can hold them: scalars, as `clean_meta` makes them, and lists of them; ValueError for all else."""
+def check_state(values: Mapping[str, object]) -> State:
+    """Convert the state to what JSON can hold.
+
+    Values are scalars, as `clean_meta` makes them, and lists of scalars.
+
+    Raises:
+        ValueError: There are too many values, or one that is neither.
+    """
     lists = {name: value for name, value in values.items() if isinstance(value, list | tuple)}
-    scalars = clean_meta({name: value for name, value in values.items() if name not in lists})
-    if sum(map(len, lists.values())) + len(values) > MAX_META:
-        raise ValueError(f"StreamServer: want at most {MAX_META} values of state; got more")
-    return scalars | {name: [_scalar(name, each) for each in value] for name, value in lists.items()}
+    state: State = {**clean_meta({name: value for name, value in values.items() if name not in lists})}
+    num_values = sum(map(len, lists.values())) + len(values)
+    if num_values > MAX_META:
+        raise ValueError(f"StreamServer: the state may have at most {MAX_META} values, not {num_values}")
+    for name, value in lists.items():
+        state[name] = [_scalar(name, each) for each in value]
+    return state
 
 
-def _scalar(name: Any, value: Any) -> Scalar:
+def _scalar(name: object, value: Any) -> Scalar:
+    """Convert a value of metadata to one of JSON."""
     if isinstance(value, np.generic):
         value = value.item()
     kind = type(value)
     if kind is float and not math.isfinite(value):
         return None
     if type(name) is not str or len(name) > MAX_META_NAME:
-        got = f"{len(name)} characters" if isinstance(name, str) else type(name).__name__
-        raise ValueError(f"StreamServer: want names of metadata of at most {MAX_META_NAME} characters; got {got}")
+        raise ValueError(
+            f"StreamServer: the name of a value of metadata may have at most {MAX_META_NAME} characters,"
+            f" not {_size_or_type(name)}"
+        )
     if kind is int and abs(value) >= MAX_EXACT:
         return _digits(name, value)
     if kind not in _KINDS or (kind is str and len(value) > MAX_TEXT):
-        got = f"{len(value)} characters" if kind is str else kind.__name__
         raise ValueError(
-            f"StreamServer: want numbers, bools, None and strings of at most {MAX_TEXT} characters as metadata; "
-            f"got {got} as {name!r}"
+            f"StreamServer: {name!r} of metadata must be a number, a boolean, None or a text of at most {MAX_TEXT}"
+            f" characters, not {_size_or_type(value)}"
         )
     scalar: Scalar = value
     return scalar
 
 
 def _digits(name: str, value: int) -> str:
-    """An integer that pages would read as another one, as text."""
+    """Return an integer that JavaScript would round as text."""
     if value.bit_length() > MAX_BITS:
-        raise ValueError(f"StreamServer: want integers of at most {MAX_BITS} bits as metadata; got more as {name!r}")
+        raise ValueError(
+            f"StreamServer: {name!r} of metadata may have at most {MAX_BITS} bits, not {value.bit_length()}"
+        )
     return str(value)
+
+
+def _size_or_type(value: object) -> str:
+    return f"{len(value)} characters" if isinstance(value, str) else type(value).__name__

@@ -1,4 +1,4 @@
-"""Mailboxes in which the newest wins: from the producer to the encoder, and from the encoder to each viewer."""
+"""Mailboxes in which the newest wins, between producer, encoder and viewers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture
 
 
 class Named(Protocol):
-    """What has a name of its own."""
+    """Anything with a name of its own."""
 
     @property
     def name(self) -> str:
@@ -22,11 +22,18 @@ class Named(Protocol):
 
 N = TypeVar("N", bound=Named)
 
+# While one buffer waits and one is encoded, no more than these are ever used again.
+_MAX_SPARE_BUFFERS = 2
+
 
 class FrameMailbox:
-    """Holds the newest frame that the encoder has not taken, and the one that it took last.
+    """The newest frame that the encoder has not taken, and the one that it took last.
 
-    Buffers are used again: while one is being filled, one may wait and one be encoded. Any thread may put; one takes.
+    A queue of frames would let a slow encoder fall behind; here it always takes the newest frame. Buffers are used
+    again: while one is being filled, one may wait and one be encoded. Any thread may put, one takes.
+
+    Attributes:
+        current: The frame taken last; None before the first.
     """
 
     def __init__(self) -> None:
@@ -36,28 +43,41 @@ class FrameMailbox:
         self._lock = threading.Lock()
 
     def buffer(self) -> np.ndarray | None:
-        """An unused buffer for the next frame; None if there is none."""
+        """Return an unused buffer for the next frame.
+
+        It is None if there is none.
+        """
         with self._lock:
             return self._spare.pop() if self._spare else None
 
     def put(self, frame: CapturedFrame) -> bool:
-        """Stores a frame; true if it replaces one that was not taken."""
+        """Store a frame.
+
+        It returns True if that replaces one that was not taken.
+        """
         with self._lock:
             old, self._waiting = self._waiting, frame
             self._reuse(old)
         return old is not None
 
     def take(self) -> CapturedFrame | None:
-        """The newest frame, which is the current one from now on; None if there is no new one."""
+        """Return the newest frame, which becomes the current one.
+
+        It is None if there is no new one.
+        """
         with self._lock:
             if self._waiting is None:
                 return None
-            old, self.current, self._waiting = self.current, self._waiting, None
+            old = self.current
+            self.current = self._waiting
+            self._waiting = None
             self._reuse(old)
         return self.current
 
     def _reuse(self, frame: CapturedFrame | None) -> None:
-        if frame is not None and isinstance(frame.pixels, np.ndarray) and len(self._spare) < 2:
+        if frame is None or not isinstance(frame.pixels, np.ndarray):
+            return
+        if len(self._spare) < _MAX_SPARE_BUFFERS:
             self._spare.append(frame.pixels)
 
 
@@ -68,6 +88,7 @@ class EncoderQueue(Generic[N]):
     """
 
     def __init__(self) -> None:
+        # A dict keeps the order in which streams came, and each of them once.
         self._streams: dict[str, N] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -78,10 +99,16 @@ class EncoderQueue(Generic[N]):
             self._changed.notify()
 
     def take(self) -> N | None:
-        """The stream that has waited longest, as soon as there is one; None once the queue is closed."""
+        """Wait for a stream and return the one that has waited longest.
+
+        After `close` it is None.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._streams or self._closed)
-            return None if self._closed else self._streams.pop(next(iter(self._streams)))
+            if self._closed:
+                return None
+            longest_waiting = next(iter(self._streams))
+            return self._streams.pop(longest_waiting)
 
     def close(self) -> None:
         with self._changed:
@@ -90,7 +117,12 @@ class EncoderQueue(Generic[N]):
 
 
 class NewestPicture:
-    """The newest picture for one viewer. For codecs whose pictures stand alone."""
+    """The newest picture for one viewer, of a codec whose pictures stand alone.
+
+    Attributes:
+        dropped: Pictures that a newer one has replaced.
+        needs_key: Always False, as every picture can be shown.
+    """
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -109,7 +141,12 @@ class NewestPicture:
 class GopQueue:
     """A few pictures for one viewer, each of which builds on the one before.
 
-    `limit` of them may wait; at one more all are dropped, and those that follow up to the next key picture.
+    Dropping only the oldest would leave a decoder with pictures whose base is missing. So at one picture beyond
+    `limit` all are dropped, and those that follow up to the next key picture.
+
+    Attributes:
+        dropped: Pictures that the viewer has missed since its first key picture.
+        needs_key: Whether only a key picture is taken now.
     """
 
     def __init__(self, limit: int = 6) -> None:
@@ -117,22 +154,23 @@ class GopQueue:
         self.needs_key = True
         self._limit = limit
         self._held: deque[EncodedPicture] = deque()
-        self._begun = False
+        self._has_key = False
 
     def offer(self, encoded: EncodedPicture) -> None:
         if encoded.key:
-            self._forget()
-            self.needs_key, self._begun = False, True
+            self._drop_all()
+            self.needs_key = False
+            self._has_key = True
         elif self.needs_key or len(self._held) == self._limit:
-            self._forget()
+            self._drop_all()
             self.needs_key = True
-            self.dropped += self._begun
+            self.dropped += self._has_key
             return
         self._held.append(encoded)
 
     def take(self) -> EncodedPicture | None:
         return self._held.popleft() if self._held else None
 
-    def _forget(self) -> None:
+    def _drop_all(self) -> None:
         self.dropped += len(self._held)
         self._held.clear()

@@ -8,10 +8,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 
 PREFIX = "torchrl_gpu_stream_"
+_ACK_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds
 
 
 class _Registry(CollectorRegistry):
-    """Without the time of creation of each counter, which would double the number of series."""
+    """A registry that leaves out when each counter was created.
+
+    The times of creation would double the number of series.
+    """
 
     def collect(self) -> Iterator[Metric]:
         for metric in super().collect():
@@ -20,13 +24,16 @@ class _Registry(CollectorRegistry):
 
 
 class Metrics:
-    """Counters, gauges and a histogram of one server, in a registry of its own; any thread may add to them."""
+    """Counters, gauges and a histogram of one server.
+
+    They have a registry of their own, so that a program may have several servers. Any thread may add to them.
+    """
 
     def __init__(self) -> None:
         self.registry = registry = _Registry()
 
-        def counter(name: str, says: str, *labels: str) -> Counter:
-            return Counter(PREFIX + name, says, labels, registry=registry)
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(PREFIX + name, help_text, labels, registry=registry)
 
         self.clients = Gauge(f"{PREFIX}clients", "Viewers connected.", ["transport"], registry=registry)
         self.frames_overwritten = counter(
@@ -43,7 +50,7 @@ class Metrics:
         self.ack_seconds = Histogram(
             f"{PREFIX}ack_seconds",
             "From sending a picture to its acknowledgement.",
-            buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0),
+            buckets=_ACK_BUCKETS,
             registry=registry,
         )
         self.commands = counter("commands", "Commands that viewers sent.")
@@ -56,5 +63,6 @@ class Metrics:
         self.frames_dropped.labels(codec).inc(number)
 
     def count_sent(self, codec: str, transport: str, size: int) -> None:
+        """Count one picture and its bytes."""
         self.frames_sent.labels(codec, transport).inc()
         self.sent_bytes.labels(codec, transport).inc(size)

@@ -1,4 +1,4 @@
-"""Clock of the pictures, schedules of frames at a rate, and rate limits."""
+"""The clock of pictures, schedules of frames, and rate limits."""
 
 from __future__ import annotations
 
@@ -9,46 +9,69 @@ _OFFSET = time.time() - time.monotonic()
 
 
 def stream_time() -> float:
-    """Seconds since 1970 by a clock that never steps: setting the machine's clock changes no age, order or rate."""
+    """Return the seconds since 1970 by a clock that never steps.
+
+    Setting the machine's clock changes no age, order or rate.
+    """
     return time.monotonic() + _OFFSET
 
 
 class FrameSchedule:
-    """Times at which frames are due, one in each interval of so many seconds.
+    """Times at which frames are due: one slot in each interval.
 
-    A frame that comes half an interval early is taken, too: a producer whose period is the interval would lose every
-    frame that comes a moment early.
+    A frame may come half an interval early. A producer whose period equals the interval would otherwise lose every
+    frame that comes a moment before its slot.
+
+    Attributes:
+        interval: Seconds between two slots.
+        taken_at: When the last slot was taken, by the monotonic clock; −inf before the first.
     """
 
     def __init__(self, interval: float = 0.0) -> None:
         self.interval = interval
-        self.taken_at = -math.inf  # when a slot was taken last
+        self.taken_at = -math.inf
         self._slot = -math.inf
 
     @property
     def next_at(self) -> float:
-        """From when on the next slot may be taken."""
-        # The second holds where the interval has become shorter: the grid of the longer one may reach far ahead.
+        """The earliest time at which the next slot may be taken."""
+        # The interval may have become shorter since the last slot, which was on the grid of the longer one and may lie
+        # far ahead. So a whole new interval after the last frame is always enough.
         return min(self._slot + self.interval / 2, self.taken_at + self.interval)
 
     def advance(self, now: float) -> None:
-        """Takes the slot of this moment; more than half an interval beside the grid, a new one begins."""
+        """Take the slot of this moment.
+
+        The grid of slots stays, so that a producer which is sometimes late keeps its rate on average. A moment that is
+        more than half an interval off the grid begins a new one.
+        """
         due = self._slot + self.interval
         self._slot = due if abs(now - due) <= self.interval / 2 else now
         self.taken_at = now
 
 
 class TokenBucket:
-    """Rate limit, of events or bytes: `rate` per second in the long run, `burst` at once."""
+    """Rate limit of events or bytes.
+
+    Args:
+        rate: Tokens a second in the long run.
+        burst: Tokens that may be taken at once.
+    """
 
     def __init__(self, rate: float, burst: float) -> None:
-        self._rate, self._burst = rate, burst
+        self._rate = rate
+        self._burst = burst
         self._left = burst
         self._at = -math.inf
 
     def take(self, now: float, number: float = 1.0) -> bool:
-        """Takes so many at a moment of the monotonic clock; false, and takes none, if fewer are left."""
-        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        """Take tokens at a time of the monotonic clock.
+
+        Returns:
+            False if too few are left, in which case none is taken.
+        """
+        refill = (now - self._at) * self._rate
+        self._left = min(self._burst, self._left + refill)
         self._at = now
         if self._left < number:
             return False

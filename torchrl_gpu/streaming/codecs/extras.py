@@ -7,6 +7,7 @@ from typing import Any
 
 from torchrl_gpu.system.extras import how_to_install
 
+# Names of packages for people, where the module is called otherwise.
 _PACKAGES = {
     "av": "PyAV",
     "cv2": "OpenCV",
@@ -17,13 +18,21 @@ _PACKAGES = {
 
 
 def load(module: str, extra: str = "stream", where: str = "streaming") -> Any:
-    """A module of an optional package; where it is not installed, a ModuleNotFoundError that names the extra."""
+    """Import a module of an optional package.
+
+    Args:
+        module: Its name.
+        extra: The extra that brings the package.
+        where: Who needs it, for the error.
+
+    Raises:
+        ModuleNotFoundError: The package is not installed. The message names the extra.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = _PACKAGES.get(module.partition(".")[0], module)
         raise ModuleNotFoundError(
-            f"{where}: want {package}, which an extra brings; got an install without it ({error});"
-            f" to bring it: {how_to_install(extra)}",
+            f"{where}: {package} is not installed ({error}); an extra brings it: {how_to_install(extra)}",
             name=error.name,
         ) from error

@@ -17,63 +17,88 @@ if TYPE_CHECKING:
     import av
     from av.video.codeccontext import VideoCodecContext
 
-_LOG = logging.getLogger(__name__)
-_WARNED: set[str] = set()  # the codecs whose turn has been logged in this process
 CODECS = ("auto", "nvenc", "x264")
+_MIN_FPS = 0.1
+_MAX_FPS = 1000
+_MIN_BITRATE = 1000
+_MAX_BITRATE = 2**31 - 1
+
+_LOG = logging.getLogger(__name__)
+# Codecs that have replaced another, which is logged once in a process.
+_WARNED: set[str] = set()
 
 
 class H264Encoder:
-    """Baseline, Annex B, parameter sets before every key frame; a frame comes out of the call that it goes into.
+    """An encoder for the frames of one stream.
 
-    The first frame is a key frame, and so is the first after a change of size, which reopens the codec. Odd sides grow
-    by a copy of the last row or column. Threads take turns: libavcodec crashes where two enter one codec.
+    Baseline, Annex B, parameter sets before every key frame; a frame comes out of the call that it goes into. The first
+    frame is a key frame, and so is the first after a change of size, which reopens the codec. Odd sides grow by a copy
+    of the last row or column. Threads take turns: libavcodec crashes when two enter one codec.
 
     Args:
         width, height: Of the frames to come, pixels; as attributes those of the coded pictures, even.
         fps: Frames per second that the rate control counts on.
         bitrate: Bits per second, at most.
-        codec: "nvenc"; "x264"; or "auto": NVENC where it works, x264 once NVENC refuses this stream. The attribute is
-            what encodes now. RuntimeError, which says why, where none that may be used opens.
+        codec: "nvenc"; "x264"; or "auto": NVENC if it works, x264 once NVENC refuses this stream. The attribute is what
+            encodes now.
+
+    Raises:
+        ValueError: An argument is invalid.
+        RuntimeError: No codec opens that may be used; the message says why.
     """
 
     def __init__(self, width: int, height: int, fps: float = 30, bitrate: int = 8_000_000, codec: str = "auto") -> None:
         _check_arguments(width, height, fps, bitrate, codec)
         load("cv2")
-        self.fps, self.bitrate = float(fps), int(bitrate)
+        self.fps = float(fps)
+        self.bitrate = int(bitrate)
+        # The one that encodes now, and those to try after it.
         self._codecs = [codec]
         if codec == "auto":
             self._codecs = ["x264"] if probes.nvenc_problem() else ["nvenc", "x264"]
         self._lock = threading.Lock()
         self._context: VideoCodecContext | None = None
         self._closed = False
+        # Pictures since the codec was opened.
         self._number = 0
         self._open(even(width), even(height))
 
     def encode(self, rgb: Frame, key_frame: bool = False, *, bgr: bool = False) -> Packet:
-        """One frame, H×W×3 uint8 on any device, encoded; with `key_frame` a decoder can start at it."""
+        """Encode one frame, H×W×3 uint8 on any device.
+
+        With `key_frame` a decoder can start at it.
+
+        Raises:
+            RuntimeError: The encoder is closed, or no codec takes the frame.
+        """
         planes = to_i420(to_array(rgb), bgr=bgr)
         with self._lock:
             self._refuse_if_closed()
-            width, height = planes.shape[1], planes.shape[0] * 2 // 3
+            width = planes.shape[1]
+            height = planes.shape[0] * 2 // 3
             if self._context is None or (width, height) != (self.width, self.height):
                 self._open(width, height)
             packets = self._encode(planes, key_frame)
         return Packet(b"".join(map(bytes, packets)), any(packet.is_keyframe for packet in packets))
 
     def flush(self) -> bytes:
-        """The last bytes of the codec, usually none. The next frame is a key frame."""
+        """Return the last bytes of the codec, usually none. The next frame is a key frame."""
         with self._lock:
             self._refuse_if_closed()
             context, self._context = self._context, None
             return b"".join(map(bytes, libavcodec.encode(context, None))) if context is not None else b""
 
     def close(self) -> None:
-        """Frees the codec, after the frame that another thread may be encoding. Closing again does nothing."""
+        """Free the codec, after the frame that another thread may be encoding.
+
+        Closing again does nothing.
+        """
         with self._lock:
-            self._closed, self._context = True, None
+            self._closed = True
+            self._context = None
 
     def _encode(self, planes: np.ndarray, key_frame: bool) -> list[av.Packet]:
-        """Packets of a picture, by the next codec where this one fails."""
+        """Return the packets of a picture, by the next codec if this one fails."""
         while True:
             frame = libavcodec.video_frame(planes, self._number, key_frame=key_frame or self._number == 0)
             self._number += 1
@@ -87,7 +112,9 @@ class H264Encoder:
                 self._open(self.width, self.height)
 
     def _open(self, width: int, height: int) -> None:
-        self._context, self._number = None, 0
+        """Open the first codec that opens at this size."""
+        self._context = None
+        self._number = 0
         while self._context is None:
             try:
                 self._context = libavcodec.open_codec(
@@ -96,10 +123,15 @@ class H264Encoder:
             except RuntimeError as error:
                 if not self._drop_codec(error):
                     raise
-        self.codec, self.width, self.height = self._codecs[0], width, height
+        self.codec = self._codecs[0]
+        self.width = width
+        self.height = height
 
     def _drop_codec(self, error: RuntimeError) -> bool:
-        """Goes on to the next codec; False if there is none."""
+        """Turn to the next codec.
+
+        It returns False if there is none.
+        """
         if len(self._codecs) < 2:
             return False
         self._codecs = self._codecs[1:]
@@ -110,19 +142,26 @@ class H264Encoder:
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise RuntimeError("H264Encoder: want an open encoder; got one that was closed")
+            raise RuntimeError("H264Encoder is closed")
 
 
 def check_codec(codec: str, where: str) -> None:
+    """Check the name of a codec.
+
+    Raises:
+        ValueError: There is no such codec.
+    """
     if codec not in CODECS:
-        raise ValueError(f"{where}: want one of the codecs {', '.join(CODECS)}; got {codec!r}")
+        raise ValueError(f"{where}: codec must be one of {', '.join(CODECS)}, not {codec!r}")
 
 
 def _check_arguments(width: int, height: int, fps: float, bitrate: int, codec: str) -> None:
     check_codec(codec, "H264Encoder")
     if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
-        raise ValueError(f"H264Encoder: want sides of 1 to {MAX_SIDE} pixels; got {width}×{height}")
-    if not 0.1 <= fps <= 1000:
-        raise ValueError(f"H264Encoder: want 0.1 to 1000 frames per second; got {fps!r}")
-    if not 1000 <= bitrate < 2**31:
-        raise ValueError(f"H264Encoder: want a bitrate of 1,000 to 2^31 − 1 bits per second; got {bitrate!r}")
+        raise ValueError(f"H264Encoder: width and height must be 1 to {MAX_SIDE} pixels, not {width}×{height}")
+    if not _MIN_FPS <= fps <= _MAX_FPS:
+        raise ValueError(f"H264Encoder: fps must be {_MIN_FPS} to {_MAX_FPS} frames per second, not {fps!r}")
+    if not _MIN_BITRATE <= bitrate < _MAX_BITRATE + 1:
+        raise ValueError(
+            f"H264Encoder: bitrate must be {_MIN_BITRATE:,} to {_MAX_BITRATE:,} bits per second, not {bitrate!r}"
+        )

@@ -1,4 +1,7 @@
-"""Frames, arrays of NumPy or tensors of torch on any device, and their JPEGs by OpenCV. Does not import torch."""
+"""Frames, and their JPEGs by OpenCV.
+
+Frames are arrays of NumPy or tensors of torch on any device. This module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,14 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 Frame: TypeAlias = "np.ndarray | Tensor"
-Depth: TypeAlias = "tuple[float, float] | Tensor | None"  # metres of the first and the last colour, (2,)
-Range: TypeAlias = "tuple[float, float] | None"  # those of a caller; None takes them from the frame
+Depth: TypeAlias = "tuple[float, float] | Tensor | None"
+"""Metres of the first and the last colour; a tensor has shape (2,)."""
 
-MAX_SIDE = 65500  # of a JPEG, pixels
+Range: TypeAlias = "tuple[float, float] | None"
+"""Metres of the first and the last colour, as a caller asks for them; None takes them from the frame."""
+
+MAX_SIDE = 65500  # pixels
+# For messages.
 FORMATS = (
     "a frame of uint8, H×W×3 (RGB), H×W×4 (RGBA) or H×W×1 or H×W (gray), or of float32 or float16 metres, H×W×1 or H×W"
     " (depth), or a batch of them, N×H×W×C, of NumPy or torch"
@@ -34,72 +41,127 @@ _KINDS: dict[tuple[str, int], Kind] = {
 
 
 class FrameFormat(NamedTuple):
-    """Meaning and number of the values of a frame."""
+    """Meaning and number of the values of a frame.
 
-    kind: Kind  # depth is in metres
-    number: int | None  # N of a batch N×H×W×C; None for a single frame
-    height: int  # of one frame, pixels
+    Attributes:
+        kind: What the values mean. Depth is in metres.
+        number: N of a batch N×H×W×C; None for a single frame.
+        height, width: Of one frame, pixels.
+    """
+
+    kind: Kind
+    number: int | None
+    height: int
     width: int
 
 
 class Packet(NamedTuple):
-    """One encoded frame."""
+    """One encoded frame.
 
-    data: bytes  # empty where the codec keeps the frame for later
-    key: bool  # whether a decoder can start here
+    Attributes:
+        data: Its bytes; empty if the codec keeps the frame for later.
+        key: Whether a decoder can start here.
+    """
+
+    data: bytes
+    key: bool
 
 
 def is_tensor(value: object) -> TypeIs[Tensor]:
-    """True for a tensor; nothing is one before the program has imported torch."""
+    """Return whether a value is a tensor.
+
+    Nothing is one before the program has imported torch.
+    """
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def plain_frame(frame: object, where: str, wanted: str = FORMATS) -> Frame:
-    """A frame as an array or tensor whose shape and dtype are those of its memory, whatever a subclass says.
+    """Return a frame as a plain array or tensor.
 
-    ValueError where it is neither, or a tensor that holds no strided numbers.
+    Its shape and dtype are those of its memory; a subclass may report others.
+
+    Args:
+        frame: Anything.
+        where: Who asks, for the error.
+        wanted: What it should be, for the error.
+
+    Raises:
+        ValueError: It is neither an array nor a tensor of strided numbers.
     """
     if isinstance(frame, np.ndarray):
         return np.asarray(frame)
     if not is_tensor(frame):
-        raise ValueError(f"{where}: want {wanted}; got {type(frame).__name__}")
-    torch, tensor = sys.modules["torch"], frame
+        _refuse(where, wanted, type(frame).__name__)
+    torch = sys.modules["torch"]
+    tensor = frame
     if type(frame) is not torch.Tensor and "__torch_dispatch__" not in vars(type(frame)):
         with torch._C.DisableTorchFunctionSubclass():
             tensor = torch.Tensor.as_subclass(frame, torch.Tensor)
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type == "meta":
-        kind = "nested" if tensor.is_nested else "meta" if tensor.device.type == "meta" else str(tensor.layout)
-        raise ValueError(f"{where}: want {wanted}; got a {kind.removeprefix('torch.')} tensor")
+    if tensor.is_nested:
+        _refuse(where, wanted, "a nested tensor")
+    if tensor.device.type == "meta":
+        _refuse(where, wanted, "a meta tensor")
+    if tensor.layout is not torch.strided:
+        _refuse(where, wanted, f"a {str(tensor.layout).removeprefix('torch.')} tensor")
     return tensor
 
 
 def format_of(frame: Frame, where: str, wanted: str = FORMATS) -> FrameFormat:
-    """The format of what `plain_frame` gave, H×W, H×W×C or N×H×W×C, by its last axis and dtype; ValueError for others.
+    """Return the format of what `plain_frame` gave, by its last axis and dtype.
 
-    So a batch of gray or depth frames is N×H×W×1, and N×H×W is refused.
+    The shape is H×W, H×W×C or N×H×W×C. So a batch of gray or depth frames is N×H×W×1, and N×H×W is refused.
+
+    Args:
+        frame: Plain.
+        where: Who asks, for the error.
+        wanted: What it should be, for the error.
+
+    Raises:
+        ValueError: It is of another format.
     """
     shape = tuple(frame.shape)
-    channels = {2: 1, 3: shape[-1], 4: shape[-1]}.get(len(shape), 0) if shape else 0
     is_swapped = isinstance(frame, np.ndarray) and not frame.dtype.isnative
     dtype = "" if is_swapped else str(frame.dtype).removeprefix("torch.")
-    kind = _KINDS.get((dtype, channels))
+    kind = _KINDS.get((dtype, _num_channels(shape)))
     if kind is None:
         refuse(frame, where, wanted)
     number = shape[0] if len(shape) == 4 else None
     height, width = shape[:2] if number is None else shape[1:3]
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
-        raise ValueError(f"{where}: want sides of 1 to {MAX_SIDE} pixels; got {'×'.join(map(str, shape))}")
+        raise ValueError(f"{where}: a frame must have sides of 1 to {MAX_SIDE} pixels, not {_text_of(shape)}")
     return FrameFormat(kind, number, height, width)
 
 
+def _num_channels(shape: tuple[int, ...]) -> int:
+    """Return the number of channels of a shape.
+
+    0 for a shape that no frame has.
+    """
+    if len(shape) == 2:
+        return 1
+    return shape[-1] if len(shape) in (3, 4) else 0
+
+
 def refuse(frame: Frame, where: str, wanted: str) -> NoReturn:
-    """Raises the ValueError of a frame of another shape or dtype."""
-    raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, frame.shape)) or 'a scalar'} of {frame.dtype}")
+    """Raise the ValueError of a frame of another shape or dtype."""
+    _refuse(where, wanted, f"{_text_of(tuple(frame.shape)) or 'a scalar'} of {frame.dtype}")
+
+
+def _refuse(where: str, wanted: str, given: str) -> NoReturn:
+    raise ValueError(f"{where}: expected {wanted}, not {given}")
+
+
+def _text_of(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
 
 
 def check_frame(frame: Frame, where: str) -> None:
-    """Raises ValueError unless a value is H×W×3 uint8, an array or a tensor, with sides of 1 to 65500 pixels."""
+    """Check that a value is H×W×3 uint8, an array or a tensor.
+
+    Raises:
+        ValueError: It is something else, or its sides are not from 1 to 65500 pixels.
+    """
     wanted = "a frame H×W×3 of uint8, NumPy or torch"
     found = format_of(plain_frame(frame, where, wanted), where, wanted)
     if found.kind != "rgb" or found.number is not None:
@@ -107,20 +169,27 @@ def check_frame(frame: Frame, where: str) -> None:
 
 
 def to_array(frame: Frame) -> np.ndarray:
-    """A frame, or a batch of them, for NumPy: the same memory where it lies on the CPU, a copy where it does not."""
+    """Return a frame, or a batch of them, for NumPy.
+
+    It shares the memory of a frame on the CPU, and is a copy of any other.
+    """
     if isinstance(frame, np.ndarray):
         return frame
     frame = frame.detach().resolve_neg()
-    array: np.ndarray = _fetched(frame) if frame.is_cuda else frame.cpu().numpy()
+    array: np.ndarray = _copy_to_host(frame) if frame.is_cuda else frame.cpu().numpy()
     return array
 
 
-def _fetched(tensor: Tensor) -> np.ndarray:
-    # Pinned, on the current stream: a copy to pageable memory takes longer, and none of it runs beside kernels.
+def _copy_to_host(tensor: Tensor) -> np.ndarray:
+    """Copy a CUDA tensor into pinned memory, on the current stream.
+
+    A copy to pageable memory takes longer, and none of it runs at the same time as kernels.
+    """
     torch = sys.modules["torch"]
     try:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
-    except RuntimeError:  # no memory can be pinned here
+    except RuntimeError:
+        # No memory can be pinned here.
         return tensor.cpu().numpy()
     host.copy_(tensor, non_blocking=True)
     event = torch.cuda.Event(blocking=True)
@@ -130,8 +199,12 @@ def _fetched(tensor: Tensor) -> np.ndarray:
 
 
 def encode_jpeg(frame: Frame, quality: int = 80, *, bgr: bool = False) -> bytes:
-    """The JPEG, 4:2:0, of a frame H×W×3 uint8 and a quality that were checked before; from any number of threads."""
-    cv2, array = load("cv2"), to_array(frame)
+    """Return the JPEG, 4:2:0, of a frame H×W×3 uint8.
+
+    Frame and quality must have been checked before. Any number of threads may call it.
+    """
+    cv2 = load("cv2")
+    array = to_array(frame)
     blue_first = array if bgr else cv2.cvtColor(array, cv2.COLOR_RGB2BGR)
     done, data = cv2.imencode(".jpg", blue_first, [cv2.IMWRITE_JPEG_QUALITY, int(quality)])
     assert done, "OpenCV refused a frame that was checked"
@@ -139,5 +212,10 @@ def encode_jpeg(frame: Frame, quality: int = 80, *, bgr: bool = False) -> bytes:
 
 
 def check_quality(quality: int, where: str) -> None:
+    """Check the quality of a JPEG.
+
+    Raises:
+        ValueError: It is no integer from 1 to 100.
+    """
     if isinstance(quality, bool) or not isinstance(quality, int | np.integer) or not 1 <= quality <= 100:
-        raise ValueError(f"{where}: want a quality of 1 to 100; got {quality!r}")
+        raise ValueError(f"{where}: quality must be an integer from 1 to 100, not {quality!r}")

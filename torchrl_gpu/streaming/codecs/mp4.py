@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,17 +14,24 @@ from torchrl_gpu.streaming.codecs.images import Frame, check_frame, to_array
 from torchrl_gpu.streaming.codecs.libavcodec import error_text, even, file_stream, to_i420, video_frame
 from torchrl_gpu.system.parts import Part
 
-_KEY_FRAME_PERIOD_S = 2.0  # how far a player that seeks has to decode
+if TYPE_CHECKING:
+    from av.container import OutputContainer
+    from av.video.stream import VideoStream
+
+# Seconds that a player which seeks has to decode at most.
+_KEY_FRAME_PERIOD_S = 2.0
 _OPTIONS = {"preset": "veryfast", "crf": "20"}
+_MIN_FPS = 0.1
+_MAX_FPS = 1000
 
 
 class Mp4Writer:
-    """An MP4 file, H.264 in yuv420p, at a constant frame rate, with its index in front, so that browsers start at once.
+    """An MP4 file of H.264 in yuv420p, at a constant frame rate.
 
-    The first frame makes the file and sets its size, odd sides one pixel larger; later frames of another size are
-    scaled into the middle of it, on black. The file has its name from `close` on; until then ".part" stands behind it.
-    Leaving a `with` block closes it, by an exception too: what led there is worth seeing. Without a frame there is no
-    file. One thread at a time.
+    Its index is in front, so that browsers start at once. The first frame makes the file and sets its size, odd sides
+    one pixel larger; later frames of another size are scaled into the middle of it, on black. The file has its name
+    from `close` on; until then the name ends with ".part". Leaving a `with` block closes it, by an exception too: what
+    led there is worth seeing. Without a frame there is no file. One thread at a time.
 
     Args:
         path: Where to; parent folders are made, and a file of that name is replaced.
@@ -32,35 +39,54 @@ class Mp4Writer:
 
     Attributes:
         num_frames: Frames written.
+
+    Raises:
+        ValueError: `fps` is something else.
     """
 
     def __init__(self, path: str | os.PathLike[str], fps: float) -> None:
-        if not 0.1 <= fps <= 1000:
-            raise ValueError(f"Mp4Writer: want 0.1 to 1000 frames per second; got {fps!r}")
-        load("av"), load("cv2")
-        self.path, self.fps, self.num_frames = Path(path), float(fps), 0
+        if not _MIN_FPS <= fps <= _MAX_FPS:
+            raise ValueError(f"Mp4Writer: fps must be {_MIN_FPS} to {_MAX_FPS} frames per second, not {fps!r}")
+        load("av")
+        load("cv2")
+        self.path = Path(path)
+        self.fps = float(fps)
+        self.num_frames = 0
         self._part: Part | None = None
-        self._file: Any = None
-        self._stream: Any = None
+        self._file: OutputContainer | None = None
+        self._stream: VideoStream | None = None
         self._closed = False
 
     def write(self, frame: Frame, *, bgr: bool = False) -> None:
-        """Appends a frame H×W×3 uint8, on any device; RuntimeError where x264 refuses the size of the first."""
+        """Append a frame H×W×3 uint8, on any device.
+
+        Raises:
+            ValueError: It is something else.
+            RuntimeError: The writer is closed, or x264 refuses the size of the first frame.
+        """
         check_frame(frame, "Mp4Writer")
         if self._closed:
-            raise RuntimeError("Mp4Writer: want an open writer; got one that was closed")
+            raise RuntimeError("Mp4Writer is closed")
         array = to_array(frame)
         if self._file is None:
             self._open(even(array.shape[1]), even(array.shape[0]))
-        planes = to_i420(letterboxed(array, self._stream.width, self._stream.height), bgr=bgr)
+        assert self._file is not None
+        assert self._stream is not None
+        planes = to_i420(letterbox(array, self._stream.width, self._stream.height), bgr=bgr)
         self._file.mux(self._stream.encode(video_frame(planes, self.num_frames)))
         self.num_frames += 1
 
     def close(self) -> None:
-        """Finishes the file and gives it its name, once. Where that is an OSError, nothing is left of the file."""
-        file, self._file, self._closed = self._file, None, True
+        """Finish the file and give it its name. Closing again does nothing.
+
+        Raises:
+            OSError: It cannot be written. Nothing is left of the file.
+        """
+        file, self._file = self._file, None
+        self._closed = True
         if file is None or self._part is None:
             return
+        assert self._stream is not None
         try:
             with closing(file):
                 file.mux(self._stream.encode(None))
@@ -80,11 +106,13 @@ class Mp4Writer:
     def _open(self, width: int, height: int) -> None:
         av = load("av")
         part = Part(self.path, "Mp4Writer")
-        file = None
+        file: OutputContainer | None = None
         try:
             file = av.open(part.part, "w", format="mp4", options={"movflags": "+faststart"})
+            assert file is not None
             self._stream = _video_stream(file, width, height, self.fps)
-            file.start_encoding()  # makes the file: better now than with the first packet, many frames later
+            # This makes the file: better now than with the first packet, many frames later.
+            file.start_encoding()
         except BaseException:
             if file is not None:
                 file.close()
@@ -94,22 +122,31 @@ class Mp4Writer:
         self._file = file
 
 
-def letterboxed(frame: np.ndarray, width: int, height: int) -> np.ndarray:
-    """A frame scaled as large as fits, in the middle, on black; itself where it has this size but for odd sides."""
+def letterbox(frame: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Return a frame scaled as large as fits, in the middle, on black.
+
+    A frame that has this size, apart from odd sides, is returned itself.
+    """
     if (even(frame.shape[1]), even(frame.shape[0])) == (width, height):
         return frame
     cv2 = load("cv2")
     scale = min(width / frame.shape[1], height / frame.shape[0])
-    size = max(1, round(frame.shape[1] * scale)), max(1, round(frame.shape[0] * scale))
-    small = cv2.resize(frame, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+    inner_width = max(1, round(frame.shape[1] * scale))
+    inner_height = max(1, round(frame.shape[0] * scale))
+    interpolation = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+    scaled = cv2.resize(frame, (inner_width, inner_height), interpolation=interpolation)
     canvas = np.zeros((height, width, 3), np.uint8)
-    left, top = (width - size[0]) // 2, (height - size[1]) // 2
-    canvas[top : top + size[1], left : left + size[0]] = small
+    left = (width - inner_width) // 2
+    top = (height - inner_height) // 2
+    canvas[top : top + inner_height, left : left + inner_width] = scaled
     return canvas
 
 
-def _video_stream(file: Any, width: int, height: int, fps: float) -> Any:
-    """An open x264 stream of one thread: what runs beside the recording needs the others."""
+def _video_stream(file: OutputContainer, width: int, height: int, fps: float) -> VideoStream:
+    """Return an open x264 stream of one thread.
+
+    A recording runs next to training, which needs the other cores.
+    """
     av = load("av")
     stream = file_stream(file, width, height, fps, _OPTIONS)
     context = stream.codec_context

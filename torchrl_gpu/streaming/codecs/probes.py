@@ -1,4 +1,7 @@
-"""Self-tests of codecs and devices: why each does not work here, in one line; "" where it has just encoded a frame."""
+"""Self-tests of codecs and devices.
+
+Each returns in one line why something does not work here; "" if it has just worked.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def cuda_problem(device: torch.device) -> str:
-    """Why a device is not a CUDA device that computes."""
+    """Return why a device is not a CUDA device that computes."""
     if device.type != "cuda":
         return cuda_missing() or f"the device is {device}"
     try:
@@ -28,7 +31,7 @@ def cuda_problem(device: torch.device) -> str:
 
 
 def nvjpeg_problem(device: torch.device) -> str:
-    """Why NVJPEG encodes nothing on a device."""
+    """Return why NVJPEG encodes nothing on a device."""
     from torchrl_gpu.streaming.codecs.nvjpeg import NvJpeg
 
     try:
@@ -40,20 +43,26 @@ def nvjpeg_problem(device: torch.device) -> str:
 
 @functools.cache
 def nvenc_problem() -> str:
-    """Why NVENC encodes nothing here. Found out once per process, since each encoder makes a context on the GPU."""
+    """Return why NVENC encodes nothing here.
+
+    It is found out once per process, since each encoder makes a context on the GPU.
+    """
     # Without torch, whose import takes seconds and half a gigabyte: a program that streams arrays has no use for it.
-    driver, av_version = nvidia.driver(), _version("av")
+    driver = nvidia.driver()
+    av_version = _version("av")
     if driver and av_version:
         depends_on = {"driver": driver, "chips": ", ".join(nvidia.chips()), "av": av_version}
         depends_on["visible"] = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         test = SelfTest("H.264 by NVENC", f"{libavcodec.__name__}:codec_problem", ("nvenc",), depends_on)
-        if problem := test.failure():
+        problem = test.failure()
+        if problem:
             return problem
     return libavcodec.codec_problem("nvenc")
 
 
 @functools.cache
 def x264_problem() -> str:
+    """Return why x264 encodes nothing here."""
     return libavcodec.codec_problem("x264")
 
 

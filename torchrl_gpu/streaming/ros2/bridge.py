@@ -9,13 +9,15 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.codecs.images import Frame, check_quality
 from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 from torchrl_gpu.streaming.ros2.camera import SEEN, CameraOut
 from torchrl_gpu.streaming.ros2.control import Action, Control, Read
-from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, checked_action
-from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Statistics
+from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, ImageEntry, check_action
+from torchrl_gpu.streaming.ros2.inputs import NewestMessages, State, Statistics
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGES, JOINTS, TEXT, VECTORS, Messages
 from torchrl_gpu.streaming.ros2.questions import Answering, Questions
 from torchrl_gpu.streaming.ros2.transport import TRANSPORTS, Transport, open_transport
@@ -25,31 +27,35 @@ from torchrl_gpu.system.policy_messages import Policy
 
 BESIDE = ("confidence", "safe", "age_s")
 """Names behind those of the action in its message."""
+
 _COUNTED = (
     *("actions", "safe_actions", "stale", "late", "bad_messages", "policy_errors", "send_errors"),
     *("camera_frames", "camera_errors", "swaps", "answers", "refusals", "unanswered"),
 )
+_TIMED = ("inference", "latency", "overhead")
+# Characters of a topic.
+_LONGEST_TOPIC = 200
 
 
 class RosBridge:
-    """Runs a policy on a robot's topics: images and vectors in, actions and pictures out.
+    """A policy on a robot's topics: images and vectors in, actions and pictures out.
 
     The policy decides on the newest message only, on a thread of its own. An action is sent as a `JointState` with the
-    time of sending as its stamp; `name` and `position` hold first the action, then `confidence` (0 to 1; NaN where the
+    time of sending as its stamp; `name` and `position` hold first the action, then `confidence` (0 to 1; NaN if the
     policy does not say), `safe` (1 for the safe action) and `age_s` (of the oldest input). It is one message, so that
-    nothing is ever acted on beside another action's confidence.
+    nothing ever acts on an action with another one's confidence.
 
     The safe action is sent, at `rate`, while an input is missing or older than `max_age`, and whenever a message cannot
-    be read or the policy raises, takes too long or gives what is not finite; the last action never is. It is the first
-    one and the last one that is sent, too.
+    be read or the policy raises, takes too long or gives what is not finite; the last action is never repeated. It is
+    the first one and the last one that is sent, too.
 
     A policy of clips (T, 3, H, W) decides on the last T images, averaged over areas to H×W as its demonstrations were;
-    `rate` is then to be that of its frames in training. Depth comes in millimetres (16UC1, mono16) or metres (32FC1).
+    `rate` must then be that of its frames in training. Depth comes in millimetres (16UC1, mono16) or metres (32FC1).
 
     Args:
         policy: An `InferencePolicy`, as `load_policy` gives it, or what has its `in_keys`, `space`, `device` and
             `policy`. None only shows the camera.
-        safe_action: What to do where it cannot be known what to do: numbers within the policy's bounds, or an index.
+        safe_action: What to do when it cannot be known what to do: numbers within the policy's bounds, or an index.
         image_topic: Camera in.
         observation_topic: Vector in; of several vectors, a topic for each entry of the policy by its name.
         action_topic: Actions out.
@@ -65,14 +71,14 @@ class RosBridge:
             efforts.
         action_names: Of the numbers of an action, such as those of joints; `action_0`, … by default.
         same_clock: Whether stamps are of a clock in step with this machine's. If not, age counts from arrival alone.
-        transport: "cyclonedds", "rclpy", "zenoh", or "auto" (rclpy where it can be imported, else cyclonedds); or
-            a `Transport`, which the bridge closes.
+        transport: "cyclonedds", "rclpy", "zenoh", or "auto" (rclpy if it can be imported, else cyclonedds); or a
+            `Transport`, which the bridge closes.
         domain: Of ROS 2; None for ROS_DOMAIN_ID, or 0.
         server: Shows the camera as the stream "camera", what the policy saw and did (`PolicyView`), and the metrics.
         jpeg_quality: 1 to 100.
 
     Raises:
-        ValueError: An argument is something else, or the policy takes what no topic brings, or fails on zeros.
+        ValueError: An argument is invalid, or the policy takes what no topic brings, or fails on zeros.
         ModuleNotFoundError: The extra `ros2` is not installed.
     """
 
@@ -110,25 +116,27 @@ class RosBridge:
         self._action_topic = _topic("action_topic", action_topic)
         self._camera_topic = None if camera_topic is None else _topic("camera_topic", camera_topic)
         self._pallet_topic = _topic("pallet_topic", pallet_topic)
-        self._given_topics, self._given_transport, self._domain = observation_topic, transport, domain
-        self._server, self._jpeg_quality = server, jpeg_quality
+        self._given_topics = observation_topic
+        self._given_transport = transport
+        self._domain = domain
+        self._server = server
+        self._jpeg_quality = jpeg_quality
         self._pipeline: GpuFramePipeline | None = None
         self._statistics = Statistics()
         self._messages = Messages()
         self._read_image = partial(self._messages.image, type_name=self._image_type)
         self._inputs = NewestMessages([])
-        self._vectors: dict[str, str] = {}  # topics by name
+        # Topics of vectors, by name.
+        self._vectors: dict[str, str] = {}
         self._names: list[str] = []
         self._control: Control | None = None
         self._camera: CameraOut | None = None
         if policy is not None:
             decider = Decider(policy)
             self._vectors = self._topics(decider)
-            safe = checked_action(policy.space, "safe_action", safe_action)
+            safe = check_action(policy.space, "safe_action", safe_action)
             self._names = _action_names(action_names, decider.width)
-            readers: dict[str, Read] = {} if decider.image is None else {decider.image.name: self._read_image}
-            for name, width in decider.vectors.items():
-                readers[name] = partial(self._messages.vector, type_name=self._vector_type, width=width)
+            readers = self._readers(decider)
             self._inputs = NewestMessages(list(readers))
             decider.warm_up()
             self._control = Control(
@@ -143,7 +151,7 @@ class RosBridge:
                 statistics=self._statistics,
             )
         elif self._image_topic is None and self._camera_topic is None and pallets is None:
-            raise ValueError(f"{WHERE}: want a policy, a camera to show or pallets; got none of them")
+            raise ValueError(f"{WHERE}: policy, image_topic, camera_topic and pallets are None: there is nothing to do")
         self._questions = None if pallets is None else Questions(pallets, self._send_answer, self._statistics)
         self._state = "made"
         self._resources = ExitStack()
@@ -152,11 +160,20 @@ class RosBridge:
         else:
             self._resources.callback(transport.close)
 
+    # -- begin and end -------------------------------------------------------------------------------------------------
+
     def start(self) -> RosBridge:
-        """Opens the transport, subscribes and decides; does nothing once started. A start that fails closes the bridge,
-        which then cannot be started again."""
+        """Open the transport, subscribe and decide.
+
+        A bridge that was started goes on.
+
+        A start that fails closes the bridge, which then cannot be started again.
+
+        Raises:
+            RuntimeError: The bridge is closed.
+        """
         if self._state == "closed":
-            raise RuntimeError("RosBridge: want an open bridge; got one that was closed")
+            raise RuntimeError("RosBridge is closed")
         if self._state == "made":
             self._state = "started"
             try:
@@ -167,16 +184,15 @@ class RosBridge:
         return self
 
     def _open(self) -> None:
-        """Opens and starts everything, each after what it needs; `close` goes back through it."""
-        given = self._given_transport
-        if isinstance(given, str):
-            self._transport = open_transport(given, self._domain)
-            self._resources.callback(self._transport.close)
-        else:
-            self._transport = given
+        """Open and start everything, each after what it needs.
+
+        `close` goes back through it.
+        """
+        transport = self._open_transport()
         decider = None if self._control is None else self._control.decider
         if self._camera_topic is not None:
-            self._pipeline = self._resources.enter_context(GpuFramePipeline(decider.device if decider else "auto"))
+            device = "auto" if decider is None else decider.device
+            self._pipeline = self._resources.enter_context(GpuFramePipeline(device))
         if self._camera_topic is not None or self._server is not None:
             self._camera = CameraOut(
                 read=self._read_image,
@@ -188,15 +204,16 @@ class RosBridge:
             )
             self._resources.callback(self._camera.close)
         if self._control is not None:
-            self._resources.callback(self._control.close)  # sends the safe action, while there is a transport
+            # It sends the safe action when it is closed, while there still is a transport.
+            self._resources.callback(self._control.close)
         if self._questions is not None:
             self._resources.callback(self._questions.close)
-            self._transport.subscribe(f"{self._pallet_topic}/request", TEXT, self._questions.put)
+            transport.subscribe(f"{self._pallet_topic}/request", TEXT, self._questions.put)
             self._questions.start()
         for name, topic in self._vectors.items():
-            self._transport.subscribe(topic, self._vector_type, partial(self._inputs.put, name))
+            transport.subscribe(topic, self._vector_type, partial(self._inputs.put, name))
         if self._image_topic is not None:
-            self._transport.subscribe(self._image_topic, self._image_type, self._put_image)
+            transport.subscribe(self._image_topic, self._image_type, self._put_image)
         if self._camera is not None:
             self._camera.start()
             if self._server is not None and decider is not None and decider.image is not None:
@@ -204,8 +221,21 @@ class RosBridge:
         if self._control is not None:
             self._control.start()
 
+    def _open_transport(self) -> Transport:
+        given = self._given_transport
+        if isinstance(given, str):
+            self._transport = open_transport(given, self._domain)
+            self._resources.callback(self._transport.close)
+        else:
+            self._transport = given
+        return self._transport
+
     def close(self) -> None:
-        """Sends the safe action, and ends every thread and subscription; RuntimeError if the policy does not end."""
+        """Send the safe action, and end every thread and subscription.
+
+        Raises:
+            RuntimeError: The policy does not come to an end.
+        """
         if self._state != "closed":
             self._state = "closed"
             self._resources.close()
@@ -216,60 +246,73 @@ class RosBridge:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # -- while it runs -------------------------------------------------------------------------------------------------
+
     def swap(self, policy: Policy) -> None:
-        """Lets another policy decide from the next input on. Until it has decided on zeros, the one before does, which
-        goes on after the ValueError of one that takes other inputs, gives other actions or fails on zeros."""
+        """Let another policy decide from the next input on.
+
+        Until it has decided on zeros, the one before does.
+
+        Raises:
+            ValueError: The policy takes other inputs, gives other actions or fails on zeros. The one before goes on.
+        """
         if self._control is None:
-            raise ValueError(f"{WHERE}: want a bridge with a policy to swap; got one without")
-        before, decider = self._control.decider, Decider(policy)
+            raise ValueError(f"{WHERE}: this bridge has no policy to swap")
+        before = self._control.decider
+        decider = Decider(policy)
         self._topics(decider)
-        images = [each.image and each.image.name for each in (before, decider)]
-        if images[0] != images[1] or decider.vectors != before.vectors:
-            wanted = f"one that takes {', '.join(self._inputs.received)} as before"
-            raise ValueError(f"{WHERE}: policy must be {wanted}; got one of {', '.join(policy.in_keys)}")
+        if _name_of(decider.image) != _name_of(before.image) or decider.vectors != before.vectors:
+            raise ValueError(
+                f"{WHERE}: policy must take {', '.join(self._inputs.received)} as before,"
+                f" not {', '.join(policy.in_keys)}"
+            )
         if decider.width != before.width or decider.space.num_actions != before.space.num_actions:
-            raise ValueError(f"{WHERE}: policy must give {before.width} numbers as before; got {decider.width}")
-        last = self._control.safe_action
-        checked_action(policy.space, "safe_action", int(last[0]) if decider.space.num_actions else last.tolist())
+            raise ValueError(f"{WHERE}: policy must give {before.width} numbers as before, not {decider.width}")
+        safe = self._control.safe_action
+        check_action(policy.space, "safe_action", int(safe[0]) if decider.space.num_actions else safe.tolist())
         decider.warm_up()
         self._control.decider = decider
         self._statistics.count("swaps")
 
     def publish_frame(self, frame: Frame, stamp_ns: int | None = None, *, bgr: bool = False) -> bool:
-        """Sends a rendered frame as the camera's picture, unless one was sent within `camera_rate`; whether it did.
+        """Send a rendered frame as the camera's picture.
 
-        The frame is one of `StreamServer.publish`, rendered at `stamp_ns`, or now; one on the GPU is encoded there.
+        Args:
+            frame: One of `StreamServer.publish`. One on the GPU is encoded there.
+            stamp_ns: When it was rendered; None for now.
+            bgr: Whether blue comes first.
+
+        Returns:
+            False for a frame that is left out, as one was sent within `camera_rate`.
         """
         if self._camera is None:
-            raise ValueError(f"{WHERE}: want a started bridge with a camera_topic or a server for frames; got another")
+            raise ValueError(f"{WHERE}: publish_frame needs a started bridge with a camera_topic or a server")
         return self._camera.show_rendered(frame, time.time_ns() if stamp_ns is None else stamp_ns, bgr=bgr)
 
     def metrics(self) -> dict[str, Any]:
-        """Counts of messages, actions and errors; medians and 95th percentiles of the last 256 times in milliseconds,
-        `inference` of the policy alone, `latency` from the arrival of an input to its action and `overhead`, their
-        difference; the age of each input; the last action with its confidence."""
-        found: dict[str, Any] = self._statistics.snapshot(_COUNTED, ("inference", "latency", "overhead"))
+        """Return what has happened up to now.
+
+        That is counts of messages, actions and errors; medians and 95th percentiles of the last 256 times in
+        milliseconds, `inference` of the policy alone, `latency` from the arrival of an input to its action and
+        `overhead`, their difference; the age of each input; the last action with its confidence.
+        """
+        found: dict[str, Any] = {**self._statistics.snapshot(_COUNTED, _TIMED)}
         for name, number in self._inputs.received.items():
-            found |= {f"{name}_received": number, f"{name}_dropped": self._inputs.dropped[name]}
-        if self._control is not None:
-            for name, age in self._control.ages().items():
-                found[f"{name}_age_ms"] = 1000 * age
-            if (last := self._control.last) is not None:
-                found["confidence"] = None if math.isnan(last.confidence) else last.confidence
-                found |= {"safe": last.is_safe, "action": last.values.tolist()}
+            found[f"{name}_received"] = number
+            found[f"{name}_dropped"] = self._inputs.dropped[name]
+        if self._control is None:
+            return found
+        for name, age in self._control.ages().items():
+            found[f"{name}_age_ms"] = 1000 * age
+        # Read once: the policy's thread may send another one meanwhile.
+        last = self._control.last
+        if last is not None:
+            found["confidence"] = None if math.isnan(last.confidence) else last.confidence
+            found["safe"] = last.is_safe
+            found["action"] = last.values.tolist()
         return found
 
-    def _topics(self, decider: Decider) -> dict[str, str]:
-        """Topic of each vector by its name; raises ValueError where an input has none."""
-        if decider.image is not None and self._image_topic is None:
-            raise ValueError(f"{WHERE}: want an image_topic, for the policy's {decider.image.name}; got none")
-        given, names = self._given_topics or {}, list(decider.vectors)
-        if isinstance(given, str) and len(names) == 1:
-            given = {names[0]: given}
-        if isinstance(given, str) or set(given) != set(names):
-            wanted = f"a topic for each of {', '.join(names)}" if names else "none, since the policy takes no vector"
-            arguments.refuse(WHERE, "observation_topic", wanted, self._given_topics)
-        return {name: _topic("observation_topic", given[name]) for name in names}
+    # -- what the threads call -----------------------------------------------------------------------------------------
 
     def _put_image(self, data: bytes) -> None:
         if self._control is not None and self._control.decider.image is not None:
@@ -292,34 +335,91 @@ class RosBridge:
         self._transport.publish(self._camera_topic, COMPRESSED, self._messages.jpeg(jpeg, stamp_ns, frame_id))
         self._statistics.count("camera_frames")
 
-    def _facts(self) -> tuple[PolicyView, dict[str, Any]]:
+    def _facts(self) -> tuple[PolicyView, State]:
+        """Return what the page shows.
+
+        That is the view of the policy, without the camera's frame, and the metrics.
+        """
         found = self.metrics()
         action = found.pop("action", None)
         if self._control is None:
             return PolicyView(), found
-        seen = None if (picture := self._control.decider.seen) is None else picture.permute(1, 2, 0)
+        decider = self._control.decider
         ages = self._control.ages()
+        oldest = max(ages.values()) if ages else None
+        named = None if action is None else dict(zip(self._names, action, strict=False))
         view = PolicyView(
-            seen=seen if seen is None or seen.shape[2] == 3 else seen[..., 0],
-            action=None if action is None else dict(zip(self._names, action, strict=False)),
+            seen=_as_frame(decider.seen),
+            action=named,
             inference_ms=found.get("inference_ms"),
-            message_age_s=max(ages.values()) if ages else None,
+            message_age_s=oldest,
             stale=found.get("safe"),
             confidence=found.get("confidence"),
-            policy=getattr(self._control.decider.policy, "name", "policy"),
+            policy=getattr(decider.policy, "name", "policy"),
         )
         return view, found
 
+    # -- inputs --------------------------------------------------------------------------------------------------------
 
-def _topic(name: str, value: Any) -> str:
-    words = value.split("/") if isinstance(value, str) else []
-    are_names = all(word.isascii() and word.isidentifier() for word in words[1:])
-    if len(words) < 2 or words[0] != "" or not are_names or len(value) > 200:
+    def _topics(self, decider: Decider) -> dict[str, str]:
+        """Return the topic of each vector by its name.
+
+        Raises:
+            ValueError: An input has none.
+        """
+        if decider.image is not None and self._image_topic is None:
+            raise ValueError(f"{WHERE}: image_topic is None, and the policy needs it for {decider.image.name}")
+        given = self._given_topics or {}
+        names = list(decider.vectors)
+        if isinstance(given, str) and len(names) == 1:
+            given = {names[0]: given}
+        if isinstance(given, str) or set(given) != set(names):
+            wanted = f"a topic for each of {', '.join(names)}" if names else "none, since the policy takes no vector"
+            arguments.refuse(WHERE, "observation_topic", wanted, self._given_topics)
+        return {name: _topic("observation_topic", given[name]) for name in names}
+
+    def _readers(self, decider: Decider) -> dict[str, Read]:
+        """Return what reads the messages of each input, the image first."""
+        readers: dict[str, Read] = {}
+        if decider.image is not None:
+            readers[decider.image.name] = self._read_image
+        for name, width in decider.vectors.items():
+            readers[name] = partial(self._messages.vector, type_name=self._vector_type, width=width)
+        return readers
+
+
+def _name_of(entry: ImageEntry | None) -> str | None:
+    return None if entry is None else entry.name
+
+
+def _as_frame(seen: Tensor | None) -> Tensor | None:
+    """Return a picture (C, H, W) as `StreamServer.publish` takes it."""
+    if seen is None:
+        return None
+    picture = seen.permute(1, 2, 0)
+    return picture if picture.shape[2] == 3 else picture[..., 0]
+
+
+def _topic(name: str, value: object) -> str:
+    """Return a topic.
+
+    Raises:
+        ValueError: It is no absolute one.
+    """
+    text = value if isinstance(value, str) else ""
+    before, *words = text.split("/")
+    are_names = all(word.isascii() and word.isidentifier() for word in words)
+    if before != "" or not words or not are_names or len(text) > _LONGEST_TOPIC:
         arguments.refuse(WHERE, name, "an absolute topic, such as /camera/image_raw", value)
-    return str(value)
+    return text
 
 
 def _action_names(given: Sequence[str] | None, width: int) -> list[str]:
+    """Return the names of an action's numbers, and those behind them.
+
+    Raises:
+        ValueError: There are not as many, or one stands twice.
+    """
     if given is None:
         return [*(f"action_{i}" for i in range(width)), *BESIDE]
     names = [*arguments.listed(WHERE, "action_names", f"{width} names", given), *BESIDE]

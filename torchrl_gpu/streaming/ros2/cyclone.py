@@ -1,24 +1,31 @@
-"""ROS 2 by Cyclone DDS from PyPI: no ROS is installed, and nodes of any DDS take part.
+"""ROS 2 by Cyclone DDS from PyPI.
 
-cyclonedds' own codec writes sequences byte by byte, 65 ms for an image of 640×480. Types here carry their bytes, which
-rosbags wrote.
+No ROS need be installed, and nodes of any DDS take part. cyclonedds' own codec writes sequences byte by byte, 65 ms for
+an image of 640×480. So the types here carry bytes, which rosbags wrote.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Protocol
 
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGE, TEXT, type_store
 from torchrl_gpu.streaming.ros2.transport import Callback, ros_domain
 
-_LOG = logging.getLogger(__name__)
 _WHERE = "RosBridge"
-_LAST_NS = 200_000_000  # that the last messages may take to arrive
-_FOREVER = 2**63 - 1  # nanoseconds, DDS_INFINITY
+_MODULES = ("core", "domain", "topic", "sub", "pub", "qos", "idl", "idl.types")
+# Nanoseconds that the last messages may take to arrive.
+_LAST_NS = 200_000_000
+# Nanoseconds that a reliable writer may wait for a slow reader.
+_BLOCK_NS = 100_000_000
+# Nanoseconds, DDS_INFINITY.
+_FOREVER = 2**63 - 1
+# Texts that are kept for a reader; of everything else, the newest.
+_KEPT_TEXTS = 64
 
 # An image is one sample of many UDP packets: fewer and larger ones, and room for several images while Python is busy.
 CONFIG = """<CycloneDDS><Domain><General>{network}<MaxMessageSize>65500B</MaxMessageSize>
@@ -32,34 +39,58 @@ LOOPBACK = {
 }
 
 
+class _Reader(Protocol):
+    """A `cyclonedds.sub.DataReader`."""
+
+    def take(self, most: int) -> list[object]: ...
+
+
+class _Writer(Protocol):
+    """A `cyclonedds.pub.DataWriter`."""
+
+    def write(self, sample: object) -> None: ...
+
+    def wait_for_acks(self, timeout: int) -> bool: ...
+
+    def get_matched_subscriptions(self) -> list[object]: ...
+
+
 class CycloneDds:
-    """A participant of a DDS domain; see `Transport`. A process has one of them for each domain.
+    """A participant of a DDS domain.
+
+    A `Transport`. A process has one of them for each domain.
 
     Images are sent and received as ROS 2's sensor data are, best effort, the newest alone; what else is sent is
     reliable, so that every kind of reader gets it, and received best effort, which every kind of writer allows. Texts
     are requests and answers: reliable, as ROS 2's own publishers are, and none of the last 64 is left out.
 
     With ROS_LOCALHOST_ONLY=1 it stays on this machine, without multicast. The variable CYCLONEDDS_URI replaces the
-    settings of the network. ValueError where the domain is in use, or the network cannot be used.
+    settings of the network.
+
+    Raises:
+        ValueError: The domain is in use, or the network cannot be used.
     """
 
     def __init__(self, domain: int | None = None) -> None:
         self.domain = ros_domain(domain)
-        names = ("core", "domain", "topic", "sub", "pub", "qos", "idl", "idl.types")
-        self._dds = {name: load(f"cyclonedds.{name}", "ros2", _WHERE) for name in names}
+        self._dds: dict[str, ModuleType] = {name: load(f"cyclonedds.{name}", "ros2", _WHERE) for name in _MODULES}
         stays_here = os.environ.get("ROS_LOCALHOST_ONLY") == "1"
         config = CONFIG.format(**(LOOPBACK if stays_here else {"network": "", "discovery": ""}))
-        core, domains = self._dds["core"], self._dds["domain"]
+        core = self._dds["core"]
+        domains = self._dds["domain"]
         try:
             self._domain = domains.Domain(self.domain, os.environ.get("CYCLONEDDS_URI") or config)
             self._participant = domains.DomainParticipant(self.domain)
         except core.DDSException as error:
-            wanted = "a network that Cyclone DDS can use, and a domain that nothing else in this process uses"
-            raise ValueError(f"{_WHERE}: want {wanted}; got {error} in domain {self.domain}") from None
-        self._types: dict[str, Any] = {}
-        self._writers: dict[tuple[str, str], Any] = {}
-        self._readers: list[tuple[Any, Callback]] = []
-        self._entities: list[Any] = []  # Python's wrappers end what they stand for
+            raise ValueError(
+                f"{_WHERE}: Cyclone DDS cannot use the network in domain {self.domain}, or something else in this"
+                f" process uses the domain: {error}"
+            ) from None
+        self._types: dict[str, Callable[[bytes], object]] = {}
+        self._writers: dict[tuple[str, str], _Writer] = {}
+        self._readers: list[tuple[_Reader, Callback]] = []
+        # Python's wrappers end what they stand for when nothing refers to them any more.
+        self._entities: list[object] = []
         self._lock = threading.Lock()
         self._closed = False
         self._wake = core.GuardCondition(self._participant)
@@ -72,13 +103,15 @@ class CycloneDds:
         core = self._dds["core"]
         with self._lock:
             self._refuse_if_closed()
+            is_text = type_name == TEXT
             reader = self._dds["sub"].DataReader(
-                self._participant, self._topic(topic, type_name), self._qos(type_name == TEXT, type_name)
+                self._participant, self._topic(topic, type_name), self._quality(is_text, type_name)
             )
             mask = core.SampleState.Any | core.ViewState.Any | core.InstanceState.Any
             condition = core.ReadCondition(reader, mask)
             self._entities.append(condition)
             self._waiting.attach(condition)
+            # A new list each time: the receiver may be going through the old one.
             self._readers = [*self._readers, (reader, callback)]
             self._wake.set(True)
 
@@ -87,7 +120,7 @@ class CycloneDds:
             self._writer(topic, type_name).write(self._types[type_name](data))
 
     def is_matched(self, topic: str, type_name: str) -> bool:
-        """True if a topic has a subscriber; declares the publisher."""
+        """Declare the publisher of a topic, and return whether there is a subscriber."""
         with self._lock:
             return bool(self._writer(topic, type_name).get_matched_subscriptions())
 
@@ -102,11 +135,13 @@ class CycloneDds:
                     writer.wait_for_acks(_LAST_NS)
         self._thread.join()
         with self._lock:
-            self._readers, self._writers, self._entities = [], {}, []
+            self._readers = []
+            self._writers = {}
+            self._entities = []
             del self._waiting, self._wake, self._participant, self._domain
 
     def _receive(self) -> None:
-        """Waits in C, without the lock of the interpreter, until something comes."""
+        """Wait in C, without the lock of the interpreter, until something comes."""
         while True:
             self._waiting.wait(_FOREVER)
             if self._closed:
@@ -114,58 +149,83 @@ class CycloneDds:
             self._wake.set(False)
             for reader, callback in self._readers:
                 for sample in reader.take(1):
-                    if (data := getattr(sample, "data", None)) is not None:  # else a writer has left
+                    # A sample without data tells that a writer has left.
+                    data = getattr(sample, "data", None)
+                    if data is not None:
                         callback(data)
 
-    def _writer(self, topic: str, type_name: str) -> Any:
+    def _writer(self, topic: str, type_name: str) -> _Writer:
         self._refuse_if_closed()
         if (topic, type_name) not in self._writers:
-            qos = self._qos(type_name not in (IMAGE, COMPRESSED), type_name)
-            made = self._dds["pub"].DataWriter(self._participant, self._topic(topic, type_name), qos)
-            self._writers[topic, type_name] = made
+            is_reliable = type_name not in (IMAGE, COMPRESSED)
+            quality = self._quality(is_reliable, type_name)
+            writer = self._dds["pub"].DataWriter(self._participant, self._topic(topic, type_name), quality)
+            self._writers[topic, type_name] = writer
         return self._writers[topic, type_name]
 
-    def _topic(self, topic: str, type_name: str) -> Any:
+    def _topic(self, topic: str, type_name: str) -> object:
         if type_name not in self._types:
             self._types[type_name] = _carrier(self._struct(type_name))
-        return self._dds["topic"].Topic(self._participant, f"rt{topic}", self._types[type_name])
+        made: object = self._dds["topic"].Topic(self._participant, f"rt{topic}", self._types[type_name])
+        return made
 
-    def _qos(self, reliable: bool, type_name: str = "") -> Any:
+    def _quality(self, is_reliable: bool, type_name: str) -> object:
+        """Return the quality of service of a reader or writer."""
         policy = self._dds["qos"].Policy
-        kind = policy.Reliability.Reliable(100_000_000) if reliable else policy.Reliability.BestEffort
-        return self._dds["qos"].Qos(kind, policy.History.KeepLast(64 if type_name == TEXT else 1))
+        kind = policy.Reliability.Reliable(_BLOCK_NS) if is_reliable else policy.Reliability.BestEffort
+        kept = policy.History.KeepLast(_KEPT_TEXTS if type_name == TEXT else 1)
+        quality: object = self._dds["qos"].Qos(kind, kept)
+        return quality
 
-    def _struct(self, type_name: str) -> Any:
-        """The DDS type, with ROS 2's names, by which other participants recognise it."""
+    def _struct(self, type_name: str) -> object:
+        """Return the DDS type of a message.
+
+        It has ROS 2's names, by which other participants recognise it.
+        """
         package, _, short = type_name.split("/")
-        types, fields = self._dds["idl.types"], type_store().fielddefs[type_name][1]
-        plain = {"bool": bool, "string": str, "char": types.uint8}
+        fields = type_store().fielddefs[type_name][1]
+        forms = {name: self._form(form) for name, form in fields}
+        struct: object = self._dds["idl"].make_idl_struct(f"{short}_", f"{package}::msg::dds_::{short}_", forms)
+        return struct
 
-        def resolved(form: Any) -> Any:
-            kind, value = form[0].name, form[1]
-            if kind == "BASE":
-                return plain.get(value[0]) or getattr(types, value[0])
-            if kind == "NAME":
-                return self._struct(value)
-            inner = resolved(value[0])
-            return types.sequence[inner] if kind == "SEQUENCE" else types.array[inner, value[1]]
-
-        named = {name: resolved(form) for name, form in fields}
-        return self._dds["idl"].make_idl_struct(f"{short}_", f"{package}::msg::dds_::{short}_", named)
+    def _form(self, form: Any) -> object:
+        """Return the DDS type of a field, from the form that rosbags gives it."""
+        types = self._dds["idl.types"]
+        kind, value = form
+        if kind.name == "BASE":
+            plain = {"bool": bool, "string": str, "char": types.uint8}
+            found: object = plain.get(value[0]) or getattr(types, value[0])
+            return found
+        if kind.name == "NAME":
+            return self._struct(value)
+        inner = self._form(value[0])
+        made: object = types.sequence[inner] if kind.name == "SEQUENCE" else types.array[inner, value[1]]
+        return made
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise RuntimeError("CycloneDds: want an open transport; got one that was closed")
+            raise RuntimeError("CycloneDds is closed")
 
 
-def _carrier(struct: Any) -> Any:
-    """The type, of objects that hold the bytes of a message and nothing else."""
+class _Carrier:
+    """What a type of messages does: it holds their bytes, and nothing else."""
 
-    def __init__(self: Any, data: bytes) -> None:
+    def __init__(self, data: bytes) -> None:
         self.data = data
 
-    struct.__init__ = __init__
-    struct.serialize = lambda self, use_version_2=None: self.data
-    struct.deserialize = classmethod(lambda cls, data, **_: cls(data))
+    def serialize(self, use_version_2: bool | None = None) -> bytes:
+        return self.data
+
+    @classmethod
+    def deserialize(cls, data: bytes, **_: object) -> _Carrier:
+        return cls(data)
+
+
+def _carrier(struct: Any) -> Callable[[bytes], object]:
+    """Make a DDS type carry the bytes of its messages, in place of their fields."""
+    struct.__init__ = _Carrier.__init__
+    struct.serialize = _Carrier.serialize
+    struct.deserialize = classmethod(_Carrier.deserialize.__func__)  # type: ignore[attr-defined]
     struct.deserialize_key = struct.deserialize
-    return struct
+    carrier: Callable[[bytes], object] = struct
+    return carrier

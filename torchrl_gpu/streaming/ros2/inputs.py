@@ -1,4 +1,4 @@
-"""The newest message of each input; counts, times and errors of a bridge."""
+"""The newest message of each input, and what a bridge counts and times."""
 
 from __future__ import annotations
 
@@ -8,52 +8,79 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
 from torchrl_gpu.system.policy_messages import BadMessage
 
 _LOG = logging.getLogger(__name__)
+# Times of which medians are taken.
 _RECENT = 256
+# How much faster than its own rate a bridge takes messages.
+_FASTER = 1.1
+# Characters of an error that are kept.
+_LONGEST_ERROR = 200
+
+State: TypeAlias = dict[str, float | str | bool | None]
+"""Values of a bridge by name, as a page shows them."""
 
 
 class Arrival(NamedTuple):
-    """A message that came."""
+    """A message that came.
+
+    Attributes:
+        data: Its bytes.
+        at: When it came, seconds of the monotonic clock.
+        wall_ns: When it came, nanoseconds of the system's clock, which its stamp is compared with.
+    """
 
     data: bytes
-    at: float  # seconds of the monotonic clock
-    wall_ns: int  # nanoseconds of the system's clock, which its stamp is compared with
+    at: float
+    wall_ns: int
 
     def taken_at(self, stamp_ns: int, same_clock: bool, max_age: float) -> float:
-        """Time of capture, seconds of the monotonic clock: by its stamp, or by its arrival if the clock is another.
+        """Return when the message was captured, seconds of the monotonic clock.
 
-        A stamp of 0 is none. BadMessage for one that is more than `max_age` seconds ahead.
+        Args:
+            stamp_ns: Of the message; 0 for none.
+            same_clock: Whether stamps are of a clock in step with this machine's. If not, the arrival counts.
+            max_age: Seconds.
+
+        Raises:
+            BadMessage: The stamp is more than `max_age` ahead.
         """
         if not same_clock or stamp_ns == 0:
             return self.at
         late = (self.wall_ns - stamp_ns) / 1e9
         if late < -max_age:
-            got = f"one that is {-late:.1f} s ahead; same_clock=False takes messages by their arrival"
-            raise BadMessage(f"stamp: want one of this machine's clock; got {got}")
+            raise BadMessage(
+                f"stamp: it is {-late:.1f} s ahead of this machine's clock; same_clock=False takes messages by their"
+                " arrival"
+            )
         return self.at - max(0.0, late)
 
 
 def pace_of(rate: float) -> FrameSchedule:
-    """Rate limit of messages per second, and a tenth more.
+    """Return a limit of messages per second: the rate, and a tenth more.
 
     The clock of a sender of the same rate differs, and its messages would be held up longer and longer.
     """
-    return FrameSchedule(1 / (1.1 * rate))
+    return FrameSchedule(1 / (_FASTER * rate))
 
 
 class NewestMessages:
-    """Holds one message of each input, and counts those received and those that newer ones replaced.
+    """One message of each input: the newest.
 
     The policy's thread waits here for the next one of the first input.
+
+    Attributes:
+        received: Messages that came, by input.
+        dropped: Messages that newer ones replaced, by input.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.received, self.dropped = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+        self.received = dict.fromkeys(names, 0)
+        self.dropped = dict.fromkeys(names, 0)
         self._first = next(iter(names), "")
         self._newest: dict[str, Arrival] = {}
         self._changed = threading.Condition()
@@ -69,7 +96,11 @@ class NewestMessages:
                 self._changed.notify()
 
     def next(self, pace: FrameSchedule) -> dict[str, Arrival] | None:
-        """The new messages of each input, once the first input has one and its time has come; None after `close`."""
+        """Wait for a message of the first input whose time has come.
+
+        Returns:
+            The new messages of all inputs; None after `close`.
+        """
         with self._changed:
             while not self._closed:
                 left = pace.next_at - time.monotonic()
@@ -87,7 +118,10 @@ class NewestMessages:
 
 
 class Statistics:
-    """Counts, times and errors, each kind of which is logged once; any thread may call any method."""
+    """Counts, times and errors, each kind of which is logged once.
+
+    Any thread may call any method.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -104,17 +138,22 @@ class Statistics:
             self._times.setdefault(name, deque(maxlen=_RECENT)).append(seconds)
 
     def error(self, kind: str, error: BaseException) -> None:
-        message = " ".join(str(error).split())[:200] or type(error).__name__
+        """Count an error, and log the first of its kind."""
+        message = " ".join(str(error).split())[:_LONGEST_ERROR] or type(error).__name__
         with self._lock:
             self._counts[kind] += 1
-            first, self._last_error = self._counts[kind] == 1, f"{kind}: {message}"
-        if first:
+            is_first = self._counts[kind] == 1
+            self._last_error = f"{kind}: {message}"
+        if is_first:
             _LOG.warning("RosBridge: %s: %s", kind.replace("_", " "), message)
 
-    def snapshot(self, counted: tuple[str, ...], timed: tuple[str, ...]) -> dict[str, float | str | None]:
-        """Counts, medians and 95th percentiles of the last 256 times in milliseconds, and the last error."""
+    def snapshot(self, counted: tuple[str, ...], timed: tuple[str, ...]) -> State:
+        """Return counts, times and the last error.
+
+        Of the last 256 times these are median and 95th percentile, milliseconds.
+        """
         with self._lock:
-            found: dict[str, float | str | None] = {name: self._counts[name] for name in counted}
+            found: State = {name: self._counts[name] for name in counted}
             times = {name: sorted(self._times.get(name, ())) for name in timed}
             found["last_error"] = self._last_error
         for name, values in times.items():

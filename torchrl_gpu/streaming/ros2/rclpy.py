@@ -8,48 +8,71 @@ from __future__ import annotations
 
 import importlib
 import threading
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGE, TEXT, type_store
 from torchrl_gpu.streaming.ros2.transport import Callback
 
 _WHERE = "RosBridge"
+_PARTS = ("context", "executors", "qos", "serialization")
+# Texts that are kept for a reader; of everything else, the newest.
+_KEPT_TEXTS = 64
+
+
+class _Publisher(Protocol):
+    """A publisher of rclpy."""
+
+    def publish(self, data: bytes) -> None: ...
 
 
 class Rclpy:
-    """A node of a context of its own; see `Transport`. Quality of service is that of `CycloneDds`."""
+    """A node of a context of its own.
+
+    A `Transport`.
+
+    Quality of service is that of `CycloneDds`.
+
+    Raises:
+        ModuleNotFoundError: ROS 2 is not installed, or not sourced.
+    """
 
     def __init__(self, domain: int | None) -> None:
         try:
-            rclpy = importlib.import_module("rclpy")
-            names = ("context", "executors", "qos", "serialization")
-            self._parts = {name: importlib.import_module(f"rclpy.{name}") for name in names}
+            self._rclpy = importlib.import_module("rclpy")
+            self._parts: dict[str, ModuleType] = {name: importlib.import_module(f"rclpy.{name}") for name in _PARTS}
             self._types = importlib.import_module("rosidl_runtime_py.utilities")
         except ImportError as error:
-            message = f"want ROS 2's rclpy, for example by `source /opt/ros/jazzy/setup.bash`; got {error}"
-            raise ModuleNotFoundError(f"{_WHERE}: {message}", name=error.name) from error
+            raise ModuleNotFoundError(
+                f"{_WHERE}: ROS 2's rclpy cannot be imported ({error}); source an install before, for example by"
+                " `source /opt/ros/jazzy/setup.bash`",
+                name=error.name,
+            ) from error
         self._context = self._parts["context"].Context()
-        rclpy.init(context=self._context, **({} if domain is None else {"domain_id": domain}))
-        self._rclpy, self._node = rclpy, rclpy.create_node("torchrl_gpu", context=self._context)
+        self._rclpy.init(context=self._context, **({} if domain is None else {"domain_id": domain}))
+        self._node = self._rclpy.create_node("torchrl_gpu", context=self._context)
         self._executor = self._parts["executors"].SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
-        self._tested: dict[str, Any] = {}
-        self._publishers: dict[tuple[str, str], Any] = {}
+        self._tested: dict[str, type] = {}
+        self._publishers: dict[tuple[str, str], _Publisher] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._spin, name="torchrl_gpu ros receiver", daemon=True)
         self._thread.start()
 
     def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
-        made = self._tested_type(type_name)
-        self._node.create_subscription(made, topic, callback, self._quality(type_name == TEXT, type_name), raw=True)
+        message_type = self._find_type(type_name)
+        is_text = type_name == TEXT
+        quality = self._quality(is_text, type_name)
+        self._node.create_subscription(message_type, topic, callback, quality, raw=True)
 
     def publish(self, topic: str, type_name: str, data: bytes) -> None:
         if self._closed:
-            raise RuntimeError("Rclpy: want an open transport; got one that was closed")
+            raise RuntimeError("Rclpy is closed")
         if (topic, type_name) not in self._publishers:
-            quality = self._quality(type_name not in (IMAGE, COMPRESSED), type_name)
-            made = self._node.create_publisher(self._tested_type(type_name), topic, quality)
-            self._publishers[topic, type_name] = made
+            is_reliable = type_name not in (IMAGE, COMPRESSED)
+            quality = self._quality(is_reliable, type_name)
+            publisher = self._node.create_publisher(self._find_type(type_name), topic, quality)
+            self._publishers[topic, type_name] = publisher
         self._publishers[topic, type_name].publish(data)
 
     def close(self) -> None:
@@ -64,30 +87,43 @@ class Rclpy:
     def _spin(self) -> None:
         try:
             self._executor.spin()
-        except Exception:  # of a shutdown that comes while it waits
+        except Exception:
+            # A shutdown may come while it waits.
             if not self._closed:
                 raise
 
-    def _quality(self, reliable: bool, type_name: str) -> Any:
+    def _quality(self, is_reliable: bool, type_name: str) -> object:
+        """Return the quality of service of a subscription or publisher."""
         qos = self._parts["qos"]
-        kind = qos.ReliabilityPolicy.RELIABLE if reliable else qos.ReliabilityPolicy.BEST_EFFORT
-        depth = 64 if type_name == TEXT else 1
-        return qos.QoSProfile(depth=depth, history=qos.HistoryPolicy.KEEP_LAST, reliability=kind)
+        kind = qos.ReliabilityPolicy.RELIABLE if is_reliable else qos.ReliabilityPolicy.BEST_EFFORT
+        depth = _KEPT_TEXTS if type_name == TEXT else 1
+        profile: object = qos.QoSProfile(depth=depth, history=qos.HistoryPolicy.KEEP_LAST, reliability=kind)
+        return profile
 
-    def _tested_type(self, type_name: str) -> Any:
+    def _find_type(self, type_name: str) -> type:
+        """Return the type of a message in this install.
+
+        Raises:
+            ValueError: It is another one than rosbags has.
+        """
         if type_name not in self._tested:
             found = self._types.get_message(type_name)
-            if not self._passes(type_name, found):
-                wanted = f"{type_name} as of ROS 2 Humble and later"
-                raise ValueError(f"{_WHERE}: want {wanted}; got an install that has another")
+            if not self._agrees(type_name, found):
+                raise ValueError(
+                    f"{_WHERE}: {type_name} of this install is not the one of ROS 2 Humble and later; source another"
+                    " install"
+                )
             self._tested[type_name] = found
         return self._tested[type_name]
 
-    def _passes(self, type_name: str, found: Any) -> bool:
-        serialization, store = self._parts["serialization"], type_store()
+    def _agrees(self, type_name: str, found: type) -> bool:
+        """Return whether a message means to ROS what it means to rosbags."""
+        serialization = self._parts["serialization"]
+        store = type_store()
         theirs = serialization.serialize_message(found())
         try:
             ours = bytes(store.serialize_cdr(store.deserialize_cdr(theirs, type_name), type_name))
-        except Exception:  # of rosbags, of a message of another form
+        except Exception:
+            # rosbags fails in many ways over a message of another form.
             return False
         return bool(serialization.deserialize_message(ours, found) == found())

@@ -1,4 +1,7 @@
-"""State that requests share, and the middleware of each: time limit, host, token, origin, headers of the response."""
+"""What requests share, and the middleware of each.
+
+The middleware checks host, origin and token, bounds the time of a request, and adds headers to the response.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any
+from typing import TypedDict
 
 from aiohttp import WSCloseCode, hdrs, web
 
@@ -19,12 +22,17 @@ from torchrl_gpu.streaming.web.connection_limit import Connection, ConnectionLim
 from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit, Role
 from torchrl_gpu.streaming.web.settings import ServerSettings
 
-_IDLE_TIMEOUT = 10.0
-FINISH_S = 5.0  # seconds that answers which are being made have when the server stops
+_IDLE_TIMEOUT = 10.0  # seconds
+# Seconds for answers that are being made when the server stops.
+FINISH_S = 5.0
+# Connections beyond those of viewers, each of whom may have two.
 _SPARE_CONNECTIONS = 64
-_PUBLIC = ("/healthz", "/login", "/", "/static/{name}")  # the page itself holds no secret; it asks for the token
+# The page itself holds no secret; it asks for the token.
+_PUBLIC = ("/healthz", "/login", "/", "/static/{name}")
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
-_MOST_QUOTED = 100  # characters
+# Characters of what a peer sent that are quoted in an answer.
+_MOST_QUOTED = 100
+# Names that some path takes in its query.
 _OPTIONS = ("stream", "fps", "compat", "since", "transport", "codec", "beside")
 _PREFLIGHT = {
     hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST",
@@ -40,11 +48,11 @@ class AppState:
 
     Attributes:
         sockets: Open WebSockets.
-        finishers: Awaited before anything is closed when the server stops, as answers that are being made. Each of them
+        finishers: Awaited when the server stops, before anything is closed, such as answers that are being made. Each
             bounds its own time.
         closers: Awaited when the server stops, such as the closing of peer connections.
         num_viewers: Of all transports.
-        idle_timeout: Seconds that a connection may be silent, and a request that is no viewer's may take.
+        idle_timeout: Seconds that a connection may be silent, and that a request which is no viewer's may take.
         page: Files of the page by name: `index.html`, and those that it loads.
     """
 
@@ -60,15 +68,17 @@ class AppState:
         self.rules = AccessRules(self.settings.token, self.settings.view_token, self.settings.allowed_origins)
         self.failures = FailureLimit()
         self.idle_timeout = _IDLE_TIMEOUT
-        wanted = 2 * self.settings.max_clients + _SPARE_CONNECTIONS
-        self.connections = ConnectionLimit(wanted, descriptors_left())
+        limit = 2 * self.settings.max_clients + _SPARE_CONNECTIONS
+        self.connections = ConnectionLimit(limit, descriptors_left())
         files = resources.files(__package__).joinpath("static").iterdir()
         self.page = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
 
     async def finish(self) -> None:
+        """Wait for answers that are being made."""
         await asyncio.gather(*(finish() for finish in self.finishers), return_exceptions=True)
 
     async def close(self) -> None:
+        """Close WebSockets and peer connections."""
         sockets = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server stops") for socket in self.sockets]
         await asyncio.gather(*sockets, *(close() for close in self.closers), return_exceptions=True)
 
@@ -80,18 +90,26 @@ class AppState:
 STATE: web.AppKey[AppState] = web.AppKey("state", AppState)
 
 
+# -- the middleware ----------------------------------------------------------------------------------------------------
+
+
 @web.middleware
 async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Passes a request to its handler if its host, origin and token are valid; aborts one that takes too long."""
-    await asyncio.sleep(0)  # requests may lie in a connection one behind the other: others have their turn
+    """Pass a request to its handler if its host, origin and token are valid.
+
+    A request that takes too long is aborted.
+    """
+    # Many requests may come back to back on one connection: the others have their turn between them.
+    await asyncio.sleep(0)
     try:
         connection = connection_of(request.transport)
         async with asyncio.timeout(request.app[STATE].idle_timeout) as connection.deadline:
             try:
                 return await _answer(request, handler)
             finally:
-                connection.lasts = False
-    except ConnectionError:  # the peer has left: nothing to log or to answer
+                connection.is_kept = False
+    except ConnectionError:
+        # The peer has left: there is nothing to log or to answer.
         return web.Response(status=400)
     except TimeoutError:
         if not connection.deadline.expired():
@@ -101,13 +119,15 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Checks a request and sends its answer, within the time limit: a peer may read nothing."""
+    """Check a request and send its answer.
+
+    Sending is part of it, so that the time limit also holds for a peer that reads nothing.
+    """
     response: web.StreamResponse
     try:
         check_host_and_origin(request)
-        asks = request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
-        if asks and request.app[STATE].rules.lists_origin(request.headers.get(hdrs.ORIGIN)):
-            return web.Response(status=204, headers=_PREFLIGHT)  # a preflight carries no token
+        if _is_preflight(request):
+            return web.Response(status=204, headers=_PREFLIGHT)
         if _path(request) not in _PUBLIC:
             role_of(request)
         response = await handler(request)
@@ -120,24 +140,47 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     return response
 
 
+def _is_preflight(request: web.Request) -> bool:
+    """Return whether a browser asks if a page of an allowed origin may send a request.
+
+    Such a question carries no token.
+    """
+    asks = request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
+    return asks and request.app[STATE].rules.lists_origin(request.headers.get(hdrs.ORIGIN))
+
+
 def refuse_options(request: web.Request, *taken: str) -> None:
-    """Raises 400 for an option that another path has and this one would ignore. Unknown ones may stand there:
-    programs add a number to an address to get past caches."""
+    """Refuse an option that another path has and this one would ignore.
+
+    Unknown ones may stand there: programs add a number to an address to get past caches.
+
+    Raises:
+        web.HTTPBadRequest: There is such an option.
+    """
     ignored = [name for name in _OPTIONS if name in request.query and name not in taken]
     if ignored:
         allowed = ", ".join(taken) or "none here"
         raise web.HTTPBadRequest(**error_body(f"{ignored[0]} has no effect at {request.path}; options: {allowed}"))
 
 
-def let_last(request: web.Request) -> Connection:
-    """Lifts the time limit of a request; its connection makes no room for others. ConnectionError if it is lost."""
+def lift_time_limit(request: web.Request) -> Connection:
+    """Let a request last as long as it takes.
+
+    Its connection makes no room for others.
+
+    Raises:
+        ConnectionError: The connection is lost.
+    """
     connection = connection_of(request.transport)
-    connection.last()
+    connection.lift_time_limit()
     return connection
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Adds the headers of every response; for pages of allowed origins also those of CORS."""
+    """Add the headers of every response.
+
+    For pages of allowed origins also those of CORS.
+    """
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
     origin = request.headers.get(hdrs.ORIGIN)
@@ -148,13 +191,24 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers.add(hdrs.VARY, hdrs.ORIGIN)
 
 
+# -- hosts and origins -------------------------------------------------------------------------------------------------
+
+
 def check_host_and_origin(request: web.Request) -> None:
-    """Raises 403 for names that are not ours, and for pages of other origins that connect, post or show pictures."""
+    """Refuse names that are not ours, and pages of other origins.
+
+    Such a page may neither connect nor post nor show pictures.
+
+    Raises:
+        web.HTTPForbidden: The request is one of them.
+    """
     state = request.app[STATE]
     if not state.rules.allows_host(request.headers.get(hdrs.HOST, "")):
         state.metrics.refused.labels("host").inc()
-        host = _quoted(request.headers.get(hdrs.HOST, ""))
-        raise web.HTTPForbidden(**error_body(f"want a Host of this machine, or one of allowed_origins; got {host}"))
+        host = _quote(request.headers.get(hdrs.HOST, ""))
+        raise web.HTTPForbidden(
+            **error_body(f"the Host must be a name of this machine, or one of allowed_origins, not {host}")
+        )
     connects = request.method != hdrs.METH_GET or hdrs.UPGRADE in request.headers
     refused = connects and not state.rules.allows_origin(request.headers.get(hdrs.ORIGIN), request.headers[hdrs.HOST])
     is_cross_site = request.headers.get("Sec-Fetch-Site") == "cross-site"
@@ -166,30 +220,54 @@ def check_host_and_origin(request: web.Request) -> None:
 
 
 def _foreign_page(request: web.Request) -> str:
-    """Why a page is refused that is not of this server, as far as the server can tell, and what helps."""
-    page = _quoted(request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER) or "another site")
-    host = _quoted(request.headers[hdrs.HOST])
+    """Return why a foreign page is refused, as far as the server can tell."""
+    page = _quote(request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER) or "another site")
+    host = _quote(request.headers[hdrs.HOST])
     return (
-        f"want a page of this server, or one of allowed_origins; got the page {page} and the Host {host}. "
+        f"the page {page} is neither of this server, whose Host is {host}, nor one of allowed_origins. "
         f"Behind a proxy, have it pass Host on, or name the page's origin in allowed_origins"
     )
 
 
-def _quoted(text: str) -> str:
-    """What a peer sent, short and printable."""
+def _quote(text: str) -> str:
+    """Return what a peer sent, short and printable."""
     return "".join(each if each.isprintable() else "?" for each in text[:_MOST_QUOTED])
 
 
-def role_of(request: web.Request) -> Role:
-    """The role of a request by its session, bearer token or query token.
+def _path(request: web.Request) -> str | None:
+    """Return the path of the route that answers, however it was spelled.
 
-    Raises 401 where there is none, and 429 for an address that has tried too many wrong ones.
+    It is None if no route answers.
+    """
+    resource = request.match_info.route.resource
+    return None if resource is None else resource.canonical
+
+
+def _is_listed(request: web.Request) -> bool:
+    """Return whether the requesting page has an allowed origin.
+
+    A picture's request names the page as its referrer only.
+    """
+    page = request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER)
+    return request.app[STATE].rules.lists_origin(page)
+
+
+# -- tokens and sessions -----------------------------------------------------------------------------------------------
+
+
+def role_of(request: web.Request) -> Role:
+    """Return the role of a request by its session, bearer token or query token.
+
+    Raises:
+        web.HTTPUnauthorized: There is none.
+        web.HTTPTooManyRequests: Its address has tried too many wrong ones.
     """
     state = request.app[STATE]
     if state.rules.is_open:
         return "control"
     name = cookie_name(request)
-    cookie, token = request.cookies.get(name), _token(request)
+    cookie = request.cookies.get(name)
+    token = _token(request)
     role = state.rules.sessions.role(cookie) if cookie else None
     if role is not None:
         return role
@@ -197,38 +275,70 @@ def role_of(request: web.Request) -> Role:
         refused: web.HTTPException | None = _too_many(request)
         if refused is None:
             _note_failure(request, cookie)
-            refused = _unauthorized("want a token: this session has ended")
-        refused.del_cookie(name, path="", httponly=True, samesite="Strict")  # without it the page asks for a token
+            refused = _unauthorized("this session has ended; log in with the token")
+        # Without the cookie the page asks for a token.
+        refused.del_cookie(name, path="", httponly=True, samesite="Strict")
         raise refused
     return role_of_token(request, token)
 
 
 def role_of_token(request: web.Request, token: str | None) -> Role:
-    """The role of a token; raises as `role_of` does.
+    """Return the role of a token.
 
     A long token opens at any time, for its guesses are hopeless however many there are. A short one, which only
-    loopback may have, opens only while its address has guesses left: the limit is all that keeps it.
+    loopback may have, opens only while its address has guesses left: the limit is its only protection.
+
+    Raises:
+        web.HTTPException: As `role_of`.
     """
     state = request.app[STATE]
     if state.rules.is_open:
         return "control"
     if token is None:
-        raise _unauthorized("want a token")
+        raise _unauthorized("this server needs a token")
     role = state.rules.role_of_token(token)
     if role is not None and state.rules.is_out_of_reach(role):
         return role
-    if (refused := _too_many(request)) is not None:
+    refused = _too_many(request)
+    if refused is not None:
         raise refused
     if role is None:
         _note_failure(request, token)
-        raise _unauthorized("want another token")
+        raise _unauthorized("this token is wrong")
     return role
 
 
+def set_session(request: web.Request, response: web.StreamResponse, role: Role) -> None:
+    """Open a session, and set its cookie in a response."""
+    rules = request.app[STATE].rules
+    if not rules.is_open:
+        cookie = rules.sessions.open(role)
+        # Without a path of its own it holds for the folder of this address: behind a proxy, that of this server alone.
+        response.set_cookie(
+            cookie_name(request), cookie, path="", httponly=True, samesite="Strict", secure=request.secure
+        )
+
+
+def cookie_name(request: web.Request) -> str:
+    """Return the name of the session's cookie.
+
+    It has the port as the browser knows it, since a browser keeps one set of cookies for all ports of a host, and the
+    server's own, for several servers behind one port of a proxy.
+    """
+    port = request.headers.get(hdrs.HOST, "").rpartition(":")[2]
+    default = "443" if request.secure else "80"
+    known = port if port.isdecimal() else default
+    return f"torchrl_gpu_{known}_{request.app[STATE].port}"
+
+
 def _too_many(request: web.Request) -> web.HTTPTooManyRequests | None:
-    """The refusal of an address that has tried too many wrong tokens or cookies; None for all others."""
+    """Return the refusal of an address that has tried too many wrong tokens.
+
+    Wrong cookies count too. For all other addresses it is None.
+    """
     state = request.app[STATE]
-    if (wait := state.failures.wait(request.remote or "?")) <= 0:
+    wait = state.failures.wait(request.remote or "?")
+    if wait <= 0:
         return None
     state.metrics.refused.labels("failures").inc()
     return web.HTTPTooManyRequests(
@@ -242,36 +352,6 @@ def _note_failure(request: web.Request, guess: str) -> None:
     state.metrics.failed_tokens.inc()
 
 
-def _path(request: web.Request) -> str | None:
-    """The path of the route that answers, however it was spelled; None for none."""
-    resource = request.match_info.route.resource
-    return None if resource is None else resource.canonical
-
-
-def _is_listed(request: web.Request) -> bool:
-    """True if the requesting page has an allowed origin. A picture's request names it as its referrer only."""
-    page = request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER)
-    return request.app[STATE].rules.lists_origin(page)
-
-
-def set_session(request: web.Request, response: web.StreamResponse, role: Role) -> None:
-    rules = request.app[STATE].rules
-    if not rules.is_open:
-        cookie = rules.sessions.open(role)
-        # Without a path of its own it holds for the folder of this address: behind a proxy, that of this server alone.
-        response.set_cookie(
-            cookie_name(request), cookie, path="", httponly=True, samesite="Strict", secure=request.secure
-        )
-
-
-def cookie_name(request: web.Request) -> str:
-    """Name of the session's cookie: with the port as the browser knows it, which keeps one jar for a host's ports, and
-    the server's own, for several servers behind one port of a proxy."""
-    port = request.headers.get(hdrs.HOST, "").rpartition(":")[2]
-    known = port if port.isdecimal() else ("443" if request.secure else "80")
-    return f"torchrl_gpu_{known}_{request.app[STATE].port}"
-
-
 def _token(request: web.Request) -> str | None:
     scheme, _, credentials = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     if scheme.lower() == "bearer":
@@ -283,8 +363,15 @@ def _unauthorized(message: str) -> web.HTTPUnauthorized:
     return web.HTTPUnauthorized(**error_body(message), headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="torchrl_gpu"'})
 
 
+# -- viewers and errors ------------------------------------------------------------------------------------------------
+
+
 def admit_viewer(request: web.Request, transport: str) -> ExitStack:
-    """Counts a viewer, in metrics by its transport, until the stack is closed; raises 503 at the limit of viewers."""
+    """Count a viewer, in metrics by its transport, until the returned stack is closed.
+
+    Raises:
+        web.HTTPServiceUnavailable: There are as many viewers as there may be.
+    """
     state = request.app[STATE]
     if state.num_viewers >= state.settings.max_clients:
         state.metrics.refused.labels("full").inc()
@@ -300,6 +387,13 @@ def admit_viewer(request: web.Request, transport: str) -> ExitStack:
     return seat
 
 
-def error_body(message: str) -> dict[str, Any]:
-    """Arguments of a response or exception of aiohttp: an error message as JSON."""
+class ErrorBody(TypedDict):
+    """Arguments of a response or exception of aiohttp."""
+
+    text: str
+    content_type: str
+
+
+def error_body(message: str) -> ErrorBody:
+    """Return an error message as JSON, for a response or exception of aiohttp."""
     return {"text": json.dumps({"message": message}), "content_type": "application/json"}

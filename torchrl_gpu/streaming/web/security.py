@@ -1,4 +1,4 @@
-"""Authentication and access rules: tokens, sessions, origins and hosts, without a socket."""
+"""Access rules without a socket: tokens, sessions, origins and hosts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from urllib.parse import urlsplit
 
 Role = Literal["view", "control"]
 ROLES: tuple[Role, ...] = ("control", "view")
-MIN_REMOTE_TOKEN = 16  # characters, from which on a token is taken to be out of the reach of guesses
+# Characters. Nobody guesses a token of this length, however often they try.
+MIN_REMOTE_TOKEN = 16
 _HOST = re.compile(r"[A-Za-z0-9._\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 
 
 def is_loopback(host: str) -> bool:
-    """True for a name or address of this machine alone. No name but localhost is looked up."""
+    """Return whether a name or address is of this machine alone.
+
+    No name but localhost is looked up.
+    """
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -32,17 +36,26 @@ def is_loopback(host: str) -> bool:
 class Sessions:
     """Roles by random cookies, of which only hashes are kept.
 
-    A role has `size` sessions, of which the one that was used longest ago is forgotten first, so that viewers cannot
-    push out who controls; a session ends after `lifetime` seconds without use.
+    Each role has room for its own sessions, so that viewers cannot push out whoever controls. When it is full, the
+    session whose last use is longest ago is forgotten.
+
+    Args:
+        size: Sessions of a role.
+        lifetime: Seconds without use after which a session ends.
+        clock: Seconds.
     """
 
     def __init__(
         self, size: int = 256, lifetime: float = 7 * 86_400.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._size, self._lifetime, self._clock = size, lifetime, clock
+        self._size = size
+        self._lifetime = lifetime
+        self._clock = clock
+        # When each session was used last, the oldest first.
         self._used: dict[Role, OrderedDict[bytes, float]] = {role: OrderedDict() for role in ROLES}
 
     def open(self, role: Role) -> str:
+        """Open a session, and return its cookie."""
         cookie = secrets.token_urlsafe(32)
         used = self._used[role]
         used[_digest(cookie)] = self._clock()
@@ -51,8 +64,9 @@ class Sessions:
         return cookie
 
     def role(self, cookie: str) -> Role | None:
-        """The role of a session; asking counts as use."""
-        key, now = _digest(cookie), self._clock()
+        """Return the role of a session. Asking counts as use."""
+        key = _digest(cookie)
+        now = self._clock()
         for role, used in self._used.items():
             if key in used:
                 if now - used.pop(key) > self._lifetime:
@@ -63,7 +77,10 @@ class Sessions:
 
 
 class AccessRules:
-    """Roles of tokens, and the hosts and origins that requests may name; arguments are those of `ServerSettings`."""
+    """Roles of tokens, and the hosts and origins that requests may name.
+
+    The arguments are those of `ServerSettings`.
+    """
 
     def __init__(
         self, token: str | None = None, view_token: str | None = None, allowed_origins: Iterable[str] = ()
@@ -77,10 +94,14 @@ class AccessRules:
 
     @property
     def is_open(self) -> bool:
+        """Whether everyone who can connect has control."""
         return "control" not in self._tokens
 
     def role_of_token(self, token: str) -> Role | None:
-        """The role of a token; all secrets are compared, each in constant time."""
+        """Return the role of a token.
+
+        All secrets are compared, each in constant time, so that the time of an answer tells nothing.
+        """
         found: Role | None = None
         for role, secret in self._tokens.items():
             if hmac.compare_digest(token.encode("utf-8", "surrogatepass"), secret):
@@ -88,51 +109,74 @@ class AccessRules:
         return found
 
     def is_out_of_reach(self, role: Role) -> bool:
-        """True if the token of a role is so long that guesses need no limit."""
+        """Return whether the token of a role is so long that guesses need no limit."""
         return role in self._out_of_reach
 
     def allows_host(self, host: str) -> bool:
-        """True if a request's Host header is allowed.
+        """Return whether a request's Host header is allowed.
 
-        Without a token only names of this machine may: a page of a name that was turned to 127.0.0.1 would otherwise
-        count as of the same origin (DNS rebinding).
+        Without a token it must name this machine. Otherwise a foreign page whose name was changed to mean 127.0.0.1
+        would count as of the same origin (DNS rebinding).
         """
         if not _HOST.fullmatch(host):
             return False
         return not self.is_open or is_loopback(_hostname(host)) or host.lower() in self._allowed_hosts
 
     def allows_origin(self, origin: str | None, host: str) -> bool:
-        """True if a page of this origin may connect: of the same host, or an allowed one. A client with no page may."""
-        own = f"http://{host}".lower(), f"https://{host}".lower()
-        return origin is None or origin.lower() in own or self.lists_origin(origin)
+        """Return whether a page of an origin may connect to a host.
+
+        Its host must be the same, or its origin an allowed one. A client without a page may connect.
+        """
+        own_origins = (f"http://{host}".lower(), f"https://{host}".lower())
+        return origin is None or origin.lower() in own_origins or self.lists_origin(origin)
 
     def lists_origin(self, page: str | None) -> bool:
-        """True if the origin of a page is an allowed one; `page` is its origin or any address within."""
+        """Return whether a page has an allowed origin.
+
+        The page is named by its origin or by any address within.
+        """
         return page is not None and _origin(page) in self.allowed_origins
 
 
 class FailureLimit:
-    """Rate limit of wrong tokens: `limit` in `window` seconds by address, of which `size` are remembered.
+    """Rate limit of wrong tokens by address.
 
-    The same wrong token again counts once: a page or script that goes on with that of an earlier server shuts nobody
-    out.
+    The same wrong token again counts once: a page or script that goes on with the token of an earlier server shuts
+    nobody out.
+
+    Args:
+        limit: Wrong tokens within `window`.
+        window: Seconds.
+        clock: Seconds.
+        size: Addresses that are remembered.
     """
 
     def __init__(
         self, limit: int = 5, window: float = 60.0, clock: Callable[[], float] = time.monotonic, size: int = 1024
     ) -> None:
-        self._limit, self._window, self._clock, self._size = limit, window, clock, size
+        self._limit = limit
+        self._window = window
+        self._clock = clock
+        self._size = size
+        # When each wrong token was tried, by address; the address that failed last stands at the end.
         self._failures: OrderedDict[str, dict[bytes, float]] = OrderedDict()
         self._key = secrets.token_bytes(32)
 
     def wait(self, address: str) -> float:
-        """Seconds until the address may try again; 0 if it may now."""
+        """Return the seconds until an address may try again.
+
+        0 if it may now.
+        """
         moments = list(self._recent(network(address)).values())
-        return 0.0 if len(moments) < self._limit else moments[-self._limit] + self._window - self._clock()
+        if len(moments) < self._limit:
+            return 0.0
+        return moments[-self._limit] + self._window - self._clock()
 
     def fail(self, address: str, guess: str) -> None:
+        """Remember a wrong token."""
         place = network(address)
         recent = self._recent(place)
+        # With a key of its own, so that memory that leaks does not give away what was tried.
         recent.setdefault(_digest(guess, self._key), self._clock())
         self._failures[place] = dict(list(recent.items())[-self._limit :])
         self._failures.move_to_end(place)
@@ -145,18 +189,26 @@ class FailureLimit:
 
 
 def check_origin(origin: object) -> str:
-    """An origin, such as "https://lab.example", in lower case; ValueError for anything else."""
+    """Return an origin, such as "https://lab.example", in lower case.
+
+    Raises:
+        ValueError: It is no origin.
+    """
     text = origin.rstrip("/").lower() if isinstance(origin, str) else ""
     scheme, _, host = text.partition("://")
     if scheme not in ("http", "https") or not _HOST.fullmatch(host):
-        raise ValueError(f"StreamServer: want allowed_origins such as 'https://lab.example'; got {origin!r}")
+        raise ValueError(f"StreamServer: allowed_origins must be origins such as 'https://lab.example', not {origin!r}")
     return text
 
 
 def content_security_policy(host: str, allowed_origins: Iterable[str] = ()) -> str:
-    """A policy under which the page runs the scripts and styles of this server alone, and allowed origins embed it.
+    """Return the policy of the page.
 
-    `host` is host and port as the browser knows them, for the WebSocket.
+    Under it the page runs the scripts and styles of this server alone, and only allowed origins embed it.
+
+    Args:
+        host: Host and port as the browser knows them, for the WebSocket.
+        allowed_origins: Of `ServerSettings`.
     """
     frames = " ".join(["'self'", *allowed_origins])
     return (
@@ -166,10 +218,25 @@ def content_security_policy(host: str, allowed_origins: Iterable[str] = ()) -> s
     )
 
 
+def network(address: str) -> str:
+    """Return the part of an address that one household has to itself.
+
+    That is all of IPv4, and the first 64 bits of IPv6.
+    """
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
+
+
 def _hostname(host: str) -> str:
     try:
         return urlsplit(f"//{host}").hostname or ""
-    except ValueError:  # brackets around what is no address
+    except ValueError:
+        # Brackets around something that is no address.
         return ""
 
 
@@ -183,14 +250,3 @@ def _origin(page: str) -> str | None:
 
 def _digest(secret: str, key: bytes = b"") -> bytes:
     return hashlib.blake2b(secret.encode("utf-8", "surrogatepass"), digest_size=32, key=key).digest()
-
-
-def network(address: str) -> str:
-    """An address as far as one household has it to itself: all of IPv4, the first 64 bits of IPv6."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return address
-    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))

@@ -1,4 +1,4 @@
-"""The web server, in a thread beside the program: listens, serves, and keeps what went wrong."""
+"""The web server, in a thread next to the program."""
 
 from __future__ import annotations
 
@@ -30,24 +30,38 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
 _LOG = logging.getLogger(__name__)
+# Connections that wait to be accepted, and those that asyncio accepts at once.
 _BACKLOG = 128
-_ACCEPTED_AT_ONCE = 8  # connections
-_TIMEOUT = 10.0  # seconds that starting may take, and stopping besides what `FINISH_S` allows
-_SHUTDOWN_TIMEOUT = 1.0
+_ACCEPTED_AT_ONCE = 8
+# Seconds that starting may take; and stopping, beyond what `FINISH_S` allows.
+_TIMEOUT = 10.0
+_SHUTDOWN_TIMEOUT = 1.0  # seconds
+# Seconds that what a refused request still sends is read and thrown away.
+_LINGERING_TIME = 1.0
+# Errors of requests over what a peer sent.
 _PEER_ERRORS = (HttpProcessingError, PayloadEncodingError, OSError)
-AddRoutes = Callable[[web.Application], None]
-"""Adds routes, and what runs beside them, to an application."""
+# Packages that read what strangers send.
+_PARSERS = ("aiohttp", "aioice", "aiortc", "pylibsrtp", "OpenSSL")
 
-_PARSERS = ("aiohttp", "aioice", "aiortc", "pylibsrtp", "OpenSSL")  # packages that read what strangers send
+AddRoutes = Callable[[web.Application], None]
+"""Adds routes, and what runs next to them, to an application."""
 
 
 class Service:
-    """A web server in a thread of its own, from construction to `stop`; the arguments are those of `StreamServer`."""
+    """A web server in a thread of its own, from construction to `stop`.
+
+    The arguments are those of `StreamServer`.
+
+    Raises:
+        ValueError: No port that may be tried is free, or the host or the certificate cannot be used.
+        RuntimeError: The thread does not start.
+    """
 
     def __init__(
         self, settings: ServerSettings, pipeline: GpuFramePipeline | None = None, add_routes: AddRoutes | None = None
     ) -> None:
-        self.settings, self._add_routes = settings, add_routes
+        self.settings = settings
+        self._add_routes = add_routes
         self.hub = Hub(settings.fps, settings.instant_replay_s)
         self._tls = tls_context(settings.tls)
         self._encoder = EncoderThread(self.hub, settings.jpeg_quality, pipeline)
@@ -67,7 +81,11 @@ class Service:
             raise RuntimeError(f"StreamServer: it does not start: {self._error}") from self._error
 
     def stop(self) -> BaseException | None:
-        """Ends the thread; the first error in it or its encoder, besides those of single requests."""
+        """End the thread.
+
+        Returns:
+            The first error in it or its encoder, except those of single requests.
+        """
         self.hub.call_in_loop(self._stopping.set)
         timeout = _TIMEOUT + FINISH_S
         self._thread.join(timeout)
@@ -85,22 +103,24 @@ class Service:
             self._started.set()
 
     async def _serve(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(self._note)
+        asyncio.get_running_loop().set_exception_handler(self._handle_exception)
         self.hub.attach(asyncio.get_running_loop())
         state = AppState(self.settings, self.hub, self.port)
         app = make_app(state)
         if self._add_routes is not None:
             self._add_routes(app)
-        # Addresses may carry tokens, so that no request is ever logged.
         runner = web.AppRunner(
             app,
+            # Addresses may carry tokens, so that no request is ever logged.
             access_log=None,
             logger=_request_log(),
             keepalive_timeout=state.idle_timeout,
             shutdown_timeout=_SHUTDOWN_TIMEOUT,
-            auto_decompress=False,  # a few bytes may stand for many, and no client of ours compresses
-            lingering_time=1.0,  # seconds that what a refused request still sends is read and thrown away
-            handler_cancellation=True,  # who leaves is no viewer any more, even if nothing is sent that would show it
+            # A few bytes may stand for many, and no client of ours compresses.
+            auto_decompress=False,
+            lingering_time=_LINGERING_TIME,
+            # A viewer who leaves ends its handler, even if nothing is being sent that would show it.
+            handler_cancellation=True,
         )
         await runner.setup()
         self._encoder.start()
@@ -111,31 +131,16 @@ class Service:
             await state.finish()
             await state.close()
             await runner.cleanup()
-            state.connections.close()  # those that came meanwhile, or whose peer does not read what is still to be sent
+            # Connections that came meanwhile, or whose peer does not read what is still to be sent.
+            state.connections.close()
             self._encoder.stop()
 
-    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Keeps the first error of the loop, but none over a peer that breaks off, or sends no TLS or no STUN."""
-        error = context.get("exception")
-        if isinstance(error, OSError):
-            _LOG.debug("%s: %s", context["message"], error)
-            return
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)] if error is not None else []
-        package = str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
-        if package in _PARSERS:
-            self.hub.metrics.peer_errors.labels(package).inc()
-            line = "StreamServer: %s failed over what a peer sent: %r; more of this is counted in /metrics only"
-            _LOG.log(logging.DEBUG if package in self._warned_packages else logging.WARNING, line, package, error)
-            self._warned_packages.add(package)
-            return
-        _LOG.error("%s", context["message"], exc_info=error)
-        if isinstance(error, Exception) and self._error is None:
-            self._error = error
-
     async def _accept(self, runner: web.AppRunner, state: AppState) -> None:
+        """Accept connections until the server stops."""
         assert runner.server is not None
         requests = runner.server
-        # asyncio accepts as many as its backlog before it asks about the first, which takes descriptors of the program
+        # asyncio accepts as many as its backlog before it asks about the first, which takes descriptors of the program.
+        # So it gets a small backlog, and the socket the large one.
         accepting = await asyncio.get_running_loop().create_server(
             lambda: Connection(state.connections, requests(), self._tls), sock=self._socket, backlog=_ACCEPTED_AT_ONCE
         )
@@ -144,52 +149,79 @@ class Service:
             self._started.set()
             await self.hub.tick_until(self._stopping)
         finally:
-            with contextlib.suppress(NotImplementedError):  # on Windows, where asyncio leaves no gap
+            # asyncio loses what it has accepted and not begun when it is told to close. So it stops to accept first,
+            # and begins what it has accepted. On Windows it leaves no such gap, and has no readers.
+            with contextlib.suppress(NotImplementedError):
                 asyncio.get_running_loop().remove_reader(self._socket)
-            await asyncio.sleep(0)  # asyncio loses what it has accepted and not begun when it is told to close
-            with contextlib.suppress(OSError):  # a process that was forked meanwhile may hold it open
+            await asyncio.sleep(0)
+            # A process that was forked meanwhile may hold the socket open.
+            with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             accepting.close()
 
+    def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Keep the first error of the loop.
+
+        An error over a peer that breaks off, or sends no TLS or no STUN, is none of the program's.
+        """
+        error = context.get("exception")
+        if isinstance(error, OSError):
+            _LOG.debug("%s: %s", context["message"], error)
+            return
+        package = _package_of(error)
+        if package in _PARSERS:
+            self.hub.metrics.peer_errors.labels(package).inc()
+            line = "StreamServer: %s failed over what a peer sent: %r; more of this is counted in /metrics only"
+            level = logging.DEBUG if package in self._warned_packages else logging.WARNING
+            _LOG.log(level, line, package, error)
+            self._warned_packages.add(package)
+            return
+        _LOG.error("%s", context["message"], exc_info=error)
+        if isinstance(error, Exception) and self._error is None:
+            self._error = error
+
+
+def _package_of(error: BaseException | None) -> str:
+    """Return the package whose code raised an error, "" if that is unknown."""
+    if error is None:
+        return ""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames:
+        return ""
+    module = str(frames[-1].f_globals.get("__name__", ""))
+    return module.partition(".")[0]
+
 
 def _request_log() -> logging.Logger:
-    """The log of failed requests without the peers' faults, which would fill it, and show what they sent."""
+    """Return the log of failed requests, without those that a peer made fail.
+
+    They would fill the log, and show what the peers sent.
+    """
     log = logging.getLogger(f"{__name__}.requests")
     if not log.filters:
         log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _PEER_ERRORS)))
     return log
 
 
+# -- sockets and certificates ------------------------------------------------------------------------------------------
+
+
 def listen(host: str, port: int, tries: int) -> socket.socket:
-    """A socket that listens at the first free port from `port` on; ValueError where there is none, or for the host."""
+    """Return a socket that listens at the first free port from `port` on.
+
+    Raises:
+        ValueError: There is none, or the host is no address of this machine.
+    """
     ports = [port] if port == 0 else range(port, min(port + tries, 65_536))
     for each in ports:
         try:
             return _bind(host, each)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                raise ValueError(f"StreamServer: want an address of this machine; got {host!r}: {error}") from None
-    raise ValueError(f"StreamServer: want a free port from {ports[0]} to {ports[-1]}; got all in use")
-
-
-def tls_context(files: tuple[str, str] | None) -> ssl.SSLContext | None:
-    """The TLS context of a server, from the files of its certificate and key; ValueError where they are none."""
-    if files is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(*files, password=_no_password)
-        mode = os.stat(files[1]).st_mode
-    except (OSError, ssl.SSLError, ValueError, TypeError) as error:
-        raise ValueError(f"StreamServer: want the files of a certificate and its key; got {files!r}: {error}") from None
-    if mode & (stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH):
-        _LOG.warning("StreamServer: want a key that others can neither read nor write; got %r: chmod 600", files[1])
-    return context
-
-
-def _no_password() -> str:
-    """Instead of a question on the terminal, for which a run would wait forever."""
-    raise ValueError("the key is encrypted, and no password is asked for")
+                raise ValueError(f"StreamServer: host {host!r} is no address of this machine: {error}") from None
+    raise ValueError(
+        f"StreamServer: no port is free from {ports[0]} to {ports[-1]}; choose another port, or raise port_tries"
+    )
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -197,7 +229,8 @@ def _bind(host: str, port: int) -> socket.socket:
     family, kind, number, _, address = found[0]
     listener = socket.socket(family, kind, number)
     try:
-        if os.name == "posix":  # Windows would let two servers share a port
+        # On Windows the option would let two servers share a port.
+        if os.name == "posix":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
@@ -206,3 +239,30 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def tls_context(files: tuple[str, str] | None) -> ssl.SSLContext | None:
+    """Return the TLS context of a server, from the files of its certificate and key.
+
+    Raises:
+        ValueError: The files are no such pair.
+    """
+    if files is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(*files, password=_refuse_password)
+        mode = os.stat(files[1]).st_mode
+    except (OSError, ssl.SSLError, ValueError, TypeError) as error:
+        raise ValueError(f"StreamServer: tls {files!r} is no certificate with its key: {error}") from None
+    if mode & (stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH):
+        _LOG.warning("StreamServer: others can read or write the key %r; run chmod 600 on it", files[1])
+    return context
+
+
+def _refuse_password() -> str:
+    """Refuse an encrypted key.
+
+    Without this, OpenSSL asks for the password on the terminal, and a run would wait forever.
+    """
+    raise ValueError("the key is encrypted, and no password is asked for")

@@ -140,7 +140,7 @@ def test_actions_whose_names_are_long_have_a_bar_each(page: Page) -> None:
         assert [bar[-5:].strip("tfh") for bar in shown] == ["0.25", "−0.5"]
 
 
-FOREIGN = "want a page of this server; got the page https://lab.example and the Host 127.0.0.1:1"
+FOREIGN = "the page https://lab.example is neither of this server, whose Host is 127.0.0.1:1"
 
 
 def refuse_login(page: Page) -> None:

@@ -193,9 +193,9 @@ def test_commands_come_back_under_webrtc_when_the_socket_was_lost(page: Page, st
 def test_an_option_of_the_address_that_means_nothing_is_told(page: Page, studio: Studios) -> None:
     server = studio().server
     for query, said in (
-        ("?transport=toString", "transport: want one of auto, h264"),
-        ("?fps=0.05", "fps: want 0.1 to 1000"),
-        *((f"?fps={fps}", "fps: want") for fps in ("-1", "Infinity")),
+        ("?transport=toString", "transport must be one of auto, h264"),
+        ("?fps=0.05", "fps must be 0.1 to 1000"),
+        *((f"?fps={fps}", "fps must") for fps in ("-1", "Infinity")),
         ("?transport=auto&fps=", ""),
     ):
         page.open(server.url + query)
@@ -204,11 +204,11 @@ def test_an_option_of_the_address_that_means_nothing_is_told(page: Page, studio:
 
 
 def test_why_an_offer_is_refused_is_told_in_words(page: Page, studio: Studios) -> None:
-    refuse = """new Response('{"message": "want another offer"}', {status: 400})"""
+    refuse = """new Response('{"message": "no such offer"}', {status: 400})"""
     asks = f"String(there).includes('offer') ? Promise.resolve({refuse}) : plain(there, ...rest)"
     page.before_scripts(f"const plain = window.fetch; window.fetch = (there, ...rest) => {asks};")
     page.open(studio().server.url + "?transport=webrtc")
-    page.wait(lambda: page.text("said") == "want another offer.", "the reason")
+    page.wait(lambda: page.text("said") == "no such offer.", "the reason")
 
 
 LATER = "const real = performance.now.bind(performance); window.later = 0; performance.now = () => real() + later;"

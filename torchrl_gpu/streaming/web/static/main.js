@@ -47,8 +47,8 @@ new ResizeObserver(() => fit(view.header?.width ?? 640, view.header?.height ?? 4
 
 setTheme(kept.get("theme") ?? (preferred.matches ? "dark" : "light"));
 if (Object.hasOwn(TRANSPORTS, query.get("transport"))) view.wish = query.get("transport");
-else if (query.has("transport") && query.get("transport") !== "auto") say(`transport: want one of auto, ${Object.keys(TRANSPORTS).join(", ")}.`);
-if (query.get("fps") && view.limit === null) say("fps: want 0.1 to 1000 pictures a second.");
+else if (query.has("transport") && query.get("transport") !== "auto") say(`transport must be one of auto, ${Object.keys(TRANSPORTS).join(", ")}.`);
+if (query.get("fps") && view.limit === null) say("fps must be 0.1 to 1000 pictures a second.");
 listLimits(); listTransports();
 setInterval(() => { attention.ms(); if (!document.hidden) requestAnimationFrame(render); }, 100);
 tryDecoder().then(connect);
