@@ -70,7 +70,7 @@ def test_many_cells_at_once_get_what_each_gets_alone(
 
         wanted = packed(asked, number)
         assert [answer | {"request": 0} for answer in answers] == [each | {"request": 0} for each in wanted]
-    with pytest.raises(ValueError, match="want at most 8 open at once; got another"):
+    with pytest.raises(ValueError, match="8 sessions are open"):
         make("cell-8", port=server.port, token=TOKEN).ask("open")
 
 
@@ -87,7 +87,7 @@ def test_cells_of_one_pallet_have_one_box_each_in_turn(server: StreamServer, ses
 
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(place, range(8)))
-    waits = "session: want confirm, report, measure or undo for the box that waits; got another box"
+    waits = "session: a box waits already: confirm, report, measure or undo it before another offer"
     assert sorted(found) == ["placed"] + [waits] * 7
     assert json.loads((sessions._folder / "a.json").read_text())["waits"]["box"]["id"] == found.index("placed")
 
@@ -95,9 +95,9 @@ def test_cells_of_one_pallet_have_one_box_each_in_turn(server: StreamServer, ses
 @pytest.mark.parametrize(
     ("body", "changes", "status", "said"),
     [
-        (b"", {}, 400, "session: want JSON; got what fails with Expecting value"),
+        (b"", {}, 400, "session: the message is no JSON: Expecting value"),
         (b"{}", {}, 400, "session: do must be one of open, status, offer"),
-        (b'{"do": "status", "session": "a"}', {}, 400, "session: want one that is open (none); got a"),
+        (b'{"do": "status", "session": "a"}', {}, 400, "session: a is not open. Open are none"),
         (
             b'{"do": "status", "session": "a"}',
             {"kind": "application/octet-stream"},

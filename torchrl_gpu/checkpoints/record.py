@@ -18,6 +18,9 @@ from typing import Any
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.system.machine import commit, version
 
+Change = tuple[object, object]
+"""An option of a run: as it was, and as it is."""
+
 _PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "numpy")
 _SECRET = re.compile(r"(.*_)?(token|password|secret|api_key)", re.IGNORECASE)
 _ABSENT = "nothing"
@@ -43,7 +46,7 @@ def run_record(config: Mapping[str, Any] | None, module: object = None) -> dict[
     Tokens and passwords of its configuration are left out.
     """
     settings = None if config is None else without_secrets(config)
-    record: dict[str, Any] = {"config": settings, "versions": dict(_versions()), "commit": commit()}
+    record: dict[str, object] = {"config": settings, "versions": dict(_versions()), "commit": commit()}
     if module is not None:
         record["module"] = f"{type(module).__module__}.{type(module).__qualname__}"
     return record
@@ -55,7 +58,7 @@ def _versions() -> dict[str, str | None]:
     return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
 
 
-def without_secrets(config: Any) -> Any:
+def without_secrets(config: object) -> object:
     """Replace values that are named like a token or a password by None."""
     if isinstance(config, Mapping):
         return {str(name): None if is_secret(str(name)) else without_secrets(value) for name, value in config.items()}
@@ -68,7 +71,7 @@ def is_secret(name: str) -> bool:
     return _SECRET.fullmatch(name) is not None
 
 
-def changed_options(saved: Any, now: Any, groups: tuple[str, ...] = ("model.",)) -> dict[str, tuple[Any, Any]]:
+def changed_options(saved: object, now: object, groups: tuple[str, ...] = ("model.",)) -> dict[str, Change]:
     """Return options that differ between two configurations.
 
     By name, the old and the new value.
@@ -89,7 +92,7 @@ def saved_option(checkpoint: Mapping[str, Any], name: str) -> Any:
     return dict(_flat(config)).get(name)
 
 
-def resumed_changes(saved: Any, now: Any) -> dict[str, tuple[Any, Any]]:
+def resumed_changes(saved: object, now: object) -> dict[str, Change]:
     """Return options of a resumed run that differ from those of its checkpoint.
 
     They have the form of `changed_options`.
@@ -102,7 +105,7 @@ def resumed_changes(saved: Any, now: Any) -> dict[str, tuple[Any, Any]]:
     return changed
 
 
-def describe_changes(changed: Mapping[str, tuple[Any, Any]], kept: Sequence[str] = ()) -> list[str]:
+def describe_changes(changed: Mapping[str, Change], kept: Sequence[str] = ()) -> list[str]:
     """Describe changed options: those that take effect, and those that are ignored.
 
     The checkpoint decides the latter. `kept` are their patterns, without the "model." that they begin with.
@@ -125,7 +128,7 @@ def describe_changes(changed: Mapping[str, tuple[Any, Any]], kept: Sequence[str]
     return lines
 
 
-def check_fixed(changed: Mapping[str, tuple[Any, Any]], where: str) -> None:
+def check_fixed(changed: Mapping[str, Change], where: str) -> None:
     """Check that the number of environments is that of the checkpoint.
 
     ValueError otherwise.
@@ -136,7 +139,7 @@ def check_fixed(changed: Mapping[str, tuple[Any, Any]], where: str) -> None:
         raise ValueError(f"{where}: {name} must be {before}, as its environments go on where they were; got {now}")
 
 
-def check_replay_options(changed: Mapping[str, tuple[Any, Any]], where: str) -> None:
+def check_replay_options(changed: Mapping[str, Change], where: str) -> None:
     """Refuse options that change the meaning of the transitions in a replay."""
     bad = {name: pair for name, pair in changed.items() if name.startswith("model.env") and name not in _SAME_REPLAY}
     if bad:
@@ -146,7 +149,7 @@ def check_replay_options(changed: Mapping[str, tuple[Any, Any]], where: str) -> 
         )
 
 
-def in_words(changed: Mapping[str, tuple[Any, Any]]) -> str:
+def in_words(changed: Mapping[str, Change]) -> str:
     lines = [f"{name} {_short(old)} → {_short(new)}" for name, (old, new) in changed.items()]
     text = ", ".join(lines[:8])
     if len(lines) > 8:
@@ -154,7 +157,7 @@ def in_words(changed: Mapping[str, tuple[Any, Any]]) -> str:
     return text
 
 
-def _flat(config: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(config: object, name: str = "") -> Iterator[tuple[str, object]]:
     """Yield the leaves by the names that the command line gives them."""
     if isinstance(config, Mapping):
         for key, value in config.items():
@@ -169,7 +172,7 @@ def _flat(config: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, list(config) if isinstance(config, list | tuple) else config
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= 40 else text[:39] + "…"
 
@@ -209,7 +212,7 @@ def results_folder(module: Any, checkpoint: Mapping[str, Any] | None) -> tuple[P
     return root / "tested" / name, about
 
 
-def _tested_options(record: Any, now: Any) -> dict[str, Any]:
+def _tested_options(record: object, now: object) -> dict[str, object]:
     """Return the options of model and data that differ from those of the run.
 
     They have the values of now. Where no checkpoint records the options of the run, only the file of sequences counts.

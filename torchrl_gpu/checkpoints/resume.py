@@ -94,7 +94,7 @@ class CheckedRestore(_CheckpointConnector):
             reader._opened = opened
             trainer._checkpoint_connector = reader
 
-    def resume_start(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
+    def resume_start(self, checkpoint_path: str | Path | None = None, weights_only: bool | None = None) -> None:
         """Read a local file with `weights_only`, unless it has been read.
 
         Addresses are left to Lightning.
@@ -112,9 +112,11 @@ class CheckedRestore(_CheckpointConnector):
             content = open_checkpoint(path)
         self._loaded_checkpoint = _pl_migrate_checkpoint(content, path)
 
-    def _restore_modules_and_callbacks(self, *args: Any, **kwargs: Any) -> None:
+    def _restore_modules_and_callbacks(
+        self, checkpoint_path: str | Path | None = None, weights_only: bool | None = None
+    ) -> None:
         with self._in_one_line():
-            super()._restore_modules_and_callbacks(*args, **kwargs)
+            super()._restore_modules_and_callbacks(checkpoint_path, weights_only)
 
     def restore_training_state(self) -> None:
         with self._in_one_line():
@@ -133,8 +135,8 @@ class CheckedRestore(_CheckpointConnector):
             for optimizer in self.trainer.optimizers:
                 _check_state(optimizer)
 
-    def _settings(self) -> dict[str, Any]:
-        groups: list[dict[str, Any]] = []
+    def _settings(self) -> dict[str, object]:
+        groups: list[dict[str, object]] = []
         for optimizer in self.trainer.optimizers:
             groups += map(_without_params, optimizer.param_groups)
         schedules = [each.scheduler.state_dict() for each in self.trainer.lr_scheduler_configs]
@@ -162,7 +164,7 @@ class CheckedRestore(_CheckpointConnector):
             ) from error
 
 
-def _without_params(group: Mapping[str, Any]) -> dict[str, Any]:
+def _without_params(group: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in group.items() if name != "params"}
 
 
@@ -192,20 +194,20 @@ def _check_state(optimizer: Optimizer) -> None:
                 )
 
 
-def _kinds_of(state: Mapping[str, Any]) -> dict[str, type]:
+def _kinds_of(state: Mapping[str, object]) -> dict[str, type]:
     return {name: type(value) for name, value in state.items()}
 
 
-def check_like(where: str, template: Any, given: Any, *, exact: bool) -> None:
+def check_like(where: str, template: object, given: object, *, exact: bool) -> None:
     """Check that plain values of a file have the structure of a template.
 
     With `exact` they must be counts and flags under the same names. Without it numbers must be numbers, where there are
     any. ValueError otherwise.
     """
     if isinstance(template, dict):
-        _check_names(where, template, given, exact=exact)
-        for name in template.keys() & given.keys():
-            check_like(f"{where}.{name}", template[name], given[name], exact=exact)
+        values = _check_names(where, template, given, exact=exact)
+        for name in template.keys() & values.keys():
+            check_like(f"{where}.{name}", template[name], values[name], exact=exact)
     elif isinstance(template, list | tuple):
         if not isinstance(given, list | tuple):
             raise ValueError(f"{where} must be a list, not {str(given)[:80]}")
@@ -223,8 +225,8 @@ def check_like(where: str, template: Any, given: Any, *, exact: bool) -> None:
             raise ValueError(f"{where} must be a number, not {str(given)[:80]}")
 
 
-def _check_names(where: str, template: dict[Any, Any], given: Any, *, exact: bool) -> None:
-    """Check that values of a file stand under the names of a template.
+def _check_names(where: str, template: Mapping[str, object], given: object, *, exact: bool) -> dict[str, object]:
+    """Check that values of a file have the names of a template, and return them.
 
     Counts of loops must have the same names exactly. Settings of an optimizer may have more, and others anything.
     """
@@ -237,6 +239,6 @@ def _check_names(where: str, template: dict[Any, Any], given: Any, *, exact: boo
         else:
             fits = True
         if fits:
-            return
+            return given
     wanted = ", ".join(map(str, template)) or "values by name"
     raise ValueError(f"{where} must hold {wanted}, not {str(given)[:80]}")

@@ -159,7 +159,7 @@ class PackingSession:
         number = int(choice.box)
         if number < 0 or bool(choice.fresh):
             return progress, self.told(progress) | {"box": None, "reasons": self._reasons(found)}
-        told: dict[str, Any] = {"box": number}
+        told: dict[str, object] = {"box": number}
         if "id" in found[number]:
             told["id"] = found[number]["id"]
         told |= self._place(choice, goods)
@@ -198,7 +198,7 @@ class PackingSession:
         cells = self.packer.bin.cells
         wanted = f"{cells[0]} lists of {cells[1]} numbers"
         rows = arguments.listed(WHERE, "heights", wanted, heights)
-        flat: list[Any] = []
+        flat: list[float] = []
         for row in rows:
             if isinstance(row, list):
                 flat += row
@@ -413,19 +413,19 @@ def _box(given: Any, name: str) -> dict[str, Any]:
     return box
 
 
-def _sides(where: str, name: str, given: Any) -> list[float]:
+def _sides(where: str, name: str, given: object) -> list[float]:
     sides = _three(where, name, "three lengths, [length, width, height] in millimetres", given)
     return [arguments.number(where, name, side, 1, MOST_MM) for side in sides]
 
 
-def _three(where: str, name: str, wanted: str, given: Any) -> tuple[Any, ...]:
+def _three(where: str, name: str, wanted: str, given: object) -> tuple[Any, ...]:
     found = arguments.listed(where, name, wanted, given)
     if len(found) != 3:
         arguments.refuse(where, name, wanted, given)
     return found
 
 
-def _keys(name: str, given: Any, known: Sequence[str]) -> None:
+def _keys(name: str, given: object, known: Sequence[str]) -> None:
     """Refuse what is no dict, and keys that nothing reads."""
     if not isinstance(given, Mapping) or not set(given) <= set(known):
         came = list(given) if isinstance(given, Mapping) else given
