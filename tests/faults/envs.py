@@ -50,15 +50,15 @@ KERNELS: list[Mutant] = [
     ),
     mutant(
         "the_margin_is_on_both_sides",
-        "targets = y + half_y, per_cell * self.columns - y + half_y",
-        "targets = y + half_y, per_cell * self.columns - y",
+        "targets = y + half_y, per_cell * self._columns - y + half_y",
+        "targets = y + half_y, per_cell * self._columns - y",
         "envs/packing/kernels/test_bearing.py",
         k="eager",
     ),
     mutant(
         "a_tilt_is_about_both_axes",
-        "level - torch.maximum(self.lower[0][..., i], self.lower[1][..., j])[..., None, None]",
-        "level - self.lower[0][..., i, None, None]",
+        "level - torch.maximum(by_row[..., i], by_column[..., j])[..., None, None]",
+        "level - by_row[..., i, None, None]",
         "envs/packing/kernels/test_bearing.py",
         k="eager",
     ),
@@ -73,10 +73,8 @@ KERNELS: list[Mutant] = [
     ),
     mutant(
         "contact_is_within_a_tolerance",
-        """"com"))
-    contacts = _Contacts(windows, z - bin_.contact_tolerance,""",
-        """"com"))
-    contacts = _Contacts(windows, z,""",
+        "self._level = z - bin_.contact_tolerance",
+        "self._level = z",
         "envs/packing/kernels/test_stability.py",
         k="tolerance",
     ),

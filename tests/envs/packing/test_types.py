@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -29,28 +30,27 @@ def test_measures_of_a_bin_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named", "given"),
     [
-        ({"size": (1.0, 1.0)}, "bin_size must be three positive lengths in metres; got (1.0, 1.0)"),
-        ({"size": (1.0, 0.0, 1.0)}, "bin_size must be three positive lengths in metres; got (1.0, 0.0, 1.0)"),
-        ({"size": (1.0, -2.0, 1.0)}, "bin_size must be three positive lengths in metres; got (1.0, -2.0, 1.0)"),
-        ({"size": (1.0, 1.0, math.nan)}, "bin_size must be three positive lengths in metres; got (1.0, 1.0, nan)"),
-        ({"size": (math.inf, 1.0, 1.0)}, "bin_size must be three positive lengths in metres; got (inf, 1.0, 1.0)"),
-        ({"cells": (0, 4)}, "resolution must give at least one cell along x and y; got (0, 4)"),
-        ({"cells": (4,)}, "resolution must give at least one cell along x and y; got (4,)"),
-        ({"step": 0}, "grid_step must be from 1 to the bin's 4 cells; got 0"),
-        ({"step": 5}, "grid_step must be from 1 to the bin's 4 cells; got 5"),
-        ({"stability": "glue"}, "stability must be one of none, corners, support, com, load_bearing; got 'glue'"),
-        ({"margin": -0.01}, "margin must be at least 0; got -0.01"),
-        ({"max_tilt": math.inf}, "max_tilt must be a finite number; got inf"),
-        ({"stability": "com", "cells": (9, 2048)}, "stability com wants at most 2047 cells a side; got (9, 2048)"),
+        ({"size": (1.0, 1.0)}, "bin_size", "(1.0, 1.0)"),
+        ({"size": (1.0, 0.0, 1.0)}, "bin_size", "(1.0, 0.0, 1.0)"),
+        ({"size": (1.0, -2.0, 1.0)}, "bin_size", "(1.0, -2.0, 1.0)"),
+        ({"size": (1.0, 1.0, math.nan)}, "bin_size", "(1.0, 1.0, nan)"),
+        ({"size": (math.inf, 1.0, 1.0)}, "bin_size", "(inf, 1.0, 1.0)"),
+        ({"cells": (0, 4)}, "resolution", "(0, 4)"),
+        ({"cells": (4,)}, "resolution", "(4,)"),
+        ({"step": 0}, "grid_step", "0"),
+        ({"step": 5}, "grid_step", "5"),
+        ({"stability": "glue"}, "stability must be one of none, corners, support, com, load_bearing", "'glue'"),
+        ({"margin": -0.01}, "margin", "-0.01"),
+        ({"max_tilt": math.inf}, "max_tilt", "inf"),
+        ({"stability": "com", "cells": (9, 2048)}, "stability com", "(9, 2048)"),
     ],
 )
-def test_bad_bins_say_what_is_wanted_and_what_came(changes: dict[str, object], message: str) -> None:
+def test_bad_bins_name_the_argument_and_the_value(changes: dict[str, object], named: str, given: str) -> None:
     fields = {"size": (1.0, 1.0, 1.0), "cells": (4, 6)} | changes
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=f"^Bin: {re.escape(named)}.*{re.escape(given)}$"):
         Bin(**fields)  # type: ignore[arg-type]
-    assert str(error.value) == f"Bin: {message}"
 
 
 @pytest.fixture

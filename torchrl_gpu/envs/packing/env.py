@@ -25,7 +25,17 @@ from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.physics.judge import stands_in_physics
 from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights, reward_of_step
-from torchrl_gpu.envs.packing.types import DROP_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.envs.packing.stability.rule import Pile
+from torchrl_gpu.envs.packing.types import (
+    STABILITY_RULES,
+    Bin,
+    Catalogue,
+    Moved,
+    PackingState,
+    Placement,
+    StoredMaps,
+    height_rules,
+)
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.extras import load_mujoco
@@ -70,8 +80,8 @@ class PackingEnv(BatchedEnv):
             box's side counts.
         max_tilt: Degrees at which a box may come to lie, by the same rule: the further from its middle, the lower what
             bears it may be. 0 wants what is level, up to 1.5 mm.
-        fallback: Rule for boxes where none of the visible ones has a stable placement, one of `DROP_RULES`; None: then
-            the episode ends.
+        fallback: Rule for boxes where none of the visible ones has a stable placement, one of `height_rules`; with None
+            the episode ends there.
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
         stability_judge: Stability test of the last placement, for S in J: "rule" (every legal placement is stable),
             "com" (by that rule, whatever is legal) or "physics" (simulated in MuJoCo; needs the extra `physics`). The
@@ -142,7 +152,7 @@ class PackingEnv(BatchedEnv):
         num_envs = self.num_envs
         self.bin = Bin(bin_size, resolution, grid_step, stability, margin, max_tilt)  # type: ignore[arg-type]
         self.margin, self.max_tilt = self.bin.margin, self.bin.max_tilt
-        self.fallback = None if fallback is None else arguments.choice(where, "fallback", fallback, DROP_RULES)
+        self.fallback = None if fallback is None else arguments.choice(where, "fallback", fallback, height_rules())
         self.bin_size, self.grid_step = self.bin.size, self.bin.step
         self.resolution = self.bin.cells if isinstance(resolution, (tuple, list)) else self.bin.cells[0]
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
@@ -179,9 +189,10 @@ class PackingEnv(BatchedEnv):
         """ValueError for an option that is set, and that nothing reads beside the others."""
         where = "PackingEnv"
         default = Bin(self.bin_size, self.bin.cells, self.grid_step)
-        if not self._by_bearing:
-            of_bearing = {"margin": (self.margin, default.margin), "max_tilt": (self.max_tilt, default.max_tilt)}
-            arguments.check_effect(where, "stability load_bearing", **of_bearing)
+        for rule in STABILITY_RULES.values():
+            unread = [name for name in rule.options if name not in self.bin.rule.options]
+            given = {name: (getattr(self.bin, name), getattr(default, name)) for name in unread}
+            arguments.check_effect(where, f"stability {rule.name}", **given)
         if self.reward != "objective":
             weights = {"objective_weights": (self.objective_weights, WEIGHTS)}
             arguments.check_effect(where, "reward objective", **weights)
@@ -191,14 +202,14 @@ class PackingEnv(BatchedEnv):
     def _build_items(self) -> tuple[Catalogue, ItemSequences]:
         catalogue, sequences = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
         check_built(f"{type(self.items).__name__}.build", catalogue, sequences)
-        if self._by_bearing and not catalogue.flat:
-            raise ValueError("PackingEnv: stability load_bearing wants boxes; got items with maps")
+        if self._tracks_bearing and not catalogue.flat:
+            raise ValueError(f"PackingEnv: stability {self.stability} is for boxes; these items have maps")
         if self.fallback is not None and not catalogue.flat:
-            raise ValueError("PackingEnv: fallback wants boxes; got items with maps")
+            raise ValueError(f"PackingEnv: fallback {self.fallback} is for boxes; these items have maps")
         if self.order != "sequence":
             sequences = SortedSequences(sequences, SORT_KEYS[self.order](catalogue, self.bin))
         catalogue = catalogue.to(self.device)
-        if "com" in (self.stability, self.stability_judge):
+        if self.bin.rule.reads_centre or self.stability_judge == "com":
             catalogue = balanced(catalogue, self.bin)
         return catalogue, sequences.to(self.device)
 
@@ -292,13 +303,17 @@ class PackingEnv(BatchedEnv):
     @property
     def space_extras(self) -> dict[str, Any]:
         """The bin and the shape (K, O, Gx, Gy) that a flat action index unravels to."""
-        unread = () if self._by_bearing else ("margin", "max_tilt")
-        bin_ = {name: value for name, value in asdict(self.bin).items() if name not in unread}
+        bin_ = asdict(self.bin)
+        for rule in STABILITY_RULES.values():
+            for name in rule.options:
+                if name not in self.bin.rule.options:
+                    bin_.pop(name, None)
         return {"bin": bin_, "action_shape": self.action_shape}
 
     @property
-    def _by_bearing(self) -> bool:
-        return self.stability == "load_bearing"
+    def _tracks_bearing(self) -> bool:
+        """Whether the state holds which cells bear load."""
+        return self.bin.rule.tracks_bearing
 
     @property
     def action_shape(self) -> tuple[int, int, int, int]:
@@ -342,7 +357,7 @@ class PackingEnv(BatchedEnv):
             "item_id": Bounded(-1, self.catalogue.num_items - 1, (n, self.visible_items), device, torch.int64),
             "item_size": sizes.expand(n, *sizes.shape),
         }
-        if self._by_bearing:
+        if self._tracks_bearing:
             cells = self.bin.cells
             specs["bearing_map"] = Binary(cells[1], (n, *cells), device=device, dtype=torch.bool)
         for name in ("item_top", "item_bottom"):
@@ -381,7 +396,7 @@ class PackingEnv(BatchedEnv):
     @property
     def stored_keys(self) -> list[str]:
         """Observation keys that a replay buffer must store; `restore` recomputes the others."""
-        return ["box_heightmap", *(["bearing_map"] if self._by_bearing else []), "item_id"]
+        return ["box_heightmap", *(["bearing_map"] if self._tracks_bearing else []), "item_id"]
 
     @property
     def stored_meaning(self) -> str:
@@ -403,25 +418,16 @@ class PackingEnv(BatchedEnv):
         known = (item_id >= 0) & (item_id < self.catalogue.num_items)
         item_id = torch.where(known, item_id, -1)
         bears = tensordict.get("bearing_map", None)
-        if self._by_bearing:
+        if self._tracks_bearing:
             arguments.tensor(where, "bearing_map", bears, torch.bool, (*size, *self.bin.cells), self.device)
-        z_map, legal = self._maps(heightmap, bears, item_id)
+        z_map, legal = self._maps(Pile(heightmap, bears), item_id)
         item_mask = self.kernels.any_legal(legal.flatten(0, 1)).view_as(item_id)
         made = {"z_map": z_map, "legal_mask": legal, "action_mask": legal.flatten(1), "item_mask": item_mask}
         return tensordict.update(made | {"item_size": self._sizes_of(item_id)})
 
-    def _maps(
-        self, heightmap: Tensor, bears: Tensor, item_id: Tensor, stored: StoredMaps | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Rest heights and legal placements of items (B, K) on given piles, (B, K, O, Gx, Gy)."""
-        z_map, legal = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin.dropped, stored)
-        if self._by_bearing:
-            legal = self.kernels.upheld(heightmap, bears, z_map, legal, item_id, self.catalogue, self.bin)
-        if self.fallback is not None:
-            weaker = replace(self.bin, stability=self.fallback)
-            _, others = self.kernels.drop_map(heightmap, item_id, self.catalogue, weaker)
-            legal = torch.where(self.kernels.any_legal(legal)[:, None, None, None, None], legal, others)
-        return z_map, legal
+    def _maps(self, pile: Pile, item_id: Tensor, stored: StoredMaps | None = None) -> tuple[Tensor, Tensor]:
+        """Return rest heights and legal placements of items (B, K) on given piles, (B, K, O, Gx, Gy)."""
+        return self.kernels.maps(pile, item_id, self.catalogue, self.bin, fallback=self.fallback, stored=stored)
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
@@ -453,13 +459,14 @@ class PackingEnv(BatchedEnv):
             moved = passed_over(moved, stuck, following)
         stored = StoredMaps(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
         after = moved.state
-        if self._by_bearing:
-            bears = self.kernels.bear(s.heightmap, s.bears, self._placement(s, moved), self.catalogue, self.bin)
+        if self._tracks_bearing:
+            pile = Pile(s.heightmap, s.bears)
+            bears = self.kernels.bears_after(pile, self._placement(s, moved), self.catalogue, self.bin)
             after = replace(after, bears=bears)
         if self.stability_judge == "com":
             stable = judge_placements(s.heightmap, self._placement(s, moved), self.catalogue, self.bin)
             after = replace(after, stable=torch.where(moved.legal, stable, s.stable))
-        z_map, legal = self._maps(after.heightmap, after.bears, after.item_id, stored)
+        z_map, legal = self._maps(Pile(after.heightmap, after.bears), after.item_id, stored)
         return replace(after, z_map=z_map, legal=legal), moved.legal
 
     def _placement(self, before: PackingState, moved: Moved) -> Placement:
@@ -500,7 +507,7 @@ class PackingEnv(BatchedEnv):
             "num_packed": s.num_packed.unsqueeze(-1),
             "episode_step": s.step_count.unsqueeze(-1),
         }
-        if self._by_bearing:
+        if self._tracks_bearing:
             out["bearing_map"] = s.bears
         if "z_map" in self.include:
             out["z_map"] = s.z_map
@@ -526,7 +533,7 @@ class PackingEnv(BatchedEnv):
         s = self.state
         key = self.item_sequences.begin(self.seed, self._env_index, s.episode)
         item_id = self.item_sequences.items(key, self._slots.expand(self.num_envs, -1))
-        if self._by_bearing:
+        if self._tracks_bearing:
             s = replace(s, bears=s.bears | mask[:, None, None])
         self._state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin.dropped)
         return self._observation()
@@ -551,13 +558,14 @@ class PackingEnv(BatchedEnv):
 
     def _env_state(self) -> dict[str, Tensor]:
         state = super()._env_state()
-        return state if self._by_bearing else {name: value for name, value in state.items() if name != "bears"}
+        return state if self._tracks_bearing else {name: value for name, value in state.items() if name != "bears"}
 
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
         self._state = replace(self._state, **state)
 
     def _derived_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        z_map, legal = self._maps(state["heightmap"], state.get("bears", self._state.bears), state["item_id"])
+        pile = Pile(state["heightmap"], state.get("bears", self._state.bears))
+        z_map, legal = self._maps(pile, state["item_id"])
         return {"z_map": z_map, "legal": legal}
 
     def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:

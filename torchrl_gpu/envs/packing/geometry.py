@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -53,3 +55,27 @@ def walls(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
         wall = wall.flatten(1).index_select(0, row)
     absent = torch.where(item_id != present, torch.inf, 0.0).float()[..., None, None, None]
     return wall.view(*item_id.shape, -1, *bin_.grid) + absent
+
+
+def heights_under(heightmap: Tensor, x: Tensor, y: Tensor, footprint: Sequence[int]) -> Tensor:
+    """Return the heights of the cells of one footprint in each environment, metres, (N, P, Q).
+
+    Cells behind the wall repeat the last one.
+
+    Args:
+        heightmap: Metres, (N, X, Y) float32.
+        x, y: First cell, (N,) int64.
+        footprint: Rows and columns, P and Q.
+    """
+    cell = cells_under(heightmap, x, y, footprint)
+    return heightmap.flatten(1).gather(1, cell).view(len(heightmap), *footprint)
+
+
+def cells_under(heightmap: Tensor, x: Tensor, y: Tensor, footprint: Sequence[int]) -> Tensor:
+    """Return the numbers of the cells that `heights_under` reads, in flattened heightmaps, (N, P·Q) int64."""
+    cells_x, cells_y = heightmap.shape[1:]
+    rows = torch.arange(footprint[0], device=x.device, dtype=torch.int64)
+    columns = torch.arange(footprint[1], device=x.device, dtype=torch.int64)
+    at_x = (x[:, None] + rows).clamp_max(cells_x - 1)
+    at_y = (y[:, None] + columns).clamp_max(cells_y - 1)
+    return (at_x[:, :, None] * cells_y + at_y[:, None, :]).flatten(1)

@@ -11,18 +11,54 @@ from torch import Tensor
 
 from torchrl_gpu.system import arguments
 
-DROP_RULES = ("none", "corners", "support", "com")  # judged by `drop_map`
-STABILITY_RULES = (*DROP_RULES, "load_bearing")  # the last by `upheld`, which reads what bears load as well
-UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}  # in metres
-LEAST_SIDE, MOST_SIDE = 1e-4, 1e6  # of a bin, metres: products of its sides stay far inside float32
-MOST_CELLS = 4096  # of any bin, along a side
-MOST_MAP_CELLS = 32767  # of an item's map, along a side: kernels number them in 16 bits
-BEARING_GAP = 0.0015  # metres across which load is borne: heights of real boxes differ by as much
+# Metres in a unit of length.
+UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}
+# Sides of a bin, metres: products of its sides stay far inside float32.
+LEAST_SIDE = 1e-4
+MOST_SIDE = 1e6
+# Cells of any bin along a side.
+MOST_CELLS = 4096
+# The same by rules that count in sixteenths of a cell: products of offsets then fit int32.
+MOST_CELLS_OF_SIXTEENTHS = 2047
+# Cells of an item's map along a side: kernels number them in 16 bits.
+MOST_MAP_CELLS = 32767
 MOST_TILT = 45.0  # degrees
-_EXACT_CELLS = 151  # of height: up to here sums of heights in float32 are exact to a thousandth of a cell
+# Up to so many cells of height, sums of heights in float32 are exact to a thousandth of a cell.
+_EXACT_CELLS = 151
 _MOST_TOLERANCE = 0.25  # cells
-# Of a bin with the rule "com" or "load_bearing": products of offsets in sixteenths of a cell then fit int32.
-_MOST_CELLS = 2047
+
+
+class BinRule:
+    """What a bin and its state must know of a stability rule; the rest of it is `stability.StabilityRule`.
+
+    Attributes:
+        name: The word for it in configs.
+        options: Fields of `Bin` that this rule alone reads.
+        tracks_bearing: Whether the rule reads which cells bear load, a mask that is then part of the state. Such a rule
+            is for boxes.
+        reads_centre: Whether the rule reads centres of mass.
+        most_cells: Of a bin along a side.
+    """
+
+    name: str
+    options: tuple[str, ...] = ()
+    tracks_bearing: bool = False
+    reads_centre: bool = False
+    most_cells: int = MOST_CELLS
+
+    def contact_gap(self, bin_: Bin) -> float:
+        """Return the largest gap between item and pile that is contact, metres."""
+        return bin_.tolerance
+
+
+# Every stability rule by name. `stability.register` fills the table; the rules themselves cannot stand here, as they
+# read bins and catalogues.
+STABILITY_RULES: dict[str, BinRule] = {}
+
+
+def height_rules() -> tuple[str, ...]:
+    """Return the names of the rules that read heights alone, not which cells bear load."""
+    return tuple(name for name, rule in STABILITY_RULES.items() if not rule.tracks_bearing)
 
 
 @dataclass(frozen=True)
@@ -43,12 +79,16 @@ class Bin:
             arguments.refuse("Bin", "grid_step", f"from 1 to the bin's {min(cells)} cells", step)
         for name, value in (("size", size), ("cells", cells), ("step", step)):
             object.__setattr__(self, name, value)  # plain numbers, whatever came
-        arguments.choice("Bin", "stability", self.stability, STABILITY_RULES)
         object.__setattr__(self, "margin", arguments.number("Bin", "margin", self.margin, 0))
         object.__setattr__(self, "max_tilt", arguments.number("Bin", "max_tilt", self.max_tilt, 0, MOST_TILT))
-        if self.stability in ("com", "load_bearing") and max(self.cells) > _MOST_CELLS:
-            most = f"at most {_MOST_CELLS} cells a side"
-            raise ValueError(f"Bin: stability {self.stability} wants {most}; got {self.cells}")
+        most = self.rule.most_cells
+        if max(self.cells) > most:
+            raise ValueError(f"Bin: stability {self.stability} allows at most {most} cells a side, not {self.cells}")
+
+    @property
+    def rule(self) -> BinRule:
+        """The stability rule."""
+        return STABILITY_RULES[arguments.choice("Bin", "stability", self.stability, STABILITY_RULES)]
 
     @property
     def cell(self) -> tuple[float, float]:
@@ -76,13 +116,16 @@ class Bin:
 
     @property
     def bearing_cells(self) -> tuple[int, int]:
-        """Cells of the map of what bears load: those of the heightmap by the rule "load_bearing", else (0, 0)."""
-        return self.cells if self.stability == "load_bearing" else (0, 0)
+        """Cells of the mask of what bears load: those of the heightmap if the rule tracks it, else (0, 0)."""
+        return self.cells if self.rule.tracks_bearing else (0, 0)
 
     @property
     def dropped(self) -> Bin:
-        """The bin as `drop_map` takes it: without the rule "load_bearing", by which `upheld` judges afterwards."""
-        return replace(self, stability="none") if self.stability == "load_bearing" else self
+        """The bin as `drop_map` takes it: without a rule that tracks what bears load.
+
+        By such a rule `upheld` judges afterwards.
+        """
+        return replace(self, stability="none") if self.rule.tracks_bearing else self
 
     @property
     def tolerance(self) -> float:
@@ -101,8 +144,7 @@ class Bin:
     @property
     def contact_tolerance(self) -> float:
         """Largest gap that is contact by the bin's own rule, metres."""
-        by_rule = {"com": self.com_tolerance, "load_bearing": BEARING_GAP}
-        return by_rule.get(self.stability, self.tolerance)
+        return self.rule.contact_gap(self)
 
     @property
     def drops(self) -> tuple[float, float]:
@@ -152,7 +194,8 @@ class PackingState:
     placement_z: Tensor  # (N, T) float32, metres
     z_map: Tensor  # (N, K, O, Gx, Gy) float32
     legal: Tensor  # (N, K, O, Gx, Gy) bool
-    bears: Tensor  # (N, X, Y) bool, mask of cells that bear load; (N, 0, 0) without the rule "load_bearing"
+    # (N, X, Y) bool, mask of cells that bear load; (N, 0, 0) by rules that do not track it
+    bears: Tensor
 
     @staticmethod
     def blank(num_envs: int, visible_items: int, longest: int, catalogue: Catalogue, bin_: Bin) -> PackingState:

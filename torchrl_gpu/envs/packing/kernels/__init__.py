@@ -21,17 +21,20 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels import balance, self_tests
-from torchrl_gpu.envs.packing.kernels.balance import balanced
+from torchrl_gpu.envs.packing.kernels import self_tests
 from torchrl_gpu.envs.packing.kernels.self_tests import Setting
 from torchrl_gpu.envs.packing.kernels.validation import checked
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement
+from torchrl_gpu.envs.packing.stability import com
+from torchrl_gpu.envs.packing.stability.com import balanced
+from torchrl_gpu.envs.packing.stability.rule import Pile
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 __all__ = [
     "BACKENDS",
@@ -48,7 +51,7 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
 
-judge_placements = checked("judge_placements", balance.judge_placements, None)
+judge_placements = checked("judge_placements", com.judge_placements, None)
 
 # name: module with the kernels. One that does not run everywhere has `DEVICES`, the device types that it reads, and
 # `problem(device)`, the reason why it cannot run on a device, "" where it can.
@@ -76,6 +79,50 @@ class Kernels(NamedTuple):
     any_legal: Callable[[Tensor], Tensor]
     upheld: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Catalogue, Bin], Tensor]
     bear: Callable[[Tensor, Tensor, Placement, Catalogue, Bin], Tensor]
+
+    def maps(
+        self,
+        pile: Pile,
+        item_id: Tensor,
+        catalogue: Catalogue,
+        bin_: Bin,
+        *,
+        fallback: str | None = None,
+        each_alone: bool = False,
+        stored: StoredMaps | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return rest heights and legal placements of items on piles, by whatever rule the bin has.
+
+        Args:
+            pile: Of each environment; what bears load is read by rules that track it.
+            item_id: (N, K) int64.
+            catalogue: The items.
+            bin_: The bin, with its rule.
+            fallback: Weaker rule, one of `height_rules`, for environments where no visible item has a stable placement.
+            each_alone: Fall back for each item that has none, whatever the items next to it have.
+            stored: Earlier maps, as in `drop_map`.
+
+        Returns:
+            Metres, (N, K, O, Gx, Gy) float32, and a mask, bool.
+        """
+        z_map, legal = self.drop_map(pile.heightmap, item_id, catalogue, bin_.dropped, stored)
+        if bin_.rule.tracks_bearing:
+            assert pile.bears is not None
+            legal = self.upheld(pile.heightmap, pile.bears, z_map, legal, item_id, catalogue, bin_)
+        if fallback is None:
+            return z_map, legal
+        weaker = replace(bin_, stability=fallback)
+        _, others = self.drop_map(pile.heightmap, item_id, catalogue, weaker)
+        if each_alone:
+            stands = self.any_legal(legal.flatten(0, 1)).view_as(item_id)
+        else:
+            stands = self.any_legal(legal)[:, None]
+        return z_map, torch.where(stands[..., None, None, None], legal, others)
+
+    def bears_after(self, pile: Pile, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
+        """Return the mask of the cells that bear load after a placement in each environment, (N, X, Y) bool."""
+        assert pile.bears is not None
+        return self.bear(pile.heightmap, pile.bears, placement, catalogue, bin_)
 
     def __reduce__(self) -> tuple[Callable[[str], Kernels], tuple[str]]:
         return _jobs, (self.backend,)  # pickle finds no validating wrapper by its name

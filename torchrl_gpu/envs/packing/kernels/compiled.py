@@ -19,13 +19,18 @@ from torch import Tensor
 
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import eager
-from torchrl_gpu.envs.packing.kernels.balance import centre_16ths, standing_height
-from torchrl_gpu.envs.packing.kernels.bearing import bearing_heights, margins
+from torchrl_gpu.envs.packing.stability.centres import centre_16ths
+from torchrl_gpu.envs.packing.stability.load_bearing import bearing_heights
+from torchrl_gpu.envs.packing.stability.margins import margins
+from torchrl_gpu.envs.packing.stability.rule import standing_height
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.system.threads import kernel_threads
 from torchrl_gpu.system.tracing import is_traced
 
 DEVICES = ("cpu",)
+# Stability rules that the C++ kernels have; all others are judged by `eager`, after the drop.
+DROP_RULES = ("none", "corners", "support", "com")
+BEARING_RULES = ("load_bearing",)
 Job = TypeVar("Job", bound=Callable[..., Any])
 
 
@@ -170,7 +175,7 @@ def described_problem(
         gap=bin_.contact_tolerance,
         drop_x=bin_.drops[0],
         drop_y=bin_.drops[1],
-        rule=_rule(bin_.dropped.stability),
+        rule=_rule(bin_.stability if bin_.stability in DROP_RULES else "none"),
         threads=kernel_threads(),
     )
 
@@ -188,8 +193,7 @@ def _rule(name: str) -> int:
     number_of = native.library().stability_rule
     number_of.restype, number_of.argtypes = c_int64, (c_char_p,)
     number: int = number_of(name.encode())
-    if number < 0:
-        raise ValueError(f"compiled: stability must be a rule that the C++ kernels have; got {name!r}")
+    assert number >= 0, f"the C++ kernels have no stability rule {name}"
     return number
 
 
@@ -197,6 +201,9 @@ def _rule(name: str) -> int:
 def drop_map(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
+    if bin_.stability not in DROP_RULES:
+        z_map, legal = drop_map(heightmap, item_id, catalogue, replace(bin_, stability="none"))
+        return z_map, eager.judge_dropped(heightmap, z_map, legal, item_id, catalogue, bin_)
     described = described_problem(heightmap, item_id, catalogue, bin_)
     shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     z_map, legal = native.output(*shape, dtype=torch.float32), native.output(*shape, dtype=torch.bool)
@@ -218,6 +225,8 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
 def upheld(
     heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
+    if bin_.stability not in BEARING_RULES:
+        return eager.upheld(heightmap, bears, z_map, legal, item_id, catalogue, bin_)
     described = described_problem(bearing_heights(heightmap, bears), item_id, catalogue, bin_)
     z_map, legal, margin = z_map.contiguous(), legal.contiguous(), (c_int64 * 2)(*margins(bin_))
     out = native.output(*legal.shape, dtype=torch.bool)
@@ -227,6 +236,8 @@ def upheld(
 
 @_traced_as(eager.bear)
 def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    if bin_.stability not in BEARING_RULES:
+        return eager.bear(heightmap, bears, placement, catalogue, bin_)
     described = described_problem(bearing_heights(heightmap, bears), None, catalogue, bin_)
     return _run("bear", described, bears, *placement, out=native.output(*bears.shape, dtype=torch.bool))
 

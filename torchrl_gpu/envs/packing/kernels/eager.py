@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchrl_gpu.envs.packing.geometry import catalogue_rows, grid_positions, inside, walls
-from torchrl_gpu.envs.packing.kernels import stability, transition
-from torchrl_gpu.envs.packing.kernels.balance import cells_under
-from torchrl_gpu.envs.packing.kernels.bearing import bear, bearing_heights
+from torchrl_gpu.envs.packing.geometry import catalogue_rows, cells_under, grid_positions, inside, walls
+from torchrl_gpu.envs.packing.kernels import transition
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
-from torchrl_gpu.envs.packing.kernels.windows import GridWindows
+from torchrl_gpu.envs.packing.stability.contacts import Contacts
+from torchrl_gpu.envs.packing.stability.load_bearing import bearing_heights
+from torchrl_gpu.envs.packing.stability.rule import Pile, rule_of
+from torchrl_gpu.envs.packing.stability.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 __all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "restart", "upheld"]
@@ -60,8 +61,7 @@ def drop_map(
     height = catalogue.height[v.item, v.orientation][..., None, None]
     legal = z + height <= bin_.size[2] + bin_.tolerance
     if bin_.stability != "none":
-        windows = GridWindows(heightmap, v.x, v.y, bin_.step, catalogue.footprint)
-        legal = legal & stability.stands(windows, z, v.item, v.orientation, catalogue, bin_)
+        legal = legal & _judge(heightmap, z, v, catalogue, bin_)
     z_map = z.nan_to_num(posinf=bin_.size[2])
     shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     return z_map.view(shape), legal.view(shape)
@@ -71,9 +71,30 @@ def upheld(
     heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
     v = variants(item_id, catalogue, bin_)
-    windows = GridWindows(bearing_heights(heightmap, bears), v.x, v.y, bin_.step, catalogue.footprint)
-    stable = stability.upheld(windows, z_map.flatten(1, 2), v.item, v.orientation, catalogue, bin_)
+    stable = _judge(bearing_heights(heightmap, bears), z_map.flatten(1, 2), v, catalogue, bin_)
     return legal & stable.view(legal.shape)
+
+
+def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    return rule_of(bin_).bears_after(Pile(heightmap, bears), placement, catalogue, bin_)
+
+
+def _judge(heights: Tensor, z: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """Return which placements at rest are stable by the bin's rule, (N, J, Gx, Gy) bool."""
+    windows = GridWindows(heights, v.x, v.y, bin_.step, catalogue.footprint)
+    return rule_of(bin_).judge_all(Contacts(windows, z, v.item, v.orientation, catalogue, bin_))
+
+
+def judge_dropped(
+    heightmap: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
+) -> Tensor:
+    """Return the legal mask of the rule "none" without what the bin's rule refuses.
+
+    Other backends call it for rules that they have no fast form of.
+    """
+    # Where nothing fits the height is the bin's, at which nothing is legal whatever the rule says.
+    v = variants(item_id, catalogue, bin_)
+    return legal & _judge(heightmap, z_map.flatten(1, 2), v, catalogue, bin_).view(legal.shape)
 
 
 def _rest_boxes(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:

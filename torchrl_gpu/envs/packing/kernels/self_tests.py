@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import eager
-from torchrl_gpu.envs.packing.kernels.balance import balanced
+from torchrl_gpu.envs.packing.stability.com import balanced
 from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 from torchrl_gpu.system import self_tests, triton_kernels
 from torchrl_gpu.system.arguments import shown
@@ -129,7 +129,8 @@ def _constants(setting: Setting) -> str:
 def versions(module: str, device: torch.device) -> dict[str, str]:
     """Versions of sources, packages, compiler and device that the result of a backend's self-test depends on."""
     own = Path(importlib.import_module(module).__file__ or __file__)
-    sources = {*_HERE.rglob("*.py"), _HERE.parent / "types.py", _HERE.parent / "geometry.py", own}
+    rules = _HERE.parent / "stability"
+    sources = {*_HERE.rglob("*.py"), *rules.rglob("*.py"), _HERE.parent / "types.py", _HERE.parent / "geometry.py", own}
     contents = b"".join(path.read_bytes() for path in sorted(sources))
     found = triton_kernels.versions(module, contents, device)
     if device.type == "cpu":
@@ -189,11 +190,13 @@ def settings(rule: str, device: torch.device) -> Iterator[Setting]:
         ("solids", (9, 8), 2, _solids(None)),
         ("solids of whole heights", (9, 8), 2, _solids(_CELL)),
     ):
-        if rule == "load_bearing" and not catalogue.flat:
-            continue
         bin_ = Bin((cells[0] * _CELL, cells[1] * _CELL, 12 * _CELL), cells, step, rule, _CELL, 10)
+        if bin_.rule.tracks_bearing and not catalogue.flat:
+            continue
         there = catalogue.to(device)
-        yield Setting(f"{name}, rule {rule}", bin_, balanced(there, bin_) if rule == "com" else there, 2, 5)
+        if bin_.rule.reads_centre:
+            there = balanced(there, bin_)
+        yield Setting(f"{name}, rule {rule}", bin_, there, 2, 5)
 
 
 def _boxes() -> Catalogue:

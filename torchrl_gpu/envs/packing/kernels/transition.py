@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.base import where_rows
 from torchrl_gpu.envs.packing.geometry import catalogue_rows, walls
-from torchrl_gpu.envs.packing.kernels.balance import standing_height
+from torchrl_gpu.envs.packing.stability.rule import standing_height
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement
 
 

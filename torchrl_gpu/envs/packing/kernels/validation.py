@@ -98,12 +98,12 @@ def _arguments(where: str, devices: Devices, *args: Any) -> list[Any]:
     """Validated arguments of a kernel."""
     given = dict(zip(_NAMES[where], args, strict=False))  # stored maps may be left out
     catalogue, bin_, state = given["catalogue"], given["bin_"], given.get("state")
-    if where == "drop_map" and bin_.stability == "load_bearing":
+    if where == "drop_map" and bin_.rule.tracks_bearing:
         raise ValueError(
-            "drop_map: want a rule that it judges itself; got load_bearing, see `Bin.dropped` and `upheld`"
+            f"drop_map: stability {bin_.stability} reads which cells bear load: give `Bin.dropped`, and call `upheld`"
         )
     if where in ("upheld", "bear") and not catalogue.flat:
-        raise ValueError(f"{where}: the rule load_bearing wants boxes; got items with maps")
+        raise ValueError(f"{where}: stability {bin_.stability} is for boxes; these items have maps")
     heightmap, item_id = (
         (given["heightmap"], given.get("item_id")) if state is None else (state.heightmap, state.item_id)
     )

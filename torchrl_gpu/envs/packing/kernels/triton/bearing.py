@@ -10,12 +10,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.bearing import bearing_heights, margins
 from torchrl_gpu.envs.packing.kernels.triton.boxes import fits_along, lines
 from torchrl_gpu.envs.packing.kernels.triton.stability import join, touches
+from torchrl_gpu.envs.packing.stability.load_bearing import bearing_heights
+from torchrl_gpu.envs.packing.stability.margins import margins
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 _LANES = 128  # per program
+# Stability rules that these kernels have; all others are judged by `eager`.
+BEARING_RULES = ("load_bearing",)
 
 
 def upheld(

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.triton.placements import present
-from torchrl_gpu.envs.packing.kernels.triton.stability import rule_of, stands
+from torchrl_gpu.envs.packing.kernels.triton.stability import stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 MOST_CELLS_X = 16  # rows that a lane keeps in registers
@@ -35,7 +35,7 @@ def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: B
         heightmap, item_id, catalogue.extent, catalogue.height, z_map, legal.view(torch.uint8), item_id.numel(),
         catalogue.num_items, *heights_of(bin_),
         SLOTS=item_id.shape[1], ORIENTATIONS=catalogue.num_orientations, X=bin_.cells[0], Y=bin_.cells[1],
-        STEP=bin_.step, LEVELS=min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1, RULE=rule_of(bin_),
+        STEP=bin_.step, LEVELS=min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1, RULE=bin_.stability,
         T=_LANES, enable_fp_fusion=False, num_warps=_LANES // 32,
         maxnreg=64 if bin_.stability == "com" else None,  # left to itself ptxas would rather spill
     )  # fmt: skip

@@ -18,7 +18,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
 from torchrl_gpu.envs.packing.kernels.triton.boxes import heights_of
 from torchrl_gpu.envs.packing.kernels.triton.contact import (
     MOST_COUNTED,
@@ -29,8 +28,9 @@ from torchrl_gpu.envs.packing.kernels.triton.contact import (
 )
 from torchrl_gpu.envs.packing.kernels.triton.placements import num_fitting, present, sharers, touched, variants, work
 from torchrl_gpu.envs.packing.kernels.triton.split import sortable, split
-from torchrl_gpu.envs.packing.kernels.triton.stability import rule_of, stands
+from torchrl_gpu.envs.packing.kernels.triton.stability import stands
 from torchrl_gpu.envs.packing.kernels.triton.undersides import MOST_UNITS, fit_bytes, undersides
+from torchrl_gpu.envs.packing.stability.centres import centre_16ths
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
 
 # Results per thread, by stability rule: the more, the more often each value read is reused, until the registers of the
@@ -58,7 +58,7 @@ def blocks(catalogue: Catalogue, bin_: Bin) -> Blocks:
     alike = Counter(zip(catalogue.bounds, catalogue.least, strict=True)).values()
     variants = next(v for v in (4, 2, 1) if all(count % v == 0 for count in alike))
     variants = variants if sortable(catalogue) else 1
-    rule = rule_of(bin_)
+    rule = bin_.stability
     per_thread = min(MOST_LANES_PER_THREAD[rule], RESULTS_PER_THREAD[rule] // variants)
     wanted = triton.next_power_of_2(bin_.grid[0] * bin_.grid[1])
     return Blocks(variants, max(32, min(32 * per_thread, wanted)))
@@ -91,7 +91,7 @@ def drop_solids(
         catalogue.num_items, *heights_of(bin_), catalogue.unit or 1.0, 1.0 / (catalogue.unit or 1.0),
         num_envs, num_slots, num_orientations, *bin_.cells, *catalogue.bottom.shape[-2:], length, width, num_tiles,
         read.exact.shape[-1],
-        STEP=bin_.step, RULE=rule_of(bin_), V=cut.variants, T=cut.lanes,
+        STEP=bin_.step, RULE=bin_.stability, V=cut.variants, T=cut.lanes,
         EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]), PAIRS=pairs, BYTES=in_bytes,
         PACKED=bool(packed), STORED=stored is not None, LENGTH=triton.next_power_of_2(length),
         enable_fp_fusion=False, num_warps=cut.num_warps,

@@ -9,15 +9,9 @@ import triton
 import triton.language as tl
 
 from torchrl_gpu.envs.packing.kernels.triton.split import cell_at
-from torchrl_gpu.envs.packing.types import Bin
-from torchrl_gpu.system import arguments
 
-RULES = ("none", "corners", "support", "com")  # of `stands`, and none
-
-
-def rule_of(bin_: Bin) -> str:
-    """The bin's stability rule as a constant of the kernels; ValueError where they do not implement it."""
-    return arguments.choice("triton", "stability", bin_.stability, RULES)
+# Stability rules that these kernels have; all others are judged by `eager`, after the drop.
+DROP_RULES = ("none", "corners", "support", "com")
 
 
 @triton.jit

@@ -17,9 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.balance import standing_height
 from torchrl_gpu.envs.packing.kernels.triton.piles import cut, maps_of, raised
 from torchrl_gpu.envs.packing.kernels.triton.placements import num_fitting, present
+from torchrl_gpu.envs.packing.stability.rule import standing_height
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState
 
 _MOVED = ("heightmap", "item_id", "position", "volume", "stable", "num_packed", "step_count")

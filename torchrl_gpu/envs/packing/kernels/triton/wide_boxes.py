@@ -19,7 +19,6 @@ import triton.language as tl
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.triton.boxes import fits_along, heights_of, lines, write_legality
-from torchrl_gpu.envs.packing.kernels.triton.stability import rule_of
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 _LANES = 128  # per program
@@ -43,7 +42,7 @@ def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bi
         heightmap, windows, item_id, catalogue.extent, catalogue.height, z_map, legal.view(torch.uint8),
         item_id.numel(), heightmap.numel(), catalogue.num_items, *heights_of(bin_), item_id.shape[1],
         catalogue.num_orientations, cells_x, cells_y,
-        STEP=bin_.step, LEVELS=num_levels, RULE=rule_of(bin_), T=_LANES, enable_fp_fusion=False,
+        STEP=bin_.step, LEVELS=num_levels, RULE=bin_.stability, T=_LANES, enable_fp_fusion=False,
         num_warps=_LANES // 32,
         maxnreg=64,  # left to itself ptxas would rather spill from 32
     )  # fmt: skip

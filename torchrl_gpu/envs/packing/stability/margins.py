@@ -1,0 +1,56 @@
+"""Margins and slopes of a bin, in the units of the kernels of the rule `load_bearing`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.stability.footprints import SIXTEENTHS
+from torchrl_gpu.envs.packing.types import Bin
+
+
+def margins(bin_: Bin) -> tuple[int, int]:
+    """Return the bin's margin along x and y in whole sixteenths of a cell."""
+    x = int(min(bin_.margin / bin_.cell[0], bin_.cells[0]) * SIXTEENTHS)
+    y = int(min(bin_.margin / bin_.cell[1], bin_.cells[1]) * SIXTEENTHS)
+    return x, y
+
+
+def half_sides(extent: Tensor, bin_: Bin) -> Tensor:
+    """Return half the sides of the rectangle about a box's middle that its contacts must hold.
+
+    It is the margin, but at most a quarter of the box's side, less the half cell by which squares exceed their centres.
+
+    Args:
+        extent: Cells of the box along x and y, (…, 2) int64.
+        bin_: Gives the margin.
+
+    Returns:
+        Sixteenths of a cell, (…, 2) int64.
+    """
+    margin_x, margin_y = margins(bin_)
+    quarter_x, quarter_y = (SIXTEENTHS // 4 * extent).unbind(-1)
+    half = torch.stack([quarter_x.clamp_max(margin_x), quarter_y.clamp_max(margin_y)], -1)
+    return (half - SIXTEENTHS // 2).clamp_min(0)
+
+
+def drops(extent: Tensor, footprint: Sequence[int], bin_: Bin) -> tuple[Tensor, Tensor]:
+    """Return by how much a contact may lie below a box's base: the larger of one number by row and one by column.
+
+    Args:
+        extent: Cells of the box along x and y, (…, 2) int64.
+        footprint: Numbers of rows and columns, P and Q.
+        bin_: Gives the largest slope.
+
+    Returns:
+        Metres by row, (…, P) float32, and by column, (…, Q) float32.
+    """
+    by_axis = []
+    for axis, (cells, drop) in enumerate(zip(footprint, bin_.drops, strict=True)):
+        cell = torch.arange(cells, device=extent.device, dtype=torch.int64)
+        # Twice the distance of each cell's centre from the middle, in cells.
+        distance = (2 * cell + 1 - extent[..., axis, None]).abs()
+        by_axis.append(distance.float() * drop)
+    return by_axis[0], by_axis[1]
