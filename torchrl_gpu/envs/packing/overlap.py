@@ -65,7 +65,10 @@ def _filled(triangles: np.ndarray, voxel: float) -> Voxels:
 
 
 def _shared(a: Voxels, b: Voxels) -> np.ndarray:
-    """Voxels that both items fill, (A, B, C) bool over the part of the lattice that both have."""
+    """Voxels that both items fill.
+
+    Shape (A, B, C) bool over the part of the lattice that both have.
+    """
     low = np.maximum(a[0], b[0])
     high = np.maximum(np.minimum(a[0] + a[1].shape, b[0] + b[1].shape), low)
     in_a, in_b = (filled[tuple(map(slice, low - first, high - first))] for first, filled in (a, b))
@@ -73,7 +76,10 @@ def _shared(a: Voxels, b: Voxels) -> np.ndarray:
 
 
 def _runs(mask: np.ndarray, axis: int) -> np.ndarray:
-    """Length of the run of set voxels along an axis that each voxel belongs to; 0 for voxels that are not set."""
+    """Length of the run of set voxels along an axis that each voxel belongs to.
+
+    0 for voxels that are not set.
+    """
     mask = np.moveaxis(mask, axis, -1)
     at = np.arange(mask.shape[-1])
     before = np.maximum.accumulate(np.where(mask, -1, at), axis=-1)  # the last voxel not set, up to here

@@ -43,7 +43,10 @@ class Pose(NamedTuple):
 
     @property
     def quaternion(self) -> np.ndarray:
-        """The rotation as (w, x, y, z), w ≥ 0; float64 (4,)."""
+        """The rotation as (w, x, y, z), w ≥ 0.
+
+        Float64 (4,).
+        """
         return quaternion(self.rotation)
 
 
@@ -58,7 +61,10 @@ class PackingPlan(NamedTuple):
 
 
 def plan_of(env: PackedBins, index: int) -> PackingPlan:
-    """Plan of the items now in bin `index` of an environment; reads the device back."""
+    """Plan of the items now in bin `index` of an environment.
+
+    Reads the device back.
+    """
     planned = poses(env, index)
     shapes = {row: solid_of(env, row) for row in {pose.item for pose in planned}}
     items = [pose.item for pose in planned]
@@ -76,7 +82,10 @@ def solid_of(env: PackedBins, item: int) -> Solid:
 
 
 def poses(env: PackedBins, index: int) -> list[Pose]:
-    """Poses of the items in bin `index` of an environment, in the order of packing; reads the device back."""
+    """Poses of the items in bin `index` of an environment, in the order of packing.
+
+    Reads the device back.
+    """
     rotations = orientation_set(env.orientations, boxes=env.catalogue.flat)
     number = int(env.num_packed[index])
     rows, heights = env.placements[index, :number].tolist(), env.placement_z[index, :number].tolist()
@@ -89,7 +98,10 @@ def poses(env: PackedBins, index: int) -> list[Pose]:
 
 
 def quaternion(rotation: np.ndarray) -> np.ndarray:
-    """Unit quaternion (w, x, y, z), w ≥ 0, nearest to a rotation matrix (3, 3); float64. Bar-Itzhack 2000."""
+    """Unit quaternion (w, x, y, z), w ≥ 0, nearest to a rotation matrix (3, 3).
+
+    Float64. Bar-Itzhack 2000.
+    """
     r = rotation
     k = np.array(
         [

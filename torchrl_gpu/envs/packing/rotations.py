@@ -57,7 +57,10 @@ def _quarter_turns(word: str, boxes: bool) -> np.ndarray:
 
 
 def turn(roll: float, pitch: float, yaw: float) -> np.ndarray:
-    """Rotation matrix Rz(yaw) Ry(pitch) Rx(roll), degrees; (3, 3) float64."""
+    """Rotation matrix Rz(yaw) Ry(pitch) Rx(roll), degrees.
+
+    (3, 3) float64.
+    """
     (cr, sr), (cp, sp), (cy, sy) = ((math.cos(math.radians(a)), math.sin(math.radians(a))) for a in (roll, pitch, yaw))
     about_x = np.array([[1, 0, 0], [0, cr, -sr], [0, sr, cr]])
     about_y = np.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]])

@@ -36,7 +36,10 @@ def plan_table(plan: PackingPlan) -> dict[str, Any]:
 
 
 def save_plan(plan: PackingPlan, path: str | os.PathLike[str]) -> Path:
-    """Writes `plan_table` as JSON and returns the path; parent folders are made."""
+    """Writes `plan_table` as JSON and returns the path.
+
+    Parent folders are made.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(plan_table(plan), indent=2) + "\n", encoding="utf-8")
@@ -82,7 +85,10 @@ def scene_of(plan: PackingPlan) -> Any:
 
 
 def _paint(trimesh: Any, color: tuple[float, ...]) -> Any:
-    """Rough, non-metallic material of an RGBA colour; blended where alpha is below 1."""
+    """Rough, non-metallic material of an RGBA colour.
+
+    Blended where alpha is below 1.
+    """
     material = trimesh.visual.material.PBRMaterial(
         baseColorFactor=np.round(255 * np.array(color)).astype(np.uint8),
         metallicFactor=0.0,

@@ -60,7 +60,10 @@ class ViewablePacking:
         return np.stack([self._view(each, width, height).picture() for each in index])
 
     def shapes(self, index: int) -> list[Shape]:
-        """Edges of the bin, then items in order of placement, solids as bounding cuboids; reads the device back."""
+        """Edges of the bin, then items in order of placement, solids as bounding cuboids.
+
+        Reads the device back.
+        """
         plan = plan_of(self.env, index)
         found = [Shape("outline", [side / 2 for side in plan.bin_size], plan.bin_size, _WALL)]
         colors = item_colors(torch.arange(len(plan.poses), dtype=torch.int64, device="cpu")).tolist()

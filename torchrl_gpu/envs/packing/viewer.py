@@ -41,13 +41,19 @@ def render(
 
 
 def frames(env: PackedBins, index: int = 0, *, width: int = 640, height: int = 480) -> Tensor:
-    """Packing history of a bin: a picture of it empty, then one per placement; uint8 (T + 1, H, W, 3)."""
+    """Packing history of a bin: a picture of it empty, then one per placement.
+
+    Uint8 (T + 1, H, W, 3).
+    """
     view = BinView(env, index, width, height)
     return torch.from_numpy(np.stack([view.picture(upto) for upto in range(int(env.num_packed[index]) + 1)]))
 
 
 class BinView:
-    """Renderer of one bin of an environment; solids drawn once are kept for the next picture."""
+    """Renderer of one bin of an environment.
+
+    Solids drawn once are kept for the next picture.
+    """
 
     def __init__(self, env: PackedBins, index: int, width: int, height: int) -> None:
         self._env, self._index, self._camera = env, index, Camera(env.bin.size, width, height)
@@ -58,7 +64,10 @@ class BinView:
 
     @torch.no_grad()
     def picture(self, upto: int | None = None) -> np.ndarray:
-        """Picture of the first `upto` placements, or of all; uint8 (H, W, 3)."""
+        """Picture of the first `upto` placements, or of all.
+
+        Uint8 (H, W, 3).
+        """
         env, index = self._env, self._index
         place, z, packed = env.placements[index], env.placement_z[index], env.num_packed[index]
         columns = [each.double() for each in (place, z[:, None], packed.expand(len(z), 1))]

@@ -129,12 +129,17 @@ class Kernels(NamedTuple):
 
 
 def available_backends(device: torch.device = _CPU) -> dict[str, str]:
-    """Every backend by name, with the reason why it cannot run on `device`; "" where it can."""
+    """Every backend by name, with the reason why it cannot run on `device`.
+
+    "" where it can.
+    """
     return {name: _problem(name, device) for name in BACKENDS}
 
 
 def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
-    """Kernels of a backend; "auto" is the fastest that passes its self-test on `device`.
+    """Kernels of a backend.
+
+    "auto" is the fastest that passes its self-test on `device`.
 
     Raises:
         ValueError: There is no such backend, or it cannot run there.
@@ -149,7 +154,9 @@ def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
 
 
 def tested_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels:
-    """The given kernels if they pass their self-test in a setting; else those of another backend, and one log line.
+    """The given kernels if they pass their self-test in a setting.
+
+    Else those of another backend, and one log line.
 
     ValueError where they do not run there, and none may take their place, which is `fall_back`.
     """

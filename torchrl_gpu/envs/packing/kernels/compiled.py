@@ -48,7 +48,10 @@ def _traced_as(form: Callable[..., Any]) -> Callable[[Job], Job]:
 
 
 def problem(device: torch.device) -> str:
-    """The reason why this backend cannot run on `device`; "" on a CPU with a C++ compiler."""
+    """The reason why this backend cannot run on `device`.
+
+    "" on a CPU with a C++ compiler.
+    """
     return native.problem() if device.type == "cpu" else "runs on a CPU only"
 
 
@@ -115,7 +118,10 @@ _COUNTED: WeakKeyDictionary[Catalogue, dict[torch.dtype, _Counted]] = WeakKeyDic
 
 
 def _counted(catalogue: Catalogue, levels: float) -> _Counted | None:
-    """Counted bottoms for bins of `levels` units' height; None where heights are not whole units, or too many."""
+    """Counted bottoms for bins of `levels` units' height.
+
+    None where heights are not whole units, or too many.
+    """
     if catalogue.bottom is None or catalogue.unit is None or levels > 65533:
         return None
     dtype = torch.uint8 if levels <= 253 else torch.uint16
@@ -141,7 +147,10 @@ def _count(bottom: Tensor, extent: Tensor, unit: float, dtype: torch.dtype) -> _
 def described_problem(
     heightmap: Tensor, item_id: Tensor | None, catalogue: Catalogue, bin_: Bin, height: Tensor | None = None
 ) -> _Problem:
-    """Arguments of a C++ kernel as `struct Problem`; `height` replaces the catalogue's where given."""
+    """Arguments of a C++ kernel as `struct Problem`.
+
+    `height` replaces the catalogue's where given.
+    """
     unit, bottom, by_com = catalogue.unit, catalogue.bottom, bin_.stability == "com"
     counted = _counted(catalogue, bin_.size[2] / unit) if unit else None
     footprint = tuple(map(min, catalogue.footprint, bin_.cells)) if bottom is None else bottom.shape[-2:]

@@ -80,7 +80,10 @@ def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Cata
 
 
 def _judge(heights: Tensor, z: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Return which placements at rest are stable by the bin's rule, (N, J, Gx, Gy) bool."""
+    """Return which placements at rest are stable by the bin's rule.
+
+    Shape (N, J, Gx, Gy) bool.
+    """
     windows = GridWindows(heights, v.x, v.y, bin_.step, catalogue.footprint)
     return rule_of(bin_).judge_all(Contacts(windows, z, v.item, v.orientation, catalogue, bin_))
 
@@ -177,7 +180,9 @@ def _first_contact(
     grid: tuple[int, int],
     turned: tuple[bool, bool] = (False, False),
 ) -> Tensor:
-    """Highest `h − b` of items placed at multiples of `step` cells, (N, J, *grid); 0 where none fits.
+    """Highest `h − b` of items placed at multiples of `step` cells, (N, J, *grid).
+
+    0 where none fits.
 
     Along axes that are `turned` the bin and the items are mirrored, so that cells count from the far wall.
     """
@@ -220,7 +225,9 @@ def _bottom_from(
 
 
 def _max_plus(heightmap: Tensor, bottom: Tensor, step: int, grid: Sequence[int]) -> Tensor:
-    """Highest `h − b` of bottoms (n, j, P, Q) on heightmaps (n, X, Y), at least 0; (n, j, *grid).
+    """Highest `h − b` of bottoms (n, j, P, Q) on heightmaps (n, X, Y), at least 0.
+
+    (n, j, *grid).
 
     The heightmap is split into step × step phases, so that neighbouring placements are neighbours in memory, and one
     phase is done with before the next is read: it stays in the cache.

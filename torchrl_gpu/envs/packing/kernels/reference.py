@@ -44,7 +44,7 @@ class Item(NamedTuple):
 
 
 class Place(NamedTuple):
-    """An item of a number and an orientation, with its base at (x, y) cells and z metres in bin n."""
+    """An item in an orientation, with its base at (x, y) cells and z metres in bin n."""
 
     n: int
     item: int
@@ -87,7 +87,7 @@ def drop_map(
 
 
 def drop_item(heights: np.ndarray, item: Item, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
-    """Fill `z_map` and `legal`, (Gx, Gy), for one item on the heights (X, Y) of one bin."""
+    """Fill `z_map` and `legal`, (Gx, Gy), for one item on one bin (X, Y)."""
     rows, columns = item.top.shape
     rule = rule_of(bin_)
     ceiling = np.float32(bin_.size[2]) + np.float32(bin_.tolerance)
@@ -101,9 +101,10 @@ def drop_item(heights: np.ndarray, item: Item, bin_: Bin, z_map: np.ndarray, leg
 
 
 def rest_height(window: np.ndarray, bottom: np.ndarray) -> np.float32:
-    """Height of an item's base at first contact: the highest `h − b` over its material.
+    """Height of an item's base at first contact.
 
-    Huang et al., RA-L 2023, eq. 1. An item without material comes to rest on the floor.
+    It is the highest `h − b` over the item's material: Huang et al., RA-L 2023, eq. 1. An item without material comes
+    to rest on the floor.
 
     Args:
         window: Heights of the pile under the footprint, metres, (P, Q) float32.
@@ -115,7 +116,7 @@ def rest_height(window: np.ndarray, bottom: np.ndarray) -> np.float32:
 
 
 def footprint_at(window: np.ndarray, item: Item, z: np.float32, bin_: Bin) -> Footprint:
-    """What the bin's stability rule reads of an item with its base at z metres over a window (P, Q)."""
+    """What a stability rule reads of an item at z metres over a window (P, Q)."""
     rows, columns = window.shape
     lowest = z - np.float32(bin_.contact_tolerance) - slopes(rows, columns, bin_)
     return Footprint(
@@ -128,10 +129,11 @@ def footprint_at(window: np.ndarray, item: Item, z: np.float32, bin_: Bin) -> Fo
 
 
 def half_sides(rows: int, columns: int, bin_: Bin) -> np.ndarray:
-    """Half the sides of the rectangle about a box's middle that its contacts must hold, sixteenths of a cell, (2,).
+    """Half the sides of the rectangle that a box's contacts must hold.
 
-    It is the margin, but at most a quarter of the box's side. Half a cell less is asked of the centres of contact
-    cells, as the cells themselves reach as far beyond their centres.
+    Sixteenths of a cell, (2,). It lies about the box's middle and is the margin, but at most a quarter of the box's
+    side. Half a cell less is asked of the centres of contact cells, as the cells themselves reach as far beyond their
+    centres.
     """
     margin_x, margin_y = margins(bin_)
     half_x = min(margin_x, rows * SIXTEENTHS // 4) - SIXTEENTHS // 2
@@ -140,7 +142,9 @@ def half_sides(rows: int, columns: int, bin_: Bin) -> np.ndarray:
 
 
 def slopes(rows: int, columns: int, bin_: Bin) -> np.ndarray:
-    """How much lower a contact may lie than the base, by the bin's `max_tilt`, metres, (P, Q) float32.
+    """How much lower a contact may lie than the base, by the bin's `max_tilt`, metres.
+
+    Shape (P, Q) float32.
 
     The further a cell is from the middle of the box, the lower.
     """
@@ -158,7 +162,9 @@ def slopes(rows: int, columns: int, bin_: Bin) -> np.ndarray:
 def upheld(
     heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
-    """The legal mask of boxes without what a stability rule that tracks what bears load refuses.
+    """The legal mask of boxes without what is unstable.
+
+    For stability rules that track what bears load.
 
     Args:
         heightmap: Metres, (N, X, Y) float32.
@@ -187,7 +193,7 @@ def upheld(
 
 
 def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """The mask of the cells that bear load after one placement of a box per environment.
+    """The cells that bear load after one placement of a box per environment.
 
     Args:
         heightmap: Before the placement, metres, (N, X, Y) float32.
@@ -232,7 +238,7 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
 
 
 def place_item(heights: np.ndarray, item: Item, x: int, y: int, z: np.float32) -> None:
-    """Raise the heights (X, Y) of one bin, in place, to the top of an item with its base at (x, y, z)."""
+    """Raise the heights (X, Y) of one bin, in place, to an item's top."""
     rows, columns = item.top.shape
     window = heights[x : x + rows, y : y + columns]
     np.maximum(window, z + item.top, out=window, where=np.isfinite(item.bottom))
@@ -272,7 +278,10 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
 
 
 def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Which placements are stable by the rule `com`, whatever the bin's own rule; (N,) bool."""
+    """Which placements are stable by the rule `com`, whatever the bin's own rule.
+
+    Shape (N,) bool.
+    """
     heights = heightmap.cpu().numpy()
     stable = np.zeros(len(heights), dtype=bool)
     for at in places_inside(placement, catalogue, bin_):
@@ -282,7 +291,7 @@ def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalog
 
 
 def judge_item(heights: np.ndarray, item: Item, x: int, y: int, z: np.float32, bin_: Bin) -> bool:
-    """Whether an item with its base at (x, y, z) in one bin (X, Y) is stable by the rule `com`."""
+    """Whether an item in one bin (X, Y) is stable by the rule `com`."""
     rows, columns = item.top.shape
     window = heights[x : x + rows, y : y + columns]
     contact = window - item.bottom >= z - np.float32(bin_.com_tolerance)
@@ -295,22 +304,20 @@ def item_of(catalogue: Catalogue, bin_: Bin, number: int, orientation: int) -> I
     turned = torch.tensor(orientation, dtype=torch.int64, device=catalogue.extent.device)
     top, bottom = catalogue.maps(row, turned)
     rows, columns = catalogue.extent[number, orientation].tolist()
-    return Item(
-        top=top[:rows, :columns].cpu().numpy(),
-        bottom=bottom[:rows, :columns].cpu().numpy(),
-        centre=centre_16ths(catalogue, bin_)[number, orientation].cpu().numpy(),
-        half_sides=half_sides(rows, columns, bin_),
-    )
+    own_top = top[:rows, :columns].cpu().numpy()
+    own_bottom = bottom[:rows, :columns].cpu().numpy()
+    centre = centre_16ths(catalogue, bin_)[number, orientation].cpu().numpy()
+    return Item(own_top, own_bottom, centre, half_sides(rows, columns, bin_))
 
 
 def placements(extent: int, cells: int, bin_: Bin) -> list[tuple[int, int]]:
-    """Grid index and first cell of every placement of a footprint that fits, along one axis."""
+    """Grid index and first cell of every placement that fits, along one axis."""
     position, fits = grid_positions(torch.tensor(extent, dtype=torch.int64, device="cpu"), cells, bin_.step)
     return [(g, int(position[g])) for g in range(len(fits)) if fits[g]]
 
 
 def places_inside(placement: Placement, catalogue: Catalogue, bin_: Bin) -> Iterator[Place]:
-    """The placements of an item and orientation of the catalogue that lie inside the bin."""
+    """The placements of an item of the catalogue that lie inside the bin."""
     for n in range(len(placement.item_id)):
         item = int(placement.item_id[n])
         orientation = int(placement.orientation[n])

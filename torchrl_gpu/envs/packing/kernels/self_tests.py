@@ -53,7 +53,10 @@ class Setting(NamedTuple):
 
 
 def device_failure(backend: str, device: torch.device, module: str) -> str:
-    """Failure of a backend's self-test on a device, in one line; "" where it passes. `module` defines its kernels."""
+    """Failure of a backend's self-test on a device, in one line.
+
+    "" where it passes. `module` defines its kernels.
+    """
     if backend in _NEEDS_NO_TEST:
         return ""
     name = f"the packing kernels {backend!r} on {device}"
@@ -63,7 +66,10 @@ def device_failure(backend: str, device: torch.device, module: str) -> str:
 
 
 def setting_failure(backend: str, setting: Setting, module: str) -> str:
-    """Failure of a backend's self-test in an environment's bin, in one line; "" where it passes or needs none."""
+    """Failure of a backend's self-test in an environment's bin, in one line.
+
+    "" where it passes or needs none.
+    """
     if backend not in _COMPILED_FOR_SETTINGS:
         return ""
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +86,9 @@ def _setting_test(backend: str, setting: Setting, module: str, path: Path) -> Se
 
 
 def launch_failure(backend: str, setting: Setting, module: str) -> str:
-    """Failure of a backend's kernels in this process, called as an environment will; "" where they run.
+    """Failure of a backend's kernels in this process, called as an environment will.
+
+    "" where they run.
 
     Raises:
         RuntimeError: They have left the device unusable for this process.
@@ -149,7 +157,10 @@ def run_every_kind(module: str, device: str) -> str:
 
 
 def run_setting(module: str, device: str, path: str) -> str:
-    """First wrong kernel of a backend in a setting that `save` has written; "" for none."""
+    """First wrong kernel of a backend in a setting that `save` has written.
+
+    "" for none.
+    """
     return _first_difference(module, iter([load(path, self_tests.usable(device))]))
 
 
@@ -200,7 +211,10 @@ def settings(rule: str, device: torch.device) -> Iterator[Setting]:
 
 
 def _boxes() -> Catalogue:
-    """Four boxes in two orientations; one of them is too large for a small bin."""
+    """Four boxes in two orientations.
+
+    One of them is too large for a small bin.
+    """
     sides = torch.tensor([[1, 1, 2], [3, 2, 1], [4, 5, 2], [10, 3, 1]], dtype=torch.float64, device="cpu")
     metres = torch.tensor([1, 1, _CELL], dtype=torch.float64, device="cpu")
     return Catalogue.of_boxes(torch.stack([sides, sides[:, [1, 0, 2]]], 1) * metres, sides.prod(1) * _CELL**3)
@@ -261,7 +275,10 @@ class _Different(Exception):
 def _play(
     call: Callable[..., Any], setting: Setting, steps: int, choose: Callable[[PackingState, int], Tensor]
 ) -> Tensor:
-    """Packs a few items by `call(job, *arguments)`, every kernel among them; `any_legal` of the final state."""
+    """Packs a few items by `call(job, *arguments)`, every kernel among them.
+
+    `any_legal` of the final state.
+    """
     _, judged, catalogue, k, n, _ = setting
     bin_ = judged.dropped
     row = torch.arange(n, device=setting.device, dtype=torch.int64)
@@ -296,7 +313,10 @@ def _play(
 
 
 def _legal_action(state: PackingState, number: int) -> Tensor:
-    """Actions (N,) int64: in each bin the legal action of another rank; an illegal one in the last of several bins."""
+    """Actions (N,) int64: in each bin the legal action of another rank.
+
+    An illegal one in the last of several bins.
+    """
     legal = state.legal.flatten(1)
     row = torch.arange(len(legal), device=legal.device, dtype=torch.int64)
     rank = (row * 3 + number) % legal.sum(1).clamp_min(1)

@@ -49,19 +49,27 @@ def advance(
     return Moved(after, legal, torch.where(before < len(slots), before, -1), changed)
 
 
-def passed_over(moved: Moved, stuck: Tensor, following: Tensor) -> Moved:
-    """A move after which the first item of environments `stuck` (N,), in which nothing was placed, is skipped."""
+def skip_first_item(moved: Moved, skips: Tensor, following: Tensor) -> Moved:
+    """Return a move after which some environments no longer show their first item.
+
+    Args:
+        moved: The move.
+        skips: Environments in which the item is skipped, where nothing was placed, (N,) bool.
+        following: Item shown next, −1 for none, (N,) int64.
+    """
     state = moved.state
-    no_slot = torch.full_like(moved.slot[:, :1], -1)
     item_id = torch.cat([state.item_id[:, 1:], following[:, None]], 1)
-    return moved._replace(
-        state=replace(state, item_id=where_rows(stuck, item_id, state.item_id), position=state.position + stuck),
-        slot=where_rows(stuck, torch.cat([moved.slot[:, 1:], no_slot], 1), moved.slot),
-    )
+    no_slot = torch.full_like(moved.slot[:, :1], -1)
+    slot = torch.cat([moved.slot[:, 1:], no_slot], 1)
+    after = replace(state, item_id=where_rows(skips, item_id, state.item_id), position=state.position + skips)
+    return moved._replace(state=after, slot=where_rows(skips, slot, moved.slot))
 
 
 def _decode(state: PackingState, action: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Placement, Tensor, Tensor]:
-    """Placement of an action, item −1 where it is not legal; slot of the item, (N,) int64; legality, (N,) bool."""
+    """Placement of an action, item −1 where it is not legal.
+
+    Slot of the item, (N,) int64; legality, (N,) bool.
+    """
     num_orientations, grid_x, grid_y = state.legal.shape[2:]
     inside = (action >= 0) & (action < state.legal[0].numel())
     action = torch.where(inside, action, 0)

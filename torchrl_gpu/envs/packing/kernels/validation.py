@@ -56,7 +56,10 @@ _NAMES = {
 
 
 def checked(name: str, job: Callable[..., Any], devices: Devices) -> Callable[..., Any]:
-    """A kernel, by its name in `Kernels`, behind its input validation; it reads these device types, None for all."""
+    """A kernel, by its name in `Kernels`, behind its input validation.
+
+    It reads these device types, None for all.
+    """
     validated = partial(_mask if name == "any_legal" else _arguments, name, devices)
 
     @wraps(job)
@@ -80,13 +83,19 @@ class _Check:
         self.sizes |= {"corners": 4, "fields": 4}
 
     def __call__(self, name: str, value: Any, *, in_place: bool = False) -> Tensor:
-        """The tensor of this name, cast to int64 where that is wanted; `in.name` has the form of `name`."""
+        """The tensor of this name, cast to int64 where that is wanted.
+
+        `in.name` has the form of `name`.
+        """
         dtype, axes = _FORMS[name] if name in _FORMS else _FORMS[name.rpartition(".")[2]]
         shape = tuple(self.sizes[axis] for axis in axes)
         return tensor(self.where, name, value, dtype, shape, self.device, cast=not in_place, contiguous=in_place)
 
     def state(self, state: PackingState) -> PackingState:
-        """A validated state; the same object where nothing had to be cast."""
+        """A validated state.
+
+        The same object where nothing had to be cast.
+        """
         self.sizes["T"] = max(1, length(state.placements, 1))
         read = {name: self(name, getattr(state, name)) for name in _READ}
         for name in _IN_PLACE:

@@ -1,4 +1,7 @@
-"""Stability of packings by MuJoCo simulation; needs the extra `physics`."""
+"""Stability of packings by MuJoCo simulation.
+
+Needs the extra `physics`.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ ARENA_BYTES = 256 << 20  # address space for contacts, not memory: only what the
 
 
 def model_of(plan: PackingPlan, *, friction: float = FRICTION, num_fixed: int = 0, parked: bool = False) -> Any:
-    """The `MjModel` of a packing. Item i is body i + 1; the origin of the body is the item's centre of mass.
+    """The `MjModel` of a packing. Item i is body i + 1.
+
+    The origin of the body is the item's centre of mass.
 
     The first `num_fixed` items are fixed in space. With `parked` every item waits asleep beside the bin, apart from all
     others, until its position is set. `friction` is Coulomb's coefficient between any two things.
@@ -44,7 +46,10 @@ def model_of(plan: PackingPlan, *, friction: float = FRICTION, num_fixed: int = 
 
 
 def centre_of(solid: Solid, pose: Pose) -> np.ndarray:
-    """Centre of mass of a posed solid, metres from the bin's lower corner; float64 (3,)."""
+    """Centre of mass of a posed solid, metres from the bin's lower corner.
+
+    Float64 (3,).
+    """
     return pose.rotation @ solid.centre + pose.position
 
 
@@ -123,7 +128,10 @@ def has_volume(part: np.ndarray) -> bool:
 
 
 def box_sides(part: np.ndarray) -> np.ndarray | None:
-    """Sides (3,) of a convex part (V, 3) that is a box along the axes of its frame; None for any other."""
+    """Sides (3,) of a convex part (V, 3) that is a box along the axes of its frame.
+
+    None for any other.
+    """
     low, high = part.min(0), part.max(0)
     if len(part) != 8:
         return None

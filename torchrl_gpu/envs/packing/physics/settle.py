@@ -34,7 +34,10 @@ class Settled:
 
     @property
     def share(self) -> float:
-        """Share of stable placements, S; 1 for an empty bin."""
+        """Share of stable placements, S.
+
+        1 for an empty bin.
+        """
         return float(self.stable.mean()) if len(self.stable) else 1.0
 
 

@@ -16,7 +16,10 @@ WINDOW_S, REST_M, REST_TURN = 0.1, 1e-4, 2e-3
 
 
 def run(model: Any, data: Any, seconds: float, watched: slice = slice(1, None)) -> float:
-    """Simulates until the watched bodies are at rest, or for `seconds`; returns the time that passed."""
+    """Simulates until the watched bodies are at rest, or for `seconds`.
+
+    Returns the time that passed.
+    """
     mj = load_mujoco()
     steps = max(1, round(WINDOW_S / model.opt.timestep))
     windows = max(1, math.ceil(seconds / WINDOW_S - 1e-9))
@@ -31,7 +34,10 @@ def run(model: Any, data: Any, seconds: float, watched: slice = slice(1, None)) 
 
 
 def let_in(data: Any, plan: PackingPlan, number: int) -> None:
-    """Moves the first `number` items to their planned poses, at zero velocity; the others stay parked."""
+    """Moves the first `number` items to their planned poses, at zero velocity.
+
+    The others stay parked.
+    """
     for i, (solid, pose) in enumerate(zip(plan.solids[:number], plan.poses[:number], strict=True)):
         data.qpos[7 * i : 7 * i + 7] = *centre_of(solid, pose), *quaternion(pose.rotation)
     data.qvel[: 6 * number] = 0.0

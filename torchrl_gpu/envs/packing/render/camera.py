@@ -71,7 +71,10 @@ class Camera:
         return np.array(self.size) / 2 - scale * (low + high) / 2
 
     def samples(self, points: np.ndarray) -> np.ndarray:
-        """Column and row (…, 2) of points (…, 3); the centre of sample (i, j) is at (i + 0.5, j + 0.5)."""
+        """Column and row (…, 2) of points (…, 3).
+
+        The centre of sample (i, j) is at (i + 0.5, j + 0.5).
+        """
         return self.origin + points @ self.axes
 
     @property
@@ -82,7 +85,10 @@ class Camera:
 
 @lru_cache(maxsize=8)
 def empty_bin(camera: Camera) -> Image.Image:
-    """Floor and back walls with a grid, one pixel per sample; kept, so copy it before drawing on it."""
+    """Floor and back walls with a grid, one pixel per sample.
+
+    Kept, so copy it before drawing on it.
+    """
     image = Image.new("RGB", camera.size, BACKGROUND)
     pen = ImageDraw.Draw(image)
     step = grid_step(camera.bin_size)

@@ -16,14 +16,20 @@ _STOPS = np.array([(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (2
 
 
 def heat(shares: np.ndarray) -> np.ndarray:
-    """Colours (…, 3) uint8 of shares (…) from 0 to 1; NaN is drawn as 0."""
+    """Colours (…, 3) uint8 of shares (…) from 0 to 1.
+
+    NaN is drawn as 0.
+    """
     place = np.clip(np.nan_to_num(shares, nan=0.0), 0, 1) * (len(_STOPS) - 1)
     channels = [np.interp(place, np.arange(len(_STOPS)), _STOPS[:, i]) for i in range(3)]
     return np.stack(channels, -1).round().astype(np.uint8)
 
 
 def shares_of(values: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Values scaled from the least finite one, 0, to the greatest, 1, and those two; (0, 0) where none is finite."""
+    """Values scaled from the least finite one, 0, to the greatest, 1, and those two.
+
+    (0, 0) where none is finite.
+    """
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     with np.errstate(invalid="ignore"):
@@ -31,21 +37,30 @@ def shares_of(values: np.ndarray) -> tuple[np.ndarray, float, float]:
 
 
 def rectangle(pen: ImageDraw.ImageDraw, box: Sequence[float], **how: Any) -> None:
-    """Draws a rectangle (left, top, right, bottom); nothing where a small picture leaves no room for it."""
+    """Draws a rectangle (left, top, right, bottom).
+
+    Nothing where a small picture leaves no room for it.
+    """
     left, top, right, bottom = box
     if left <= right and top <= bottom:
         pen.rectangle((left, top, right, bottom), **how)
 
 
 class Legend:
-    """Column of text, colour bars and swatches on an image, from the pixel `top` down; text of `size` pixels."""
+    """Column of text, colour bars and swatches on an image, from the pixel `top` down.
+
+    Text of `size` pixels.
+    """
 
     def __init__(self, image: Image.Image, left: int, top: int, right: int, size: int) -> None:
         self.pen, self.left, self.right, self.y, self.size = ImageDraw.Draw(image), left, right, top, size
         self.image = image
 
     def text(self, line: str, *, scale: float = 1.0, fill: str = TEXT) -> None:
-        """Writes a line of text; one that is too long is set smaller."""
+        """Writes a line of text.
+
+        One that is too long is set smaller.
+        """
         size = max(6, round(self.size * scale))
         while size > 6 and ImageFont.load_default(size).getlength(line) > self.right - self.left:
             size -= 1

@@ -36,13 +36,19 @@ class SolidsPainting:
         self._label = np.full(self._canvas.shape[:2], -1, np.int32)
 
     def keep(self, items: list[Placed]) -> int:
-        """Number of the items that are on the canvas already; clears a canvas with others."""
+        """Number of the items that are on the canvas already.
+
+        Clears a canvas with others.
+        """
         if items[: len(self._drawn)] != self._drawn:
             self._clear()
         return len(self._drawn)
 
     def add(self, item: Placed, top: np.ndarray, bottom: np.ndarray) -> None:
-        """Draws the next item: upper and lower side above its base, metres, (P, Q); bottom is +inf without material."""
+        """Draws the next item: upper and lower side above its base, metres, (P, Q).
+
+        Bottom is +inf without material.
+        """
         number = len(self._drawn)
         self._drawn.append(item)
         p, q = (1 + int(np.flatnonzero(np.isfinite(bottom).any(axis)).max(initial=0)) for axis in (1, 0))
@@ -91,7 +97,10 @@ class SolidsPainting:
         return high[cell], low[cell]
 
     def _light(self, floor: np.ndarray) -> np.ndarray:
-        """Shade of each sample by the way that its surface faces, int (h, w); of rows (h, w) of the floor."""
+        """Shade of each sample by the way that its surface faces, int (h, w).
+
+        Of rows (h, w) of the floor.
+        """
         known = torch.from_numpy(np.stack([np.maximum(floor, 0), floor >= 0]).astype(np.float32))
         size = 2 * _SMOOTH + 1
         rows, share = F.avg_pool2d(F.avg_pool2d(known, (size, 1), 1, (_SMOOTH, 0)), (1, size), 1, (0, _SMOOTH)).numpy()
@@ -120,7 +129,9 @@ class SolidsPainting:
 
 
 def _visible(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """Floor row of the frontmost surface at each sample, int (h, w); −1 where there is none.
+    """Floor row of the frontmost surface at each sample, int (h, w).
+
+    −1 where there is none.
 
     Material on row b of a column covers the samples b − high to b − low of it; the largest row is in front.
     """

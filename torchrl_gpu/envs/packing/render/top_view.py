@@ -81,7 +81,10 @@ def draw_mask(pile: Pile, ways: np.ndarray, most: int, width: int, height: int) 
 def draw_action(
     pile: Pile, placing: Placing | None, width: int, height: int, title: str = "next placement"
 ) -> np.ndarray:
-    """Picture uint8 (H, W, 3) of the next placement; None where nothing fits."""
+    """Picture uint8 (H, W, 3) of the next placement.
+
+    None where nothing fits.
+    """
     sheet = _Sheet(pile, pile.cells, width, height, title)
     if placing is None:
         sheet.legend.text(NO_PLACE)

@@ -1,4 +1,7 @@
-"""Centres of mass in sixteenths of a cell, so that rules are exact and every backend gives the same answer."""
+"""Centres of mass in sixteenths of a cell.
+
+In whole numbers rules are exact, and every backend gives the same answer.
+"""
 
 from __future__ import annotations
 

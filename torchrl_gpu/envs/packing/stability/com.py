@@ -22,10 +22,11 @@ from torchrl_gpu.envs.packing.types import MOST_CELLS_OF_SIXTEENTHS, Bin, Catalo
 
 @final
 class CentreOfMass(StabilityRule):
-    """The rule "com": the centre of mass lies in the hull of the contacts' centres, or within one of the cells.
+    """The rule "com": the centre of mass lies over the contacts.
 
-    So an item without contact is not stable; on one cell it is stable where its centre is within that cell, and on two
-    also where its centre is on the line between them. On the floor an item of a narrow foot is not stable either.
+    It lies in the hull of the contact cells' centres, or within one of the cells. So an item without contact is not
+    stable; on one cell it is stable where its centre is within that cell, and on two also where its centre is on the
+    line between them. On the floor an item of a narrow foot is not stable either.
     """
 
     name = "com"
@@ -57,7 +58,7 @@ class CentreOfMass(StabilityRule):
 
 
 def lies_over(contact: np.ndarray, centre: np.ndarray) -> bool:
-    """Whether a centre of mass lies over contact cells: the definition of the rule `com`.
+    """Whether a centre of mass lies over contact cells, by the rule `com`.
 
     Args:
         contact: (P, Q) bool.
@@ -80,7 +81,7 @@ def balanced(catalogue: Catalogue, bin_: Bin) -> Catalogue:
 
 
 def stable_on_floor(catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Return the mask of the items that are stable on the bare floor by the rule `com`, (M, O) bool."""
+    """Return which items are stable on the bare floor by the rule `com`, (M, O)."""
     if catalogue.stable_on_floor is not None:
         return catalogue.stable_on_floor
     if catalogue.bottom is None:
@@ -94,7 +95,9 @@ def stable_on_floor(catalogue: Catalogue, bin_: Bin) -> Tensor:
 
 
 def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Return which placements at rest are stable by the rule `com`, whatever the bin's own rule.
+    """Return which placements at rest are stable by the rule `com`.
+
+    The bin's own rule is not asked.
 
     Args:
         heightmap: Before the placements, metres, (N, X, Y) float32.
@@ -114,7 +117,9 @@ def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalog
 
 
 def holds(contact: Tensor, centre: Tensor) -> Tensor:
-    """Return where a point lies in the convex hull of the contact cells' centres, or within one of the cells.
+    """Return where a point lies over contact cells.
+
+    It lies in the convex hull of the cells' centres, or within one of the cells.
 
     Args:
         contact: Any number of footprints, (…, P, Q) bool.

@@ -1,4 +1,4 @@
-"""Contact of all placements with the pile at once, and a hull test on it, in torch."""
+"""Contact of all placements with the pile at once, and a hull test on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _COUNTERS = (torch.int8, torch.int16, torch.int32)
 
 
 class Contacts:
-    """Contact of J items with N piles at every placement, one footprint cell at a time.
+    """Contact of J items with N piles at every placement.
+
+    One footprint cell is looked at a time.
 
     Attributes:
         windows: Heights under every placement; of cells that bear load alone, where the rule tracks them.
@@ -70,7 +72,7 @@ class Contacts:
         return contact.mul_(self._rows[:, :, i] * self._columns[:, :, j])
 
     def zeros(self, largest: int) -> Tensor:
-        """Return a map of counters, (N, J, Gx, Gy), of the smallest type that counts to `largest`."""
+        """Return a map of counters of the smallest type that counts to `largest`."""
         dtype = next(dtype for dtype in _COUNTERS if torch.iinfo(dtype).max >= largest)
         return torch.zeros_like(self._level, dtype=dtype)
 
@@ -79,19 +81,26 @@ class Contacts:
         return self.z <= self._bin.tolerance
 
     def centre(self) -> Tensor:
-        """Return the centres of mass, sixteenths of a cell from the footprint's corner, (N, J, 2) int32."""
+        """Return the centres of mass, sixteenths of a cell from the footprint's corner.
+
+        Shape (N, J, 2) int32.
+        """
         return centre_16ths(self._catalogue, self._bin)[self._item, self._orientation]
 
     def half_sides(self) -> Tensor:
-        """Return half the sides of the rectangle that the bin's margin wants held, sixteenths, (N, J, 2) int64."""
+        """Return half the sides of the rectangle that the bin's margin wants held.
+
+        Sixteenths of a cell, (N, J, 2) int64.
+        """
         return half_sides(self.extent, self._bin)
 
 
 class Hull:
-    """Integer test whether the hull of contact cells' centres holds a rectangle, for all placements at once.
+    """Test in integers whether the hull of contacts holds a rectangle.
 
-    Cells are added row by row. To keep the hulls themselves would take a list for each placement; instead each corner
-    of the rectangle keeps, on either side, the steepest contact so far, which is all that decides: see `_Reach`.
+    The hull is that of contact cells' centres, at all placements at once. Cells are added row by row. To keep the hulls
+    themselves would take a list for each placement. Instead each corner of the rectangle keeps, on either side, the
+    steepest contact so far, which is all that decides: see `_Reach`.
 
     Args:
         contacts: Gives shapes.
@@ -159,7 +168,7 @@ class _Reach:
         self.held = torch.zeros_like(self._rise, dtype=torch.bool)
 
     def add_row(self, furthest: Tensor, ahead: Tensor) -> None:
-        """Add 1 + the furthest contact (N, J, Gx, Gy), 0 for none, of a row `ahead` of the point's."""
+        """Add 1 + the furthest contact of a row `ahead` of the point's, 0 for none."""
         ahead = ahead.int()
         reach = self._per_cell * furthest.int() - self._target.int()
         there = furthest > 0

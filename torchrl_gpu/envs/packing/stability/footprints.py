@@ -54,7 +54,10 @@ def hull_holds(points: np.ndarray, target: np.ndarray) -> bool:
 
 
 def outline(mask: np.ndarray) -> np.ndarray:
-    """Return the first and the last cell of each row of a mask (P, Q), whose hull is that of all, (C, 2) integers."""
+    """Return the first and the last cell of each row of a mask (P, Q).
+
+    Their hull is that of all cells. (C, 2) integers.
+    """
     cells = []
     for i, row in enumerate(mask):
         columns = np.flatnonzero(row)

@@ -32,7 +32,7 @@ BEARING_GAP = 0.0015
 
 @final
 class LoadBearing(StabilityRule):
-    """The rule "load_bearing": the hull of the contacts that bear load holds the middle, by the bin's margin."""
+    """The rule "load_bearing": contacts that bear load hold the middle by a margin."""
 
     name = "load_bearing"
     options = ("margin", "max_tilt")
@@ -74,12 +74,18 @@ class LoadBearing(StabilityRule):
 
 
 def bearing_heights(heightmap: Tensor, bears: Tensor) -> Tensor:
-    """Return the heights of the cells that bear load, −inf elsewhere, (N, X, Y) float32."""
+    """Return the heights of the cells that bear load, −inf elsewhere.
+
+    Shape (N, X, Y) float32.
+    """
     return torch.where(bears, heightmap, -torch.inf)
 
 
 def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Return the mask of the cells that bear load after one placement per environment; see `reference.bear`."""
+    """Return which cells bear load after one placement per environment.
+
+    See `reference.bear`.
+    """
     placement, present = inside(placement, catalogue, bin_)
     extent = catalogue.extent[placement.item_id, placement.orientation]  # (N, 2)
     num_rows = min(catalogue.footprint[0], bin_.cells[0])
@@ -102,7 +108,7 @@ def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Cata
 
 
 def _hull_edge(numbered: Tensor) -> Tensor:
-    """Return 1 + the last column of each row inside the hull of the contacts, 0 for none, (N, P).
+    """Return 1 + the last column of each row inside the hull, 0 for none, (N, P).
 
     The edge of the hull on a row is where the furthest of all lines between a contact before the row and one behind it
     crosses the row, or the row's own contact. All pairs of rows are tried, P³ numbers in P steps of a few operators.
@@ -127,7 +133,7 @@ def _hull_edge(numbered: Tensor) -> Tensor:
 
 
 def _laid(bears: Tensor, held: Tensor, placement: Placement, extent: Tensor, present: Tensor) -> Tensor:
-    """Return the map `bears` (N, X, Y) with `held` (N, P, Q) over the cells that a box covers."""
+    """Return `bears` (N, X, Y) with `held` (N, P, Q) over the cells of a box."""
     x, covered_x = _offsets(placement.x, extent[:, 0], bears.shape[1], present)
     y, covered_y = _offsets(placement.y, extent[:, 1], bears.shape[2], present)
     row_of = x.clamp(0, held.shape[1] - 1)[:, :, None].expand(-1, -1, held.shape[2])
@@ -138,7 +144,10 @@ def _laid(bears: Tensor, held: Tensor, placement: Placement, extent: Tensor, pre
 
 
 def _offsets(first: Tensor, side: Tensor, cells: int, present: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the offset of each cell of an axis from a box's first one, (N, cells), and whether the box covers it."""
+    """Return the offsets of an axis's cells from a box's first, and which it covers.
+
+    Both are (N, cells).
+    """
     offset = torch.arange(cells, device=first.device, dtype=torch.int64) - first[:, None]
     covered = (offset >= 0) & (offset < side[:, None]) & present[:, None]
     return offset, covered

@@ -1,4 +1,4 @@
-"""Margins and slopes of a bin, in the units of the kernels of the rule `load_bearing`."""
+"""Margins and slopes of a bin, as the rule `load_bearing` reads them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def margins(bin_: Bin) -> tuple[int, int]:
 
 
 def half_sides(extent: Tensor, bin_: Bin) -> Tensor:
-    """Return half the sides of the rectangle about a box's middle that its contacts must hold.
+    """Return half the sides of the rectangle that a box's contacts must hold.
 
-    It is the margin, but at most a quarter of the box's side, less the half cell by which squares exceed their centres.
+    It lies about the box's middle and is the margin, but at most a quarter of the box's side, less the half cell by
+    which squares exceed their centres.
 
     Args:
         extent: Cells of the box along x and y, (…, 2) int64.
@@ -37,7 +38,9 @@ def half_sides(extent: Tensor, bin_: Bin) -> Tensor:
 
 
 def drops(extent: Tensor, footprint: Sequence[int], bin_: Bin) -> tuple[Tensor, Tensor]:
-    """Return by how much a contact may lie below a box's base: the larger of one number by row and one by column.
+    """Return by how much contacts may lie below a box's base, by row and by column.
+
+    The larger of the two counts.
 
     Args:
         extent: Cells of the box along x and y, (…, 2) int64.

@@ -56,7 +56,10 @@ class StabilityRule(BinRule, ABC):
         raise NotImplementedError(f"rule {self.name} does not track which cells bear load")
 
     def bears_after(self, pile: Pile, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-        """Return the mask of the cells that bear load after one placement per environment, (N, X, Y) bool."""
+        """Return which cells bear load after one placement per environment.
+
+        Shape (N, X, Y) bool.
+        """
         raise NotImplementedError(f"rule {self.name} does not track which cells bear load")
 
     def stable_on_floor(self, catalogue: Catalogue, bin_: Bin) -> Tensor:

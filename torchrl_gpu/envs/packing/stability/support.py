@@ -14,7 +14,7 @@ from torchrl_gpu.envs.packing.stability.rule import StabilityRule
 
 @final
 class Support(StabilityRule):
-    """The rule "support": half the area touches, or contacts are on all sides of the middle.
+    """The rule "support": half the area touches, or contacts surround the middle.
 
     An item is stable on the floor, or if more than half of its area touches, or if the middle of its footprint lies in
     the convex hull of the centres of two or more contact cells. The code released with the paper differs on edges of

@@ -24,7 +24,10 @@ BEARING_RULES = ("load_bearing",)
 def upheld(
     heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
-    """As `reference.upheld`; arguments contiguous."""
+    """As `reference.upheld`.
+
+    Arguments contiguous.
+    """
     out = torch.empty_like(legal)
     num_lanes = item_id.numel() * catalogue.num_orientations * bin_.grid[1]
     upheld_kernel[(triton.cdiv(num_lanes, _LANES),)](

@@ -26,7 +26,10 @@ _LANES = 128  # per program
 
 
 def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
-    """As `reference.drop_map`, for boxes in bins of at most `MOST_CELLS_X` rows; arguments contiguous."""
+    """As `reference.drop_map`, for boxes in bins of at most `MOST_CELLS_X` rows.
+
+    Arguments contiguous.
+    """
     shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     z_map = heightmap.new_empty(shape)
     legal = torch.empty_like(z_map, dtype=torch.bool)

@@ -178,7 +178,10 @@ def _either(first, second):
 
 @triton.jit
 def _bytes_in_pairs(word, PACKED: tl.constexpr, V: tl.constexpr):
-    """The lowest V bytes of a word, each in both halves of an int32; (V,)."""
+    """The lowest V bytes of a word, each in both halves of an int32.
+
+    (V,).
+    """
     number = tl.arange(0, V)
     if PACKED:
         return tl.inline_asm_elementwise(

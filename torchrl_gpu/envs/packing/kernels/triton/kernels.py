@@ -33,7 +33,10 @@ DEVICES = ("cuda", "cpu")
 
 
 def problem(device: torch.device) -> str:
-    """The reason why this backend cannot run on `device`; "" on CUDA, and on a CPU with Triton's interpreter."""
+    """The reason why this backend cannot run on `device`.
+
+    "" on CUDA, and on a CPU with Triton's interpreter.
+    """
     if device.type == "cuda" or (device.type == "cpu" and triton.knobs.runtime.interpret):
         return ""
     return f"runs on CUDA devices, or on a CPU with TRITON_INTERPRET=1; got {device}"
@@ -42,7 +45,10 @@ def problem(device: torch.device) -> str:
 def drop_map(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.drop_map`; for irregular items only placements that `stored` lacks are computed."""
+    """As `reference.drop_map`.
+
+    For irregular items only placements that `stored` lacks are computed.
+    """
     if bin_.stability not in DROP_RULES:
         z_map, legal = drop_map(heightmap, item_id, catalogue, replace(bin_, stability="none"))
         return z_map, eager.judge_dropped(heightmap, z_map, legal, item_id, catalogue, bin_)

@@ -34,14 +34,20 @@ def cut(elements: int) -> Cut:
 
 
 def maps_of(catalogue: Catalogue) -> tuple[Tensor, Tensor]:
-    """Tops and bottoms of a catalogue, contiguous; for boxes two placeholders that kernels never read."""
+    """Tops and bottoms of a catalogue, contiguous.
+
+    For boxes two placeholders that kernels never read.
+    """
     if catalogue.top is None or catalogue.bottom is None:
         return catalogue.extent, catalogue.extent
     return catalogue.top.contiguous(), catalogue.bottom.contiguous()
 
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tensor:
-    """As `reference.place`; arguments contiguous."""
+    """As `reference.place`.
+
+    Arguments contiguous.
+    """
     num_envs, cells_x, cells_y = heightmap.shape
     share, maps = cut(cells_x * cells_y), maps_of(catalogue)
     out = torch.empty_like(heightmap)
@@ -108,7 +114,10 @@ def raised(height, cell, placed, maps, rows, columns, Y: tl.constexpr, FLAT: tl.
 
 
 def growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """As `reference.pile_growth`; arguments contiguous."""
+    """As `reference.pile_growth`.
+
+    Arguments contiguous.
+    """
     grid = bin_.grid[0] * bin_.grid[1]
     maps = maps_of(catalogue)
     out = torch.empty_like(z_map)

@@ -20,7 +20,9 @@ def present(item, num_items):
 
 @triton.jit
 def variants(source, orientations, X, V: tl.constexpr):
-    """The V orientations of a group, their catalogue rows and extents; (V,) each. An empty slot fits nowhere.
+    """The V orientations of a group, their catalogue rows and extents.
+
+    (V,) each. An empty slot fits nowhere.
 
     `source` are pointers to the item, to the order of orientations, to extents and bottoms of the catalogue; the number
     of the group; items of the catalogue.

@@ -67,7 +67,10 @@ def blocks(catalogue: Catalogue, bin_: Bin) -> Blocks:
 def drop_solids(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.drop_map`, for catalogues with maps; arguments contiguous."""
+    """As `reference.drop_map`, for catalogues with maps.
+
+    Arguments contiguous.
+    """
     assert catalogue.bottom is not None
     num_envs, num_slots = item_id.shape
     num_orientations, (grid_x, grid_y) = catalogue.num_orientations, bin_.grid
@@ -100,7 +103,10 @@ def drop_solids(
 
 
 def _packed(device: torch.device) -> bool | None:
-    """True where the device has instructions for pairs of int16; None where counting in pairs would be slower."""
+    """True where the device has instructions for pairs of int16.
+
+    None where counting in pairs would be slower.
+    """
     if device.type != "cuda":
         return False  # the interpreter counts for the tests' sake
     return pairs_on(*torch.cuda.get_device_capability(device))
@@ -249,7 +255,10 @@ def drop_solids_kernel(
 
 @triton.jit
 def _known_heights(earlier, gx, gy, mine, there, GX, GY, STORED: tl.constexpr, V: tl.constexpr, T: tl.constexpr):
-    """Heights (V, T) of placements before the heightmap changed, 0 for none; True where they are known."""
+    """Heights (V, T) of placements before the heightmap changed, 0 for none.
+
+    True where they are known.
+    """
     kept_z, before, held = earlier
     z = tl.zeros([V, T], tl.float32)
     if STORED:
@@ -263,7 +272,10 @@ def _known_heights(earlier, gx, gy, mine, there, GX, GY, STORED: tl.constexpr, V
 def _known_counts(
     earlier, gx, gy, mine, there, per_unit, GX, GY, STORED: tl.constexpr, V: tl.constexpr, T: tl.constexpr
 ):  # fmt: skip
-    """As `_known_heights`, in whole units, int32; not known where one of them is no count of a byte's size."""
+    """As `_known_heights`, in whole units, int32.
+
+    Not known where one of them is no count of a byte's size.
+    """
     z, is_known = _known_heights(earlier, gx, gy, mine, there, GX, GY, STORED, V, T)
     if STORED:
         count = tl.floor(z * per_unit + 0.5)

@@ -99,7 +99,10 @@ def split_kernel(
     X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, COUNTED: tl.constexpr, MOST: tl.constexpr,
     BLOCKS: tl.constexpr, PADDED: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """`split`: one tile of one bin per program; further programs sort the orientations of one item each."""
+    """`split`: one tile of one bin per program.
+
+    Further programs sort the orientations of one item each.
+    """
     pid = tl.program_id(0).to(tl.int64)
     if pid < split_tiles:
         env, tile = pid // TILES, (pid % TILES).to(tl.int32)
@@ -141,7 +144,10 @@ def split_kernel(
 
 @triton.jit
 def _highest(heightmap, x, y, inside, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr):
-    """Maxima of the STEP × STEP cells of a bin that begin at a cell; what lies behind the wall counts as 0."""
+    """Maxima of the STEP × STEP cells of a bin that begin at a cell.
+
+    What lies behind the wall counts as 0.
+    """
     most = tl.zeros(x.shape, tl.float32)
     for cell in range(STEP * STEP):
         at_x, at_y = x + cell // STEP, y + cell % STEP
@@ -152,7 +158,10 @@ def _highest(heightmap, x, y, inside, X: tl.constexpr, Y: tl.constexpr, STEP: tl
 
 @triton.jit
 def _count(height, per_unit, MOST: tl.constexpr):
-    """Height in whole units, 0 where it is not whole or too large, int32; True where the count is exact."""
+    """Height in whole units, 0 where it is not whole or too large, int32.
+
+    True where the count is exact.
+    """
     count = tl.floor(height * per_unit + 0.5)
     whole = (tl.abs(height * per_unit - count) < 1e-3) & (count >= 0) & (count <= MOST)
     return tl.where(whole, count, 0.0).to(tl.int32), whole

@@ -89,7 +89,10 @@ def stands(
 
 @triton.jit
 def touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT: tl.constexpr, STEP: tl.constexpr):
-    """True where footprint cell (i, j) of V items touches at T placements; 1 for each item with material there."""
+    """True where footprint cell (i, j) of V items touches at T placements.
+
+    1 for each item with material there.
+    """
     at = cell_at(x + i, y + j, X, Y, STEP)
     if FLAT:
         inside = (i >= 0) & (j >= 0) & (i < p) & (j < q)

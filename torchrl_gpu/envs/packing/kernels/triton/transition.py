@@ -193,7 +193,10 @@ def restart_kernel(
     PLACEMENTS: tl.constexpr, ENVS: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
     MAP_ENVS: tl.constexpr, MAP_LANES: tl.constexpr, MAP_TILES: tl.constexpr,
 ):  # fmt: skip
-    """`restart`: LANES cells of ENVS bins per program; further programs write MAP_LANES placements of MAP_ENVS bins."""
+    """`restart`: LANES cells of ENVS bins per program.
+
+    Further programs write MAP_LANES placements of MAP_ENVS bins.
+    """
     pid = tl.program_id(0).to(tl.int64)
     if pid < num_piles:
         env = pid // TILES * ENVS + tl.arange(0, ENVS)

@@ -25,7 +25,10 @@ _LANES = 128  # per program
 
 
 def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
-    """As `reference.drop_map`, for boxes in bins of any size; arguments contiguous."""
+    """As `reference.drop_map`, for boxes in bins of any size.
+
+    Arguments contiguous.
+    """
     shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     z_map = heightmap.new_empty(shape)
     legal = torch.empty_like(z_map, dtype=torch.bool)
@@ -51,7 +54,10 @@ def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bi
 
 @triton.jit(do_not_specialize=["level_size", "Y"])
 def windows_kernel(heightmap, windows, level_size, Y, PADDED: tl.constexpr, LEVELS: tl.constexpr):
-    """Maxima over 1, 2, 4, 8 … cells along y from each cell on, (levels, N, X, Y); a row of a bin per program."""
+    """Maxima over 1, 2, 4, 8 … cells along y from each cell on, (levels, N, X, Y).
+
+    A row of a bin per program.
+    """
     y = tl.arange(0, PADDED)
     row = tl.program_id(0).to(tl.int64) * Y
     highest = tl.load(heightmap + row + y, mask=y < Y, other=0.0)
