@@ -80,8 +80,8 @@ KERNELS: list[Mutant] = [
     ),
     mutant(
         "restarts_show_the_first_items",
-        "position=torch.where(mask, item_id.shape[1], state.position)",
-        "position=torch.where(mask, 0, state.position)",
+        "position = torch.where(mask, item_id.shape[1], state.position)",
+        "position = torch.where(mask, 0, state.position)",
         "envs/packing/kernels/test_transition.py",
         k="restart",
     ),

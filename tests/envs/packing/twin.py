@@ -80,7 +80,7 @@ class Twin:
         if self.env.stability == "load_bearing":
             placement = Placement(*(torch.tensor([each]) for each in (item, int(o), x, y, z)))
             self.bears = reference.bear(self.pile, self.bears, placement, self.env.catalogue, self.env.bin)
-        reference.place_item(self.heights, turned, x, y, z)
+        reference.place_item(self.heights, turned.top, turned.bottom, x, y, z)
         self.volume += float(self.env.catalogue.volume[item])
         self.num_packed += 1
         self.look()

@@ -33,15 +33,14 @@ def candidates(env: PackingEnv, row: TensorDictBase) -> Iterator[Candidate]:
     for action, (k, o, gx, gy) in enumerate(np.ndindex(legal.shape)):
         if not legal[k, o, gx, gy]:
             continue
-        item = reference.item_of(env.catalogue, env.bin, int(row["item_id"][k]), o)
-        top = item.top
+        top, bottom = reference.item_maps(env.catalogue, int(row["item_id"][k]), o)
         x, y = (
             min(g * env.grid_step, cells - size)
             for g, cells, size in zip((gx, gy), env.bin.cells, top.shape, strict=True)
         )
         z = float(row["z_map"][k, o, gx, gy])
         after = heightmap.copy()
-        reference.place_item(after, item, x, y, np.float32(z))
+        reference.place_item(after, top, bottom, x, y, np.float32(z))
         ends = (levels(env, z), levels(env, z) + levels(env, top.max()))
         yield Candidate(action, x, y, top.shape, int(ends[0]), int(ends[1]), heightmap, after)
 

@@ -459,8 +459,8 @@ class Catalogue:
         largest = self.footprint
         smallest = min(p for p, _ in self.least), min(q for _, q in self.least)
         volume = self.volume.repeat_interleave(self.num_orientations)
-        return replace(self, volume=volume, bounds=(largest,), least=(smallest,), **of_orientations)  # type:
-        ignore[arg - type]
+        changes: dict[str, object] = {"bounds": (largest,), "least": (smallest,), "volume": volume, **of_orientations}
+        return replace(self, **changes)  # type: ignore[arg-type]
 
     @staticmethod
     def of_boxes(sizes: Tensor, volume: Tensor) -> Catalogue:

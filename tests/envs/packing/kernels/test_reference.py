@@ -24,7 +24,7 @@ def dropped(s: Scene) -> Iterator[tuple[tuple[int, int, int], np.ndarray, np.nda
     for n, k, o in np.ndindex(z_map.shape[:3]):
         if s.item_id[n, k] < 0:
             continue
-        top, bottom, *_ = reference.item_of(s.catalogue, s.bin_, int(s.item_id[n, k]), o)
+        top, bottom = reference.item_maps(s.catalogue, int(s.item_id[n, k]), o)
         columns = reference.placements(top.shape[1], s.bin_.cells[1], s.bin_)
         for gx, x in reference.placements(top.shape[0], s.bin_.cells[0], s.bin_):
             for gy, y in columns:

@@ -144,11 +144,11 @@ def test_an_action_places_its_item_where_the_maps_say(kernels: Kernels, kind: st
             if legal:
                 placed += 1
                 k, o, gx, gy = (int(i) for i in np.unravel_index(chosen, shape))
-                item = reference.item_of(s.catalogue, s.bin_, showing[k], o)
-                x = dict(reference.placements(item.top.shape[0], s.bin_.cells[0], s.bin_))[gx]
-                y = dict(reference.placements(item.top.shape[1], s.bin_.cells[1], s.bin_))[gy]
+                top, bottom = reference.item_maps(s.catalogue, showing[k], o)
+                x = dict(reference.placements(top.shape[0], s.bin_.cells[0], s.bin_))[gx]
+                y = dict(reference.placements(top.shape[1], s.bin_.cells[1], s.bin_))[gy]
                 z = state.z_map[n].numpy()[k, o, gx, gy]
-                reference.place_item(heights, item, x, y, z)
+                reference.place_item(heights, top, bottom, x, y, z)
                 at = min(int(state.num_packed[n]), state.placements.shape[1] - 1)  # a full row keeps the last
                 assert moved.state.placements[n, at].tolist() == [showing[k], o, x, y]
                 assert moved.state.placement_z[n, at] == z

@@ -233,15 +233,15 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
     heights = heightmap.cpu().numpy().copy()
     for at in places_inside(placement, catalogue, bin_):
         item = item_of(catalogue, bin_, at.item, at.orientation)
-        place_item(heights[at.n], item, at.x, at.y, at.z)
+        place_item(heights[at.n], item.top, item.bottom, at.x, at.y, at.z)
     return torch.from_numpy(heights).to(heightmap.device)
 
 
-def place_item(heights: np.ndarray, item: Item, x: int, y: int, z: np.float32) -> None:
+def place_item(heights: np.ndarray, top: np.ndarray, bottom: np.ndarray, x: int, y: int, z: np.float32) -> None:
     """Raise the heights (X, Y) of one bin, in place, to an item's top."""
-    rows, columns = item.top.shape
+    rows, columns = top.shape
     window = heights[x : x + rows, y : y + columns]
-    np.maximum(window, z + item.top, out=window, where=np.isfinite(item.bottom))
+    np.maximum(window, z + top, out=window, where=np.isfinite(bottom))
 
 
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
@@ -268,7 +268,8 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
         for gx, x in placements(rows, bin_.cells[0], bin_):
             for gy, y in placements(columns, bin_.cells[1], bin_):
                 after = heights[n].copy()
-                place_item(after, item, x, y, np.float32(z_map[n, k, o, gx, gy].item()))
+                z = np.float32(z_map[n, k, o, gx, gy].item())
+                place_item(after, item.top, item.bottom, x, y, z)
                 growth[n, k, o, gx, gy] = (after.astype(np.float64) - heights[n]).sum()
     return torch.from_numpy(growth).to(heightmap.device)
 
@@ -300,14 +301,20 @@ def judge_item(heights: np.ndarray, item: Item, x: int, y: int, z: np.float32, b
 
 def item_of(catalogue: Catalogue, bin_: Bin, number: int, orientation: int) -> Item:
     """One item of a catalogue, cut to its own extent."""
-    row = torch.tensor(number, dtype=torch.int64, device=catalogue.extent.device)
-    turned = torch.tensor(orientation, dtype=torch.int64, device=catalogue.extent.device)
+    top, bottom = item_maps(catalogue, number, orientation)
+    rows, columns = top.shape
+    centre = centre_16ths(catalogue, bin_)[number, orientation].cpu().numpy()
+    return Item(top, bottom, centre, half_sides(rows, columns, bin_))
+
+
+def item_maps(catalogue: Catalogue, number: int, orientation: int) -> tuple[np.ndarray, np.ndarray]:
+    """Top and bottom of one item, cut to its own extent, metres, (P, Q)."""
+    device = catalogue.extent.device
+    row = torch.tensor(number, dtype=torch.int64, device=device)
+    turned = torch.tensor(orientation, dtype=torch.int64, device=device)
     top, bottom = catalogue.maps(row, turned)
     rows, columns = catalogue.extent[number, orientation].tolist()
-    own_top = top[:rows, :columns].cpu().numpy()
-    own_bottom = bottom[:rows, :columns].cpu().numpy()
-    centre = centre_16ths(catalogue, bin_)[number, orientation].cpu().numpy()
-    return Item(own_top, own_bottom, centre, half_sides(rows, columns, bin_))
+    return top[:rows, :columns].cpu().numpy(), bottom[:rows, :columns].cpu().numpy()
 
 
 def placements(extent: int, cells: int, bin_: Bin) -> list[tuple[int, int]]:
