@@ -242,12 +242,10 @@ def settings(rule: str, device: torch.device) -> Iterator[Setting]:
 
     These are boxes in small and wide bins, and solids whose heights are counted or not.
     """
-    kinds = [
-        ("boxes", (9, 8), 1, _boxes()),
-        ("boxes in a wide bin", (18, 7), 2, _boxes()),
-        ("solids", (9, 8), 2, _solids(None)),
-        ("solids of whole heights", (9, 8), 2, _solids(_CELL)),
-    ]
+    small = (9, 8)
+    wide = (18, 7)
+    kinds = [("boxes", small, 1, _boxes()), ("boxes in a wide bin", wide, 2, _boxes())]
+    kinds += [("solids", small, 2, _solids(None)), ("solids of whole heights", small, 2, _solids(_CELL))]
     for name, cells, step, catalogue in kinds:
         size = cells[0] * _CELL, cells[1] * _CELL, 12 * _CELL
         bin_ = Bin(size, cells, step, rule, _CELL, 10)
@@ -273,11 +271,9 @@ def _boxes() -> Catalogue:
 
 # Cells of nothing below the material of three solids with overhangs: a table, a step, and one with a hole.
 _NO_MATERIAL = 9
-_UNDERSIDES = (
-    [[0, 2, 2, 0], [2, 2, 2, 2], [0, 2, 2, 0]],
-    [[0, 0], [1, 1], [2, 2], [2, 0], [1, 0]],
-    [[0, 0, 0], [0, _NO_MATERIAL, 0], [0, 0, 0]],
-)
+_TABLE = [[0, 2, 2, 0], [2, 2, 2, 2], [0, 2, 2, 0]]
+_STEP = [[0, 0], [1, 1], [2, 2], [2, 0], [1, 0]]
+_RING = [[0, 0, 0], [0, _NO_MATERIAL, 0], [0, 0, 0]]
 
 
 def _solids(unit: float | None) -> Catalogue:
@@ -285,7 +281,7 @@ def _solids(unit: float | None) -> Catalogue:
     top = torch.zeros(3, 4, 5, 5, dtype=torch.float32, device="cpu")
     bottom = torch.full_like(top, torch.inf)
     extent = torch.zeros(3, 4, 2, dtype=torch.int64, device="cpu")
-    for item, low in enumerate(_UNDERSIDES):
+    for item, low in enumerate((_TABLE, _STEP, _RING)):
         for turn in range(4):
             view = torch.rot90(extent.new_tensor(low), turn)
             rows, columns = view.shape

@@ -1,6 +1,7 @@
 """Stability of packings by MuJoCo simulation.
 
-Needs the extra `physics`.
+Here: models of packings (`scene`), their simulation and what follows from it. Needs the extra `physics`. Not here: the
+rules that decide without simulation (`packing.stability`). Read `settle.py` first.
 """
 
 from __future__ import annotations

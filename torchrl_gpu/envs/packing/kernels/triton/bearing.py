@@ -1,4 +1,7 @@
-"""`upheld` in Triton: the stability rule `load_bearing` of boxes, lines of placements along x as in `boxes`."""
+"""`upheld` in Triton: the stability rule `load_bearing` of boxes.
+
+A program works on lines of placements along x, as in `boxes`.
+"""
 
 # Arguments of kernels have no types that mypy knows.
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -16,7 +19,8 @@ from torchrl_gpu.envs.packing.stability.load_bearing import bearing_heights
 from torchrl_gpu.envs.packing.stability.margins import margins
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
-_LANES = 128  # per program
+# Lanes of a program.
+_LANES = 128
 # Stability rules that these kernels have; all others are judged by `eager`.
 BEARING_RULES = ("load_bearing",)
 
@@ -24,16 +28,17 @@ BEARING_RULES = ("load_bearing",)
 def upheld(
     heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
-    """As `reference.upheld`.
-
-    Arguments contiguous.
-    """
+    """As `reference.upheld`, of contiguous arguments."""
     out = torch.empty_like(legal)
     num_lanes = item_id.numel() * catalogue.num_orientations * bin_.grid[1]
-    upheld_kernel[(triton.cdiv(num_lanes, _LANES),)](
-        bearing_heights(heightmap, bears), item_id, catalogue.extent, catalogue.height, z_map, legal.view(torch.uint8),
-        out.view(torch.uint8), item_id.numel(), catalogue.num_items, bin_.contact_tolerance, *bin_.drops,
-        *margins(bin_), item_id.shape[1], catalogue.num_orientations, *bin_.cells,
+    heights = bearing_heights(heightmap, bears)
+    maps = (z_map, legal.view(torch.uint8), out.view(torch.uint8))
+    tensors = (heights, item_id, catalogue.extent, catalogue.height, *maps)
+    lengths = (bin_.contact_tolerance, *bin_.drops, *margins(bin_))
+    sizes = (item_id.shape[1], catalogue.num_orientations, *bin_.cells)
+    launch = upheld_kernel[(triton.cdiv(num_lanes, _LANES),)]
+    launch(
+        *tensors, item_id.numel(), catalogue.num_items, *lengths, *sizes,
         STEP=bin_.step, T=_LANES, enable_fp_fusion=False, num_warps=_LANES // 32,
     )  # fmt: skip
     return out
@@ -44,7 +49,10 @@ def upheld_kernel(
     heights, item_id, extent, item_height, z_map, legal, out, num_slots, num_items, gap, drop_x, drop_y,
     margin_x, margin_y, slots_per_env, orientations, X, Y, STEP: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Legal mask without the placements whose contacts that bear load do not hold the rectangle around the middle."""
+    """Legal mask without placements whose contacts do not hold the rectangle.
+
+    Contacts are those that bear load, the rectangle lies around the middle.
+    """
     GX = (X + STEP - 1) // STEP
     GY = (Y + STEP - 1) // STEP
     env, gy, p, q, _, line, there = lines(
@@ -67,11 +75,13 @@ def upheld_kernel(
 
 @triton.jit
 def _holds_rectangle(heights, x, y, p, q, level, drop_x, drop_y, half_x, half_y, X, Y):
-    """True where the hull of the contacts of T boxes holds a rectangle around the middle; (T,)."""
+    """Whether the contacts of T boxes hold a rectangle around the middle, (T,)."""
     held = tl.full(level.shape, True, tl.int1)
-    for edge in tl.static_range(2):  # the first and the last row of the rectangle
+    # Of the rectangle the first row, and the last.
+    for edge in tl.static_range(2):
         edge_x = 8 * p + (2 * edge - 1) * half_x
-        end_rise = tl.full(level.shape, -1, tl.int32)  # no slope yet, as in `stands`
+        # There is no slope yet, as in `stands`.
+        end_rise = tl.full(level.shape, -1, tl.int32)
         start_rise = tl.full(level.shape, -1, tl.int32)
         end_run = tl.zeros(level.shape, tl.int32)
         start_run = tl.zeros(level.shape, tl.int32)

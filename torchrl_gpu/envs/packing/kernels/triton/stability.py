@@ -1,4 +1,7 @@
-"""Stability of a tile of placements inside a Triton kernel: the rules of `reference.stands`, all in integers."""
+"""Stability rules inside Triton kernels, for a tile of placements.
+
+The fast forms of the rules in `packing.stability`, all in integers.
+"""
 
 # Arguments of kernels have no types that mypy knows.
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -19,7 +22,9 @@ def stands(
     heights, low, x, y, p, q, z, centre, tolerance, X, Y, pitch,
     RULE: tl.constexpr, FLAT: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """True where V items are stable at rest at z (V, T) on T placements, by "corners", "support" or "com"; (V, T).
+    """Stability of V items at rest at z (V, T) on T placements, (V, T).
+
+    The rule is "corners", "support" or "com".
 
     Args:
         heights: The split heightmap of the bin, a pointer, or of the bin of each placement, (T,).
@@ -31,10 +36,14 @@ def stands(
         tolerance: Gaps up to this count as contact.
     """
     HULL: tl.constexpr = RULE == "support" or RULE == "com"
-    CELL: tl.constexpr = 16 if RULE == "com" else 2  # units of a length to a cell
+    # Units of a length to a cell.
+    CELL: tl.constexpr = 16 if RULE == "com" else 2
     tl.static_assert(HULL or RULE == "corners", "a stability rule without a kernel")
     level = z - tolerance
-    rows, columns, centre_x, centre_y = p, q, (CELL // 2) * p, (CELL // 2) * q
+    rows = p
+    columns = q
+    centre_x = (CELL // 2) * p
+    centre_y = (CELL // 2) * q
     if FLAT:
         rows, columns = tl.max(p, 0), tl.max(q, 0)
         centre_x, centre_y = centre_x[None, :], centre_y[None, :]
@@ -42,11 +51,13 @@ def stands(
         centre_x, centre_y = tl.load(centre), tl.load(centre + 1)
     count = tl.zeros(z.shape, tl.int32)
     area = tl.zeros([z.shape[0]], tl.int32)
-    right_rise = tl.full(z.shape, -1, tl.int32)  # no slope yet: −1 / 0 is below all, and meets none
+    # There is no slope yet: −1 / 0 is below all, and meets none.
+    right_rise = tl.full(z.shape, -1, tl.int32)
     left_rise = tl.full(z.shape, -1, tl.int32)
     right_run = tl.zeros(z.shape, tl.int32)
     left_run = tl.zeros(z.shape, tl.int32)
-    held = tl.zeros(z.shape, tl.int32)  # 1: the hull reaches the centre from its right, 2: from its left
+    # Bit 1: the hull reaches the centre from its right; bit 2: from its left.
+    held = tl.zeros(z.shape, tl.int32)
     for i in range(rows):
         right = tl.full(z.shape, -1, tl.int32)
         left = tl.full(z.shape, 32767, tl.int32)
@@ -77,7 +88,8 @@ def stands(
             stable = (count * 2 > whole) | ((count >= 2) & stable)
         else:
             corners = tl.zeros(z.shape, tl.int32)
-            for corner in tl.static_range(4):  # a corner of a thin item counts twice
+            # A corner of a thin item counts twice.
+            for corner in tl.static_range(4):
                 far_i, far_j = corner // 2 * (p - 1), corner % 2 * (q - 1)
                 contact, _ = touches(heights, low, x, y, far_i, far_j, p, q, level, X, Y, pitch, FLAT, STEP)
                 corners += contact.to(tl.int32)
@@ -106,10 +118,10 @@ def touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT: tl.constex
 
 @triton.jit
 def join(rise, run, reach, there, ahead):
-    """Steepest slope before the centre's row, rise over run, updated with one more row.
+    """Steepest slope before the centre's row, with one more row.
 
-    The furthest contact of that row lies `reach` beyond the centre. Third result: True where the hull reaches the
-    centre by that contact.
+    The slope is rise over run. The furthest contact of that row lies `reach` beyond the centre. Third result: True
+    where the hull reaches the centre by that contact.
     """
     joined = reach * run + rise * ahead
     steeper = there & (ahead < 0) & (joined > 0)
