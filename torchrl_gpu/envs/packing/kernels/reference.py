@@ -72,6 +72,7 @@ def drop_map(
     """
     num_envs, num_slots = item_id.shape
     shape = (num_envs, num_slots, catalogue.num_orientations, *bin_.grid)
+    # What is not filled in below does not fit: an empty slot, or a footprint beyond the walls.
     z_map = np.full(shape, bin_.size[2], dtype=np.float32)
     legal = np.zeros(shape, dtype=bool)
     heights = heightmap.cpu().numpy()
@@ -90,6 +91,7 @@ def drop_item(heights: np.ndarray, item: Item, bin_: Bin, z_map: np.ndarray, leg
     """Fill `z_map` and `legal`, (Gx, Gy), for one item on one bin (X, Y)."""
     rows, columns = item.top.shape
     rule = rule_of(bin_)
+    # In float32, as heights are: other backends must round alike.
     ceiling = np.float32(bin_.size[2]) + np.float32(bin_.tolerance)
     for gx, x in placements(rows, bin_.cells[0], bin_):
         for gy, y in placements(columns, bin_.cells[1], bin_):
@@ -103,8 +105,8 @@ def drop_item(heights: np.ndarray, item: Item, bin_: Bin, z_map: np.ndarray, leg
 def rest_height(window: np.ndarray, bottom: np.ndarray) -> np.float32:
     """Height of an item's base at first contact.
 
-    It is the highest `h − b` over the item's material: Huang et al., RA-L 2023, eq. 1. An item without material comes
-    to rest on the floor.
+    The base sinks until some material touches: z = max(h − b) over the cells with material, and at least 0, the floor.
+    Huang et al., RA-L 2023, eq. 1. An item without material comes to rest on the floor.
 
     Args:
         window: Heights of the pile under the footprint, metres, (P, Q) float32.
@@ -118,6 +120,7 @@ def rest_height(window: np.ndarray, bottom: np.ndarray) -> np.float32:
 def footprint_at(window: np.ndarray, item: Item, z: np.float32, bin_: Bin) -> Footprint:
     """What a stability rule reads of an item at z metres over a window (P, Q)."""
     rows, columns = window.shape
+    # A cell touches where the pile is as high as the item's underside there, but for a gap.
     lowest = z - np.float32(bin_.contact_tolerance) - slopes(rows, columns, bin_)
     return Footprint(
         contact=window - item.bottom >= lowest,
@@ -142,11 +145,9 @@ def half_sides(rows: int, columns: int, bin_: Bin) -> np.ndarray:
 
 
 def slopes(rows: int, columns: int, bin_: Bin) -> np.ndarray:
-    """How much lower a contact may lie than the base, by the bin's `max_tilt`, metres.
+    """How much lower a contact may lie than the base, metres, (P, Q) float32.
 
-    Shape (P, Q) float32.
-
-    The further a cell is from the middle of the box, the lower.
+    By the bin's `max_tilt`: the further a cell is from the middle of the box, the lower. Other rules want level ground.
     """
     if "max_tilt" not in bin_.rule.options:
         return np.zeros((rows, columns), dtype=np.float32)
@@ -184,6 +185,7 @@ def upheld(
     for n, k, o, gx, gy in legal.nonzero().tolist():
         item = item_of(catalogue, bin_, int(item_id[n, k]), o)
         rows, columns = item.top.shape
+        # The last placement on the grid may be moved back, flush with the far wall.
         x = min(gx * bin_.step, bin_.cells[0] - rows)
         y = min(gy * bin_.step, bin_.cells[1] - columns)
         window = heights[n, x : x + rows, y : y + columns]
@@ -238,7 +240,10 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
 
 
 def place_item(heights: np.ndarray, top: np.ndarray, bottom: np.ndarray, x: int, y: int, z: np.float32) -> None:
-    """Raise the heights (X, Y) of one bin, in place, to an item's top."""
+    """Raise the heights (X, Y) of one bin, in place, to an item's top.
+
+    h' = max(h, z + t) over the cells with material.
+    """
     rows, columns = top.shape
     window = heights[x : x + rows, y : y + columns]
     np.maximum(window, z + top, out=window, where=np.isfinite(bottom))
@@ -270,7 +275,9 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
                 after = heights[n].copy()
                 z = np.float32(z_map[n, k, o, gx, gy].item())
                 place_item(after, item.top, item.bottom, x, y, z)
-                growth[n, k, o, gx, gy] = (after.astype(np.float64) - heights[n]).sum()
+                # The sum is in float64, so that the definition does not depend on its order.
+                rise = after.astype(np.float64) - heights[n]
+                growth[n, k, o, gx, gy] = rise.sum()
     return torch.from_numpy(growth).to(heightmap.device)
 
 
@@ -279,10 +286,7 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
 
 
 def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Which placements are stable by the rule `com`, whatever the bin's own rule.
-
-    Shape (N,) bool.
-    """
+    """Which placements are stable by the rule `com`, not by the bin's, (N,) bool."""
     heights = heightmap.cpu().numpy()
     stable = np.zeros(len(heights), dtype=bool)
     for at in places_inside(placement, catalogue, bin_):

@@ -82,7 +82,7 @@ class Pile:
 
 
 def draw_mask(pile: Pile, ways: np.ndarray, most: int, width: int, height: int) -> np.ndarray:
-    """Return the picture of the legal placements of the visible items, uint8 (H, W, 3).
+    """Return the picture of legal placements of the visible items, uint8 (H, W, 3).
 
     Args:
         pile: The bin.
