@@ -44,8 +44,8 @@ KERNELS: list[Mutant] = [
     ),
     mutant(
         "what_overhangs_bears_nothing",
-        "held = own & (columns <= last[..., None]) &",
-        "held = own &",
+        "held = own & before_last & behind_first",
+        "held = own & behind_first",
         "envs/packing/kernels/test_bearing.py",
     ),
     mutant(

@@ -239,8 +239,9 @@ class PackingEnv(BatchedEnv):
     def _measure_items(self) -> Tensor:
         cell = torch.tensor(self.bin.cell, device=self.device, dtype=torch.float32)
         volume = self.catalogue.volume[:, None].expand_as(self.catalogue.height)
-        columns = [self.catalogue.extent * cell, self.catalogue.height[..., None], volume[..., None]]
-        sizes = torch.cat(columns, -1).float()
+        sides = self.catalogue.extent * cell
+        height = self.catalogue.height[..., None]
+        sizes = torch.cat([sides, height, volume[..., None]], -1).float()
         return torch.cat([sizes, torch.zeros_like(sizes[:1])])
 
     def _sizes_of(self, item_id: Tensor) -> Tensor:
@@ -533,7 +534,8 @@ class PackingEnv(BatchedEnv):
         row = torch.arange(self.num_envs, device=self.device, dtype=torch.int64)
         at = row, before.num_packed.clamp(0, made.shape[1] - 1)
         item, orientation, x, y = made[at].long().unbind(1)
-        return Placement(torch.where(moved.legal, item, -1), orientation, x, y, moved.state.placement_z[at])
+        item = torch.where(moved.legal, item, -1)
+        return Placement(item, orientation, x, y, moved.state.placement_z[at])
 
     @torch.compiler.disable(reason=_SIMULATES)
     def _simulate(self, before: PackingState, legal: Tensor) -> Tensor:
@@ -550,7 +552,8 @@ class PackingEnv(BatchedEnv):
 
     def observation(self, index: int) -> TensorDictBase:
         """Return the current observation of one environment, batch size (1,)."""
-        rows = {field.name: getattr(self.state, field.name)[index : index + 1] for field in fields(PackingState)}
+        row = slice(index, index + 1)
+        rows = {field.name: getattr(self.state, field.name)[row] for field in fields(PackingState)}
         return TensorDict(self._observation(PackingState(**rows)), batch_size=[1], device=self.device)
 
     def _observation(self, state: PackingState | None = None) -> dict[str, Tensor]:
@@ -609,7 +612,8 @@ class PackingEnv(BatchedEnv):
         ceiling = self.bin.size[2] + 2 * self.bin.tolerance
         count = Bounds(0, 2**62)
         last_item = self.catalogue.num_items - 1
-        last = [last_item, self.num_orientations - 1, self.bin.cells[0] - 1, self.bin.cells[1] - 1]
+        cells_x, cells_y = self.bin.cells
+        last = [last_item, self.num_orientations - 1, cells_x - 1, cells_y - 1]
         num_keys = self.item_sequences.num_keys
         bounds = {}
         bounds["heightmap"] = Bounds(0, ceiling)
@@ -644,8 +648,10 @@ class PackingEnv(BatchedEnv):
         item_id = state["item_id"]
         legal = state["legal"]
         row = item_id.clamp_min(0)
-        _, fits_x = grid_positions(self.catalogue.extent[row, :, 0], self.bin.cells[0], self.bin.step)
-        _, fits_y = grid_positions(self.catalogue.extent[row, :, 1], self.bin.cells[1], self.bin.step)
+        cells_x, cells_y = self.bin.cells
+        extent_x, extent_y = self.catalogue.extent[row].unbind(-1)
+        _, fits_x = grid_positions(extent_x, cells_x, self.bin.step)
+        _, fits_y = grid_positions(extent_y, cells_y, self.bin.step)
         fits = fits_x[..., :, None] & fits_y[..., None, :]
         top = state["z_map"] + self.catalogue.height[row][..., None, None]
         is_empty = (item_id < 0)[..., None, None, None]
@@ -653,15 +659,17 @@ class PackingEnv(BatchedEnv):
             return Conflict("legal", "false wherever item_id is -1", "a legal placement of an empty slot")
         if bool((legal & ~fits).any()):
             return Conflict("legal", "false wherever the footprint does not fit", "a legal placement beyond the walls")
-        if bool((legal & (top > self.bin.size[2] + 2 * self.bin.tolerance)).any()):
+        ceiling = self.bin.size[2] + 2 * self.bin.tolerance
+        if bool((legal & (top > ceiling)).any()):
             return Conflict("legal", "false wherever the item does not fit below the bin's height", "a higher one")
 
         item, orientation, x, y = state["placements"].long().unbind(-1)  # (N, T)
         extent = self.catalogue.extent[item, orientation]
         number = torch.arange(item.shape[1], device=self.device, dtype=torch.int64)
         made = number < state["num_packed"][:, None]
-        beyond = (x + extent[..., 0] > self.bin.cells[0]) | (y + extent[..., 1] > self.bin.cells[1])
-        if bool((beyond & made).any()):
+        beyond_x = x + extent[..., 0] > cells_x
+        beyond_y = y + extent[..., 1] > cells_y
+        if bool(((beyond_x | beyond_y) & made).any()):
             return Conflict("placements", "inside the bin", "one that reaches beyond the walls")
         return None
 

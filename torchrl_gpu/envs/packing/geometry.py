@@ -54,7 +54,9 @@ def inside(placement: Placement, catalogue: Catalogue, bin_: Bin) -> tuple[Place
     last_y = bin_.cells[1] - extent_y
     at_x = torch.minimum(x, last_x).clamp_min(0)
     at_y = torch.minimum(y, last_y).clamp_min(0)
-    same = (item == row) & (orientation == turned) & (x == at_x) & (y == at_y)
+    is_item = (item == row) & (orientation == turned)
+    is_there = (x == at_x) & (y == at_y)
+    same = is_item & is_there
     fits = (last_x >= 0) & (last_y >= 0)
     clamped = Placement(row, turned, at_x, at_y, z)
     return clamped, same & fits
@@ -78,7 +80,8 @@ def walls(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
     extent = catalogue.extent if shared else catalogue.extent[row]
     _, fits_x = grid_positions(extent[..., 0], bin_.cells[0], bin_.step)
     _, fits_y = grid_positions(extent[..., 1], bin_.cells[1], bin_.step)
-    wall = torch.where(fits_x[..., :, None] & fits_y[..., None, :], 0.0, torch.inf).float()
+    fits = fits_x[..., :, None] & fits_y[..., None, :]
+    wall = torch.where(fits, 0.0, torch.inf).float()
     if shared:
         wall = wall.flatten(1).index_select(0, row)
     absent = torch.where(item_id != present, torch.inf, 0.0).float()[..., None, None, None]

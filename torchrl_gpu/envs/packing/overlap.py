@@ -65,7 +65,9 @@ def overlaps(plan: PackingPlan, voxel: float) -> Overlap:
             walls = out
             sticking_out = number
 
-    voxels = [_filled(points[solid.faces], voxel) for points, solid in zip(placed, plan.solids, strict=True)]
+    voxels = []
+    for points, solid in zip(placed, plan.solids, strict=True):
+        voxels.append(_filled(points[solid.faces], voxel))
     depth = 0
     pair = None
     for i, j in itertools.combinations(range(len(voxels)), 2):
@@ -95,8 +97,9 @@ def _shared(a: Voxels, b: Voxels) -> np.ndarray:
     Shape (A, B, C) bool over the part of the lattice that both have.
     """
     low = np.maximum(a[0], b[0])
-    high = np.minimum(a[0] + a[1].shape, b[0] + b[1].shape)
-    high = np.maximum(high, low)
+    end_of_a = a[0] + a[1].shape
+    end_of_b = b[0] + b[1].shape
+    high = np.maximum(np.minimum(end_of_a, end_of_b), low)
     return _part(a, low, high) & _part(b, low, high)
 
 
@@ -115,5 +118,6 @@ def _runs(mask: np.ndarray, axis: int) -> np.ndarray:
     at = np.arange(mask.shape[-1])
     # The last voxel that is not set before each voxel, and the first after it.
     before = np.maximum.accumulate(np.where(mask, -1, at), axis=-1)
-    after = np.minimum.accumulate(np.where(mask, mask.shape[-1], at)[..., ::-1], axis=-1)[..., ::-1]
+    from_end = np.where(mask, mask.shape[-1], at)[..., ::-1]
+    after = np.minimum.accumulate(from_end, axis=-1)[..., ::-1]
     return np.moveaxis(np.where(mask, after - before - 1, 0), -1, axis)

@@ -98,7 +98,8 @@ def solid_of(env: PackedBins, item: int) -> Solid:
     if env.catalogue.flat:
         p, q = env.catalogue.extent[item, 0].tolist()
         cell_x, cell_y = env.bin.cell
-        size = np.array([p * cell_x, q * cell_y, env.catalogue.height[item, 0].item()])
+        height = env.catalogue.height[item, 0].item()
+        size = np.array([p * cell_x, q * cell_y, height])
         return Solid.of_box(f"box-{item}", size)
     return env.items.solid(item, env.bin)
 
@@ -109,13 +110,14 @@ def poses(env: PackedBins, index: int) -> list[Pose]:
     This reads the device back.
     """
     rotations = orientation_set(env.orientations, boxes=env.catalogue.flat)
+    cell_x, cell_y = env.bin.cell
     number = int(env.num_packed[index])
     rows = env.placements[index, :number].tolist()
     heights = env.placement_z[index, :number].tolist()
     found = []
     for (item, orientation, x, y), z in zip(rows, heights, strict=True):
         rotation = rotations[orientation]
-        corner = np.array([x * env.bin.cell[0], y * env.bin.cell[1], z])
+        corner = np.array([x * cell_x, y * cell_y, z])
         turned = solid_of(env, item).vertices @ rotation.T
         found.append(Pose(item, rotation, corner - turned.min(0)))
     return found

@@ -107,7 +107,9 @@ class Bin:
     @property
     def cell(self) -> tuple[float, float]:
         """Metres per cell along x and y."""
-        return self.size[0] / self.cells[0], self.size[1] / self.cells[1]
+        length, width, _ = self.size
+        cells_x, cells_y = self.cells
+        return length / cells_x, width / cells_y
 
     def per_unit(self, unit: str) -> tuple[float, float, float]:
         """Return the metres per unit along x, y and z.
@@ -124,7 +126,8 @@ class Bin:
     @property
     def grid(self) -> tuple[int, int]:
         """Placements along x and y, (Gx, Gy)."""
-        return -(-self.cells[0] // self.step), -(-self.cells[1] // self.step)
+        cells_x, cells_y = self.cells
+        return -(-cells_x // self.step), -(-cells_y // self.step)
 
     @property
     def volume(self) -> float:
@@ -404,7 +407,9 @@ class Catalogue:
     @property
     def footprint(self) -> tuple[int, int]:
         """Cells that every map is padded to, (P, Q)."""
-        return max(p for p, _ in self.bounds), max(q for _, q in self.bounds)
+        largest_p = max(p for p, _ in self.bounds)
+        largest_q = max(q for _, q in self.bounds)
+        return largest_p, largest_q
 
     def to(self, device: torch.device) -> Catalogue:
         """Return the same catalogue on a device.
@@ -436,7 +441,8 @@ class Catalogue:
             material = _inside(self.extent[row, orientation], self.footprint) & ~absent
             top = torch.where(material, self.height[row, orientation][..., None, None], 0.0)
             return top, torch.where(material, 0.0, math.inf).float()
-        top, bottom = self.top[row, orientation], self.bottom[row, orientation]
+        top = self.top[row, orientation]
+        bottom = self.bottom[row, orientation]
         return torch.where(absent, 0.0, top), torch.where(absent, math.inf, bottom)
 
     def box_volume(self, bin_: Bin) -> Tensor:
@@ -444,7 +450,8 @@ class Catalogue:
 
         The box is that of the first orientation.
         """
-        return self.extent[:, 0].prod(1) * self.height[:, 0] * bin_.cell_area
+        cells = self.extent[:, 0].prod(1)
+        return cells * self.height[:, 0] * bin_.cell_area
 
     def separated(self) -> Catalogue:
         """Return a catalogue of each orientation as an item of its own.
@@ -457,9 +464,15 @@ class Catalogue:
             if value is not None:
                 of_orientations[name] = value.flatten(0, 1)[:, None]
         largest = self.footprint
-        smallest = min(p for p, _ in self.least), min(q for _, q in self.least)
+        least_p = min(p for p, _ in self.least)
+        least_q = min(q for _, q in self.least)
         volume = self.volume.repeat_interleave(self.num_orientations)
-        changes: dict[str, object] = {"bounds": (largest,), "least": (smallest,), "volume": volume, **of_orientations}
+        changes: dict[str, object] = {
+            "bounds": (largest,),
+            "least": ((least_p, least_q),),
+            "volume": volume,
+            **of_orientations,
+        }
         return replace(self, **changes)  # type: ignore[arg-type]
 
     @staticmethod

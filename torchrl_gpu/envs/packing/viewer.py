@@ -81,9 +81,9 @@ class BinView:
         place = env.placements[self._index]
         z = env.placement_z[self._index]
         packed = env.num_packed[self._index]
-        columns = [place.double(), z[:, None].double(), packed.expand(len(z), 1).double()]
+        columns = [place, z[:, None], packed.expand(len(z), 1)]
         # All in one tensor (T, 6), so that the device is waited for once.
-        read = torch.cat(columns, 1).cpu().numpy()
+        read = torch.cat([column.double() for column in columns], 1).cpu().numpy()
         number = int(read[0, 5])
         if upto is not None:
             number = min(max(upto, 0), number)
@@ -91,7 +91,8 @@ class BinView:
         rows = read[:number, :2].astype(int)
         corner = read[:number, 2:5] * cell
         if self._solids is None:
-            return paint_boxes(corner, corner + self._sizes[rows[:, 0], rows[:, 1]] * cell, self._camera)
+            sizes = self._sizes[rows[:, 0], rows[:, 1]] * cell
+            return paint_boxes(corner, corner + sizes, self._camera)
         items = [(*which, *at) for which, at in zip(rows.tolist(), corner.tolist(), strict=True)]
         first = self._solids.keep(items)
         item_id, orientation = place[first:number, :2].long().unbind(1)

@@ -226,4 +226,5 @@ def _problem(name: str, device: torch.device) -> str:
 def _jobs(name: str) -> Kernels:
     module = importlib.import_module(BACKENDS[name])
     devices = getattr(module, "DEVICES", None)
-    return Kernels(name, *(checked(job, getattr(module, job), devices) for job in Kernels._fields[1:]))
+    jobs = [checked(job, getattr(module, job), devices) for job in Kernels._fields[1:]]
+    return Kernels(name, *jobs)

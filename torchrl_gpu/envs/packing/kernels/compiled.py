@@ -177,7 +177,9 @@ def _count(bottom: Tensor, extent: Tensor, unit: float, dtype: torch.dtype) -> _
     first = there.byte().argmax(-1)
     end = there.shape[-1] - there.flip(-1).byte().argmax(-1)
     some = there.any(-1)
-    material = torch.stack([torch.where(some, first, 0), torch.where(some, end, 0)], -1).short()
+    first = torch.where(some, first, 0)
+    end = torch.where(some, end, 0)
+    material = torch.stack([first, end], -1).short()
     return _Counted(cells.to(dtype).contiguous(), material.contiguous())
 
 
@@ -197,7 +199,8 @@ def described_problem(
     bottom = catalogue.bottom
     counted = _counted(catalogue, bin_.size[2] / unit) if unit else None
     if bottom is None:
-        footprint = min(catalogue.footprint[0], bin_.cells[0]), min(catalogue.footprint[1], bin_.cells[1])
+        largest_p, largest_q = catalogue.footprint
+        footprint = min(largest_p, bin_.cells[0]), min(largest_q, bin_.cells[1])
     else:
         footprint = bottom.shape[-2], bottom.shape[-1]
 

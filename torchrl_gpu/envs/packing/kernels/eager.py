@@ -53,8 +53,10 @@ def variants(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Variants:
     """Return the variants of visible items (N, K) with their placements."""
     n, k = item_id.shape
     o = catalogue.num_orientations
-    item = catalogue_rows(item_id, catalogue)[..., None].expand(n, k, o).reshape(n, k * o)
-    orientation = torch.arange(o, device=item_id.device, dtype=torch.int64).expand(n, k, o).reshape(n, k * o)
+    row = catalogue_rows(item_id, catalogue)[..., None]
+    item = row.expand(n, k, o).reshape(n, k * o)
+    turn = torch.arange(o, device=item_id.device, dtype=torch.int64)
+    orientation = turn.expand(n, k, o).reshape(n, k * o)
     extent = catalogue.extent[item, orientation]
     x, _ = grid_positions(extent[..., 0], bin_.cells[0], bin_.step)
     y, _ = grid_positions(extent[..., 1], bin_.cells[1], bin_.step)
@@ -134,7 +136,8 @@ def _rest_boxes(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin)
     itself = torch.arange(len(along_x), device=p.device, dtype=torch.int64)
     highest = _window_max(along_x, itself, q, 1, largest_q).view(num_envs, num_variants, -1, cells_y)
     if bin_.step > 1:
-        highest = highest.gather(-1, v.y[:, :, None].expand(-1, -1, v.x.shape[-1], -1))
+        columns = v.y[:, :, None].expand(-1, -1, v.x.shape[-1], -1)
+        highest = highest.gather(-1, columns)
     return highest
 
 
@@ -165,7 +168,8 @@ def _window_max(values: Tensor, row: Tensor, extent: Tensor, stride: int, larges
     for k in range(1, num_levels):
         shift = stride << (k - 1)
         end -= shift
-        torch.maximum(tables[k - 1, :end], tables[k - 1, shift : shift + end], out=tables[k, :end])
+        below = tables[k - 1]
+        torch.maximum(below[:end], below[shift : shift + end], out=tables[k, :end])
     # A view of every run of C cells.
     windows = tables.flatten().unfold(0, width, 1)
     near = level * length + row * width
@@ -224,8 +228,10 @@ def _first_contact(
         end = min(num_variants, first + group)
         orientations = {j % catalogue.num_orientations for j in range(first, end)}
         largest = _largest(catalogue, orientations)
-        fitting_x = _fitting(heightmap.shape[1], min(catalogue.least[o][0] for o in orientations), step, grid[0])
-        fitting_y = _fitting(heightmap.shape[2], min(catalogue.least[o][1] for o in orientations), step, grid[1])
+        least_p = min(catalogue.least[o][0] for o in orientations)
+        least_q = min(catalogue.least[o][1] for o in orientations)
+        fitting_x = _fitting(heightmap.shape[1], least_p, step, grid[0])
+        fitting_y = _fitting(heightmap.shape[2], least_q, step, grid[1])
         # Parts of the environments, when the batch is large.
         parts = -(-num_envs * fitting_x * fitting_y // _CHUNK)
         rows = -(-num_envs // parts)
@@ -257,7 +263,8 @@ def _bottom_from(
     They are mirrored within each item's own extent along axes that are `turned`.
     """
     assert catalogue.bottom is not None
-    bottom = catalogue.bottom[v.item[part], v.orientation[part]][..., : footprint[0], : footprint[1]]
+    rows, columns = footprint
+    bottom = catalogue.bottom[v.item[part], v.orientation[part]][..., :rows, :columns]
     for axis in (0, 1):
         if turned[axis]:
             cell = torch.arange(footprint[axis], device=bottom.device, dtype=torch.int64)
@@ -291,7 +298,8 @@ def _max_plus(heightmap: Tensor, bottom: Tensor, step: int, grid: Sequence[int])
     for a, b in itertools.product(range(min(step, rows)), range(min(step, columns))):
         under = bottom[:, :, a::step, b::step].permute(2, 3, 0, 1).contiguous()[..., None, None]
         phase = heightmap[:, a::step, b::step].contiguous()
-        windows = phase.unfold(1, grid[0], 1).unfold(2, grid[1], 1).permute(1, 2, 0, 3, 4)[:, :, :, None]
+        windows = phase.unfold(1, grid[0], 1).unfold(2, grid[1], 1)
+        windows = windows.permute(1, 2, 0, 3, 4)[:, :, :, None]
         for windows_row, under_row in zip(windows.unbind(), under.unbind(), strict=False):
             for window, lowest in zip(windows_row.unbind(), under_row.unbind(), strict=False):
                 # (n, 1, *grid) less (n, j, 1, 1)
@@ -315,10 +323,12 @@ def _place_boxes(heightmap: Tensor, placement: Placement, present: Tensor, catal
     row = placement.item_id, placement.orientation
     extent = catalogue.extent[row]  # (N, 2)
     raised = placement.z + catalogue.height[row]
+    corners = (placement.x, placement.y)
     sides = []
-    for corner, size, cells in zip((placement.x, placement.y), extent.unbind(-1), heightmap.shape[1:], strict=True):
-        offset = torch.arange(cells, device=corner.device, dtype=torch.int64) - corner[:, None]
-        covered = (offset >= 0) & (offset < size[:, None]) & present[:, None]
+    for axis in (0, 1):
+        cells = heightmap.shape[1 + axis]
+        offset = torch.arange(cells, device=heightmap.device, dtype=torch.int64) - corners[axis][:, None]
+        covered = (offset >= 0) & (offset < extent[:, axis, None]) & present[:, None]
         sides.append(torch.where(covered, raised[:, None], -torch.inf))
     top = torch.minimum(sides[0][:, :, None], sides[1][:, None, :])  # (N, X, Y)
     return torch.maximum(heightmap, top)
@@ -349,13 +359,15 @@ def _growth_boxes(heightmap: Tensor, z: Tensor, v: Variants, catalogue: Catalogu
     # (N, (X+1)·(Y+1))
     sums = pad(heightmap.double().cumsum(1).cumsum(2), (1, 0, 1, 0)).flatten(1)
     # First and last cell, (2, N, J, Gx) and (2, N, J, Gy).
-    x = torch.stack([v.x, (v.x + p[..., None]).clamp_max(cells_x)]) * (cells_y + 1)
-    y = torch.stack([v.y, (v.y + q[..., None]).clamp_max(cells_y)])
+    end_x = (v.x + p[..., None]).clamp_max(cells_x)
+    end_y = (v.y + q[..., None]).clamp_max(cells_y)
+    x = torch.stack([v.x, end_x]) * (cells_y + 1)
+    y = torch.stack([v.y, end_y])
     # Numbers of the four corners of every box, (2, 2, N, J·Gx·Gy).
     corner = (x[:, None, ..., :, None] + y[None, ..., None, :]).flatten(3)
 
-    def sums_at(end_x: int, end_y: int) -> Tensor:
-        return sums.gather(1, corner[end_x, end_y].flatten(1)).view(z.shape)
+    def sums_at(a: int, b: int) -> Tensor:
+        return sums.gather(1, corner[a, b].flatten(1)).view(z.shape)
 
     first = sums_at(0, 0)
     along_y = sums_at(0, 1)
@@ -374,6 +386,7 @@ def _growth_solids(heightmap: Tensor, z: Tensor, v: Variants, catalogue: Catalog
         # Summed by rows, so that the rounding stays small.
         of_row = torch.zeros_like(z)
         for j in range(catalogue.footprint[1]):
-            of_row += (z + top[..., i, j, None, None] - windows.cells(i, j)).clamp_min(0)
+            raised = z + top[..., i, j, None, None]
+            of_row += (raised - windows.cells(i, j)).clamp_min(0)
         growth += of_row
     return growth

@@ -99,7 +99,8 @@ def drop_item(heights: np.ndarray, item: Item, bin_: Bin, z_map: np.ndarray, leg
             z = rest_height(window, item.bottom)
             z_map[gx, gy] = z
             footprint = footprint_at(window, item, z, bin_)
-            legal[gx, gy] = z + item.top.max() <= ceiling and rule.judge(footprint)
+            fits_below = z + item.top.max() <= ceiling
+            legal[gx, gy] = fits_below and rule.judge(footprint)
 
 
 def rest_height(window: np.ndarray, bottom: np.ndarray) -> np.float32:
@@ -122,13 +123,10 @@ def footprint_at(window: np.ndarray, item: Item, z: np.float32, bin_: Bin) -> Fo
     rows, columns = window.shape
     # A cell touches where the pile is as high as the item's underside there, but for a gap.
     lowest = z - np.float32(bin_.contact_tolerance) - slopes(rows, columns, bin_)
-    return Footprint(
-        contact=window - item.bottom >= lowest,
-        material=np.isfinite(item.bottom),
-        on_floor=bool(z <= bin_.tolerance),
-        centre=item.centre,
-        half_sides=item.half_sides,
-    )
+    contact = window - item.bottom >= lowest
+    material = np.isfinite(item.bottom)
+    on_floor = bool(z <= bin_.tolerance)
+    return Footprint(contact, material, on_floor, item.centre, item.half_sides)
 
 
 def half_sides(rows: int, columns: int, bin_: Bin) -> np.ndarray:
@@ -213,9 +211,10 @@ def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Cata
     for at in places_inside(placement, catalogue, bin_):
         item = item_of(catalogue, bin_, at.item, at.orientation)
         rows, columns = item.top.shape
-        window = heights[at.n, at.x : at.x + rows, at.y : at.y + columns]
+        covered = slice(at.x, at.x + rows), slice(at.y, at.y + columns)
+        window = heights[at.n][covered]
         footprint = footprint_at(window, item, at.z, bin_)
-        after[at.n, at.x : at.x + rows, at.y : at.y + columns] = rule.judge_top(footprint)
+        after[at.n][covered] = rule.judge_top(footprint)
     return torch.from_numpy(after).to(bears.device)
 
 
@@ -318,7 +317,9 @@ def item_maps(catalogue: Catalogue, number: int, orientation: int) -> tuple[np.n
     turned = torch.tensor(orientation, dtype=torch.int64, device=device)
     top, bottom = catalogue.maps(row, turned)
     rows, columns = catalogue.extent[number, orientation].tolist()
-    return top[:rows, :columns].cpu().numpy(), bottom[:rows, :columns].cpu().numpy()
+    own_top = top[:rows, :columns].cpu().numpy()
+    own_bottom = bottom[:rows, :columns].cpu().numpy()
+    return own_top, own_bottom
 
 
 def placements(extent: int, cells: int, bin_: Bin) -> list[tuple[int, int]]:
@@ -337,5 +338,7 @@ def places_inside(placement: Placement, catalogue: Catalogue, bin_: Bin) -> Iter
         rows, columns = catalogue.extent[item, orientation].tolist()
         x = int(placement.x[n])
         y = int(placement.y[n])
-        if 0 <= x <= bin_.cells[0] - rows and 0 <= y <= bin_.cells[1] - columns:
+        inside_x = 0 <= x <= bin_.cells[0] - rows
+        inside_y = 0 <= y <= bin_.cells[1] - columns
+        if inside_x and inside_y:
             yield Place(n, item, orientation, x, y, np.float32(placement.z[n].item()))

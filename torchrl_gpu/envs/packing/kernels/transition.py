@@ -163,7 +163,8 @@ def _empty_bin_maps(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[T
     # (N, K, O, Gx, Gy)
     z = walls(item_id, catalogue, bin_)
     height = standing_height(catalogue, bin_)[catalogue_rows(item_id, catalogue)][..., None, None]
-    return z.nan_to_num(posinf=bin_.size[2]), z + height <= bin_.size[2] + bin_.tolerance
+    legal = z + height <= bin_.size[2] + bin_.tolerance
+    return z.nan_to_num(posinf=bin_.size[2]), legal
 
 
 def any_legal(legal: Tensor) -> Tensor:

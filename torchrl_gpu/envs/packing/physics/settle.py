@@ -166,5 +166,7 @@ def _one_by_one(model: mujoco.MjModel, data: mujoco.MjData, plan: PackingPlan, s
     for i in range(len(plan.poses)):
         move_in(data, plan, i + 1)
         passed += run(model, data, seconds, slice(i + 1, i + 2))
-        moved[i : i + 1], turned[i : i + 1] = distances(data, plan, range(i, i + 1))
+        shift, turn = distances(data, plan, range(i, i + 1))
+        moved[i] = shift[0]
+        turned[i] = turn[0]
     return verdict(moved, turned, passed)

@@ -49,7 +49,8 @@ def move_in(data: mujoco.MjData, plan: PackingPlan, number: int) -> None:
     The others stay parked.
     """
     for i, (solid, pose) in enumerate(zip(plan.solids[:number], plan.poses[:number], strict=True)):
-        data.qpos[7 * i : 7 * i + 7] = *centre_of(solid, pose), *quaternion(pose.rotation)
+        place = slice(7 * i, 7 * i + 7)
+        data.qpos[place] = *centre_of(solid, pose), *quaternion(pose.rotation)
     data.qvel[: 6 * number] = 0.0
     data.qacc_warmstart[: 6 * number] = 0.0
 
@@ -60,8 +61,10 @@ def distances(data: mujoco.MjData, plan: PackingPlan, items: range) -> tuple[np.
     Metres between centres of mass, and radians. They are inf and π where the simulation has left the finite numbers.
     """
     bodies = slice(items.start + 1, items.stop + 1)
-    places = np.array([centre_of(plan.solids[i], plan.poses[i]) for i in items]).reshape(-1, 3)
-    turns = np.array([quaternion(plan.poses[i].rotation) for i in items]).reshape(-1, 4)
+    centres = [centre_of(plan.solids[i], plan.poses[i]) for i in items]
+    quaternions = [quaternion(plan.poses[i].rotation) for i in items]
+    places = np.array(centres).reshape(-1, 3)
+    turns = np.array(quaternions).reshape(-1, 4)
     moved = np.linalg.norm(data.xpos[bodies] - places, axis=1)
     turned = angle_between(data.xquat[bodies], turns)
     known = np.isfinite(moved) & np.isfinite(turned)

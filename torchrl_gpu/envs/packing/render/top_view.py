@@ -105,7 +105,7 @@ def draw_mask(pile: Pile, ways: np.ndarray, most: int, width: int, height: int) 
     else:
         sheet.legend.text("ways to place an item with its", scale=0.9)
         sheet.legend.text("lower left corner here", scale=0.9)
-        sheet.legend.bar(FEW + (MANY - FEW) * np.linspace(0, 1, 32)[:, None], "1", f"{most}")
+        sheet.legend.bar(_ramp(FEW, MANY), "1", f"{most}")
     return sheet.finish()
 
 
@@ -146,6 +146,11 @@ def draw_values(pile: Pile, values: np.ndarray, placing: Placing | None, width: 
     return sheet.finish()
 
 
+def _ramp(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return 32 colours from one to another, (32, 3)."""
+    return first + (last - first) * np.linspace(0, 1, 32)[:, None]
+
+
 class _Sheet:
     """A picture with the bin on the left and a legend with a title on the right.
 
@@ -162,7 +167,9 @@ class _Sheet:
         length, depth = pile.bin_size[:2]
         # Pixels per metre.
         self.scale = min(room_x / length, room_y / depth)
-        self.size = max(2, round(length * self.scale)), max(2, round(depth * self.scale))
+        across = max(2, round(length * self.scale))
+        down = max(2, round(depth * self.scale))
+        self.size = across, down
         self.left = margin
         self.top = (height - self.size[1]) // 2
         self.cell = self.size[0] / x, self.size[1] / y
@@ -172,7 +179,7 @@ class _Sheet:
         self.pen = ImageDraw.Draw(self.image)
         if max(x, y) <= CONTOURED_CELLS:
             self._contours()
-        box = (self.left, self.top, self.left + self.size[0], self.top + self.size[1])
+        box = (self.left, self.top, self.left + across, self.top + down)
         rectangle(self.pen, box, outline=WIRE, width=max(1, height // 240))
         text = max(7, round(min(height / 26, width / 36)))
         self.legend = Legend(self.image, box[2] + margin, margin, width - margin // 2, text)
@@ -181,7 +188,9 @@ class _Sheet:
 
     def pixel(self, x: float, y: float) -> tuple[float, float]:
         """Return the pixel of a place in cells."""
-        return self.left + x * self.cell[0], self.top + self.size[1] - y * self.cell[1]
+        cell_x, cell_y = self.cell
+        bottom = self.top + self.size[1]
+        return self.left + x * cell_x, bottom - y * cell_y
 
     def outline(self, placing: Placing, filled: bool) -> None:
         """Draw the footprint's bounding box, its corner marked."""
@@ -193,14 +202,18 @@ class _Sheet:
         width = max(2, self.image.height // 120)
         if filled:
             part = self.image.crop(box)
-            self.image.paste(Image.blend(part, Image.new("RGB", part.size, ITEM), 0.75), box[:2])
+            tinted = Image.blend(part, Image.new("RGB", part.size, ITEM), 0.75)
+            self.image.paste(tinted, box[:2])
             rectangle(self.pen, box, outline=ITEM_EDGE, width=width)
         else:
             rectangle(self.pen, box, outline="#000000", width=width + 2)
-            rectangle(self.pen, (box[0] + 1, box[1] + 1, box[2] - 1, box[3] - 1), outline="#ffffff", width=width)
+            inner = box[0] + 1, box[1] + 1, box[2] - 1, box[3] - 1
+            rectangle(self.pen, inner, outline="#ffffff", width=width)
         dot = 1.5 * width
-        middle = self.pixel(x + 0.5, y + 0.5) if min(self.cell) > 3 * width else (left, bottom)
-        box_of_dot = (middle[0] - dot, middle[1] - dot, middle[0] + dot, middle[1] + dot)
+        dot_x, dot_y = left, bottom
+        if min(self.cell) > 3 * width:
+            dot_x, dot_y = self.pixel(x + 0.5, y + 0.5)
+        box_of_dot = (dot_x - dot, dot_y - dot, dot_x + dot, dot_y + dot)
         self.pen.ellipse(box_of_dot, fill="#ffffff", outline="#000000")
 
     def describe(self, placing: Placing, filled: bool) -> None:
@@ -216,7 +229,8 @@ class _Sheet:
         shown = [f"{side / per:.4g}" for side, per in zip(size, self.pile.per_unit, strict=True)]
         legend.text(f"{' x '.join(shown)} {self.pile.unit}", fill=FAINT)
         legend.text(f"turn {placing.orientation}, cell ({x}, {y})", fill=FAINT)
-        legend.text(f"rests at {placing.z / self.pile.per_unit[2]:.4g} {self.pile.unit}", fill=FAINT)
+        rests_at = placing.z / self.pile.per_unit[2]
+        legend.text(f"rests at {rests_at:.4g} {self.pile.unit}", fill=FAINT)
 
     def finish(self) -> np.ndarray:
         """Add the scale of heights to the legend and return the picture, uint8."""
@@ -224,7 +238,7 @@ class _Sheet:
         legend.gap()
         legend.text(f"height of the pile, {self.pile.unit}", scale=0.9)
         highest = f"{self.pile.bin_size[2] / self.pile.per_unit[2]:.4g}"
-        legend.bar(LOW + (HIGH - LOW) * np.linspace(0, 1, 32)[:, None], "0", highest)
+        legend.bar(_ramp(LOW, HIGH), "0", highest)
         if self.pile.utilization is not None:
             legend.text(f"{self.pile.utilization:.1%} packed")
         return np.asarray(self.image)
@@ -233,7 +247,11 @@ class _Sheet:
         """Draw a line wherever the height changes, so that boxes can be distinguished."""
         heights = self.pile.heightmap
         tolerance = 1e-4 * self.pile.bin_size[2]
-        for x, y in np.argwhere(np.abs(np.diff(heights, axis=0)) > tolerance).tolist():
-            self.pen.line([self.pixel(x + 1, y), self.pixel(x + 1, y + 1)], fill=WIRE)
-        for x, y in np.argwhere(np.abs(np.diff(heights, axis=1)) > tolerance).tolist():
-            self.pen.line([self.pixel(x, y + 1), self.pixel(x + 1, y + 1)], fill=WIRE)
+        steps_x = np.abs(np.diff(heights, axis=0)) > tolerance
+        steps_y = np.abs(np.diff(heights, axis=1)) > tolerance
+        for x, y in np.argwhere(steps_x).tolist():
+            ends = [self.pixel(x + 1, y), self.pixel(x + 1, y + 1)]
+            self.pen.line(ends, fill=WIRE)
+        for x, y in np.argwhere(steps_y).tolist():
+            ends = [self.pixel(x, y + 1), self.pixel(x + 1, y + 1)]
+            self.pen.line(ends, fill=WIRE)

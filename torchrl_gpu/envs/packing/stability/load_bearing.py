@@ -92,18 +92,23 @@ def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Cata
     num_columns = min(catalogue.footprint[1], bin_.cells[1])
     rows = torch.arange(num_rows, device=bears.device, dtype=torch.int64)
     columns = torch.arange(num_columns, device=bears.device, dtype=torch.int64)
-    own = (rows < extent[:, :1])[:, :, None] & (columns < extent[:, 1:])[:, None, :]  # (N, P, Q)
+    own_rows = (rows < extent[:, :1])[:, :, None]
+    own_columns = (columns < extent[:, 1:])[:, None, :]
+    own = own_rows & own_columns  # (N, P, Q)
 
     heights = bearing_heights(heightmap, bears)
     under = heights_under(heights, placement.x, placement.y, (num_rows, num_columns))
     drop_x, drop_y = drops(extent, (num_rows, num_columns), bin_)
     level = (placement.z - bin_.contact_tolerance)[:, None, None]
-    contact = own & (under >= level - torch.maximum(drop_x[:, :, None], drop_y[:, None, :]))
+    drop = torch.maximum(drop_x[:, :, None], drop_y[:, None, :])
+    contact = own & (under >= level - drop)
 
     # The last column inside the hull, counted from either end of the row, (N, P); −1 for none.
     last = _hull_edge(contact * (columns + 1)) - 1
     first = _hull_edge(contact * (num_columns - columns)) - 1
-    held = own & (columns <= last[..., None]) & (num_columns - 1 - columns <= first[..., None])
+    before_last = columns <= last[..., None]
+    behind_first = num_columns - 1 - columns <= first[..., None]
+    held = own & before_last & behind_first
     return _laid(bears, held, placement, extent, present)
 
 
@@ -136,9 +141,10 @@ def _laid(bears: Tensor, held: Tensor, placement: Placement, extent: Tensor, pre
     """Return `bears` (N, X, Y) with `held` (N, P, Q) over the cells of a box."""
     x, covered_x = _offsets(placement.x, extent[:, 0], bears.shape[1], present)
     y, covered_y = _offsets(placement.y, extent[:, 1], bears.shape[2], present)
-    row_of = x.clamp(0, held.shape[1] - 1)[:, :, None].expand(-1, -1, held.shape[2])
+    num_rows, num_columns = held.shape[1:]
+    row_of = x.clamp(0, num_rows - 1)[:, :, None].expand(-1, -1, num_columns)
     rows = held.gather(1, row_of)  # (N, X, Q)
-    column_of = y.clamp(0, held.shape[2] - 1)[:, None, :].expand(-1, rows.shape[1], -1)
+    column_of = y.clamp(0, num_columns - 1)[:, None, :].expand(-1, rows.shape[1], -1)
     fresh = rows.gather(2, column_of)  # (N, X, Y)
     return torch.where(covered_x[:, :, None] & covered_y[:, None, :], fresh, bears)
 
