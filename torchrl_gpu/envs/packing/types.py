@@ -23,7 +23,7 @@ MOST_CELLS_OF_SIXTEENTHS = 2047
 # Cells of an item's map along a side: kernels number them in 16 bits.
 MOST_MAP_CELLS = 32767
 MOST_TILT = 45.0  # degrees
-# Up to so many cells of height, sums of heights in float32 are exact to a thousandth of a cell.
+# Cells of height up to which sums of heights in float32 are exact to a thousandth of a cell.
 _EXACT_CELLS = 151
 _MOST_TOLERANCE = 0.25  # cells
 
@@ -359,7 +359,7 @@ class Catalogue:
         height: Metres, (M, O) float32.
         volume: Cubic metres, (M,) float32.
         bounds: Largest extent of each orientation, ((P0, Q0), …), on the host.
-        least: Smallest extent of each orientation, likewise.
+        least: Smallest extent of each orientation, on the host.
         top: Highest material, metres, (M, O, P, Q) float32; 0 without material. None for boxes.
         bottom: Lowest material, metres, (M, O, P, Q) float32; +inf without material. None for boxes.
         unit: Metres of which every top and bottom is a whole multiple, if there is such a length: kernels may then
@@ -367,7 +367,8 @@ class Catalogue:
         centre: Centre of mass along x and y, metres from the corner of the item's own footprint, (M, O, 2) float32.
             None for boxes, whose centre is the middle.
         centre_16ths: The same in sixteenths of a cell, (M, O, 2) int32. None before `kernels.balanced` has made it.
-        stable_on_floor: Mask of the items that are stable on the bare floor by the rule `com`, (M, O) bool; likewise.
+        stable_on_floor: Mask of the items that are stable on the bare floor by the rule `com`, (M, O) bool. None before
+            `kernels.balanced` has made it.
     """
 
     extent: Tensor

@@ -32,7 +32,7 @@ class Item(NamedTuple):
 
     Attributes:
         top: Highest material of each column above the item's base, metres, (P, Q) float32; 0 without material.
-        bottom: Lowest material, likewise; +inf without material.
+        bottom: Lowest material of each column, metres, (P, Q) float32; +inf without material.
         centre: Centre of mass, sixteenths of a cell from the corner of cell (0, 0), (2,) integers.
         half_sides: As in `Footprint`.
     """

@@ -14,7 +14,7 @@ from torchrl_gpu.envs.packing.render.palette import INK, LAMPS, NUM_COLORS, shad
 _EPS = 1e-6
 # Whether each corner of a box is at the upper end of each axis, (8, 3).
 _UPPER = np.arange(8)[:, None] >> np.arange(3) & 1 == 1
-# Corners around the lower face across x, y and z; that of the upper one has the axis' bit besides.
+# Corners around the lower face across x, y and z. Around the upper one they have the axis' bit as well.
 _FACES = ((0, 2, 6, 4, 0), (0, 1, 5, 4, 0), (0, 1, 3, 2, 0))
 
 

@@ -61,7 +61,7 @@ class SolidsPainting:
         Args:
             item: The item and its place.
             top: Upper side above its base, metres, (P, Q).
-            bottom: Lower side, likewise; +inf without material.
+            bottom: Lower side above its base, metres, (P, Q); +inf without material.
         """
         number = len(self._drawn)
         self._drawn.append(item)

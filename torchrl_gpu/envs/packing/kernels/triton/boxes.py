@@ -62,11 +62,11 @@ def lines(item_id, extent, item_height, num_slots, num_items, slots_per_env, ori
     """Environment, placement along y and box of T lines of placements.
 
     Returns:
-        Environment, int64, and placement along y; box (p, q, height), p and q being 0 for an empty slot; the line's
-        number over (N, K, O), int64; True where there is such a line. (T,) each.
+        Environment, int64, and placement along y; the box's p, q and height, with p = q = 0 for an empty slot; the
+        line's number over (N, K, O), int64; whether there is such a line. (T,) each.
     """
     start = tl.program_id(0).to(tl.int64) * T
-    # 64-bit division once per program, 32-bit division per lane
+    # Division is of 64 bits once per program, and of 32 bits per lane.
     from_line, from_slot = start // GY, start // GY // orientations
     offset = (start % GY).to(tl.int32) + tl.arange(0, T)
     gy = offset % GY

@@ -72,8 +72,8 @@ def first_contact(
         low: (V,) pointers to bottoms, float32, metres, of rows `pitch` apart.
         x, y: (T,) int32, first cell of each placement; of a pair, that of its first.
         cells: Cells of the footprint as from `reached`.
-        PAIRS: True to count whole units, two placements to an int32.
-        PACKED: True where the device has instructions for pairs of int16.
+        PAIRS: Whether whole units are counted, two placements to an int32.
+        PACKED: Whether the device has instructions for pairs of int16.
     """
     first_i, end_i, first_j, end_j = cells
     length_y = (Y + STEP - 1) // STEP

@@ -47,8 +47,8 @@ def sharers(source, turn, orientations, X, cells, V: tl.constexpr):
     """Orientations of a group that share the extent of the one in `turn`.
 
     Returns:
-        Pointers to their bottoms, for others to that of the one in turn, (V,); True for each that shares, (V,); True
-        if the one in turn is the first of them; the extent.
+        Pointers to their bottoms, for others to that of the one in turn, (V,); which of them share, (V,); whether the
+        one in turn is the first of them; the extent.
     """
     index = tl.arange(0, V)
     _orientation, variant, p, q = variants(source, orientations, X, V)
@@ -67,8 +67,8 @@ def work(start, p, q, window, X, Y, PAIRS: tl.constexpr, STEP: tl.constexpr, T: 
     They are those from `start` on.
 
     Returns:
-        Placement along x, of a pair the first, and along y; True where there is a second; True where there is a first.
-        (T,) each.
+        Placement along x, the first of a pair, and along y; whether there is a second one, and whether there is a
+        first. (T,) each.
     """
     first_x, last_x = touched(p, window[0], window[1], X, STEP)
     first_y, last_y = touched(q, window[2], window[3], Y, STEP)

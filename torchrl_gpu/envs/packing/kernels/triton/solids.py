@@ -102,7 +102,7 @@ def drop_solids(
     low = undersides(catalogue, bin_, cut.variants) if in_bytes else (unread,) * 3
     length = triton.cdiv(catalogue.bottom.shape[-2], bin_.step)
     width = triton.cdiv(catalogue.bottom.shape[-1], bin_.step)
-    # Rows of pairs, of which one may hold a flush placement alone.
+    # Rows of the grid go in pairs; a flush placement may need a row of its own.
     rows = grid_x // 2 + 1 if pairs else grid_x
     num_tiles = triton.cdiv(rows * grid_y, cut.lanes)
     centres = centre_16ths(catalogue, bin_).contiguous() if bin_.stability == "com" else unread
@@ -283,9 +283,9 @@ def drop_solids_kernel(
 
 @triton.jit
 def _known_heights(earlier, gx, gy, mine, there, GX, GY, STORED: tl.constexpr, V: tl.constexpr, T: tl.constexpr):
-    """Heights (V, T) of placements before the heightmap changed, 0 for none.
+    """Heights of placements before the heightmap changed, and whether they are known.
 
-    True where they are known.
+    Heights are (V, T), 0 for none.
     """
     kept_z, before, held = earlier
     z = tl.zeros([V, T], tl.float32)
@@ -303,7 +303,7 @@ def _known_counts(
 ):  # fmt: skip
     """As `_known_heights`, in whole units, int32.
 
-    Not known where one of them is no count of a byte's size.
+    They are not known if one of them is no count of a byte's size.
     """
     z, is_known = _known_heights(earlier, gx, gy, mine, there, GX, GY, STORED, V, T)
     if STORED:

@@ -101,9 +101,9 @@ def stands(
 
 @triton.jit
 def touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT: tl.constexpr, STEP: tl.constexpr):
-    """True where footprint cell (i, j) of V items touches at T placements.
+    """Whether footprint cell (i, j) of V items touches at T placements, (V, T).
 
-    1 for each item with material there.
+    The second result is 1 for each item with material there.
     """
     at = cell_at(x + i, y + j, X, Y, STEP)
     if FLAT:

@@ -117,8 +117,8 @@ def chosen(
     """Decoded actions of some environments (E,), some of which are not there.
 
     Returns:
-        True where the action is legal; the slot of its item; and the placement: item, −1 where it is not legal, its row
-        of the catalogue, int64, x and y, int32, and z. (E,) each.
+        Whether the action is legal; the slot of its item; and the placement: item, −1 if the action is not legal, its
+        row of the catalogue, int64, x and y, int32, and z. (E,) each.
     """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
@@ -305,11 +305,11 @@ def standing(
     They are counted from `start` on over (K, O, Gx, Gy).
 
     Returns:
-        True where the item fits, resting on the floor, and is `wanted`; and its height. (E, LANES) each.
+        Whether the item fits, resting on the floor, and is `wanted`; and its height. (E, LANES) each.
     """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
-    # 64-bit division once per program, 32-bit division per lane
+    # Division is of 64 bits once per program, and of 32 bits per lane.
     from_variant = start // (GX * GY)
     offset = (start % (GX * GY)).to(tl.int32) + tl.arange(0, LANES)
     offset_variant = (from_variant % ORIENTATIONS).to(tl.int32) + offset // (GX * GY)
