@@ -106,6 +106,27 @@ def test_every_backend_packs_solids_by_a_rule_of_ones_own(backend: str) -> None:
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(masks, expected, strict=True))
 
 
+def test_resets_show_what_the_rule_says_of_the_bare_floor(backend: str) -> None:
+    solids = ProceduralSolids(6, seed=1)
+    env = PackingEnv(
+        4,
+        items=solids,
+        bin_size=(0.4, 0.4, 0.3),
+        resolution=16,
+        stability="flat",
+        backend=backend,
+        device="cpu",
+        seed=0,
+    )
+    env.reset()
+    s = env.state
+    z_map, legal = reference.drop_map(torch.zeros_like(s.heightmap), s.item_id, env.catalogue, env.bin)
+    assert torch.equal(s.legal, legal)
+    assert torch.equal(s.z_map, z_map)
+    stable = STABILITY_RULES["flat"].stable_on_floor(env.catalogue, env.bin)  # type: ignore[attr-defined]
+    assert 0 < stable.sum() < stable.numel()
+
+
 def test_a_rule_of_ones_own_is_a_fallback(backend: str) -> None:
     masks, *_ = play(backend, stability="com", fallback="flat")
     expected, *_ = play("reference", stability="com", fallback="flat")
