@@ -50,13 +50,11 @@ class ViewablePacking:
         """
         env = self.env
         s = env.state
-        return {
-            "step": s.step_count,
-            "episode": s.episode,
-            "return": reward_so_far(env.reward, s, env.bin, env.objective_weights),
-            "utilization": s.volume / env.bin.volume,
-            "num_packed": s.num_packed,
-        }
+        found = {"step": s.step_count, "episode": s.episode}
+        found["return"] = reward_so_far(env.reward, s, env.bin, env.objective_weights)
+        found["utilization"] = s.volume / env.bin.volume
+        found["num_packed"] = s.num_packed
+        return found
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> np.ndarray:
         return np.stack([self._view(each, width, height).picture() for each in index])
@@ -108,7 +106,8 @@ class ViewablePacking:
         slot, orientation, *place = np.unravel_index(int(decision.action), env.action_shape)
         placing = None
         if legal[slot, orientation, place[0], place[1]]:
-            placing = self._placing(index, int(slot), int(orientation), (int(place[0]), int(place[1])))
+            at = int(place[0]), int(place[1])
+            placing = self._placing(index, int(slot), int(orientation), at)
         if name == "action":
             return draw_action(pile, placing, width, height)
         assert decision.values is not None

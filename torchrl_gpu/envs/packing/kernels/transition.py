@@ -49,14 +49,17 @@ def advance(
     heightmap = place(state.heightmap, placement, catalogue, bin_)
     item_id = torch.cat([state.item_id, following[:, None]], 1).gather(1, before)
     packed = state.volume + torch.where(legal, volume, 0.0)
+    position = state.position + legal
+    stable = state.stable | legal
+    num_packed = state.num_packed + legal
     after = replace(
         state,
         heightmap=heightmap,
         item_id=item_id,
-        position=state.position + legal,
+        position=position,
         volume=packed,
-        stable=state.stable | legal,
-        num_packed=state.num_packed + legal,
+        stable=stable,
+        num_packed=num_packed,
         step_count=state.step_count + 1,
     )
     changed = torch.cat([corner, corner + extent], 1) * legal[:, None]

@@ -73,7 +73,8 @@ def _ordered(lower: np.ndarray, upper: np.ndarray, camera: Camera) -> list[int]:
     far = np.where(NEAR, lower, -upper)
     near = np.where(NEAR, upper, -lower)
     # Whether the box of a row comes before that of a column, (M, M).
-    before: np.ndarray = np.all(far[:, None] < near[None] - _EPS * max(camera.bin_size), -1)
+    gap = _EPS * max(camera.bin_size)
+    before: np.ndarray = np.all(far[:, None] < near[None] - gap, -1)
     np.fill_diagonal(before, False)
     waits_for = before.sum(0)
     order: list[int] = []
@@ -93,7 +94,8 @@ def _layers(lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarra
     below = []
     above = []
     for i, (low, high) in enumerate(zip(lower, upper, strict=True)):
-        for floor, lid in pairwise(cuts[(cuts >= low[2]) & (cuts <= high[2])]):
+        within = cuts[(cuts >= low[2]) & (cuts <= high[2])]
+        for floor, lid in pairwise(within):
             number.append(i)
             below.append([low[0], low[1], floor])
             above.append([high[0], high[1], lid])

@@ -76,7 +76,8 @@ class SolidsPainting:
         high, low = self._columns(item, top, bottom, window)
         floor = _visible(high, low)
         color = shades()[number % NUM_COLORS][self._light(floor)]
-        depth = np.where(floor < 0, -np.inf, floor + rows.start - self.camera.axes[2, 1] * item[4])
+        raised = self.camera.axes[2, 1] * item[4]
+        depth = np.where(floor < 0, -np.inf, floor + rows.start - raised)
         front = depth > self._depth[window]
         self._depth[window][front] = depth[front]
         self._label[window][front] = number
@@ -95,7 +96,8 @@ class SolidsPainting:
         high_x = x + top.shape[0] * self.cell[0]
         high_y = y + top.shape[1] * self.cell[1]
         high_z = z + float(top.max())
-        corners = self.camera.samples(np.array(list(product((x, high_x), (y, high_y), (z, high_z)))))
+        corners_m = np.array(list(product((x, high_x), (y, high_y), (z, high_z))))
+        corners = self.camera.samples(corners_m)
         low = np.maximum(np.floor(corners.min(0)).astype(int) - 1, 0)
         high = np.minimum(np.ceil(corners.max(0)).astype(int) + 1, self.camera.size)
         return slice(int(low[1]), int(high[1])), slice(int(low[0]), int(high[0]))
@@ -111,7 +113,8 @@ class SolidsPainting:
         _, _, x0, y0, z0 = item
         axes = self.camera.axes
         right = np.arange(cols.start, cols.stop) + 0.5 - self.camera.origin[0]
-        down = np.arange(rows.start, rows.stop)[:, None] + 0.5 - self.camera.origin[1] - axes[2, 1] * z0
+        base = self.camera.origin[1]
+        down = np.arange(rows.start, rows.stop)[:, None] + 0.5 - base - axes[2, 1] * z0
         to_floor = np.linalg.inv(axes[:2])
         metres_x = right * to_floor[0, 0] + down * to_floor[1, 0] - x0
         metres_y = right * to_floor[0, 1] + down * to_floor[1, 1] - y0
@@ -148,8 +151,12 @@ class SolidsPainting:
         to_floor = np.linalg.inv(self.camera.axes[:2])
         height = -self.camera.axes[2, 1]
         # Where one sample to the right and one down lead on the surface, metres along x, y and z.
-        along = [to_floor[0, 0] + to_floor[1, 0] * right, to_floor[0, 1] + to_floor[1, 1] * right, right / height]
-        below = [to_floor[1, 0] * down, to_floor[1, 1] * down, (down - 1) / height]
+        along_x = to_floor[0, 0] + to_floor[1, 0] * right
+        along_y = to_floor[0, 1] + to_floor[1, 1] * right
+        below_x = to_floor[1, 0] * down
+        below_y = to_floor[1, 1] * down
+        along = [along_x, along_y, right / height]
+        below = [below_x, below_y, (down - 1) / height]
         # Squares of the parts of the surface's normal, which is the cross product of the two.
         square = []
         for axis in range(3):

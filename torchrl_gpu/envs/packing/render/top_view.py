@@ -210,7 +210,8 @@ class _Sheet:
             inner = box[0] + 1, box[1] + 1, box[2] - 1, box[3] - 1
             rectangle(self.pen, inner, outline="#ffffff", width=width)
         dot = 1.5 * width
-        dot_x, dot_y = left, bottom
+        dot_x = left
+        dot_y = bottom
         if min(self.cell) > 3 * width:
             dot_x, dot_y = self.pixel(x + 0.5, y + 0.5)
         box_of_dot = (dot_x - dot, dot_y - dot, dot_x + dot, dot_y + dot)

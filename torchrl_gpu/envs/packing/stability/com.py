@@ -43,13 +43,15 @@ class CentreOfMass(StabilityRule):
         centre = contacts.centre()
         rows, columns = contacts.windows.footprint
         # 1 where the centre is above a row, (N, J, P), and above a column, (N, J, Q).
-        above_row = (cells_from(centre[..., 0], rows).abs() <= SIXTEENTHS // 2).to(torch.int8)
-        above_column = (cells_from(centre[..., 1], columns).abs() <= SIXTEENTHS // 2).to(torch.int8)
+        half_cell = SIXTEENTHS // 2
+        above_row = (cells_from(centre[..., 0], rows).abs() <= half_cell).to(torch.int8)
+        above_column = (cells_from(centre[..., 1], columns).abs() <= half_cell).to(torch.int8)
         square = contacts.zeros(4)
         hull = Hull(contacts, centre, SIXTEENTHS)
         for i, j in contacts.windows.offsets():
             contact = contacts.at(i, j)
-            square += contact * (above_row[:, :, i] * above_column[:, :, j])[..., None, None]
+            above = above_row[:, :, i] * above_column[:, :, j]
+            square += contact * above[..., None, None]
             hull.add(i, j, contact)
         return (square > 0) | hull.holds()
 

@@ -64,7 +64,8 @@ class Contacts:
         level = self._level
         if self._drops is not None:
             by_row, by_column = self._drops
-            level = level - torch.maximum(by_row[..., i], by_column[..., j])[..., None, None]
+            drop = torch.maximum(by_row[..., i], by_column[..., j])
+            level = level - drop[..., None, None]
         # A comparison into float32 and its cast are vectorised; one into booleans is not.
         contact = torch.ge(cells, level, out=self._scratch).to(torch.int8)
         if self._bottom is not None:

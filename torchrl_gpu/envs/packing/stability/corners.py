@@ -36,7 +36,9 @@ class Corners(StabilityRule):
         for i in (0, last_row):
             for j in (0, last_column):
                 corners += int(contact[i, j])
-        return bool(share > 0.95 or (corners == 3 and share > 0.85) or (corners == 4 and share > 0.50))
+        on_three = corners == 3 and share > 0.85
+        on_four = corners == 4 and share > 0.50
+        return bool(share > 0.95 or on_three or on_four)
 
     def judge_all(self, contacts: Contacts) -> Tensor:
         rows, columns = contacts.windows.footprint
@@ -51,5 +53,7 @@ class Corners(StabilityRule):
             in_end_column = int(j == 0) + (last_column == j).to(torch.int8)
             corners += contact * (in_end_row * in_end_column)[..., None, None]
         share = count.float() / contacts.area
-        stable = (share > 0.95) | ((corners == 3) & (share > 0.85)) | ((corners == 4) & (share > 0.50))
+        on_three = (corners == 3) & (share > 0.85)
+        on_four = (corners == 4) & (share > 0.50)
+        stable = (share > 0.95) | on_three | on_four
         return stable | contacts.on_floor()

@@ -131,8 +131,10 @@ def _hull_edge(numbered: Tensor) -> Tensor:
     edges = []
     for i in range(len(row)):
         # Where the line from row a to row b crosses row i, rounded to the last column inside.
-        crossing = torch.div(before * (row - i) + behind * (i - row[:, None]), apart, rounding_mode="floor")
-        joins = (row[:, None] < i) & (row > i) & (before > 0) & (behind > 0)
+        weighted = before * (row - i) + behind * (i - row[:, None])
+        crossing = torch.div(weighted, apart, rounding_mode="floor")
+        around = (row[:, None] < i) & (row > i)
+        joins = around & (before > 0) & (behind > 0)
         edges.append(torch.where(joins, crossing, 0).amax((1, 2))[:, None])
     return torch.maximum(furthest, torch.cat(edges, 1))
 

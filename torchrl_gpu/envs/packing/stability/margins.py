@@ -13,9 +13,11 @@ from torchrl_gpu.envs.packing.types import Bin
 
 def margins(bin_: Bin) -> tuple[int, int]:
     """Return the bin's margin along x and y in whole sixteenths of a cell."""
-    x = int(min(bin_.margin / bin_.cell[0], bin_.cells[0]) * SIXTEENTHS)
-    y = int(min(bin_.margin / bin_.cell[1], bin_.cells[1]) * SIXTEENTHS)
-    return x, y
+    cell_x, cell_y = bin_.cell
+    most_x, most_y = bin_.cells
+    cells_x = min(bin_.margin / cell_x, most_x)
+    cells_y = min(bin_.margin / cell_y, most_y)
+    return int(cells_x * SIXTEENTHS), int(cells_y * SIXTEENTHS)
 
 
 def half_sides(extent: Tensor, bin_: Bin) -> Tensor:

@@ -64,7 +64,8 @@ class StabilityRule(BinRule, ABC):
 
     def stable_on_floor(self, catalogue: Catalogue, bin_: Bin) -> Tensor:
         """Return the mask of the items that are stable on the bare floor, (M, O) bool."""
-        items, orientations = catalogue.num_items, catalogue.num_orientations
+        items = catalogue.num_items
+        orientations = catalogue.num_orientations
         device = catalogue.extent.device
         item = torch.arange(items, device=device, dtype=torch.int64).repeat_interleave(orientations)[None]
         orientation = torch.arange(orientations, device=device, dtype=torch.int64).repeat(items)[None]

@@ -68,7 +68,8 @@ def upheld_kernel(
         fits = fits_y & fits_along(gx, p, X, STEP) & (tl.load(legal + at, mask=there, other=0) > 0)
         z = tl.load(z_map + at, mask=fits, other=float("inf"))
         x = tl.maximum(tl.minimum(gx * STEP, X - p), 0)
-        rows, columns = tl.where(fits, p, 0), tl.where(fits, q, 0)
+        rows = tl.where(fits, p, 0)
+        columns = tl.where(fits, q, 0)
         held = _holds_rectangle(here, x, y, rows, columns, z - gap, drop_x, drop_y, half_x, half_y, X, Y)
         tl.store(out + at, (fits & held).to(tl.uint8), mask=there)
 
@@ -91,14 +92,17 @@ def _holds_rectangle(heights, x, y, p, q, level, drop_x, drop_y, half_x, half_y,
             last = tl.full(level.shape, -1, tl.int32)
             first = tl.full(level.shape, 32767, tl.int32)
             for j in range(tl.max(q, 0)):
-                along_x, along_y = tl.abs(2 * i + 1 - p).to(tl.float32), tl.abs(2 * j + 1 - q).to(tl.float32)
+                along_x = tl.abs(2 * i + 1 - p).to(tl.float32)
+                along_y = tl.abs(2 * j + 1 - q).to(tl.float32)
                 lowest = level - tl.maximum(along_x * drop_x, along_y * drop_y)
                 contact, _ = touches(heights, heights, x, y, i, j, p, q, lowest[None, :], X, Y, 0, True, 1)
                 contact = tl.max(contact.to(tl.int32), 0) > 0
                 last = tl.where(contact, tl.maximum(last, j), last)
                 first = tl.where(contact, tl.minimum(first, j), first)
-            there, ahead = last >= 0, 16 * i + 8 - edge_x
-            end, start = 16 * last + 8 - (8 * q + half_y), 8 * q - half_y - 8 - 16 * first
+            there = last >= 0
+            ahead = 16 * i + 8 - edge_x
+            end = 16 * last + 8 - (8 * q + half_y)
+            start = 8 * q - half_y - 8 - 16 * first
             end_rise, end_run, end_now = join(end_rise, end_run, end, there, ahead)
             start_rise, start_run, start_now = join(start_rise, start_run, start, there, ahead)
             end_held = end_held | end_now

@@ -67,7 +67,8 @@ def lines(item_id, extent, item_height, num_slots, num_items, slots_per_env, ori
     """
     start = tl.program_id(0).to(tl.int64) * T
     # Division is of 64 bits once per program, and of 32 bits per lane.
-    from_line, from_slot = start // GY, start // GY // orientations
+    from_line = start // GY
+    from_slot = start // GY // orientations
     offset = (start % GY).to(tl.int32) + tl.arange(0, T)
     gy = offset % GY
     offset_line = (from_line % orientations).to(tl.int32) + offset // GY
@@ -113,7 +114,8 @@ def write_legality(
         fine = z + high <= limit
         if RULE != "none":
             x = tl.maximum(tl.minimum(gx * STEP, X - p), 0)
-            rows, columns = tl.where(fits, p, 0), tl.where(fits, q, 0)
+            rows = tl.where(fits, p, 0)
+            columns = tl.where(fits, q, 0)
             held = stands(here, here, x, y, rows, columns, z[None, :], here, tolerance, X, Y, 0, RULE, True, 1)
             fine = fine & (tl.max(held.to(tl.int32), 0) > 0)
         tl.store(out_z + gx * GY, tl.zeros_like(z) + ceiling, mask=there & ~fits)

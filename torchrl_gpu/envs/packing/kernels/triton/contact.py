@@ -146,7 +146,8 @@ def first_contact_of_bytes(
         end_row = tl.where(end > 0, a + 1, end_row)
 
     for phase in range(1, STEP * STEP):
-        r, c = phase // STEP, phase % STEP
+        r = phase // STEP
+        c = phase % STEP
         rows = (x + r) % STEP * (STEP * plane) + (x + r) // STEP * length_y
         here = heights + (rows + (y + c) % STEP * plane + (y + c) // STEP)
         first_a, end_a = _of_phase(first_i, end_i, r, STEP)
@@ -166,7 +167,8 @@ def _visit_phase(highest, here, words, spans, rows, columns, length_y, width, PA
     """`highest` after the cells of the first phase."""
     for a in range(rows[0], rows[1]):
         span = tl.load(spans + a)
-        begin, end = tl.maximum(columns[0], span & 0xFFFF), tl.minimum(columns[1], span >> 16)
+        begin = tl.maximum(columns[0], span & 0xFFFF)
+        end = tl.minimum(columns[1], span >> 16)
         highest = _visit_row(highest, here + a * length_y, words + a * width, begin, end, PACKED, V)
     return highest
 

@@ -155,7 +155,8 @@ def growth_kernel(
     STEP: tl.constexpr, FLAT: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
     """`pile_growth`: T placements of one item in one orientation per program."""
-    GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
+    GX = (X + STEP - 1) // STEP
+    GY = (Y + STEP - 1) // STEP
     pid = tl.program_id(0)
     turned = pid // tiles % orientations
     slot = (pid // tiles // orientations).to(tl.int64)
@@ -167,9 +168,11 @@ def growth_kernel(
     # An empty slot fits nowhere.
     p = tl.where(item >= 0, tl.load(extent + row * 2), X + 1).to(tl.int32)
     q = tl.load(extent + row * 2 + 1).to(tl.int32)
-    gx, gy = lane // GY, lane % GY
+    gx = lane // GY
+    gy = lane % GY
     fits = (gx < num_fitting(p, X, STEP)) & (gy < num_fitting(q, Y, STEP))
-    x, y = tl.minimum(gx * STEP, X - p), tl.minimum(gy * STEP, Y - q)
+    x = tl.minimum(gx * STEP, X - p)
+    y = tl.minimum(gy * STEP, Y - q)
     z = tl.load(z_map + variant * (GX * GY) + lane, mask=fits, other=0.0)
     here = heightmap + slot // num_slots * (X * Y) + (x * Y + y)
     high = tl.load(item_height + row)

@@ -82,7 +82,8 @@ def work(start, p, q, window, X, Y, PAIRS: tl.constexpr, STEP: tl.constexpr, T: 
     lane = start + tl.arange(0, T)
     there = lane < rows * width
     lane = tl.where(there, lane, 0)
-    row, column = lane // tl.maximum(width, 1), lane % tl.maximum(width, 1)
+    row = lane // tl.maximum(width, 1)
+    column = lane % tl.maximum(width, 1)
     if PAIRS:
         alone = (flush > 0) & (row == rows - 1)
         gx = tl.where(alone, last_x - 1, first_x + 2 * row)

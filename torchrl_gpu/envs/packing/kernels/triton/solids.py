@@ -169,12 +169,14 @@ def drop_solids_kernel(
     A program has a share of two lists: of all placements, of which it writes those that need no computation; and of
     those that need it, which form a rectangle of the grid, and which it computes.
     """
-    GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
+    GX = (X + STEP - 1) // STEP
+    GY = (Y + STEP - 1) // STEP
     cells = STEP * STEP * GX * GY
     # Tiles of single placements in one of pairs.
     PARTS: tl.constexpr = 2 if PAIRS else 1
     pid = tl.program_id(0)
-    tile, groups = pid % tiles, orientations // V
+    tile = pid % tiles
+    groups = orientations // V
     group = pid // tiles % groups
     # The last slot of every bin comes first. It shows the new item, whose maps take longest: none is left for the end.
     turn_of = pid // tiles // groups
@@ -190,8 +192,10 @@ def drop_solids_kernel(
     if STORED:
         held = present(tl.load(kept_slot + slot), num_slots)
         before = ((env * num_slots + tl.maximum(held, 0)) * orientations + orientation) * (GX * GY)
-        x0, y0 = tl.load(changed + env * 4), tl.load(changed + env * 4 + 1)
-        x1, y1 = tl.load(changed + env * 4 + 2), tl.load(changed + env * 4 + 3)
+        x0 = tl.load(changed + env * 4)
+        y0 = tl.load(changed + env * 4 + 1)
+        x1 = tl.load(changed + env * 4 + 2)
+        y1 = tl.load(changed + env * 4 + 3)
         first_x = tl.where(held >= 0, _cell(x0, X), 0).to(tl.int32)
         end_x = tl.where(held >= 0, _cell(x1, X), X).to(tl.int32)
         first_y = tl.where(held >= 0, _cell(y0, Y), 0).to(tl.int32)
@@ -203,7 +207,8 @@ def drop_solids_kernel(
     from_y, to_y = touched(q, window[2], window[3], Y, STEP)
     for part in range(PARTS):
         lane = (tile * PARTS + part) * T + tl.arange(0, T)
-        gx, gy = (lane // GY)[None, :], (lane % GY)[None, :]
+        gx = (lane // GY)[None, :]
+        gy = (lane % GY)[None, :]
         works = (gx >= from_x[:, None]) & (gx < to_x[:, None]) & (gy >= from_y[:, None]) & (gy < to_y[:, None])
         write = (lane < GX * GY)[None, :] & ~works
         z = tl.zeros([V, T], tl.float32) + ceiling
@@ -221,11 +226,13 @@ def drop_solids_kernel(
         is_exact = tl.min(tl.load(exact + env * exact_tiles + check, mask=check < exact_tiles, other=1), 0) > 0
 
     # Placements that need it: one extent after the other; only one where the sorted orientations come in whole groups.
-    here, there = heights + env * cells, counts + env * cells
+    here = heights + env * cells
+    there = counts + env * cells
     into = (z_map, legal, item_height, centres, slot)
     earlier = (kept_z, before, held)
     row_of_group = tl.maximum(present(tl.load(item_id + slot), num_items), 0) * groups + group
-    of_group, of_block = row_of_group * (STEP * STEP * length), row_of_group * (length * width)
+    of_group = row_of_group * (STEP * STEP * length)
+    of_block = row_of_group * (length * width)
     for turn in range(V):
         low, mine, leads, p_now, q_now = sharers(source, turn, orientations, X, rows * columns, V)
         if leads:
@@ -233,7 +240,8 @@ def drop_solids_kernel(
                 start = tile * T
                 gx, gy, paired, there_is = work(start, p_now, q_now, window, X, Y, True, STEP, T)
                 if tl.max(there_is.to(tl.int32), 0) > 0:
-                    x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
+                    x = tl.minimum(gx * STEP, X - p_now)
+                    y = tl.minimum(gy * STEP, Y - q_now)
                     first, is_known = _known_counts(earlier, gx, gy, mine, there_is, per_unit, GX, GY, STORED, V, T)
                     second, both_known = _known_counts(
                         earlier, gx + 1, gy, mine, paired & there_is, per_unit, GX, GY, STORED, V, T
@@ -268,7 +276,8 @@ def drop_solids_kernel(
                     start = (tile * PARTS + part) * T
                     gx, gy, _paired, there_is = work(start, p_now, q_now, window, X, Y, False, STEP, T)
                     if tl.max(there_is.to(tl.int32), 0) > 0:
-                        x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
+                        x = tl.minimum(gx * STEP, X - p_now)
+                        y = tl.minimum(gy * STEP, Y - q_now)
                         z, is_known = tl.zeros([V, T], tl.float32), False
                         # With pairs the earlier heights may have been counted, and rounded otherwise.
                         if not PAIRS:
@@ -339,7 +348,8 @@ def _judge(
 
     Of pairs these are the first (half 0) or the second (half 1).
     """
-    GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
+    GX = (X + STEP - 1) // STEP
+    GY = (Y + STEP - 1) // STEP
     z_map, legal, item_height, centres, slot = into
     low, mine, _leads, p, q = sharers(source, turn, orientations, X, rows * columns, V)
     first_gx, gy, paired, there_is = work(start, p, q, window, X, Y, PAIRS, STEP, T)
@@ -348,7 +358,8 @@ def _judge(
     orientation, variant, _p, _q = variants(source, orientations, X, V)
     fine = z + tl.load(item_height + variant)[:, None] <= limit
     if RULE != "none":
-        x, y = tl.minimum(gx * STEP, X - p), tl.minimum(gy * STEP, Y - q)
+        x = tl.minimum(gx * STEP, X - p)
+        y = tl.minimum(gy * STEP, Y - q)
         centre = centres + variant[:, None] * 2
         fine = fine & stands(here, low, x, y, p, q, z, centre, tolerance, X, Y, columns, RULE, False, STEP)
     at = ((slot * orientations + orientation) * (GX * GY))[:, None] + (gx * GY + gy)[None, :]

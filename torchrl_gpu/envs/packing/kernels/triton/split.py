@@ -113,7 +113,8 @@ def split_kernel(
     """
     pid = tl.program_id(0).to(tl.int64)
     if pid < split_tiles:
-        env, tile = pid // TILES, (pid % TILES).to(tl.int32)
+        env = pid // TILES
+        tile = (pid % TILES).to(tl.int32)
         length_x: tl.constexpr = (X + STEP - 1) // STEP
         length_y: tl.constexpr = (Y + STEP - 1) // STEP
         cells: tl.constexpr = STEP * STEP * length_x * length_y
@@ -159,7 +160,8 @@ def _highest(heightmap, x, y, inside, X: tl.constexpr, Y: tl.constexpr, STEP: tl
     """
     most = tl.zeros(x.shape, tl.float32)
     for cell in range(STEP * STEP):
-        at_x, at_y = x + cell // STEP, y + cell % STEP
+        at_x = x + cell // STEP
+        at_y = y + cell % STEP
         mask = inside & (at_x < X) & (at_y < Y)
         most = tl.maximum(most, tl.load(heightmap + (at_x * Y + at_y), mask=mask, other=0.0))
     return most

@@ -45,10 +45,13 @@ def stands(
     centre_x = (CELL // 2) * p
     centre_y = (CELL // 2) * q
     if FLAT:
-        rows, columns = tl.max(p, 0), tl.max(q, 0)
-        centre_x, centre_y = centre_x[None, :], centre_y[None, :]
+        rows = tl.max(p, 0)
+        columns = tl.max(q, 0)
+        centre_x = centre_x[None, :]
+        centre_y = centre_y[None, :]
     elif RULE == "com":
-        centre_x, centre_y = tl.load(centre), tl.load(centre + 1)
+        centre_x = tl.load(centre)
+        centre_y = tl.load(centre + 1)
     count = tl.zeros(z.shape, tl.int32)
     area = tl.zeros([z.shape[0]], tl.int32)
     # There is no slope yet: −1 / 0 is below all, and meets none.
@@ -75,7 +78,8 @@ def stands(
                 held = tl.where(contact & square, 3, held)
         if HULL:
             there = right >= 0
-            beyond_right, beyond_left = CELL * right + CELL // 2 - centre_y, centre_y - CELL // 2 - CELL * left
+            beyond_right = CELL * right + CELL // 2 - centre_y
+            beyond_left = centre_y - CELL // 2 - CELL * left
             right_rise, right_run, right_held = join(right_rise, right_run, beyond_right, there, ahead)
             left_rise, left_run, left_held = join(left_rise, left_run, beyond_left, there, ahead)
             held = held | right_held.to(tl.int32) | (left_held.to(tl.int32) << 1)
@@ -90,7 +94,8 @@ def stands(
             corners = tl.zeros(z.shape, tl.int32)
             # A corner of a thin item counts twice.
             for corner in tl.static_range(4):
-                far_i, far_j = corner // 2 * (p - 1), corner % 2 * (q - 1)
+                far_i = corner // 2 * (p - 1)
+                far_j = corner % 2 * (q - 1)
                 contact, _ = touches(heights, low, x, y, far_i, far_j, p, q, level, X, Y, pitch, FLAT, STEP)
                 corners += contact.to(tl.int32)
             stable = (count * 20 > whole * 19) | ((corners == 3) & (count * 20 > whole * 17))

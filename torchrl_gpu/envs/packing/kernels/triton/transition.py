@@ -134,7 +134,8 @@ def chosen(
     slot = from_start // orientations
     item = present(tl.load(item_id + env * num_slots + slot, mask=inside, other=-1), num_items)
     variant = tl.maximum(item, 0) * orientations + from_start % orientations
-    last_x, last_y = X - tl.load(extent + variant * 2), Y - tl.load(extent + variant * 2 + 1)
+    last_x = X - tl.load(extent + variant * 2)
+    last_y = Y - tl.load(extent + variant * 2 + 1)
     fine = fine & (item >= 0) & (last_x >= 0) & (last_y >= 0)
     item = tl.where(fine, item, -1)
     x = tl.maximum(tl.minimum(index // GY % GX * STEP, last_x), 0).to(tl.int32)
@@ -260,7 +261,8 @@ def _begin(env, there, again, items, keys, old, new, num_slots, PADDED: tl.const
     tl.store(next_episode + env, tl.load(episode + env, mask=there, other=0) + again.to(tl.int64), mask=there)
     tl.store(keys[2] + env, tl.load(tl.where(again, keys[0], keys[1]) + env, mask=there, other=0), mask=there)
     k = tl.arange(0, PADDED)[None, :]
-    at, write = (env * num_slots)[:, None] + k, there[:, None] & (k < num_slots)
+    at = (env * num_slots)[:, None] + k
+    write = there[:, None] & (k < num_slots)
     shown = tl.load(tl.where(again, items[0], items[1])[:, None] + at, mask=write, other=-1)
     tl.store(items[2] + at, shown, mask=write)
 
@@ -320,6 +322,7 @@ def standing(
     # An empty slot fits nowhere.
     p = tl.load(extent + variant * 2, mask=there, other=X + 1).to(tl.int32)
     q = tl.load(extent + variant * 2 + 1, mask=there, other=Y + 1).to(tl.int32)
-    gx, gy = (offset // GY % GX)[None, :], (offset % GY)[None, :]
+    gx = (offset // GY % GX)[None, :]
+    gy = (offset % GY)[None, :]
     fits = (gx < num_fitting(p, X, STEP)) & (gy < num_fitting(q, Y, STEP))
     return fits, tl.load(item_height + variant, mask=there, other=0.0)

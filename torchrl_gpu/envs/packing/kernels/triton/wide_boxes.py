@@ -92,13 +92,15 @@ def drop_wide_boxes_kernel(
     )
     fits = there & (p <= X) & fits_along(gy, q, Y, STEP)
     y = tl.minimum(gy * STEP, Y - q)
-    level, reach = tl.zeros([T], tl.int64), tl.full([T], 1, tl.int32)
+    level = tl.zeros([T], tl.int64)
+    reach = tl.full([T], 1, tl.int32)
     for k in tl.static_range(1, LEVELS):
         level += (q >= (1 << k)).to(tl.int64)
         reach = tl.where(q >= (1 << k), 1 << k, reach)
     near = windows + level * level_size + env * (X * Y) + y
     far = near + (q - reach)
-    out_z, out_legal = z_map + line * (GX * GY) + gy, legal + line * (GX * GY) + gy
+    out_z = z_map + line * (GX * GY) + gy
+    out_legal = legal + line * (GX * GY) + gy
 
     # On a single cell there may be no placement flush with the wall.
     last = tl.minimum(X - p, (GX - 1) * STEP)
