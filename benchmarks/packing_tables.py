@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS
-from torchrl_gpu.envs.packing.types import DROP_RULES
+from torchrl_gpu.envs.packing.types import height_rules
 from torchrl_gpu.evaluation.estimates import standard_error
 
 PRINTED = {"repetitive": "38.5 / 39.8 (HM)", "diverse": "25.7 / 50.2 (PCT)", "boards": "34.9 / 34.9 (DBL)"}
@@ -65,9 +65,9 @@ def physics_pack(result: Mapping[str, Any]) -> Lines:
     lines = [[*columns, "printed: DBL / best"]]
     for name, run in result["runs"].items():
         data, policy, rule, *given = name.split(" / ")
-        fallback = [f"else `{each}`" for each in given if each in DROP_RULES]
+        fallback = [f"else `{each}`" for each in given if each in height_rules()]
         tried = [each for each in given if "rehearsed" in each]
-        others = [each for each in given if each not in (*DROP_RULES, *tried)]
+        others = [each for each in given if each not in (*height_rules(), *tried)]
         numbers = [float(each) for each in others]  # metres of margin, perhaps degrees of tilt
         margin, tilt = [f"{100 * each:g} cm" for each in numbers[:1]], [f"{each:g}°" for each in numbers[1:]]
         words = ", ".join([f"`{rule}`", *margin, *tilt, *fallback, *tried])

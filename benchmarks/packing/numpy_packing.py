@@ -12,6 +12,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from torchrl_gpu.envs.packing.kernels import reference
+from torchrl_gpu.envs.packing.stability import rule_of
+from torchrl_gpu.envs.packing.stability.footprints import Footprint
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 
@@ -23,6 +25,8 @@ class Shape(NamedTuple):
     height: np.float32
     flat: bool  # a box: nothing to subtract
 
+
+_UNREAD = np.zeros(2, np.int64)
 
 # Fills z_map and legal (Gx, Gy) for one item, in one orientation, on one bin (X, Y).
 Drop = Callable[[np.ndarray, Shape, Bin, np.ndarray, np.ndarray], None]
@@ -43,7 +47,7 @@ def drop_by_loop(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray
             z_map[gx, gy] = z
             if z + shape.height <= np.float32(bin_.size[2]) + tolerance:
                 contact = gap >= z - tolerance
-                legal[gx, gy] = reference.stands(contact, material, z <= bin_.tolerance, bin_.stability)
+                legal[gx, gy] = _stands(contact, material, z <= bin_.tolerance, bin_)
 
 
 def drop_by_box_loop(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
@@ -57,8 +61,8 @@ def drop_by_box_loop(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.nda
             z = window.max()
             z_map[gx, gy] = z
             if z + shape.height <= np.float32(bin_.size[2]) + tolerance:
-                legal[gx, gy] = bin_.stability == "none" or reference.stands(
-                    window >= z - tolerance, material, z <= bin_.tolerance, bin_.stability
+                legal[gx, gy] = bin_.stability == "none" or _stands(
+                    window >= z - tolerance, material, z <= bin_.tolerance, bin_
                 )
 
 
@@ -94,7 +98,12 @@ def _judge(windows: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, lega
     share = contact.sum((2, 3)) / max(material.sum(), 1)
     sure = (share > (0.95 if bin_.stability == "corners" else 0.50)) | (z <= bin_.tolerance)
     for x, y in np.argwhere(legal & ~sure):
-        legal[x, y] = reference.stands(contact[x, y], material, False, bin_.stability)
+        legal[x, y] = _stands(contact[x, y], material, False, bin_)
+
+
+def _stands(contact: np.ndarray, material: np.ndarray, on_floor: bool, bin_: Bin) -> bool:
+    """Verdict of the bin's rule, which is none that reads centres or margins."""
+    return rule_of(bin_).judge(Footprint(contact, material, on_floor, _UNREAD, _UNREAD))
 
 
 def _positions(extent: int, cells: int, step: int) -> list[int]:

@@ -76,7 +76,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
     monkeypatch.setattr(SelfTest, "keep", lambda test, failure: None)
     monkeypatch.setattr(self_tests, "_reads_disk", True)  # and again when this test is over
     monkeypatch.setattr(self_tests, "_FAILURES", {})
-    for chosen in (native.problem, kernels._fastest, kernels._say_slower, probes.nvenc_problem):
+    for chosen in (native.problem, kernels._fastest, kernels._log_slower, probes.nvenc_problem):
         chosen.cache_clear()
     return tried
 

@@ -63,10 +63,10 @@ def first_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
     monkeypatch.setattr(pipeline, "_WARNED", set())
     monkeypatch.chdir(tmp_path)
-    for chosen in (kernels._fastest, kernels._say_slower):
+    for chosen in (kernels._fastest, kernels._log_slower):
         chosen.cache_clear()
     yield
-    for chosen in (kernels._fastest, kernels._say_slower):
+    for chosen in (kernels._fastest, kernels._log_slower):
         chosen.cache_clear()
 
 

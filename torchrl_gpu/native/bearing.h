@@ -1,4 +1,4 @@
-// The stability rule `load_bearing` of boxes: see kernels/bearing.py. The heightmaps of a problem here are −inf in cells that
+// The stability rule `load_bearing` of boxes: see stability/load_bearing.py. The heightmaps of a problem here are −inf in cells that
 // bear no load.
 #pragma once
 
@@ -12,7 +12,7 @@ inline int64_t half_side(int64_t margin, const Axis& axis) {
     return std::max<int64_t>(0, std::min(margin, 4 * axis.extent) - 8);
 }
 
-// Metres by which contact with a box may lie lower, of each row and column: see `drops` of kernels/bearing.py. Null where
+// Metres by which contact with a box may lie lower, of each row and column: see `drops` of stability/load_bearing.py. Null where
 // it may not.
 class Drops {
    public:

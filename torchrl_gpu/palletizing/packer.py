@@ -37,6 +37,7 @@ from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.envs.packing.kernels import Kernels, get_kernels
 from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.envs.packing.stability.rule import Pile
 from torchrl_gpu.envs.packing.types import MOST_CELLS, Bin, Catalogue, Placement
 from torchrl_gpu.palletizing.loads import Loads
 from torchrl_gpu.policies.packing.heuristics import BASELINES, VolumeSorted
@@ -560,9 +561,12 @@ class Packer:
         known, 0, go on no box of limited load.
         """
         heightmap = state.heightmap.flatten(0, 1)
-        z_map, legal = self.kernels.drop_map(heightmap, item, goods.catalogue, self.bin.dropped)
-        if self.bearing.numel():
-            legal = self._upheld(heightmap, state.bears.flatten(0, 1), z_map, legal, item, goods)
+        bears = state.bears.flatten(0, 1)
+        if goods.soles.is_whole or not self.bin.rule.tracks_bearing:
+            z_map, legal = self.kernels.maps(Pile(heightmap, bears), item, goods.catalogue, self.bin)
+        else:
+            z_map, legal = self.kernels.drop_map(heightmap, item, goods.catalogue, self.bin.dropped)
+            legal = self._upheld(heightmap, bears, z_map, legal, item, goods)
         if state.top.numel():
             room = state.loads.room()[:, None]
             weak = room < torch.where(weight > 0, weight * (1 - 1e-6), torch.inf)[..., None, None]  # (N, K, X, Y)
@@ -582,8 +586,6 @@ class Packer:
     ) -> Tensor:
         """Legal placements (N, K, O, Gx, Gy) of which the touched cells hold the box."""
         soles = goods.soles
-        if soles.is_whole:
-            return self.kernels.upheld(heightmap, bears, z_map, legal, item, goods.catalogue, self.bin)
         row = item.clamp_min(0)
         # The kernels judge a sole at its own first cell, so that maps are moved there, and the verdict is moved back.
         first_x, first_y = soles.first_x[row], soles.first_y[row]

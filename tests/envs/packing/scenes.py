@@ -11,11 +11,28 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.types import DROP_RULES, Bin, Catalogue
+from torchrl_gpu.envs.packing.stability.footprints import Footprint
+from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, height_rules
 
-RULES = DROP_RULES
+RULES = height_rules()
 LAW = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 CELL = 0.125
+
+
+def judge(
+    contact: np.ndarray,
+    rule: str,
+    *,
+    material: np.ndarray | None = None,
+    on_floor: bool = False,
+    centre: np.ndarray | None = None,
+) -> bool:
+    """Verdict of the definition of a stability rule on one item, by default one that fills its footprint."""
+    middle = 8 * np.array(contact.shape)
+    material = np.ones_like(contact) if material is None else material
+    centre = middle if centre is None else centre
+    footprint = Footprint(contact, material, on_floor, centre, np.zeros(2, dtype=np.int64))
+    return STABILITY_RULES[rule].judge(footprint)
 
 
 class Scene(NamedTuple):

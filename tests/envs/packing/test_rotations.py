@@ -79,5 +79,5 @@ def test_a_step_must_divide_the_circle(step: float) -> None:
 
 
 def test_an_unknown_word_is_named() -> None:
-    with pytest.raises(ValueError, match=r"^orientation_set: want one of fixed, yaw, axis, cube or a step .*'spin'$"):
+    with pytest.raises(ValueError, match=r"orientations .*fixed, yaw, axis, cube.*'spin'"):
         orientation_set("spin", boxes=True)

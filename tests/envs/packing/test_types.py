@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -29,28 +30,27 @@ def test_measures_of_a_bin_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named", "given"),
     [
-        ({"size": (1.0, 1.0)}, "bin_size must be three positive lengths in metres; got (1.0, 1.0)"),
-        ({"size": (1.0, 0.0, 1.0)}, "bin_size must be three positive lengths in metres; got (1.0, 0.0, 1.0)"),
-        ({"size": (1.0, -2.0, 1.0)}, "bin_size must be three positive lengths in metres; got (1.0, -2.0, 1.0)"),
-        ({"size": (1.0, 1.0, math.nan)}, "bin_size must be three positive lengths in metres; got (1.0, 1.0, nan)"),
-        ({"size": (math.inf, 1.0, 1.0)}, "bin_size must be three positive lengths in metres; got (inf, 1.0, 1.0)"),
-        ({"cells": (0, 4)}, "resolution must give at least one cell along x and y; got (0, 4)"),
-        ({"cells": (4,)}, "resolution must give at least one cell along x and y; got (4,)"),
-        ({"step": 0}, "grid_step must be from 1 to the bin's 4 cells; got 0"),
-        ({"step": 5}, "grid_step must be from 1 to the bin's 4 cells; got 5"),
-        ({"stability": "glue"}, "stability must be one of none, corners, support, com, load_bearing; got 'glue'"),
-        ({"margin": -0.01}, "margin must be at least 0; got -0.01"),
-        ({"max_tilt": math.inf}, "max_tilt must be a finite number; got inf"),
-        ({"stability": "com", "cells": (9, 2048)}, "stability com wants at most 2047 cells a side; got (9, 2048)"),
+        ({"size": (1.0, 1.0)}, "bin_size", "(1.0, 1.0)"),
+        ({"size": (1.0, 0.0, 1.0)}, "bin_size", "(1.0, 0.0, 1.0)"),
+        ({"size": (1.0, -2.0, 1.0)}, "bin_size", "(1.0, -2.0, 1.0)"),
+        ({"size": (1.0, 1.0, math.nan)}, "bin_size", "(1.0, 1.0, nan)"),
+        ({"size": (math.inf, 1.0, 1.0)}, "bin_size", "(inf, 1.0, 1.0)"),
+        ({"cells": (0, 4)}, "resolution", "(0, 4)"),
+        ({"cells": (4,)}, "resolution", "(4,)"),
+        ({"step": 0}, "grid_step", "0"),
+        ({"step": 5}, "grid_step", "5"),
+        ({"stability": "glue"}, "stability must be one of none, corners, support, com, load_bearing", "'glue'"),
+        ({"margin": -0.01}, "margin", "-0.01"),
+        ({"max_tilt": math.inf}, "max_tilt", "inf"),
+        ({"stability": "com", "cells": (9, 2048)}, "stability com", "(9, 2048)"),
     ],
 )
-def test_bad_bins_say_what_is_wanted_and_what_came(changes: dict[str, object], message: str) -> None:
+def test_bad_bins_name_the_argument_and_the_value(changes: dict[str, object], named: str, given: str) -> None:
     fields = {"size": (1.0, 1.0, 1.0), "cells": (4, 6)} | changes
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=f"^Bin: {re.escape(named)}.*{re.escape(given)}$"):
         Bin(**fields)  # type: ignore[arg-type]
-    assert str(error.value) == f"Bin: {message}"
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ SOLIDS = as_solids(BOXES, CELL)
     [
         ({"extent": BOXES.extent.int()}, r"extent must be of dtype int64; got int32"),
         ({"extent": BOXES.extent[..., 0]}, r"extent must have shape \(2, 2, 2\); got \(2, 2\)"),
-        ({"extent": BOXES.extent[:0]}, r"want at least one item in one orientation; got 0 in 2"),
+        ({"extent": BOXES.extent[:0]}, "extent has 0 items in 2 orientations"),
         ({"extent": BOXES.extent[:1]}, r"height must have shape \(1, 2\); got \(2, 2\)"),
         ({"height": BOXES.height.double()}, r"height must be of dtype float32; got float64"),
         ({"height": BOXES.height[:, :1]}, r"height must have shape \(2, 2\); got \(2, 1\)"),
@@ -161,34 +161,32 @@ SOLIDS = as_solids(BOXES, CELL)
         ({"volume": BOXES.volume[:1]}, r"volume must have shape \(2,\); got \(1,\)"),
         ({"centre_16ths": torch.zeros(2, 2, 2)}, r"centre_16ths must be of dtype int32; got float32"),
         ({"stable_on_floor": torch.ones(2, 1).bool()}, r"stable_on_floor must have shape \(2, 2\); got \(2, 1\)"),
-        ({"bounds": BOXES.bounds[:1]}, "want bounds and least extents of 2 orientations; got 1, 2"),
-        ({"extent": BOXES.extent * 0}, r"want extents of at least one cell, from \(1, 1\) to \(2, 3\); got 0 to 0"),
-        ({"extent": -BOXES.extent}, r"want extents of at least one cell, from \(1, 1\) to \(2, 3\); got -2 to -1"),
-        ({"extent": BOXES.extent + 7}, r"want extents of at least one cell, from \(1, 1\) to \(2, 3\); got 8 to 9"),
-        ({"top": SOLIDS.top}, "want tops and bottoms, or neither; got the tops only"),
-        ({"bottom": SOLIDS.bottom}, "want tops and bottoms, or neither; got the bottoms only"),
-        ({"unit": 0.0}, "want a unit in metres above 0; got 0.0"),
-        ({"unit": float("nan")}, "want a unit in metres above 0; got nan"),
+        ({"bounds": BOXES.bounds[:1]}, r"bounds and least hold 1 and 2 extents.* 2 orientations"),
+        ({"extent": BOXES.extent * 0}, r"extent of .* from 0 to 0 cells .*\(1, 1\) and \(2, 3\)"),
+        ({"extent": -BOXES.extent}, r"extent of .* from -2 to -1 cells .*\(1, 1\) and \(2, 3\)"),
+        ({"extent": BOXES.extent + 7}, r"extent of .* from 8 to 9 cells .*\(1, 1\) and \(2, 3\)"),
+        ({"top": SOLIDS.top}, r"bottom is missing.*"),
+        ({"bottom": SOLIDS.bottom}, r"top is missing.*"),
+        ({"unit": 0.0}, r"unit .* not 0.0"),
+        ({"unit": float("nan")}, r"unit .* not nan"),
     ],
 )
 def test_parts_that_do_not_fit_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^Catalogue: {message}$"):
+    with pytest.raises(ValueError, match=f"^Catalogue: {message}"):
         replace(BOXES, **changes)
 
 
 def test_maps_must_hold_the_footprints() -> None:
     assert SOLIDS.top is not None
     assert SOLIDS.bottom is not None
-    with pytest.raises(
-        ValueError, match=r"^Catalogue: want maps that hold footprints of \(3, 3\) cells; got \(2, 3\)$"
-    ):
+    with pytest.raises(ValueError, match=r"^Catalogue: maps of \(2, 3\) cells .*\(3, 3\)"):
         replace(SOLIDS, top=SOLIDS.top[..., :2, :], bottom=SOLIDS.bottom[..., :2, :])
     with pytest.raises(ValueError, match=r"^Catalogue: top must have shape \(2, 2, 3, 3\); got \(2, 2, 2, 3\)$"):
         replace(SOLIDS, top=SOLIDS.top[..., :2, :])
     with pytest.raises(ValueError, match=r"^Catalogue: height must be of dtype float32; got float64$"):
         Catalogue.of_maps(SOLIDS.top.double(), SOLIDS.bottom.double(), SOLIDS.extent, SOLIDS.volume)
     wide = torch.zeros(1, 1, 1, MOST_MAP_CELLS + 1)
-    with pytest.raises(ValueError, match=r"^Catalogue: want maps of at most 32767 cells a side; got \(1, 32768\)$"):
+    with pytest.raises(ValueError, match=r"^Catalogue: maps .*\(1, 32768\) cells.*32767"):
         Catalogue.of_maps(wide, wide, torch.tensor([[[1, MOST_MAP_CELLS + 1]]]), torch.ones(1))
 
 

@@ -9,7 +9,6 @@ import torch
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import reference
-from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
 from torchrl_gpu.envs.packing.types import Bin, Placement
 
 
@@ -50,15 +49,12 @@ class Twin:
     def drop(self, bin_: Bin, legal: np.ndarray) -> None:
         for k, item in enumerate(self.visible):
             for o in range(self.legal.shape[1]):
-                maps = reference.item_maps(self.env.catalogue, item, o)
-                reference.drop_item(self.heights, *maps, bin_, self.z_map[k, o], legal[k, o], self.centre(item, o))
+                turned = reference.item_of(self.env.catalogue, bin_, item, o)
+                reference.drop_item(self.heights, turned, bin_, self.z_map[k, o], legal[k, o])
 
     @property
     def pile(self) -> torch.Tensor:
         return torch.from_numpy(self.heights)[None]
-
-    def centre(self, item: int, orientation: int) -> np.ndarray:
-        return centre_16ths(self.env.catalogue, self.bin_)[item, orientation].numpy()
 
     @property
     def visible(self) -> list[int]:
@@ -74,16 +70,17 @@ class Twin:
         before = self.worth()
         k, o, gx, gy = np.unravel_index(action, self.legal.shape)
         item = self.waiting.pop(k)
-        top, bottom = reference.item_maps(self.env.catalogue, item, int(o))
-        x = dict(reference.placements(top.shape[0], self.bin_.cells[0], self.bin_))[int(gx)]
-        y = dict(reference.placements(top.shape[1], self.bin_.cells[1], self.bin_))[int(gy)]
+        turned = reference.item_of(self.env.catalogue, self.bin_, item, int(o))
+        rows, columns = turned.top.shape
+        x = dict(reference.placements(rows, self.bin_.cells[0], self.bin_))[int(gx)]
+        y = dict(reference.placements(columns, self.bin_.cells[1], self.bin_))[int(gy)]
         z = self.z_map[k, o, gx, gy]
-        judged = reference.judge_item(self.heights, bottom, x, y, z, self.bin_, self.centre(item, int(o)))
+        judged = reference.judge_item(self.heights, turned, x, y, z, self.bin_)
         self.stable = judged or self.env.stability_judge == "rule"
         if self.env.stability == "load_bearing":
             placement = Placement(*(torch.tensor([each]) for each in (item, int(o), x, y, z)))
             self.bears = reference.bear(self.pile, self.bears, placement, self.env.catalogue, self.env.bin)
-        reference.place_item(self.heights, top, bottom, x, y, z)
+        reference.place_item(self.heights, turned.top, turned.bottom, x, y, z)
         self.volume += float(self.env.catalogue.volume[item])
         self.num_packed += 1
         self.look()

@@ -1,4 +1,4 @@
-"""`PackingEnv`: bin packing on heightmaps, batched, on the device."""
+"""Bin packing on heightmaps, batched, on the device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
+from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
 from torchrl_gpu import native
 from torchrl_gpu.envs.base import BatchedEnv, Conflict, NumEnvs
@@ -21,11 +21,21 @@ from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, item_source
 from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences, check_built
 from torchrl_gpu.envs.packing.kernels import Setting, balanced, get_kernels, judge_placements, tested_in
-from torchrl_gpu.envs.packing.kernels.transition import passed_over
+from torchrl_gpu.envs.packing.kernels.transition import skip_first_item
 from torchrl_gpu.envs.packing.physics.judge import stands_in_physics
 from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights, reward_of_step
-from torchrl_gpu.envs.packing.types import DROP_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.envs.packing.stability.rule import Pile
+from torchrl_gpu.envs.packing.types import (
+    STABILITY_RULES,
+    Bin,
+    Catalogue,
+    Moved,
+    PackingState,
+    Placement,
+    StoredMaps,
+    height_rules,
+)
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.extras import load_mujoco
@@ -33,24 +43,30 @@ from torchrl_gpu.system.threads import runs_single_threaded
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 INCLUDED_KEYS = (*LARGE_KEYS, "future_items", "packed_items")
-SORT_KEYS: dict[str, Callable[[Catalogue, Bin], Tensor]] = {  # by which an order has its largest item first, (M,)
+# Numbers by which an order has its largest item first, (M,).
+SORT_KEYS: dict[str, Callable[[Catalogue, Bin], Tensor]] = {
     "volume": lambda catalogue, bin_: catalogue.volume,
     "box": Catalogue.box_volume,
 }
 ITEM_ORDERS = ("sequence", *SORT_KEYS)
-MOST_ITEMS = 2**31 - 1  # of an episode, and visible: numbers are drawn by a counter of 32 bits
+# Items of an episode, and visible ones: they are drawn by a counter of 32 bits.
+MOST_ITEMS = 2**31 - 1
+# Fields of the state that observations hold.
+_OBSERVED = ("heightmap", "bears", "item_id", "legal", "z_map", "num_packed", "step_count")
 _JUDGES = ("rule", "com", "physics")
+# Cells of the maps of all boxes together up to which the maps are kept.
 _MOST_MAP_CELLS = 1 << 20
-# Measured: up to here a step of boxes on one thread of torch, beside the kernels' own, is as fast as on all.
+# Measured: up to here a step of boxes on one thread of torch, next to the kernels' own, is as fast as on all.
 _FEW_ENVS_OF_BOXES = 16_384
 _SIMULATES = "PackingEnv with stability_judge='physics' reads the device back and simulates on the host"
 
 
 class PackingEnv(BatchedEnv):
-    """Batched bin packing from above: each step places one visible item in an orientation at a grid position.
+    """Batched bin packing from above.
 
-    With no arguments but the number of environments it is bpp10: a bin of 10×10×10 cells and boxes of whole cells.
-    Keys, shapes and physics are those of the table in `docs/environments/packing-reference.md`.
+    Each step places one visible item in an orientation at a grid position. With no arguments but the number of
+    environments it is bpp10: a bin of 10×10×10 cells and boxes of whole cells. Keys, shapes and physics are those of
+    the table in `docs/environments/packing-reference.md`.
 
     Args:
         num_envs: N, bins packed side by side; in the config of a run also "auto", see `docs/training.md`.
@@ -70,8 +86,8 @@ class PackingEnv(BatchedEnv):
             box's side counts.
         max_tilt: Degrees at which a box may come to lie, by the same rule: the further from its middle, the lower what
             bears it may be. 0 wants what is level, up to 1.5 mm.
-        fallback: Rule for boxes where none of the visible ones has a stable placement, one of `DROP_RULES`; None: then
-            the episode ends.
+        fallback: Rule for boxes where none of the visible ones has a stable placement, one of `height_rules`; with None
+            the episode ends there.
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
         stability_judge: Stability test of the last placement, for S in J: "rule" (every legal placement is stable),
             "com" (by that rule, whatever is legal) or "physics" (simulated in MuJoCo; needs the extra `physics`). The
@@ -141,14 +157,23 @@ class PackingEnv(BatchedEnv):
         super().__init__(num_envs, device, seed, first_env)
         num_envs = self.num_envs
         self.bin = Bin(bin_size, resolution, grid_step, stability, margin, max_tilt)  # type: ignore[arg-type]
-        self.margin, self.max_tilt = self.bin.margin, self.bin.max_tilt
-        self.fallback = None if fallback is None else arguments.choice(where, "fallback", fallback, DROP_RULES)
-        self.bin_size, self.grid_step = self.bin.size, self.bin.step
+        self.margin = self.bin.margin
+        self.max_tilt = self.bin.max_tilt
+        self.fallback = None if fallback is None else arguments.choice(where, "fallback", fallback, height_rules())
+        self.bin_size = self.bin.size
+        self.grid_step = self.bin.step
         self.resolution = self.bin.cells if isinstance(resolution, (tuple, list)) else self.bin.cells[0]
-        self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
-        self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
-        self.include, self.backend = arguments.choices(where, "include", include, INCLUDED_KEYS), backend
-        self.incremental, self.stability_judge = arguments.flag(where, "incremental", incremental), stability_judge
+        self.items = item_source(items)
+        self.num_items = num_items
+        self.visible_items = visible_items
+        self.orientations = orientations
+        self.stability = stability
+        self.reward = reward
+        self.order = order
+        self.include = arguments.choices(where, "include", include, INCLUDED_KEYS)
+        self.backend = backend
+        self.incremental = arguments.flag(where, "incremental", incremental)
+        self.stability_judge = stability_judge
         self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
         self.walls = arguments.flag(where, "walls", walls)
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
@@ -164,8 +189,9 @@ class PackingEnv(BatchedEnv):
         self.catalogue, self.item_sequences = self._build_items()
         check_fits(num_envs, self._least_bytes(), self.device, measure=lambda: self.bytes_per_env)
         self._slots = torch.arange(visible_items, device=self.device, dtype=torch.int64)
-        self._sizes = self._item_sizes()
-        self._map_rows = self._made_map_rows()
+        # (M + 1, O, 4); the last row is that of no item.
+        self._sizes = self._measure_items()
+        self._map_rows = self._make_map_rows()
         self.few_envs = _FEW_ENVS_OF_BOXES if self.catalogue.flat else 0
         # Maps of boxes cost too little to be reused, and with one slot the only visible item is always a new one.
         self._keeps_maps = self.incremental and visible_items > 1 and not self.catalogue.flat
@@ -176,65 +202,74 @@ class PackingEnv(BatchedEnv):
         self._make_specs()
 
     def _check_effects(self) -> None:
-        """ValueError for an option that is set, and that nothing reads beside the others."""
+        """Raise ValueError for an option that is set but has no effect with the others."""
         where = "PackingEnv"
         default = Bin(self.bin_size, self.bin.cells, self.grid_step)
-        if not self._by_bearing:
-            of_bearing = {"margin": (self.margin, default.margin), "max_tilt": (self.max_tilt, default.max_tilt)}
-            arguments.check_effect(where, "stability load_bearing", **of_bearing)
+        for rule in STABILITY_RULES.values():
+            unread = [name for name in rule.options if name not in self.bin.rule.options]
+            given = {name: (getattr(self.bin, name), getattr(default, name)) for name in unread}
+            arguments.check_effect(where, f"stability {rule.name}", **given)
         if self.reward != "objective":
-            weights = {"objective_weights": (self.objective_weights, WEIGHTS)}
-            arguments.check_effect(where, "reward objective", **weights)
+            arguments.check_effect(where, "reward objective", objective_weights=(self.objective_weights, WEIGHTS))
 
     # -- items, memory, sizes ---------------------------------------------------------------------------------------
 
     def _build_items(self) -> tuple[Catalogue, ItemSequences]:
         catalogue, sequences = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
         check_built(f"{type(self.items).__name__}.build", catalogue, sequences)
-        if self._by_bearing and not catalogue.flat:
-            raise ValueError("PackingEnv: stability load_bearing wants boxes; got items with maps")
+        if self._tracks_bearing and not catalogue.flat:
+            raise ValueError(f"PackingEnv: stability {self.stability} is for boxes; these items have maps")
         if self.fallback is not None and not catalogue.flat:
-            raise ValueError("PackingEnv: fallback wants boxes; got items with maps")
+            raise ValueError(f"PackingEnv: fallback {self.fallback} is for boxes; these items have maps")
         if self.order != "sequence":
             sequences = SortedSequences(sequences, SORT_KEYS[self.order](catalogue, self.bin))
         catalogue = catalogue.to(self.device)
-        if "com" in (self.stability, self.stability_judge):
+        if self.bin.rule.reads_centre or self.stability_judge == "com":
             catalogue = balanced(catalogue, self.bin)
         return catalogue, sequences.to(self.device)
 
     @property
     def item_sizes(self) -> Tensor:
-        """Sides of each item's bounding box, metres, and its volume, cubic metres; (M, O, 4) float32."""
+        """Sides of each item's bounding box, and its volume: metres and cubic metres.
+
+        (M, O, 4) float32.
+        """
         return self._sizes[:-1]
 
-    def _item_sizes(self) -> Tensor:
+    def _measure_items(self) -> Tensor:
         cell = torch.tensor(self.bin.cell, device=self.device, dtype=torch.float32)
         volume = self.catalogue.volume[:, None].expand_as(self.catalogue.height)
-        columns = [self.catalogue.extent * cell, self.catalogue.height[..., None], volume[..., None]]
-        sizes = torch.cat(columns, -1).float()
+        sides = self.catalogue.extent * cell
+        height = self.catalogue.height[..., None]
+        sizes = torch.cat([sides, height, volume[..., None]], -1).float()
         return torch.cat([sizes, torch.zeros_like(sizes[:1])])
 
     def _sizes_of(self, item_id: Tensor) -> Tensor:
-        return self._sizes[item_id.clamp(-1, self.catalogue.num_items)]  # an id outside the catalogue is no item
+        # An id outside the catalogue is no item, and −1 and M are both the last row.
+        return self._sizes[item_id.clamp(-1, self.catalogue.num_items)]
 
     def _item_maps(self, item_id: Tensor) -> dict[str, Tensor]:
-        """Top and bottom maps (B, K, O, P, Q) of items (B, K), as far as they are included."""
+        """Return those maps of items (B, K) that are included, (B, K, O, P, Q)."""
         names = [name for name in ("item_top", "item_bottom") if name in self.include]
         if not names:
             return {}
         if self._map_rows:
             known = (item_id >= 0) & (item_id < self.catalogue.num_items)
             row = torch.where(known, item_id, self.catalogue.num_items).flatten()
-            return {name: self._map_rows[name].index_select(0, row).unflatten(0, item_id.shape) for name in names}
+            found: dict[str, Tensor] = {}
+            for name in names:
+                found[name] = self._map_rows[name].index_select(0, row).unflatten(0, item_id.shape)
+            return found
         orientation = torch.arange(self.num_orientations, device=self.device, dtype=torch.int64)
         top, bottom = self.catalogue.maps(item_id[..., None], orientation)
         maps = {"item_top": top, "item_bottom": bottom}
         return {name: maps[name] for name in names}
 
-    def _made_map_rows(self) -> dict[str, Tensor]:
-        """Maps (M + 1, O, P, Q) of every box, and of none in the last row; empty where they are stored or large.
+    def _make_map_rows(self) -> dict[str, Tensor]:
+        """Return the maps of every box, and of no item in the last row, (M + 1, O, P, Q).
 
-        To look a map up takes a fifth of the time of making it from the box's sides.
+        To look a map up takes a fifth of the time of making it from the box's sides. There are none for items whose
+        maps the catalogue holds, nor where they would be large.
         """
         cells = (self.catalogue.num_items + 1) * self.num_orientations * math.prod(self.catalogue.footprint)
         if not self.catalogue.flat or cells > _MOST_MAP_CELLS:
@@ -245,33 +280,40 @@ class PackingEnv(BatchedEnv):
         return {"item_top": top, "item_bottom": bottom}
 
     def _least_bytes(self) -> int:
-        """Lower bound of the bytes of one environment: two states and the item maps of two observations."""
-        longest = self.longest_episode
-        state = 4 * math.prod(self.bin.cells) + 5 * self.num_actions + 20 * longest
+        """Return a lower bound of the bytes of one environment.
+
+        It holds two states, and the item maps of two observations.
+        """
+        state = 4 * math.prod(self.bin.cells) + 5 * self.num_actions + 20 * self.longest_episode
         maps = 4 * math.prod(self.catalogue.footprint) * self.visible_items * self.num_orientations
-        return 2 * (state + maps * sum(name in self.include for name in ("item_top", "item_bottom")))
+        num_maps = ("item_top" in self.include) + ("item_bottom" in self.include)
+        return 2 * (state + maps * num_maps)
 
     def shared_items(self) -> SameItems:
-        """Items and episodes of this environment for another one, which does not build them again."""
+        """Return items and episodes, so that another environment need not build them."""
         return SameItems(self.items, self.orientations, self.catalogue, self.item_sequences)
 
     @cached_property
     def bytes_per_env(self) -> int:
-        """Peak bytes of one environment during a step, measured in a few environments with the same items."""
+        """Peak bytes of one environment in a step, measured in a few with the same items."""
         judge = "rule" if self.stability_judge == "physics" else self.stability_judge
         make = partial(PackingEnv.like, self, items=self.shared_items(), seed=0, stability_judge=judge)
         return measure_bytes_per_env(make, lambda shown: shown["action_mask"].int().argmax(1))
 
     def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
-        """As in the base class, with the same items: they are not drawn again for another number of environments."""
-        arguments = super().shard_arguments(num_envs, first_env) | {
-            "items": self.shared_items().to(torch.device("cpu"))
-        }
-        return arguments if self.device.type == "cpu" else arguments | {"backend": "auto"}
+        """Return arguments as in the base class, with the same items.
+
+        They are not drawn again for another number of environments.
+        """
+        given = super().shard_arguments(num_envs, first_env)
+        given["items"] = self.shared_items().to(torch.device("cpu"))
+        if self.device.type != "cpu":
+            given["backend"] = "auto"
+        return given
 
     @property
     def longest_episode(self) -> int:
-        """Maximum number of items of an episode, T; at least 1."""
+        """Maximum number of items of an episode, T, at least 1."""
         return max(1, min(self.num_items, self.item_sequences.length))
 
     @property
@@ -291,14 +333,18 @@ class PackingEnv(BatchedEnv):
 
     @property
     def space_extras(self) -> dict[str, Any]:
-        """The bin and the shape (K, O, Gx, Gy) that a flat action index unravels to."""
-        unread = () if self._by_bearing else ("margin", "max_tilt")
-        bin_ = {name: value for name, value in asdict(self.bin).items() if name not in unread}
+        """The bin, and the shape that a flat action index unravels to."""
+        bin_ = asdict(self.bin)
+        for rule in STABILITY_RULES.values():
+            for name in rule.options:
+                if name not in self.bin.rule.options:
+                    bin_.pop(name, None)
         return {"bin": bin_, "action_shape": self.action_shape}
 
     @property
-    def _by_bearing(self) -> bool:
-        return self.stability == "load_bearing"
+    def _tracks_bearing(self) -> bool:
+        """Whether the state holds which cells bear load."""
+        return self.bin.rule.tracks_bearing
 
     @property
     def action_shape(self) -> tuple[int, int, int, int]:
@@ -311,17 +357,23 @@ class PackingEnv(BatchedEnv):
         return self.visible_items * self.num_orientations * self.grid[0] * self.grid[1]
 
     def sequence_number(self, index: int) -> int:
-        """Number of a bin's items among the sequences of their source; reads the device back."""
+        """Return the number of a bin's items among the sequences of their source.
+
+        This reads the device back.
+        """
         return int(self.state.key[index])
 
     @property
     def placements(self) -> Tensor:
-        """Item, orientation, x and y in cells of each placement, (N, T, 4) int32; the first `num_packed` are valid."""
+        """Item, orientation, x and y in cells of each placement, (N, T, 4) int32.
+
+        The first `num_packed` of a row are valid.
+        """
         return self.state.placements
 
     @property
     def placement_z(self) -> Tensor:
-        """Base of each placed item, metres; (N, T) float32."""
+        """Base of each placed item, metres, (N, T) float32."""
         return self.state.placement_z
 
     @property
@@ -330,49 +382,54 @@ class PackingEnv(BatchedEnv):
         return self.state.num_packed
 
     def _make_specs(self) -> None:
-        n, device = self.num_envs, self.device
-        shape = (n, *self.action_shape)
-        high = self.bin.size[2] + self.bin.tolerance
-        each = self.visible_items, self.num_orientations
-        # An unbounded spec writes its bounds out: for one environment, and expanded to all. What is left out is not
-        # made at all: specs are in reference cycles, and are freed only when the collector comes round.
-        sizes = Unbounded((*each, 4), device, torch.float32)
-        specs = {
-            "box_heightmap": Bounded(0, high, (n, *self.bin.cells), device, torch.float32),
-            "item_id": Bounded(-1, self.catalogue.num_items - 1, (n, self.visible_items), device, torch.int64),
-            "item_size": sizes.expand(n, *sizes.shape),
-        }
-        if self._by_bearing:
-            cells = self.bin.cells
-            specs["bearing_map"] = Binary(cells[1], (n, *cells), device=device, dtype=torch.bool)
-        for name in ("item_top", "item_bottom"):
-            if name in self.include:
-                maps = Unbounded((*each, *self.catalogue.footprint), device, torch.float32)
-                specs[name] = maps.expand(n, *maps.shape)
-        if "z_map" in self.include:
-            specs["z_map"] = Bounded(0, high, shape, device, torch.float32)
-        if "future_items" in self.include:
-            last = self.catalogue.num_items - 1
-            specs["future_items"] = Bounded(-1, last, (n, self.longest_episode), device, torch.int64)
-        specs |= {
-            "legal_mask": Binary(self.grid[1], shape, device=device, dtype=torch.bool),
-            "action_mask": Binary(self.num_actions, (n, self.num_actions), device=device, dtype=torch.bool),
-            "item_mask": Binary(self.visible_items, (n, self.visible_items), device=device, dtype=torch.bool),
-            "utilization": Bounded(0, 1 + 1e-4, (n, 1), device, torch.float32),
-            "num_packed": Unbounded((n, 1), device, torch.int64),
-            "episode_step": Unbounded((n, 1), device, torch.int64),
-        }
-        if "packed_items" in self.include:
-            packed = self.state.placements.shape[:2]
-            specs["packed_items"] = Bounded(-1, self.catalogue.num_items - 1, packed, device, torch.int64)
-        self.observation_spec = Composite(specs, shape=(n,))
+        n = self.num_envs
+        device = self.device
+        self.observation_spec = Composite(self._observation_specs(), shape=(n,))
         self.action_spec = Categorical(self.num_actions, shape=(n,), device=device, dtype=torch.int64)
         self.reward_spec = Unbounded((n, 1), device, torch.float32)
         done = Binary(1, (n, 1), device=device, dtype=torch.bool)
-        self.done_spec = Composite({k: done.clone() for k in ("done", "terminated", "truncated")}, shape=(n,))
+        done_specs = {name: done.clone() for name in ("done", "terminated", "truncated")}
+        self.done_spec = Composite(done_specs, shape=(n,))
+
+    def _observation_specs(self) -> dict[str, TensorSpec]:
+        n = self.num_envs
+        device = self.device
+        cells = self.bin.cells
+        maps = (n, *self.action_shape)
+        slots = (n, self.visible_items)
+        highest = self.bin.size[2] + self.bin.tolerance
+        last_item = self.catalogue.num_items - 1
+        # An unbounded spec writes its bounds out: for one environment, and expanded to all. What is left out is not
+        # made at all: specs are in reference cycles, and are freed only when the collector comes round.
+        sizes = Unbounded((self.visible_items, self.num_orientations, 4), device, torch.float32)
+        specs: dict[str, TensorSpec] = {}
+        specs["box_heightmap"] = Bounded(0, highest, (n, *cells), device, torch.float32)
+        specs["item_id"] = Bounded(-1, last_item, slots, device, torch.int64)
+        specs["item_size"] = sizes.expand(n, *sizes.shape)
+        if self._tracks_bearing:
+            specs["bearing_map"] = Binary(cells[1], (n, *cells), device=device, dtype=torch.bool)
+        for name in ("item_top", "item_bottom"):
+            if name in self.include:
+                shape = (self.visible_items, self.num_orientations, *self.catalogue.footprint)
+                item_maps = Unbounded(shape, device, torch.float32)
+                specs[name] = item_maps.expand(n, *item_maps.shape)
+        if "z_map" in self.include:
+            specs["z_map"] = Bounded(0, highest, maps, device, torch.float32)
+        if "future_items" in self.include:
+            specs["future_items"] = Bounded(-1, last_item, (n, self.longest_episode), device, torch.int64)
+        specs["legal_mask"] = Binary(self.grid[1], maps, device=device, dtype=torch.bool)
+        specs["action_mask"] = Binary(self.num_actions, (n, self.num_actions), device=device, dtype=torch.bool)
+        specs["item_mask"] = Binary(self.visible_items, slots, device=device, dtype=torch.bool)
+        specs["utilization"] = Bounded(0, 1 + 1e-4, (n, 1), device, torch.float32)
+        specs["num_packed"] = Unbounded((n, 1), device, torch.int64)
+        specs["episode_step"] = Unbounded((n, 1), device, torch.int64)
+        if "packed_items" in self.include:
+            packed = self.state.placements.shape[:2]
+            specs["packed_items"] = Bounded(-1, last_item, packed, device, torch.int64)
+        return specs
 
     @property
-    def far(self) -> float:  # type: ignore[override]  # known when the bin is
+    def far(self) -> float:  # type: ignore[override]
         """Height of the bin, metres: no item has its bottom there."""
         return self.bin.size[2]
 
@@ -380,132 +437,147 @@ class PackingEnv(BatchedEnv):
 
     @property
     def stored_keys(self) -> list[str]:
-        """Observation keys that a replay buffer must store; `restore` recomputes the others."""
-        return ["box_heightmap", *(["bearing_map"] if self._by_bearing else []), "item_id"]
+        """Observation keys that replay must store: `restore` recomputes the others."""
+        if self._tracks_bearing:
+            return ["box_heightmap", "bearing_map", "item_id"]
+        return ["box_heightmap", "item_id"]
 
     @property
     def stored_meaning(self) -> str:
         """Hash of the item sizes that `item_id` indexes."""
         return hashlib.sha256(self._sizes.cpu().numpy().tobytes()).hexdigest()[:16]
 
-    def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
-        """Recomputes sizes, maps and masks of stored states (B,) from their `stored_keys`; in place.
+    def restore(self, tensordict: TensorDictBase, replay: object = None) -> TensorDictBase:
+        """Recompute, in place, sizes, maps and masks of stored states (B,).
 
+        Their `stored_keys` are read.
         An id that is no row of the catalogue counts as an empty slot. Values are not read.
 
         Raises:
             ValueError: One of them is missing, or has another dtype, shape or device than this environment's.
         """
-        where, size = "PackingEnv.restore", tensordict.shape[:1]
-        heightmap, item_id = tensordict.get("box_heightmap", None), tensordict.get("item_id", None)
+        where = "PackingEnv.restore"
+        size = tensordict.shape[:1]
+        heightmap = tensordict.get("box_heightmap", None)
+        item_id = tensordict.get("item_id", None)
         arguments.tensor(where, "box_heightmap", heightmap, torch.float32, (*size, *self.bin.cells), self.device)
         arguments.tensor(where, "item_id", item_id, torch.int64, (*size, self.visible_items), self.device)
         known = (item_id >= 0) & (item_id < self.catalogue.num_items)
         item_id = torch.where(known, item_id, -1)
         bears = tensordict.get("bearing_map", None)
-        if self._by_bearing:
+        if self._tracks_bearing:
             arguments.tensor(where, "bearing_map", bears, torch.bool, (*size, *self.bin.cells), self.device)
-        z_map, legal = self._maps(heightmap, bears, item_id)
+        z_map, legal = self._maps(Pile(heightmap, bears), item_id)
         item_mask = self.kernels.any_legal(legal.flatten(0, 1)).view_as(item_id)
-        made = {"z_map": z_map, "legal_mask": legal, "action_mask": legal.flatten(1), "item_mask": item_mask}
-        return tensordict.update(made | {"item_size": self._sizes_of(item_id)})
+        made = {
+            "z_map": z_map,
+            "legal_mask": legal,
+            "action_mask": legal.flatten(1),
+            "item_mask": item_mask,
+            "item_size": self._sizes_of(item_id),
+        }
+        return tensordict.update(made)
 
-    def _maps(
-        self, heightmap: Tensor, bears: Tensor, item_id: Tensor, stored: StoredMaps | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Rest heights and legal placements of items (B, K) on given piles, (B, K, O, Gx, Gy)."""
-        z_map, legal = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin.dropped, stored)
-        if self._by_bearing:
-            legal = self.kernels.upheld(heightmap, bears, z_map, legal, item_id, self.catalogue, self.bin)
-        if self.fallback is not None:
-            weaker = replace(self.bin, stability=self.fallback)
-            _, others = self.kernels.drop_map(heightmap, item_id, self.catalogue, weaker)
-            legal = torch.where(self.kernels.any_legal(legal)[:, None, None, None, None], legal, others)
-        return z_map, legal
+    def _maps(self, pile: Pile, item_id: Tensor, stored: StoredMaps | None = None) -> tuple[Tensor, Tensor]:
+        """Return rest heights and legal placements of items (B, K) on given piles."""
+        return self.kernels.maps(pile, item_id, self.catalogue, self.bin, fallback=self.fallback, stored=stored)
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
     @runs_single_threaded
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        before, stuck = self.state, None
-        if self.skip_unplaceable:  # environments in which this step skips an item, (N,) bool
-            stuck = (before.item_id[:, 0] >= 0) & ~self.kernels.any_legal(before.legal)
+        before = self.state
+        # Environments in which this step skips an item, (N,) bool.
+        skips: Tensor | None = None
+        if self.skip_unplaceable:
+            skips = (before.item_id[:, 0] >= 0) & ~self.kernels.any_legal(before.legal)
         action = self._given_action(tensordict, "action", (self.num_envs,), whole=True)
-        self._state, legal = self._advanced(action, stuck)
+        self._state, legal = self._advance(action, skips)
         if self.stability_judge == "physics":
-            self._state.stable = self._simulated(before, legal)
+            self._state.stable = self._simulate(before, legal)
         out = self._observation()
         over = ~legal | ~out["item_mask"].any(1)
-        if stuck is not None:
-            over = ~(legal | stuck) | (self.state.item_id[:, 0] < 0)
+        if skips is not None:
+            over = ~(legal | skips) | (self.state.item_id[:, 0] < 0)
         done = over.unsqueeze(-1)
         gain = reward_of_step(self.reward, self.state, before, self.bin, self.objective_weights)
-        out |= {"reward": torch.where(legal, gain, 0.0).unsqueeze(-1), "done": done, "terminated": done.clone()}
+        out["reward"] = torch.where(legal, gain, 0.0).unsqueeze(-1)
+        out["done"] = done
+        out["terminated"] = done.clone()
         out["truncated"] = torch.zeros_like(done)
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
 
-    def _advanced(self, action: Tensor, stuck: Tensor | None) -> tuple[PackingState, Tensor]:
-        """Next state, maps included, and the mask of legal actions, (N,) bool."""
+    def _advance(self, action: Tensor, skips: Tensor | None) -> tuple[PackingState, Tensor]:
+        """Return the next state, maps included, and the mask of legal actions, (N,) bool."""
         s = self.state
         following = self.item_sequences.items(s.key, s.position[:, None]).squeeze(1)
         moved = self.kernels.advance(s, action, following, self.catalogue, self.bin.dropped)
-        if stuck is not None:
-            moved = passed_over(moved, stuck, following)
-        stored = StoredMaps(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
+        if skips is not None:
+            moved = skip_first_item(moved, skips, following)
+        stored = None
+        if self._keeps_maps:
+            stored = StoredMaps(s.z_map, s.legal, moved.slot, moved.changed)
         after = moved.state
-        if self._by_bearing:
-            bears = self.kernels.bear(s.heightmap, s.bears, self._placement(s, moved), self.catalogue, self.bin)
+        if self._tracks_bearing:
+            pile = Pile(s.heightmap, s.bears)
+            bears = self.kernels.bears_after(pile, self._placement(s, moved), self.catalogue, self.bin)
             after = replace(after, bears=bears)
         if self.stability_judge == "com":
             stable = judge_placements(s.heightmap, self._placement(s, moved), self.catalogue, self.bin)
             after = replace(after, stable=torch.where(moved.legal, stable, s.stable))
-        z_map, legal = self._maps(after.heightmap, after.bears, after.item_id, stored)
+        z_map, legal = self._maps(Pile(after.heightmap, after.bears), after.item_id, stored)
         return replace(after, z_map=z_map, legal=legal), moved.legal
 
     def _placement(self, before: PackingState, moved: Moved) -> Placement:
-        """The last placement of each environment, of item −1 where none was made."""
+        """Return the last placement of each environment, with item −1 for none."""
         made = moved.state.placements
         row = torch.arange(self.num_envs, device=self.device, dtype=torch.int64)
         at = row, before.num_packed.clamp(0, made.shape[1] - 1)
         item, orientation, x, y = made[at].long().unbind(1)
-        return Placement(torch.where(moved.legal, item, -1), orientation, x, y, moved.state.placement_z[at])
+        item = torch.where(moved.legal, item, -1)
+        return Placement(item, orientation, x, y, moved.state.placement_z[at])
 
     @torch.compiler.disable(reason=_SIMULATES)
-    def _simulated(self, before: PackingState, legal: Tensor) -> Tensor:
-        """Stability of the last placement in MuJoCo, (N,) bool; unchanged where none was made. Reads the device."""
-        placed, stable = legal.nonzero().flatten().tolist(), before.stable.cpu().clone()
+    def _simulate(self, before: PackingState, legal: Tensor) -> Tensor:
+        """Return the stability of the last placement in MuJoCo, (N,) bool.
+
+        It stays as it was where none was made. This reads the device.
+        """
+        placed = legal.nonzero().flatten().tolist()
+        stable = before.stable.cpu().clone()
         stable[placed] = torch.from_numpy(stands_in_physics(self, placed, friction=self.friction))
         return stable.to(self.device)
 
     # -- observations and resets ------------------------------------------------------------------------------------
 
     def observation(self, index: int) -> TensorDictBase:
-        """Current observation of one environment, batch size (1,)."""
-        rows = {f.name: getattr(self.state, f.name)[index : index + 1] for f in fields(PackingState)}
+        """Return the current observation of one environment, batch size (1,)."""
+        row = slice(index, index + 1)
+        rows = {field.name: getattr(self.state, field.name)[row] for field in fields(PackingState)}
         return TensorDict(self._observation(PackingState(**rows)), batch_size=[1], device=self.device)
 
     def _observation(self, state: PackingState | None = None) -> dict[str, Tensor]:
         s = self.state if state is None else state
         if self.copy_observations:
-            shown = ("heightmap", "bears", "item_id", "legal", "z_map", "num_packed", "step_count")
-            s = replace(s, **{name: getattr(s, name).clone() for name in shown})
-        out = {
-            "box_heightmap": s.heightmap,
-            "item_id": s.item_id,
-            "item_size": self._sizes_of(s.item_id),
-            "legal_mask": s.legal,
-            "action_mask": s.legal.flatten(1),
-            "item_mask": self.kernels.any_legal(s.legal.flatten(0, 1)).view_as(s.item_id),
-            "utilization": (s.volume / self.bin.volume).unsqueeze(-1),
-            "num_packed": s.num_packed.unsqueeze(-1),
-            "episode_step": s.step_count.unsqueeze(-1),
-        }
-        if self._by_bearing:
+            copies = {name: getattr(s, name).clone() for name in _OBSERVED}
+            s = replace(s, **copies)
+        out: dict[str, Tensor] = {}
+        out["box_heightmap"] = s.heightmap
+        out["item_id"] = s.item_id
+        out["item_size"] = self._sizes_of(s.item_id)
+        out["legal_mask"] = s.legal
+        out["action_mask"] = s.legal.flatten(1)
+        out["item_mask"] = self.kernels.any_legal(s.legal.flatten(0, 1)).view_as(s.item_id)
+        out["utilization"] = (s.volume / self.bin.volume).unsqueeze(-1)
+        out["num_packed"] = s.num_packed.unsqueeze(-1)
+        out["episode_step"] = s.step_count.unsqueeze(-1)
+        if self._tracks_bearing:
             out["bearing_map"] = s.bears
         if "z_map" in self.include:
             out["z_map"] = s.z_map
         if "packed_items" in self.include:
-            made = torch.arange(s.placements.shape[1], device=self.device, dtype=torch.int64) < s.num_packed[:, None]
+            number = torch.arange(s.placements.shape[1], device=self.device, dtype=torch.int64)
+            made = number < s.num_packed[:, None]
             out["packed_items"] = torch.where(made, s.placements[..., 0].long(), -1)
         out |= self._item_maps(s.item_id)
         if "future_items" in self.include:
@@ -515,79 +587,104 @@ class PackingEnv(BatchedEnv):
 
     @runs_single_threaded
     def go_on(self, state: PackingState) -> TensorDictBase:
-        """Takes a state, as it is, that a native function has played to; what a reset would show of it."""
+        """Take over a state that a native function has played to.
+
+        What a reset would show of it is returned.
+        """
         self._state = state
         return self._started(self._observation())
 
     @runs_single_threaded
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
-        if native.runs_on(mask) and not mask.any():  # maps of irregular items take long to copy
+        # Maps of irregular items take long to copy, so on a CPU nothing is copied where nothing is reset.
+        if native.runs_on(mask) and not mask.any():
             return self._observation()
         s = self.state
         key = self.item_sequences.begin(self.seed, self._env_index, s.episode)
         item_id = self.item_sequences.items(key, self._slots.expand(self.num_envs, -1))
-        if self._by_bearing:
+        if self._tracks_bearing:
             s = replace(s, bears=s.bears | mask[:, None, None])
         self._state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin.dropped)
         return self._observation()
 
     def _state_bounds(self) -> dict[str, Bounds]:
-        ceiling, count = self.bin.size[2] + 2 * self.bin.tolerance, Bounds(0, 2**62)  # twice: heights are rounded
-        last = [n - 1 for n in (self.catalogue.num_items, self.num_orientations, *self.bin.cells)]
-        most = None if self.item_sequences.num_keys is None else self.item_sequences.num_keys - 1
-        return {
-            "heightmap": Bounds(0, ceiling),
-            "item_id": Bounds(-1, self.catalogue.num_items - 1),
-            "position": Bounds(0, self.visible_items + self.item_sequences.length),
-            "key": Bounds(None if most is None else 0, most),
-            "episode": count,
-            "volume": Bounds(0, self.bin.volume * (1 + 1e-3)),
-            "num_packed": Bounds(0, self.state.placements.shape[1]),
-            "step_count": count,
-            "placements": Bounds(0, torch.tensor(last, device=self.device, dtype=torch.int64)),
-            "placement_z": Bounds(0, ceiling),
-            "z_map": Bounds(0, ceiling),
-        }
+        # Heights may exceed the ceiling by the tolerance, and are rounded once more when they are saved.
+        ceiling = self.bin.size[2] + 2 * self.bin.tolerance
+        count = Bounds(0, 2**62)
+        last_item = self.catalogue.num_items - 1
+        cells_x, cells_y = self.bin.cells
+        last = [last_item, self.num_orientations - 1, cells_x - 1, cells_y - 1]
+        num_keys = self.item_sequences.num_keys
+        bounds = {}
+        bounds["heightmap"] = Bounds(0, ceiling)
+        bounds["item_id"] = Bounds(-1, last_item)
+        bounds["position"] = Bounds(0, self.visible_items + self.item_sequences.length)
+        bounds["key"] = Bounds() if num_keys is None else Bounds(0, num_keys - 1)
+        bounds["episode"] = count
+        bounds["volume"] = Bounds(0, self.bin.volume * (1 + 1e-3))
+        bounds["num_packed"] = Bounds(0, self.state.placements.shape[1])
+        bounds["step_count"] = count
+        bounds["placements"] = Bounds(0, torch.tensor(last, device=self.device, dtype=torch.int64))
+        bounds["placement_z"] = Bounds(0, ceiling)
+        bounds["z_map"] = Bounds(0, ceiling)
+        return bounds
 
     def _env_state(self) -> dict[str, Tensor]:
         state = super()._env_state()
-        return state if self._by_bearing else {name: value for name, value in state.items() if name != "bears"}
+        if self._tracks_bearing:
+            return state
+        return {name: value for name, value in state.items() if name != "bears"}
 
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
         self._state = replace(self._state, **state)
 
     def _derived_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        z_map, legal = self._maps(state["heightmap"], state.get("bears", self._state.bears), state["item_id"])
+        pile = Pile(state["heightmap"], state.get("bears", self._state.bears))
+        z_map, legal = self._maps(pile, state["item_id"])
         return {"z_map": z_map, "legal": legal}
 
     def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
-        """Conflict where a legal placement is of an empty slot or outside the bin, or a past one outside; or None."""
-        item_id, legal, z_map = state["item_id"], state["legal"], state["z_map"]
+        """Return the conflict of a state with a placement, legal or made, that cannot be."""
+        item_id = state["item_id"]
+        legal = state["legal"]
         row = item_id.clamp_min(0)
-        (_, fits_x), (_, fits_y) = (
-            grid_positions(self.catalogue.extent[row, :, axis], self.bin.cells[axis], self.bin.step) for axis in (0, 1)
-        )
-        top = z_map + self.catalogue.height[row][..., None, None]
-        if bool((legal & (item_id < 0)[..., None, None, None]).any()):
+        cells_x, cells_y = self.bin.cells
+        extent_x, extent_y = self.catalogue.extent[row].unbind(-1)
+        _, fits_x = grid_positions(extent_x, cells_x, self.bin.step)
+        _, fits_y = grid_positions(extent_y, cells_y, self.bin.step)
+        fits = fits_x[..., :, None] & fits_y[..., None, :]
+        top = state["z_map"] + self.catalogue.height[row][..., None, None]
+        is_empty = (item_id < 0)[..., None, None, None]
+        if bool((legal & is_empty).any()):
             return Conflict("legal", "false wherever item_id is -1", "a legal placement of an empty slot")
-        if bool((legal & ~(fits_x[..., :, None] & fits_y[..., None, :])).any()):
+        if bool((legal & ~fits).any()):
             return Conflict("legal", "false wherever the footprint does not fit", "a legal placement beyond the walls")
-        if bool((legal & (top > self.bin.size[2] + 2 * self.bin.tolerance)).any()):
+        ceiling = self.bin.size[2] + 2 * self.bin.tolerance
+        if bool((legal & (top > ceiling)).any()):
             return Conflict("legal", "false wherever the item does not fit below the bin's height", "a higher one")
+
         item, orientation, x, y = state["placements"].long().unbind(-1)  # (N, T)
         extent = self.catalogue.extent[item, orientation]
-        made = torch.arange(item.shape[1], device=self.device, dtype=torch.int64)
-        beyond = (x + extent[..., 0] > self.bin.cells[0]) | (y + extent[..., 1] > self.bin.cells[1])
-        if bool((beyond & (made < state["num_packed"][:, None])).any()):
+        number = torch.arange(item.shape[1], device=self.device, dtype=torch.int64)
+        made = number < state["num_packed"][:, None]
+        beyond_x = x + extent[..., 0] > cells_x
+        beyond_y = y + extent[..., 1] > cells_y
+        if bool(((beyond_x | beyond_y) & made).any()):
             return Conflict("placements", "inside the bin", "one that reaches beyond the walls")
         return None
 
 
-def _weights(given: Any) -> Weights:
+def _weights(given: object) -> Weights:
+    where = "PackingEnv"
+    name = "objective_weights"
     wanted = "three finite numbers from 0 on"
-    weights = arguments.listed("PackingEnv", "objective_weights", wanted, given)
+    weights = arguments.listed(where, name, wanted, given)
+    if len(weights) != 3:
+        arguments.refuse(where, name, wanted, given)
     try:
-        alpha, beta, gamma = (arguments.number("PackingEnv", "objective_weights", weight, 0) for weight in weights)
+        alpha = arguments.number(where, name, weights[0], 0)
+        beta = arguments.number(where, name, weights[1], 0)
+        gamma = arguments.number(where, name, weights[2], 0)
     except ValueError:
-        arguments.refuse("PackingEnv", "objective_weights", wanted, given)
+        arguments.refuse(where, name, wanted, given)
     return alpha, beta, gamma

@@ -1,4 +1,7 @@
-"""Overlap of packed items, from their shapes in final poses and independent of heightmaps."""
+"""Overlap of packed items, from their shapes in final poses.
+
+Heightmaps are not read.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,20 @@ from torchrl_gpu.envs.packing.plan import PackingPlan
 
 
 class Overlap(NamedTuple):
-    """Deepest overlaps of a plan: between two items, and of an item with the walls."""
+    """Deepest overlaps of a plan: between two items, and of an item with the walls.
 
-    # Overlap of two items, metres: the largest, over the points that they share, of the shortest run of shared points
-    # along x, y or z. In whole voxels, and so exact to a voxel.
+    Attributes:
+        items: Overlap of two items, metres: the largest, over the points that they share, of the shortest run of shared
+            points along x, y or z. In whole voxels, and so exact to a voxel.
+        pair: Numbers of the two in the order of packing, None if no two overlap.
+        walls: How far an item sticks out of the bin, metres, exact.
+        item: Number of that item, None if none does.
+    """
+
     items: float
-    pair: tuple[int, int] | None  # which two, in order of packing; None if no two overlap
-    walls: float  # metres that an item sticks out of the bin, exact
-    item: int | None  # which one; None if none does
+    pair: tuple[int, int] | None
+    walls: float
+    item: int | None
 
     @property
     def deepest(self) -> float:
@@ -33,31 +42,49 @@ Voxels = tuple[np.ndarray, np.ndarray]
 
 
 def overlaps(plan: PackingPlan, voxel: float) -> Overlap:
-    """The deepest overlap between two items, and between an item and the bin.
+    """Return the deepest overlap between two items, and between an item and the bin.
 
-    A voxel, of a side of a cell or less, is filled where its centre is inside; ValueError for a side that is not
-    positive.
+    Args:
+        plan: The items and the bin.
+        voxel: Side of a voxel, metres, of a cell or less. A voxel is filled where its centre is inside.
+
+    Raises:
+        ValueError: The side is not positive.
     """
     if not 0 < voxel < math.inf:
-        raise ValueError(f"overlaps: voxel must be a positive length in metres; got {voxel}")
-    placed = [
-        solid.vertices @ pose.rotation.T + pose.position for solid, pose in zip(plan.solids, plan.poses, strict=True)
-    ]
-    out = [max(0.0, float(-points.min()), float((points - plan.bin_size).max())) for points in placed]
-    item = max(range(len(out)), key=out.__getitem__, default=None)
-    walls = 0.0 if item is None else out[item]
-    voxels = [_filled(points[solid.faces], voxel) for points, solid in zip(placed, plan.solids, strict=True)]
-    depth, pair = 0, None
+        raise ValueError(f"overlaps: voxel must be a positive length in metres, not {voxel}")
+    placed = []
+    for solid, pose in zip(plan.solids, plan.poses, strict=True):
+        placed.append(solid.vertices @ pose.rotation.T + pose.position)
+
+    walls = 0.0
+    sticking_out = None
+    for number, points in enumerate(placed):
+        out = max(float(-points.min()), float((points - plan.bin_size).max()))
+        if out > walls:
+            walls = out
+            sticking_out = number
+
+    voxels = []
+    for points, solid in zip(placed, plan.solids, strict=True):
+        voxels.append(_filled(points[solid.faces], voxel))
+    depth = 0
+    pair = None
     for i, j in itertools.combinations(range(len(voxels)), 2):
         shared = _shared(voxels[i], voxels[j])
-        shortest = np.minimum.reduce([_runs(shared, axis) for axis in range(3)]).max(initial=0)
+        runs = np.minimum.reduce([_runs(shared, axis) for axis in range(3)])
+        shortest = int(runs.max(initial=0))
         if shortest > depth:
-            depth, pair = int(shortest), (i, j)
-    return Overlap(depth * voxel, pair, walls, item if walls else None)
+            depth = shortest
+            pair = (i, j)
+    return Overlap(depth * voxel, pair, walls, sticking_out)
 
 
 def _filled(triangles: np.ndarray, voxel: float) -> Voxels:
-    """The voxels of a lattice through the bin's corner whose centres closed surfaces (F, 3, 3) enclose."""
+    """Return the voxels of a lattice whose centres closed surfaces (F, 3, 3) enclose.
+
+    The lattice goes through the bin's corner.
+    """
     triangles = triangles / voxel
     low = np.floor(triangles.min((0, 1))).astype(np.int64)
     shape = np.ceil(triangles.max((0, 1))).astype(np.int64) - low
@@ -65,17 +92,32 @@ def _filled(triangles: np.ndarray, voxel: float) -> Voxels:
 
 
 def _shared(a: Voxels, b: Voxels) -> np.ndarray:
-    """Voxels that both items fill, (A, B, C) bool over the part of the lattice that both have."""
+    """Voxels that both items fill.
+
+    Shape (A, B, C) bool over the part of the lattice that both have.
+    """
     low = np.maximum(a[0], b[0])
-    high = np.maximum(np.minimum(a[0] + a[1].shape, b[0] + b[1].shape), low)
-    in_a, in_b = (filled[tuple(map(slice, low - first, high - first))] for first, filled in (a, b))
-    return in_a & in_b
+    end_of_a = a[0] + a[1].shape
+    end_of_b = b[0] + b[1].shape
+    high = np.maximum(np.minimum(end_of_a, end_of_b), low)
+    return _part(a, low, high) & _part(b, low, high)
+
+
+def _part(voxels: Voxels, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return which voxels from `low` to below `high` an item fills."""
+    first, filled = voxels
+    return filled[tuple(map(slice, low - first, high - first))]
 
 
 def _runs(mask: np.ndarray, axis: int) -> np.ndarray:
-    """Length of the run of set voxels along an axis that each voxel belongs to; 0 for voxels that are not set."""
+    """Length of the run of set voxels along an axis that each voxel belongs to.
+
+    0 for voxels that are not set.
+    """
     mask = np.moveaxis(mask, axis, -1)
     at = np.arange(mask.shape[-1])
-    before = np.maximum.accumulate(np.where(mask, -1, at), axis=-1)  # the last voxel not set, up to here
-    after = np.minimum.accumulate(np.where(mask, mask.shape[-1], at)[..., ::-1], axis=-1)[..., ::-1]
+    # The last voxel that is not set before each voxel, and the first after it.
+    before = np.maximum.accumulate(np.where(mask, -1, at), axis=-1)
+    from_end = np.where(mask, mask.shape[-1], at)[..., ::-1]
+    after = np.minimum.accumulate(from_end, axis=-1)[..., ::-1]
     return np.moveaxis(np.where(mask, after - before - 1, 0), -1, axis)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from torchrl_gpu.system import arguments
 
 _WORDS = ("fixed", "yaw", "axis", "cube")
-LEAST_STEP = 15  # degrees; below, the distinct rotations are tens of thousands and take minutes to find
+# Degrees: with a smaller step the distinct rotations are tens of thousands and take minutes to find.
+LEAST_STEP = 15
 
 
 def orientation_set(orientations: str | float, *, boxes: bool) -> np.ndarray:
-    """Rotation matrices (O, 3, 3) float64 of an orientation set, the identity first.
+    """Return the rotations of an orientation set, the identity first.
 
     Args:
         orientations: "fixed" (as given), "yaw" (turns by π/2 about the vertical; the 2 that differ for boxes, else 4),
@@ -22,13 +24,16 @@ def orientation_set(orientations: str | float, *, boxes: bool) -> np.ndarray:
             distinct rotation by roll, pitch and yaw in multiples of it; at least `LEAST_STEP`.
         boxes: Whether the items are boxes, for which half turns change nothing.
 
+    Returns:
+        Rotation matrices, (O, 3, 3) float64.
+
     Raises:
         ValueError: The word is unknown, or the step is too small or does not divide 360.
     """
     if isinstance(orientations, str):
         if orientations not in _WORDS:
-            wanted = f"one of {', '.join(_WORDS)} or a step in degrees"
-            raise ValueError(f"orientation_set: want {wanted}; got {orientations!r}")
+            known = ", ".join(_WORDS)
+            raise ValueError(f"orientation_set: orientations must be one of {known} or degrees, not {orientations!r}")
         return _quarter_turns(orientations, boxes)
     try:
         step = arguments.number("orientation_set", "the step", orientations)
@@ -38,7 +43,7 @@ def orientation_set(orientations: str | float, *, boxes: bool) -> np.ndarray:
     if not 1 <= count < math.inf or abs(count - round(count)) > 1e-9:
         arguments.refuse("orientation_set", "the step", "positive and divide 360 degrees", orientations)
     if step < LEAST_STEP:
-        raise ValueError(f"orientation_set: the step must be at least {LEAST_STEP} degrees; got {step:g}")
+        raise ValueError(f"orientation_set: the step must be at least {LEAST_STEP} degrees, not {step:g}")
     angles = [step * k for k in range(round(count))]
     distinct = _distinct([turn(*rpy) for rpy in itertools.product(angles, repeat=3)])
     return _distinct_by(distinct, np.abs) if boxes else distinct
@@ -57,22 +62,32 @@ def _quarter_turns(word: str, boxes: bool) -> np.ndarray:
 
 
 def turn(roll: float, pitch: float, yaw: float) -> np.ndarray:
-    """Rotation matrix Rz(yaw) Ry(pitch) Rx(roll), degrees; (3, 3) float64."""
-    (cr, sr), (cp, sp), (cy, sy) = ((math.cos(math.radians(a)), math.sin(math.radians(a))) for a in (roll, pitch, yaw))
-    about_x = np.array([[1, 0, 0], [0, cr, -sr], [0, sr, cr]])
-    about_y = np.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]])
-    about_z = np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]])
+    """Return the rotation Rz(yaw) Ry(pitch) Rx(roll), of degrees, (3, 3) float64."""
+    cos_x, sin_x = _cos_and_sin(roll)
+    cos_y, sin_y = _cos_and_sin(pitch)
+    cos_z, sin_z = _cos_and_sin(yaw)
+    about_x = np.array([[1, 0, 0], [0, cos_x, -sin_x], [0, sin_x, cos_x]])
+    about_y = np.array([[cos_y, 0, sin_y], [0, 1, 0], [-sin_y, 0, cos_y]])
+    about_z = np.array([[cos_z, -sin_z, 0], [sin_z, cos_z, 0], [0, 0, 1]])
     rotation = about_z @ about_y @ about_x
     nearest = rotation.round()
     return np.where(np.abs(rotation - nearest) < 1e-12, nearest, rotation)
+
+
+def _cos_and_sin(degrees: float) -> tuple[float, float]:
+    radians = math.radians(degrees)
+    return math.cos(radians), math.sin(radians)
 
 
 def _distinct(rotations: list[np.ndarray]) -> np.ndarray:
     return _distinct_by(np.stack(rotations), lambda rotation: rotation)
 
 
-def _distinct_by(rotations: np.ndarray, key) -> np.ndarray:  # type: ignore[no-untyped-def]
+def _distinct_by(rotations: np.ndarray, key: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return the first of all rotations whose key is the same to six digits."""
     seen: dict[bytes, np.ndarray] = {}
     for rotation in rotations:
-        seen.setdefault((np.round(key(rotation), 6) + 0.0).tobytes(), rotation)
+        # Adding 0 makes −0 the same as 0.
+        digits = np.round(key(rotation), 6) + 0.0
+        seen.setdefault(digits.tobytes(), rotation)
     return np.stack(list(seen.values()))

@@ -29,49 +29,76 @@ def render(
     height: int = 480,
     upto: int | None = None,
 ) -> Tensor:
-    """Pictures of bins of an environment in their current state, uint8 on the CPU.
+    """Return pictures of bins in their current state, uint8 on the CPU.
 
-    The environment may be anything with the attributes of `PackedBins`. An int index gives (H, W, 3), a slice or a list
-    (B, H, W, 3). `upto` draws only the first so many placements.
+    Args:
+        env: Anything with the attributes of `PackedBins`.
+        index: A number gives (H, W, 3), a slice or a list (B, H, W, 3).
+        width, height: Pixels.
+        upto: Number of placements that are drawn, the first ones; None for all.
     """
+    if isinstance(index, int):
+        return torch.from_numpy(BinView(env, index, width, height).picture(upto))
     numbers = range(len(env.num_packed))[index] if isinstance(index, slice) else index
-    if isinstance(numbers, int):
-        return torch.from_numpy(BinView(env, numbers, width, height).picture(upto))
-    return torch.from_numpy(np.stack([BinView(env, each, width, height).picture(upto) for each in numbers]))
+    pictures = [BinView(env, number, width, height).picture(upto) for number in numbers]
+    return torch.from_numpy(np.stack(pictures))
 
 
 def frames(env: PackedBins, index: int = 0, *, width: int = 640, height: int = 480) -> Tensor:
-    """Packing history of a bin: a picture of it empty, then one per placement; uint8 (T + 1, H, W, 3)."""
+    """Return the packing history of a bin.
+
+    A picture of it empty, then one per placement. Uint8 (T + 1, H, W, 3).
+    """
     view = BinView(env, index, width, height)
-    return torch.from_numpy(np.stack([view.picture(upto) for upto in range(int(env.num_packed[index]) + 1)]))
+    number = int(env.num_packed[index])
+    return torch.from_numpy(np.stack([view.picture(upto) for upto in range(number + 1)]))
 
 
 class BinView:
-    """Renderer of one bin of an environment; solids drawn once are kept for the next picture."""
+    """Renderer of one bin of an environment.
+
+    Solids drawn once are kept for the next picture.
+    """
 
     def __init__(self, env: PackedBins, index: int, width: int, height: int) -> None:
-        self._env, self._index, self._camera = env, index, Camera(env.bin.size, width, height)
+        self._env = env
+        self._index = index
+        self._camera = Camera(env.bin.size, width, height)
         self._solids = None if env.catalogue.flat else SolidsPainting(env.bin.cell, self._camera)
         if env.catalogue.flat:
-            sides = env.catalogue.extent.double(), env.catalogue.height[..., None].double()
-            self._sizes = torch.cat(sides, -1).cpu().numpy()  # (M, O, 3): cells, cells and metres
+            extent = env.catalogue.extent.double()
+            high = env.catalogue.height[..., None].double()
+            # Cells, cells and metres, (M, O, 3).
+            self._sizes = torch.cat([extent, high], -1).cpu().numpy()
 
     @torch.no_grad()
     def picture(self, upto: int | None = None) -> np.ndarray:
-        """Picture of the first `upto` placements, or of all; uint8 (H, W, 3)."""
-        env, index = self._env, self._index
-        place, z, packed = env.placements[index], env.placement_z[index], env.num_packed[index]
-        columns = [each.double() for each in (place, z[:, None], packed.expand(len(z), 1))]
-        read = torch.cat(columns, 1).cpu().numpy()  # (T, 6), so that the device is waited for once
+        """Return the picture of the first `upto` placements, or of all.
+
+        Uint8 (H, W, 3).
+        """
+        env = self._env
+        place = env.placements[self._index]
+        z = env.placement_z[self._index]
+        packed = env.num_packed[self._index]
+        columns = [place, z[:, None], packed.expand(len(z), 1)]
+        # All in one tensor (T, 6), so that the device is waited for once.
+        read = torch.cat([column.double() for column in columns], 1).cpu().numpy()
         number = int(read[0, 5])
-        number = number if upto is None else min(max(upto, 0), number)
+        if upto is not None:
+            number = min(max(upto, 0), number)
         cell = np.array([*env.bin.cell, 1.0])
-        of, corner = read[:number, :2].astype(int), read[:number, 2:5] * cell
+        rows = read[:number, :2].astype(int)
+        corner = read[:number, 2:5] * cell
         if self._solids is None:
-            return paint_boxes(corner, corner + self._sizes[of[:, 0], of[:, 1]] * cell, self._camera)
-        items = [(*which, *at) for which, at in zip(of.tolist(), corner.tolist(), strict=True)]
+            sizes = self._sizes[rows[:, 0], rows[:, 1]] * cell
+            return paint_boxes(corner, corner + sizes, self._camera)
+        items = [(*which, *at) for which, at in zip(rows.tolist(), corner.tolist(), strict=True)]
         first = self._solids.keep(items)
-        maps = env.catalogue.maps(*place[first:number, :2].long().unbind(1))
-        for each, top, bottom in zip(items[first:], *(side.float().cpu().numpy() for side in maps), strict=True):
-            self._solids.add(each, top, bottom)
+        item_id, orientation = place[first:number, :2].long().unbind(1)
+        tops, bottoms = env.catalogue.maps(item_id, orientation)
+        tops_read = tops.float().cpu().numpy()
+        bottoms_read = bottoms.float().cpu().numpy()
+        for item, top, bottom in zip(items[first:], tops_read, bottoms_read, strict=True):
+            self._solids.add(item, top, bottom)
         return self._solids.picture()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -74,7 +75,8 @@ def launch_all(odd: OddScene) -> None:
     maps = triton_kernels.drop_map(*s)
     if s.catalogue.flat:
         bears = torch.from_numpy(rng.random(tuple(s.heightmap.shape)) < 0.7)
-        triton_kernels.upheld(s.heightmap, bears, *maps, s.item_id, s.catalogue, s.bin_)
+        bearing = replace(s.bin_, stability="load_bearing")
+        triton_kernels.upheld(s.heightmap, bears, *maps, s.item_id, s.catalogue, bearing)
     if not s.catalogue.flat:  # of boxes nothing is kept
         triton_kernels.drop_map(*s, hostile_stored(s, maps, rng))
         slot = torch.from_numpy(rng.integers(-1, s.item_id.shape[1], tuple(s.item_id.shape)))

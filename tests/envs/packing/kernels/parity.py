@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tests.envs.packing.scenes import CELL, Scene, as_solids, bin_of
+from tests.envs.packing.scenes import CELL, Scene, as_solids, bin_of, judge
 from tests.tolerances import assert_near
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
@@ -109,7 +109,7 @@ def patterns(shape: tuple[int, int], rule: str, every: int) -> tuple[Tensor, lis
     """Patterns of contact cells, and the reference's verdict on an item on each."""
     cells = shape[0] * shape[1]
     pattern = (torch.arange(1, 2**cells)[::every, None] >> torch.arange(cells) & 1).view(-1, *shape)
-    return pattern, [reference.stands(c, np.ones_like(c), False, rule) for c in pattern.bool().numpy()]
+    return pattern, [judge(c, rule) for c in pattern.bool().numpy()]
 
 
 def assert_every_pattern(

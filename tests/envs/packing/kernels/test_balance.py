@@ -12,7 +12,9 @@ from tests.envs.packing.hulls import balances
 from tests.envs.packing.kernels.parity import KINDS, some_placement
 from tests.envs.packing.scenes import CELL, LAW, RULES, bin_of, scene
 from torchrl_gpu.envs.packing.kernels import balanced, judge_placements, reference
-from torchrl_gpu.envs.packing.kernels.balance import centre_16ths, holds, stable_on_floor, standing_height
+from torchrl_gpu.envs.packing.stability.centres import centre_16ths
+from torchrl_gpu.envs.packing.stability.com import holds, stable_on_floor
+from torchrl_gpu.envs.packing.stability.rule import standing_height
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 
 seeds, kinds = st.integers(0, 2**32 - 1), st.sampled_from(KINDS)

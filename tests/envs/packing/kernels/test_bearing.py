@@ -161,8 +161,8 @@ def test_an_overhang_bears_nothing_and_what_lies_on_it_alone_falls(kernels: Modu
 def test_the_rule_wants_boxes_and_a_call_of_its_own() -> None:
     kernels, bin_ = get_kernels("eager"), bearing_bin((4, 4))
     heightmap, item_id = torch.zeros(1, 4, 4), torch.zeros(1, 1, dtype=torch.int64)
-    with pytest.raises(ValueError, match="drop_map: want a rule that it judges itself; got load_bearing"):
+    with pytest.raises(ValueError, match=r"drop_map.*load_bearing"):
         kernels.drop_map(heightmap, item_id, one_item((2, 2), "boxes"), bin_)
     maps = torch.zeros(1, 1, 1, 4, 4)
-    with pytest.raises(ValueError, match="upheld: the rule load_bearing wants boxes; got items with maps"):
+    with pytest.raises(ValueError, match=r"upheld.*load_bearing.*boxes"):
         kernels.upheld(heightmap, heightmap == 0, maps, maps == 0, item_id, one_item((2, 2), "solids"), bin_)

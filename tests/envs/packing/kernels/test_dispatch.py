@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
 from collections.abc import Iterator
 
@@ -15,8 +16,8 @@ from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.items import ProceduralSolids
-from torchrl_gpu.envs.packing.kernels import BACKENDS, Kernels, available_backends, get_kernels
-from torchrl_gpu.envs.packing.types import DROP_RULES, Bin
+from torchrl_gpu.envs.packing.kernels import BACKENDS, Kernels, available_backends, compiled, get_kernels
+from torchrl_gpu.envs.packing.types import STABILITY_RULES
 
 NO_COMPILER = "no C++ compiler: none of c++, g++, clang++ is on the PATH"
 
@@ -24,7 +25,7 @@ NO_COMPILER = "no C++ compiler: none of c++, g++, clang++ is on the PATH"
 @pytest.fixture(autouse=True)
 def chosen_anew() -> Iterator[None]:
     """The choice of "auto" is remembered for a process: each test makes its own."""
-    for choice in (kernels._fastest, kernels._say_slower):
+    for choice in (kernels._fastest, kernels._log_slower):
         choice.cache_clear()
     yield
     kernels._fastest.cache_clear()
@@ -86,18 +87,15 @@ def test_without_a_compiler_torch_is_chosen_and_said_once(no_compiler: None, cap
 
 def test_without_a_compiler_the_compiled_one_is_refused_by_name(no_compiler: None) -> None:
     assert available_backends()["compiled"] == NO_COMPILER
-    message = f"get_kernels: want a backend that runs on cpu; got 'compiled': {NO_COMPILER}"
+    message = f"'compiled'.* cpu: {re.escape(NO_COMPILER)}$"
     for refused in (get_kernels, lambda backend: PackingEnv(2, device="cpu", backend=backend)):
-        with pytest.raises(ValueError) as error:
+        with pytest.raises(ValueError, match=message):
             refused("compiled")
-        assert str(error.value) == message
 
 
 def test_a_backend_of_another_device_is_refused_by_name() -> None:
-    message = "get_kernels: want a backend that runs on cuda; got 'compiled': runs on a CPU only"
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=r"'compiled'.* cuda: runs on a CPU only$"):
         get_kernels("compiled", torch.device("cuda"))
-    assert str(error.value) == message
 
 
 def test_a_device_that_no_backend_was_made_for_runs_torch() -> None:
@@ -105,10 +103,8 @@ def test_a_device_that_no_backend_was_made_for_runs_torch() -> None:
 
 
 def test_an_unknown_backend_is_named() -> None:
-    message = "get_kernels: backend must be auto or one of compiled, triton, eager, reference; got 'cobol'"
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=r"backend .*auto, compiled, triton, eager, reference.*'cobol'"):
         get_kernels("cobol")
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("boxes", [True, False])
@@ -122,16 +118,14 @@ def test_a_stability_rule_that_is_named_but_not_implemented_is_refused(backend: 
     env.reset()
     object.__setattr__(env.bin, "stability", "tilt")
     s = env.state
-    with pytest.raises(ValueError, match=f"^{backend}: stability must be .*; got 'tilt'$"):
+    with pytest.raises(ValueError, match=r"stability.*tilt"):
         env.kernels.drop_map(s.heightmap, s.item_id, env.catalogue, env.bin)
-    with pytest.raises(ValueError, match=r"stability must be .*; got 'tilt'$"):
+    with pytest.raises(ValueError, match=r"stability.*tilt"):
         env.kernels.restart(s, s.stable, s.key, s.item_id, env.catalogue, env.bin)
 
 
-def test_triton_takes_the_rules_that_it_has_kernels_for() -> None:
-    triton_stability = pytest.importorskip("torchrl_gpu.envs.packing.kernels.triton.stability", exc_type=ImportError)
-    bin_ = Bin((1.0, 1.0, 1.0), (10, 10))
-    assert triton_stability.RULES == DROP_RULES
-    object.__setattr__(bin_, "stability", "tilt")
-    with pytest.raises(ValueError, match="triton: stability must be one of none, corners, support, com; got 'tilt'"):
-        triton_stability.rule_of(bin_)
+def test_compiled_backends_have_fast_forms_of_all_rules_that_come_with_the_package() -> None:
+    assert (*compiled.DROP_RULES, *compiled.BEARING_RULES) == tuple(STABILITY_RULES)
+    bearing = pytest.importorskip("torchrl_gpu.envs.packing.kernels.triton.bearing", exc_type=ImportError)
+    stability = pytest.importorskip("torchrl_gpu.envs.packing.kernels.triton.stability", exc_type=ImportError)
+    assert (*stability.DROP_RULES, *bearing.BEARING_RULES) == tuple(STABILITY_RULES)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.envs.packing.hulls import balances, centre_in_hull
-from tests.envs.packing.scenes import CELL, LAW, SCENES, Scene, bin_of, pile, scene
+from tests.envs.packing.scenes import CELL, LAW, SCENES, Scene, bin_of, judge, pile, scene
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.types import Catalogue, Placement
 
@@ -214,7 +214,7 @@ def picture(rows: str) -> np.ndarray:
 
 
 def stands(contact: np.ndarray, rule: str, on_floor: bool = False) -> bool:
-    return reference.stands(contact, np.ones_like(contact), on_floor, rule)
+    return judge(contact, rule, on_floor=on_floor)
 
 
 def filled(corners: int, others: int) -> np.ndarray:
@@ -290,7 +290,7 @@ def test_the_floor_carries_everything(rule: str) -> None:
 def test_share_is_of_the_material_not_of_the_footprint() -> None:
     # 2 contacts of 3 cells with material, in one corner of a 3×3 footprint: 0.67 > 0.50; of 9 cells it would be 0.22.
     contact, material = picture("##. ... ..."), picture("##. #.. ...")
-    assert reference.stands(contact, material, False, "support")
+    assert judge(contact, "support", material=material)
 
 
 @pytest.mark.parametrize("shape", [(1, 5), (5, 1), (2, 3), (3, 3), (2, 5), (3, 4)])
@@ -322,7 +322,7 @@ def picture_of(p: int, q: int, bits: int, others: int) -> np.ndarray:
 @LAW
 @given(CONTACTS, CENTRES)
 def test_com_is_the_hull_or_the_square(contact: np.ndarray, centre: tuple[int, int]) -> None:
-    assert reference.holds(contact, np.array(centre)) is balances(contact, centre)
+    assert judge(contact, "com", centre=np.array(centre)) is balances(contact, centre)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_com_is_the_hull_or_the_square(contact: np.ndarray, centre: tuple[int, i
     ],
 )
 def test_com_rule_by_hand(contact: str, centre: tuple[int, int], expected: bool) -> None:
-    assert reference.stands(picture(contact), picture(contact), False, "com", np.array(centre)) is expected
+    assert judge(picture(contact), "com", centre=np.array(centre)) is expected
 
 
 def on_com(heights: list[list[float]], item: Catalogue, levels: int = 40) -> list[list[bool]]:

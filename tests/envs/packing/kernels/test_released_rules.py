@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from tests.envs.packing.hulls import centre_in_hull, convex_hull
-from torchrl_gpu.envs.packing.kernels import reference
+from tests.envs.packing.scenes import judge
 from torchrl_gpu.envs.packing.protocols import make_protocol
 
 
 def ours(window: np.ndarray, rule: str) -> bool:
     """Our verdict on a box over a window of the heightmap (P, Q), integers."""
     contact = window == window.max()
-    return reference.stands(contact, np.ones_like(contact), bool(window.max() == 0), rule)
+    return judge(contact, rule, on_floor=bool(window.max() == 0))
 
 
 def released_corners(window: np.ndarray) -> bool:

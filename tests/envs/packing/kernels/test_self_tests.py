@@ -45,10 +45,10 @@ def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     monkeypatch.setitem(kernels._PREFERRED, "cpu", ("triton", "eager"))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     kernels._fastest.cache_clear()
-    kernels._say_slower.cache_clear()
+    kernels._log_slower.cache_clear()
     yield
     kernels._fastest.cache_clear()
-    kernels._say_slower.cache_clear()
+    kernels._log_slower.cache_clear()
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ def test_every_job_is_tried_on_every_kind_by_every_rule(job: str) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("it was called")
 
-    rules = {"drop_map": STABILITY_RULES, "upheld": STABILITY_RULES[-1:], "bear": STABILITY_RULES[-1:]}
-    for rule in rules.get(job, STABILITY_RULES[:2]):
+    rules = {"drop_map": list(STABILITY_RULES), "upheld": ["load_bearing"], "bear": ["load_bearing"]}
+    for rule in rules.get(job, ["none", "corners"]):
         for setting in tests_of_kernels.settings(rule, CPU):
             found = tests_of_kernels.difference(jobs | {job: fails}, setting)
             assert found == f"{job} of {setting.name}: RuntimeError: it was called"
@@ -242,10 +242,9 @@ def test_one_that_fails_in_the_process_of_the_run_is_not_taken(
 
 def test_a_backend_that_was_named_is_refused_where_the_environment_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROKEN", "fails in one bin")
-    message = "get_kernels: want a backend that runs on cpu; got 'triton': RuntimeError: out of resource: shared memory"
-    with pytest.raises(ValueError) as error:
+    message = r"'triton'.* cpu: RuntimeError: out of resource: shared memory$"
+    with pytest.raises(ValueError, match=message):
         boxes_env(backend="triton")
-    assert str(error.value) == message
 
 
 def test_a_device_that_is_lost_is_told_and_remembered(apart: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +256,7 @@ def test_a_device_that_is_lost_is_told_and_remembered(apart: list[str], monkeypa
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(torch, "ones", lost)
-    with pytest.raises(RuntimeError, match=r"want a backend that leaves cpu usable; got 'triton': .*backend='eager'"):
+    with pytest.raises(RuntimeError, match=r"'triton' .*cpu.*backend='eager'"):
         tests_of_kernels.launch_failure("triton", setting, BROKEN)
     monkeypatch.setattr(torch, "ones", working)
     monkeypatch.delenv("BROKEN")

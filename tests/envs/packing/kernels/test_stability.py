@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.envs.packing.scenes import CELL, as_solids, bin_of
-from torchrl_gpu.envs.packing.kernels import available_backends, get_kernels, reference
-from torchrl_gpu.envs.packing.kernels.stability import stands
-from torchrl_gpu.envs.packing.kernels.windows import GridWindows
+from tests.envs.packing.scenes import CELL, as_solids, bin_of, judge
+from torchrl_gpu.envs.packing.kernels import available_backends, get_kernels
+from torchrl_gpu.envs.packing.stability import rule_of
+from torchrl_gpu.envs.packing.stability.contacts import Contacts
+from torchrl_gpu.envs.packing.stability.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 ZERO = torch.zeros(1, 1, dtype=torch.int64)
@@ -24,7 +25,8 @@ def judged(heightmap: torch.Tensor, extent: tuple[int, int], bin_: Bin, *, flat:
     fits = [c - e + 1 for c, e in zip(bin_.cells, extent, strict=True)]
     z = torch.zeros(1, 1, *bin_.cells)
     z[0, 0, : fits[0], : fits[1]] = heightmap.unfold(0, extent[0], 1).unfold(1, extent[1], 1).amax((-1, -2))
-    return stands(windows, z, ZERO, ZERO, catalogue, bin_)[0, 0, : fits[0], : fits[1]]
+    contacts = Contacts(windows, z, ZERO, ZERO, catalogue, bin_)
+    return rule_of(bin_).judge_all(contacts)[0, 0, : fits[0], : fits[1]]
 
 
 @pytest.mark.parametrize("flat", [True, False])
@@ -47,7 +49,7 @@ def test_corners_of_a_thin_item_are_judged_as_in_the_reference(open_cells: list[
         contact[cell] = False
     heights = torch.from_numpy(1 + contact) * CELL
     came = judged(heights, (1, 20), bin_of((1, 20), stability="corners"), flat=flat)
-    assert came.item() is reference.stands(contact, np.ones_like(contact), False, "corners")
+    assert came.item() is judge(contact, "corners")
 
 
 @pytest.mark.parametrize("flat", [True, False])
@@ -59,7 +61,7 @@ def test_thresholds_of_the_corners_rule_are_those_of_the_reference(flat: bool) -
         for cell in ends[:corners] + rest[:others]:
             contact[cell] = True
         came = judged(torch.from_numpy(1 + contact) * CELL, (4, 5), bin_of((4, 5), stability="corners"), flat=flat)
-        assert came.item() is reference.stands(contact, np.ones_like(contact), False, "corners"), (corners, others)
+        assert came.item() is judge(contact, "corners"), (corners, others)
 
 
 @pytest.mark.parametrize("rule", ["corners", "support", "com"])

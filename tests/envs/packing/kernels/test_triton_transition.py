@@ -36,7 +36,7 @@ from tests.envs.packing.settings import assert_same, legal_action, packing, smal
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import reference, transition
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
-from torchrl_gpu.envs.packing.types import DROP_RULES, Catalogue, Moved, PackingState
+from torchrl_gpu.envs.packing.types import Catalogue, Moved, PackingState, height_rules
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
 SEEDS = range(4 if INTERPRETED else 40)
@@ -75,7 +75,7 @@ def test_advance_agrees(kind: str, device: torch.device) -> None:
     assert 0.3 * total < legal < 0.9 * total
 
 
-@pytest.mark.parametrize("stability", DROP_RULES)
+@pytest.mark.parametrize("stability", height_rules())
 @pytest.mark.parametrize("kind", KINDS)
 def test_restart_agrees(kind: str, stability: str, device: torch.device) -> None:
     for seed in SEEDS[::3]:

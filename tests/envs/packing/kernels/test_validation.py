@@ -146,7 +146,7 @@ def test_what_is_written_in_place_must_lie_together(kernels: Kernels, name: str)
 def test_any_legal_refuses_what_is_no_mask(kernels: Kernels) -> None:
     legal = STORED.legal
     for wrong in (legal.byte(), legal.float(), legal.numpy(), torch.ones(3, dtype=torch.bool)):
-        with pytest.raises(ValueError, match=r"^any_legal: legal must be bool of two axes or more; got "):
+        with pytest.raises(ValueError, match=r"^any_legal: legal .*bool"):
             kernels.any_legal(wrong)
 
 
@@ -158,9 +158,9 @@ def test_a_bin_shows_at_least_one_slot(kernels: Kernels) -> None:
 def test_the_compiled_kernels_read_no_other_device() -> None:
     need_compiler()
     kernels, there = get_kernels("compiled"), S.to("meta")
-    with pytest.raises(ValueError, match=r"^drop_map: want tensors on cpu; got a catalogue on meta$"):
+    with pytest.raises(ValueError, match=r"^drop_map: .*catalogue .*on meta"):
         kernels.drop_map(*there)
-    with pytest.raises(ValueError, match=r"^any_legal: want tensors on cpu; got one on meta$"):
+    with pytest.raises(ValueError, match=r"^any_legal: legal .*on meta"):
         kernels.any_legal(torch.ones(2, 3, dtype=torch.bool, device="meta"))
 
 

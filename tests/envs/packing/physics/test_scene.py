@@ -69,7 +69,7 @@ def test_fixed_items_have_no_joints() -> None:
 
 def test_a_solid_without_volume_is_refused() -> None:
     flat = Solid("leaf", (CORNERS[:4],), CORNERS, np.zeros((0, 3), dtype=np.int64), CORNERS[0], 1e-6)
-    with pytest.raises(ValueError, match=r"want solids with a part that has volume; got 'leaf' without"):
+    with pytest.raises(ValueError, match=r"'leaf'.* volume"):
         model_of(PackingPlan((flat,), (turned(flat, 0, 0, 0, (0, 0, 0)),), BIN))
 
 

@@ -198,12 +198,12 @@ def test_angles_between_rotations() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"solids": ()}, "want a solid for each of 1 poses; got 0"),
+        ({"solids": ()}, "0 solids for 1 poses"),
         ({"bin_size": (0.4, 0.0, 0.3)}, "bin_size must be three positive lengths"),
-        ({"masses": (1.0, 2.0)}, r"want a positive mass in kilograms for each of 1 poses; got \(1.0, 2.0\)"),
-        ({"masses": (0.0,)}, "want a positive mass in kilograms"),
-        ({"seconds": 0.0}, "seconds must be positive and friction not negative; got 0.0"),
-        ({"friction": math.nan}, "seconds must be positive and friction not negative; got 1.0 and nan"),
+        ({"masses": (1.0, 2.0)}, "2 masses for 1 poses"),
+        ({"masses": (0.0,)}, r"masses .*\(0.0,\)"),
+        ({"seconds": 0.0}, r"seconds .* 0.0"),
+        ({"friction": math.nan}, r"friction .* nan"),
     ],
 )
 def test_bad_arguments_are_refused(change: dict[str, object], message: str) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from tests.policies.packing.ntuple.test_tables import environment, tables_of, values_in
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes, RandomBoxes
-from torchrl_gpu.envs.packing.types import DROP_RULES, STABILITY_RULES
+from torchrl_gpu.envs.packing.types import STABILITY_RULES, height_rules
 from torchrl_gpu.evaluation.packing import evaluate
 from torchrl_gpu.policies import PatchTables
 from torchrl_gpu.policies.packing.planners.beam_search import Lines, StreamSearch, VisibleSearch
@@ -309,7 +309,7 @@ def planners_of(env: PackingEnv) -> list[Any]:
 
 
 @pytest.mark.parametrize("visible_items", [1, 3])
-@pytest.mark.parametrize("fallback", [None, *DROP_RULES])
+@pytest.mark.parametrize("fallback", [None, *height_rules()])
 @pytest.mark.parametrize("stability", STABILITY_RULES)
 def test_every_planner_keeps_every_rule_or_refuses_it(stability: str, fallback: str | None, visible_items: int) -> None:
     changes = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4, "items": RandomBoxes(1, 3), "include": SHOWN}

@@ -1,9 +1,13 @@
-"""Reference packing kernels in NumPy, which define the others: one window of the heightmap at a time, for tests."""
+"""The packing kernels in NumPy: the definition of all others, and slow.
+
+One environment, one item and one placement after the other. `geometry` lays the grid of placements, `stability` holds
+the rules, and all that is left of a step is in `transition`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,13 +15,43 @@ from torch import Tensor
 
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.kernels import transition
-from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
-from torchrl_gpu.envs.packing.kernels.bearing import bearing_heights, half_sides
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
-from torchrl_gpu.envs.packing.types import DROP_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
-from torchrl_gpu.system import arguments
+from torchrl_gpu.envs.packing.stability.centres import centre_16ths
+from torchrl_gpu.envs.packing.stability.com import lies_over
+from torchrl_gpu.envs.packing.stability.footprints import SIXTEENTHS, Footprint
+from torchrl_gpu.envs.packing.stability.load_bearing import bearing_heights
+from torchrl_gpu.envs.packing.stability.margins import margins
+from torchrl_gpu.envs.packing.stability.rule import rule_of
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 __all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "restart", "upheld"]
+
+
+class Item(NamedTuple):
+    """One item in one orientation, on the cells of its own footprint.
+
+    Attributes:
+        top: Highest material of each column above the item's base, metres, (P, Q) float32; 0 without material.
+        bottom: Lowest material of each column, metres, (P, Q) float32; +inf without material.
+        centre: Centre of mass, sixteenths of a cell from the corner of cell (0, 0), (2,) integers.
+        half_sides: As in `Footprint`.
+    """
+
+    top: np.ndarray
+    bottom: np.ndarray
+    centre: np.ndarray
+    half_sides: np.ndarray
+
+
+class Place(NamedTuple):
+    """An item in an orientation, with its base at (x, y) cells and z metres in bin n."""
+
+    n: int
+    item: int
+    orientation: int
+    x: int
+    y: int
+    z: np.float32
 
 
 def drop_map(
@@ -26,231 +60,285 @@ def drop_map(
     """Rest height and legality of every visible item on every placement.
 
     Args:
-        heightmap: (N, X, Y) float32, metres.
+        heightmap: Metres, (N, X, Y) float32.
         item_id: (N, K) int64; −1, or any other number that is no row of the catalogue, is an empty slot.
         catalogue: The items.
-        bin_: The bin, with the stability rule.
+        bin_: The bin, with a stability rule that reads heights alone.
         stored: Not needed here.
 
     Returns:
-        z_map (N, K, O, Gx, Gy) float32, metres, the bin's height where the footprint does not fit; legal_mask, bool,
-        same shape. Huang et al. 2023, eq. 1.
+        z_map: Metres, (N, K, O, Gx, Gy) float32; the bin's height where the footprint does not fit.
+        legal: (N, K, O, Gx, Gy) bool.
     """
-    shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
+    num_envs, num_slots = item_id.shape
+    shape = (num_envs, num_slots, catalogue.num_orientations, *bin_.grid)
+    # What is not filled in below does not fit: an empty slot, or a footprint beyond the walls.
     z_map = np.full(shape, bin_.size[2], dtype=np.float32)
     legal = np.zeros(shape, dtype=bool)
-    heights, centre = heightmap.cpu().numpy(), centre_16ths(catalogue, bin_).cpu().numpy()
-    for n, k, o in np.ndindex(shape[:3]):
-        item = int(item_id[n, k])
-        if 0 <= item < catalogue.num_items:
-            maps = item_maps(catalogue, item, o)
-            drop_item(heights[n], *maps, bin_, z_map[n, k, o], legal[n, k, o], centre[item, o])
+    heights = heightmap.cpu().numpy()
+    for n in range(num_envs):
+        for k in range(num_slots):
+            number = int(item_id[n, k])
+            if not 0 <= number < catalogue.num_items:
+                continue
+            for o in range(catalogue.num_orientations):
+                item = item_of(catalogue, bin_, number, o)
+                drop_item(heights[n], item, bin_, z_map[n, k, o], legal[n, k, o])
     return torch.from_numpy(z_map).to(heightmap.device), torch.from_numpy(legal).to(heightmap.device)
 
 
-def drop_item(
-    heights: np.ndarray,
-    top: np.ndarray,
-    bottom: np.ndarray,
-    bin_: Bin,
-    z_map: np.ndarray,
-    legal: np.ndarray,
-    centre: np.ndarray | None = None,
-) -> None:
-    """Fills `z_map` and `legal` (Gx, Gy) for one item, given its own P×Q maps, on one bin (X, Y); as in `stands`."""
-    p, q = top.shape
-    material = np.isfinite(bottom)
-    for (gx, x), (gy, y) in product(placements(p, bin_.cells[0], bin_), placements(q, bin_.cells[1], bin_)):
-        window = heights[x : x + p, y : y + q]
-        z = (window - bottom)[material].max(initial=0.0)
-        z_map[gx, gy] = z
-        tall = z + top.max() > np.float32(bin_.size[2]) + np.float32(bin_.tolerance)
-        contact = window - bottom >= z - np.float32(bin_.contact_tolerance)
-        legal[gx, gy] = not tall and stands(contact, material, z <= bin_.tolerance, bin_.stability, centre)
+def drop_item(heights: np.ndarray, item: Item, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
+    """Fill `z_map` and `legal`, (Gx, Gy), for one item on one bin (X, Y)."""
+    rows, columns = item.top.shape
+    rule = rule_of(bin_)
+    # In float32, as heights are: other backends must round alike.
+    ceiling = np.float32(bin_.size[2]) + np.float32(bin_.tolerance)
+    for gx, x in placements(rows, bin_.cells[0], bin_):
+        for gy, y in placements(columns, bin_.cells[1], bin_):
+            window = heights[x : x + rows, y : y + columns]
+            z = rest_height(window, item.bottom)
+            z_map[gx, gy] = z
+            footprint = footprint_at(window, item, z, bin_)
+            fits_below = z + item.top.max() <= ceiling
+            legal[gx, gy] = fits_below and rule.judge(footprint)
 
 
-def stands(
-    contact: np.ndarray, material: np.ndarray, on_floor: bool, rule: str, centre: np.ndarray | None = None
-) -> bool:
-    """True where an item is stable on its contact cells (P, Q), given those with material, by a rule of `DROP_RULES`.
+def rest_height(window: np.ndarray, bottom: np.ndarray) -> np.float32:
+    """Height of an item's base at first contact.
 
-    The rules are "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) and "com", see `holds`. The
-    code released with the two papers differs from 21 cells on and on edges of the hull, see
-    `docs/environments/packing-reference.md`. `centre` is as in `holds`, and read by "com" only.
-
-    Raises:
-        ValueError: There is no such rule.
-    """
-    arguments.choice("reference", "stability", rule, DROP_RULES)
-    if rule == "com":
-        return holds(contact, centre)
-    share = contact.sum() / max(material.sum(), 1)
-    if rule == "none" or on_floor:
-        return True
-    if rule == "support":
-        middle = (np.array(contact.shape) - 1) / 2
-        return bool(share > 0.50 or (contact.sum() >= 2 and _in_hull(np.argwhere(contact) - middle)))
-    p, q = contact.shape
-    corners = sum(int(contact[i, j]) for i in (0, p - 1) for j in (0, q - 1))
-    return bool(share > 0.95 or (corners == 3 and share > 0.85) or (corners == 4 and share > 0.50))
-
-
-def holds(contact: np.ndarray, centre: np.ndarray | None = None) -> bool:
-    """True where the centre of mass lies in the convex hull of the contact cells' centres, or within one of the cells.
-
-    So an item without contact is not stable; on one cell it is stable where its centre is within that cell, and on two
-    also where its centre is on the line between them.
+    The base sinks until some material touches: z = max(h − b) over the cells with material, and at least 0, the floor.
+    Huang et al., RA-L 2023, eq. 1. An item without material comes to rest on the floor.
 
     Args:
-        contact: (P, Q) bool.
-        centre: (2,) integers, sixteenths of a cell from the corner of cell (0, 0); None for the middle.
+        window: Heights of the pile under the footprint, metres, (P, Q) float32.
+        bottom: Lowest material of the item, metres, (P, Q) float32; +inf without material.
     """
-    p, q = contact.shape
-    cells = 16 * np.argwhere(contact) + 8 - (np.array([8 * p, 8 * q]) if centre is None else centre)  # (C, 2)
-    if not len(cells) or (np.abs(cells) <= 8).all(1).any():
-        return len(cells) > 0
-    # The hull is that of the first and the last cell of each row.
-    is_first, is_last = (np.diff(cells[:, 0], **end) != 0 for end in ({"prepend": 1 << 20}, {"append": 1 << 20}))
-    return _in_hull(cells[is_first | is_last])
+    material = np.isfinite(bottom)
+    gaps = window[material] - bottom[material]
+    return np.float32(gaps.max(initial=0.0))
 
 
-def _in_hull(cells: np.ndarray) -> bool:
-    """True where the origin lies in the convex hull of points (C, 2): no open half-plane contains them all."""
-    if (cells == 0).all(1).any():
-        return True
-    for normal in np.concatenate([cells @ [[0, 1], [-1, 0]], cells @ [[0, -1], [1, 0]]]):
-        side = cells @ normal
-        along = cells[np.abs(side) < 1e-9] @ np.array([normal[1], -normal[0]])
-        if (side > -1e-9).all() and ((along > 0).all() or (along < 0).all()):
-            return False
-    return True
+def footprint_at(window: np.ndarray, item: Item, z: np.float32, bin_: Bin) -> Footprint:
+    """What a stability rule reads of an item at z metres over a window (P, Q)."""
+    rows, columns = window.shape
+    # A cell touches where the pile is as high as the item's underside there, but for a gap.
+    lowest = z - np.float32(bin_.contact_tolerance) - slopes(rows, columns, bin_)
+    contact = window - item.bottom >= lowest
+    material = np.isfinite(item.bottom)
+    on_floor = bool(z <= bin_.tolerance)
+    return Footprint(contact, material, on_floor, item.centre, item.half_sides)
+
+
+def half_sides(rows: int, columns: int, bin_: Bin) -> np.ndarray:
+    """Half the sides of the rectangle that a box's contacts must hold.
+
+    Sixteenths of a cell, (2,). It lies about the box's middle and is the margin, but at most a quarter of the box's
+    side. Half a cell less is asked of the centres of contact cells, as the cells themselves reach as far beyond their
+    centres.
+    """
+    margin_x, margin_y = margins(bin_)
+    half_x = min(margin_x, rows * SIXTEENTHS // 4) - SIXTEENTHS // 2
+    half_y = min(margin_y, columns * SIXTEENTHS // 4) - SIXTEENTHS // 2
+    return np.array([max(half_x, 0), max(half_y, 0)])
+
+
+def slopes(rows: int, columns: int, bin_: Bin) -> np.ndarray:
+    """How much lower a contact may lie than the base, metres, (P, Q) float32.
+
+    By the bin's `max_tilt`: the further a cell is from the middle of the box, the lower. Other rules want level ground.
+    """
+    if "max_tilt" not in bin_.rule.options:
+        return np.zeros((rows, columns), dtype=np.float32)
+    drop_x, drop_y = bin_.drops
+    # Half cells from the middle, by row and by column.
+    along_x = np.abs(2 * np.arange(rows) + 1 - rows).astype(np.float32)
+    along_y = np.abs(2 * np.arange(columns) + 1 - columns).astype(np.float32)
+    by_row = along_x * np.float32(drop_x)
+    by_column = along_y * np.float32(drop_y)
+    return np.maximum(by_row[:, None], by_column[None, :])
 
 
 def upheld(
     heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
-    """The legal mask of boxes without the placements that are unstable by the rule "load_bearing".
+    """The legal mask of boxes without what is unstable.
 
-    `bears` (N, X, Y) bool is the mask of the cells that bear load; the maps are those of `drop_map`.
+    For stability rules that track what bears load.
+
+    Args:
+        heightmap: Metres, (N, X, Y) float32.
+        bears: Mask of the cells that bear load, (N, X, Y) bool.
+        z_map, legal: Of `drop_map` by the rule "none", (N, K, O, Gx, Gy).
+        item_id: (N, K) int64.
+        catalogue: The boxes.
+        bin_: The bin, with the rule.
+
+    Returns:
+        (N, K, O, Gx, Gy) bool.
     """
-    out, heights = legal.clone(), bearing_heights(heightmap, bears).cpu().numpy()
+    rule = rule_of(bin_)
+    stable = legal.clone()
+    # Cells that bear no load are below everything, so that nothing touches them.
+    heights = bearing_heights(heightmap, bears).cpu().numpy()
     for n, k, o, gx, gy in legal.nonzero().tolist():
-        extent = catalogue.extent[int(item_id[n, k]), o]
-        (p, q), half = extent.tolist(), half_sides(extent, bin_).tolist()
-        x, y = (min(g * bin_.step, c - s) for g, c, s in zip((gx, gy), bin_.cells, (p, q), strict=True))
-        contact = _bearing_contact(heights[n], x, y, p, q, np.float32(z_map[n, k, o, gx, gy].item()), bin_)
-        corners = [(8 * p + a * half[0], 8 * q + b * half[1]) for a in (-1, 1) for b in (-1, 1)]
-        out[n, k, o, gx, gy] = all(_in_hull_of(contact, corner) for corner in corners)
-    return out
+        item = item_of(catalogue, bin_, int(item_id[n, k]), o)
+        rows, columns = item.top.shape
+        # The last placement on the grid may be moved back, flush with the far wall.
+        x = min(gx * bin_.step, bin_.cells[0] - rows)
+        y = min(gy * bin_.step, bin_.cells[1] - columns)
+        window = heights[n, x : x + rows, y : y + columns]
+        z = np.float32(z_map[n, k, o, gx, gy].item())
+        stable[n, k, o, gx, gy] = rule.judge(footprint_at(window, item, z, bin_))
+    return stable
 
 
 def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """The map (N, X, Y) bool of the cells that bear load after one placement of a box per environment.
+    """The cells that bear load after one placement of a box per environment.
 
-    Heightmap and map are those before it; a placement that is invalid as in `place` changes nothing.
+    Args:
+        heightmap: Before the placement, metres, (N, X, Y) float32.
+        bears: Before the placement, (N, X, Y) bool.
+        placement: One of each environment; one that is invalid as in `place` changes nothing.
+        catalogue: The boxes.
+        bin_: The bin, with a stability rule that tracks what bears load.
+
+    Returns:
+        (N, X, Y) bool.
     """
-    after, heights = bears.clone(), bearing_heights(heightmap, bears).cpu().numpy()
-    for n, item, o, x, y, z in _made(placement, catalogue, bin_):
-        p, q = catalogue.extent[item, o].tolist()
-        contact = _bearing_contact(heights[n], x, y, p, q, z, bin_)
-        for i, j in np.ndindex(p, q):
-            after[n, x + i, y + j] = _in_hull_of(contact, (16 * i + 8, 16 * j + 8))
-    return after
-
-
-def _bearing_contact(heights: np.ndarray, x: int, y: int, p: int, q: int, z: np.float32, bin_: Bin) -> np.ndarray:
-    along_x, along_y = (np.abs(2 * np.arange(side) + 1 - side).astype(np.float32) for side in (p, q))
-    drop_x, drop_y = map(np.float32, bin_.drops)
-    drop = np.maximum((along_x * drop_x)[:, None], along_y * drop_y)
-    contact: np.ndarray = heights[x : x + p, y : y + q] >= z - np.float32(bin_.contact_tolerance) - drop
-    return contact
-
-
-def _in_hull_of(contact: np.ndarray, point: tuple[int, int]) -> bool:
-    """True where a point, in sixteenths of a cell, lies in the convex hull of the contact cells' centres."""
-    return bool(contact.any()) and _in_hull(16 * np.argwhere(contact) + 8 - np.array(point))
+    rule = rule_of(bin_)
+    after = bears.cpu().numpy().copy()
+    heights = bearing_heights(heightmap, bears).cpu().numpy()
+    for at in places_inside(placement, catalogue, bin_):
+        item = item_of(catalogue, bin_, at.item, at.orientation)
+        rows, columns = item.top.shape
+        covered = slice(at.x, at.x + rows), slice(at.y, at.y + columns)
+        window = heights[at.n][covered]
+        footprint = footprint_at(window, item, at.z, bin_)
+        after[at.n][covered] = rule.judge_top(footprint)
+    return torch.from_numpy(after).to(bears.device)
 
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """The heightmap after one placement per environment; (N, X, Y) float32, metres.
+    """The heightmap after one placement per environment.
 
-    A placement of no item or orientation of the catalogue, or with cells outside the bin, places nothing.
+    Args:
+        heightmap: Metres, (N, X, Y) float32.
+        placement: One of each environment. One of no item or orientation of the catalogue, or with cells outside the
+            bin, places nothing.
+        catalogue: The items.
+        bin_: The bin.
+
+    Returns:
+        Metres, (N, X, Y) float32.
     """
     heights = heightmap.cpu().numpy().copy()
-    for n, item, o, x, y, z in _made(placement, catalogue, bin_):
-        place_item(heights[n], *item_maps(catalogue, item, o), x, y, z)
+    for at in places_inside(placement, catalogue, bin_):
+        item = item_of(catalogue, bin_, at.item, at.orientation)
+        place_item(heights[at.n], item.top, item.bottom, at.x, at.y, at.z)
     return torch.from_numpy(heights).to(heightmap.device)
 
 
-def _made(
-    placement: Placement, catalogue: Catalogue, bin_: Bin
-) -> Iterator[tuple[int, int, int, int, int, np.float32]]:
-    """Environment, item, orientation, x, y and z of the placements that are inside the bin."""
-    for n, (item, o, x, y) in enumerate(zip(*(field.tolist() for field in placement[:4]), strict=True)):
-        if 0 <= item < catalogue.num_items and 0 <= o < catalogue.num_orientations:
-            p, q = catalogue.extent[item, o].tolist()
-            if 0 <= x <= bin_.cells[0] - p and 0 <= y <= bin_.cells[1] - q:
-                yield n, item, o, x, y, np.float32(placement.z[n].item())
-
-
 def place_item(heights: np.ndarray, top: np.ndarray, bottom: np.ndarray, x: int, y: int, z: np.float32) -> None:
-    """Raises the heightmap (X, Y) of one bin, in place, to the top of an item whose base is at (x, y, z)."""
-    window = heights[x : x + top.shape[0], y : y + top.shape[1]]
+    """Raise the heights (X, Y) of one bin, in place, to an item's top.
+
+    h' = max(h, z + t) over the cells with material.
+    """
+    rows, columns = top.shape
+    window = heights[x : x + rows, y : y + columns]
     np.maximum(window, z + top, out=window, where=np.isfinite(bottom))
+
+
+def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """How much each placement would add to the sum of the heightmap.
+
+    Args:
+        heightmap: Metres, (N, X, Y) float32.
+        item_id: (N, K) int64.
+        z_map: Rest heights of `drop_map`, metres, (N, K, O, Gx, Gy) float32.
+        catalogue: The items.
+        bin_: The bin.
+
+    Returns:
+        Metres summed over cells, (N, K, O, Gx, Gy) float32; 0 where the footprint does not fit.
+    """
+    growth = np.zeros(tuple(z_map.shape), dtype=np.float32)
+    heights = heightmap.cpu().numpy()
+    for n, k, o in np.ndindex(growth.shape[:3]):
+        number = int(item_id[n, k])
+        if not 0 <= number < catalogue.num_items:
+            continue
+        item = item_of(catalogue, bin_, number, o)
+        rows, columns = item.top.shape
+        for gx, x in placements(rows, bin_.cells[0], bin_):
+            for gy, y in placements(columns, bin_.cells[1], bin_):
+                after = heights[n].copy()
+                z = np.float32(z_map[n, k, o, gx, gy].item())
+                place_item(after, item.top, item.bottom, x, y, z)
+                # The sum is in float64, so that the definition does not depend on its order.
+                rise = after.astype(np.float64) - heights[n]
+                growth[n, k, o, gx, gy] = rise.sum()
+    return torch.from_numpy(growth).to(heightmap.device)
 
 
 def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
     return transition.advance(state, action, following, catalogue, bin_, place)
 
 
-def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Increase of the sum of the heightmap by each placement at the rest heights of `drop_map`.
-
-    Returns:
-        (N, K, O, Gx, Gy) float32, metres summed over cells; 0 where the footprint does not fit.
-    """
-    growth = np.zeros(tuple(z_map.shape), dtype=np.float32)
-    heights = heightmap.cpu().numpy()
-    for n, k, o in np.ndindex(growth.shape[:3]):
-        item = int(item_id[n, k])
-        if not 0 <= item < catalogue.num_items:
-            continue
-        top, bottom = item_maps(catalogue, item, o)
-        grid = product(*(placements(s, c, bin_) for s, c in zip(top.shape, bin_.cells, strict=True)))
-        for (gx, x), (gy, y) in grid:
-            after = heights[n].copy()
-            place_item(after, top, bottom, x, y, np.float32(z_map[n, k, o, gx, gy].item()))
-            growth[n, k, o, gx, gy] = (after.astype(np.float64) - heights[n]).sum()
-    return torch.from_numpy(growth).to(heightmap.device)
-
-
 def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    heights, centre = heightmap.cpu().numpy(), centre_16ths(catalogue, bin_).cpu().numpy()
-    verdict = np.zeros(len(heights), dtype=bool)
-    for n, item, o, x, y, z in _made(placement, catalogue, bin_):
-        verdict[n] = judge_item(heights[n], item_maps(catalogue, item, o)[1], x, y, z, bin_, centre[item, o])
-    return torch.from_numpy(verdict).to(heightmap.device)
+    """Which placements are stable by the rule `com`, not by the bin's, (N,) bool."""
+    heights = heightmap.cpu().numpy()
+    stable = np.zeros(len(heights), dtype=bool)
+    for at in places_inside(placement, catalogue, bin_):
+        item = item_of(catalogue, bin_, at.item, at.orientation)
+        stable[at.n] = judge_item(heights[at.n], item, at.x, at.y, at.z, bin_)
+    return torch.from_numpy(stable).to(heightmap.device)
 
 
-def judge_item(
-    heights: np.ndarray, bottom: np.ndarray, x: int, y: int, z: np.float32, bin_: Bin, centre: np.ndarray | None = None
-) -> bool:
-    """True where an item (P, Q) at (x, y, z) in one bin (X, Y) is stable by the rule `com`; centre as in `holds`."""
-    window = heights[x : x + bottom.shape[0], y : y + bottom.shape[1]]
-    return holds(window - bottom >= z - np.float32(bin_.com_tolerance), centre)
+def judge_item(heights: np.ndarray, item: Item, x: int, y: int, z: np.float32, bin_: Bin) -> bool:
+    """Whether an item in one bin (X, Y) is stable by the rule `com`."""
+    rows, columns = item.top.shape
+    window = heights[x : x + rows, y : y + columns]
+    contact = window - item.bottom >= z - np.float32(bin_.com_tolerance)
+    return lies_over(contact, item.centre)
 
 
-def item_maps(catalogue: Catalogue, item: int, orientation: int) -> tuple[np.ndarray, np.ndarray]:
-    """Top and bottom of one item over its own extent (P, Q), metres."""
-    top, bottom = catalogue.maps(
-        torch.tensor(item, device=catalogue.extent.device, dtype=torch.int64),
-        torch.tensor(orientation, dtype=torch.int64, device="cpu"),
-    )
-    p, q = catalogue.extent[item, orientation].tolist()
-    return top[:p, :q].cpu().numpy(), bottom[:p, :q].cpu().numpy()
+def item_of(catalogue: Catalogue, bin_: Bin, number: int, orientation: int) -> Item:
+    """One item of a catalogue, cut to its own extent."""
+    top, bottom = item_maps(catalogue, number, orientation)
+    rows, columns = top.shape
+    centre = centre_16ths(catalogue, bin_)[number, orientation].cpu().numpy()
+    return Item(top, bottom, centre, half_sides(rows, columns, bin_))
+
+
+def item_maps(catalogue: Catalogue, number: int, orientation: int) -> tuple[np.ndarray, np.ndarray]:
+    """Top and bottom of one item, cut to its own extent, metres, (P, Q)."""
+    device = catalogue.extent.device
+    row = torch.tensor(number, dtype=torch.int64, device=device)
+    turned = torch.tensor(orientation, dtype=torch.int64, device=device)
+    top, bottom = catalogue.maps(row, turned)
+    rows, columns = catalogue.extent[number, orientation].tolist()
+    own_top = top[:rows, :columns].cpu().numpy()
+    own_bottom = bottom[:rows, :columns].cpu().numpy()
+    return own_top, own_bottom
 
 
 def placements(extent: int, cells: int, bin_: Bin) -> list[tuple[int, int]]:
-    """(grid index, first cell) of every placement of a footprint that fits along one axis."""
+    """Grid index and first cell of every placement that fits, along one axis."""
     position, fits = grid_positions(torch.tensor(extent, dtype=torch.int64, device="cpu"), cells, bin_.step)
     return [(g, int(position[g])) for g in range(len(fits)) if fits[g]]
+
+
+def places_inside(placement: Placement, catalogue: Catalogue, bin_: Bin) -> Iterator[Place]:
+    """The placements of an item of the catalogue that lie inside the bin."""
+    for n in range(len(placement.item_id)):
+        item = int(placement.item_id[n])
+        orientation = int(placement.orientation[n])
+        if not 0 <= item < catalogue.num_items or not 0 <= orientation < catalogue.num_orientations:
+            continue
+        rows, columns = catalogue.extent[item, orientation].tolist()
+        x = int(placement.x[n])
+        y = int(placement.y[n])
+        inside_x = 0 <= x <= bin_.cells[0] - rows
+        inside_y = 0 <= y <= bin_.cells[1] - columns
+        if inside_x and inside_y:
+            yield Place(n, item, orientation, x, y, np.float32(placement.z[n].item()))

@@ -1,4 +1,8 @@
-"""Stability of packings by MuJoCo simulation; needs the extra `physics`."""
+"""Stability of packings by MuJoCo simulation.
+
+Here: models of packings (`scene`), their simulation and what follows from it. Needs the extra `physics`. Not here: the
+rules that decide without simulation (`packing.stability`). Read `settle.py` first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Stability of the last placement of each bin, by physics simulation instead of a rule: tens of milliseconds each."""
+"""Stability of the last placement of each bin by simulation.
+
+That takes tens of milliseconds each.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,24 @@ def stands_in_physics(
     friction: float = FRICTION,
     workers: int | None = None,
 ) -> np.ndarray:
-    """Stability of the last item of bins `indices` (B,): it must stay where it was put while all others are fixed.
+    """Return whether the last item of each bin stays where it was put.
 
-    The state is read back to the host; seconds, friction and workers are as for `settle_cases`. Returns (B,) bool, True
-    for an empty bin.
+    All others are fixed meanwhile. The state is read back to the host.
+
+    Args:
+        env: The bins.
+        indices: Numbers of B bins.
+        seconds, friction, workers: As for `settle_cases`.
+
+    Returns:
+        (B,) bool, true for an empty bin.
     """
     plans = [plan_of(env, index) for index in indices]
-    verdicts = in_threads(lambda plan: _last_stands(plan, seconds, friction), plans, workers, progress=False)
-    return np.array(verdicts, dtype=bool)
+
+    def stands(plan: PackingPlan) -> bool:
+        return _last_stands(plan, seconds, friction)
+
+    return np.array(in_threads(stands, plans, workers, progress=False), dtype=bool)
 
 
 def _last_stands(plan: PackingPlan, seconds: float, friction: float) -> bool:
@@ -38,4 +51,5 @@ def _last_stands(plan: PackingPlan, seconds: float, friction: float) -> bool:
     model = model_of(plan, friction=friction, num_fixed=last)
     data = load_mujoco().MjData(model)
     passed = run(model, data, seconds)
-    return bool(verdict(*distances(data, plan, range(last, last + 1)), passed).stable.all())
+    moved, turned = distances(data, plan, range(last, last + 1))
+    return bool(verdict(moved, turned, passed).stable.all())

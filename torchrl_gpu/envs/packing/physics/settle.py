@@ -6,16 +6,19 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.physics.scene import FRICTION, model_of
-from torchrl_gpu.envs.packing.physics.simulate import distances, let_in, run
+from torchrl_gpu.envs.packing.physics.simulate import distances, move_in, run
 from torchrl_gpu.envs.packing.plan import PackingPlan, Pose
 from torchrl_gpu.system.cores import usable_cores
 from torchrl_gpu.system.extras import load_mujoco
+
+if TYPE_CHECKING:
+    import mujoco
 
 MOST_MOVED_M = 0.02
 MOST_TURNED = math.pi / 6
@@ -25,16 +28,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """Final displacement of the I items of a packing from their plans."""
+    """Final displacement of the I items of a packing from their plans.
 
-    moved: np.ndarray  # (I,) float64, metres between the centres of mass
-    turned: np.ndarray  # (I,) float64, radians, 0 to π
-    stable: np.ndarray  # (I,) bool: moved by less than 2 cm and turned by less than π/6. Huang et al., RA-L 8(1), 2023.
-    seconds: float  # physical time that was simulated
+    Attributes:
+        moved: Metres between the centres of mass, (I,) float64.
+        turned: Radians, 0 to π, (I,) float64.
+        stable: Whether an item moved by less than 2 cm and turned by less than π/6, (I,) bool. Huang et al., RA-L 8(1),
+            2023.
+        seconds: Physical time that was simulated.
+    """
+
+    moved: np.ndarray
+    turned: np.ndarray
+    stable: np.ndarray
+    seconds: float
 
     @property
     def share(self) -> float:
-        """Share of stable placements, S; 1 for an empty bin."""
+        """Share of stable placements, S, which is 1 for an empty bin."""
         return float(self.stable.mean()) if len(self.stable) else 1.0
 
 
@@ -49,7 +60,7 @@ def settle(
     seconds: float = 1.0,
     friction: float = FRICTION,
 ) -> Settled:
-    """Simulates a planned packing in MuJoCo.
+    """Simulate a planned packing in MuJoCo.
 
     Args:
         solids: Shape of each item.
@@ -79,7 +90,8 @@ def settle(
     if sequential:
         return _one_by_one(model, data, plan, seconds)
     passed = run(model, data, seconds)
-    return verdict(*distances(data, plan, range(len(plan.poses))), passed)
+    moved, turned = distances(data, plan, range(len(plan.poses)))
+    return verdict(moved, turned, passed)
 
 
 def settle_cases(
@@ -91,7 +103,7 @@ def settle_cases(
     seconds: float = 1.0,
     friction: float = FRICTION,
 ) -> list[Settled]:
-    """Simulates many packings with `settle`, in parallel threads.
+    """Simulate many packings with `settle`, in parallel threads.
 
     Args:
         plans: The packings.
@@ -106,37 +118,55 @@ def settle_cases(
     return in_threads(one, list(plans), workers, progress)
 
 
-def in_threads(function: Callable[[Any], T], arguments: Sequence[Any], workers: int | None, progress: bool) -> list[T]:
-    """Results of a function for each argument, in order, from a pool of worker threads."""
+def in_threads(
+    function: Callable[[PackingPlan], T], plans: Sequence[PackingPlan], workers: int | None, progress: bool
+) -> list[T]:
+    """Return the results of a function for each plan, in order, from worker threads."""
     from rich.progress import track
 
     with ThreadPoolExecutor(workers or usable_cores()) as pool:
-        results = pool.map(function, arguments)
-        return list(track(results, "settling", total=len(arguments), disable=not progress))
+        results = pool.map(function, plans)
+        return list(track(results, "settling", total=len(plans), disable=not progress))
 
 
 def verdict(moved: np.ndarray, turned: np.ndarray, seconds: float) -> Settled:
-    """Stability from the distances to the plan, metres and radians, (I,) each."""
-    return Settled(moved, turned, (moved < MOST_MOVED_M) & (turned < MOST_TURNED), seconds)
+    """Return the stability that follows from distances to the plan.
+
+    Args:
+        moved: Metres, (I,).
+        turned: Radians, (I,).
+        seconds: Physical time that was simulated.
+    """
+    stable = (moved < MOST_MOVED_M) & (turned < MOST_TURNED)
+    return Settled(moved, turned, stable, seconds)
 
 
 def _check(plan: PackingPlan, seconds: float, friction: float) -> None:
-    if len(plan.solids) != len(plan.poses):
-        raise ValueError(f"settle: want a solid for each of {len(plan.poses)} poses; got {len(plan.solids)}")
+    number = len(plan.poses)
+    if len(plan.solids) != number:
+        raise ValueError(f"settle: there are {len(plan.solids)} solids for {number} poses; give one for each")
     masses = plan.masses
-    if masses is not None and not (len(masses) == len(plan.poses) and all(0 < mass < math.inf for mass in masses)):
-        raise ValueError(f"settle: want a positive mass in kilograms for each of {len(plan.poses)} poses; got {masses}")
+    if masses is not None:
+        if len(masses) != number:
+            raise ValueError(f"settle: there are {len(masses)} masses for {number} poses; give one for each")
+        if not all(0 < mass < math.inf for mass in masses):
+            raise ValueError(f"settle: masses must be positive kilograms, not {masses}")
     if not min(plan.bin_size) > 0:
-        raise ValueError(f"settle: bin_size must be three positive lengths in metres; got {plan.bin_size}")
-    if not seconds > 0 or not friction >= 0:
-        raise ValueError(f"settle: seconds must be positive and friction not negative; got {seconds} and {friction}")
+        raise ValueError(f"settle: bin_size must be three positive lengths in metres, not {plan.bin_size}")
+    if not seconds > 0:
+        raise ValueError(f"settle: seconds must be positive, not {seconds}")
+    if not friction >= 0:
+        raise ValueError(f"settle: friction must be at least 0, not {friction}")
 
 
-def _one_by_one(model: Any, data: Any, plan: PackingPlan, seconds: float) -> Settled:
-    moved, turned = np.zeros(len(plan.poses)), np.zeros(len(plan.poses))
+def _one_by_one(model: mujoco.MjModel, data: mujoco.MjData, plan: PackingPlan, seconds: float) -> Settled:
+    moved = np.zeros(len(plan.poses))
+    turned = np.zeros(len(plan.poses))
     passed = 0.0
     for i in range(len(plan.poses)):
-        let_in(data, plan, i + 1)
+        move_in(data, plan, i + 1)
         passed += run(model, data, seconds, slice(i + 1, i + 2))
-        moved[i : i + 1], turned[i : i + 1] = distances(data, plan, range(i, i + 1))
+        shift, turn = distances(data, plan, range(i, i + 1))
+        moved[i] = shift[0]
+        turned[i] = turn[0]
     return verdict(moved, turned, passed)

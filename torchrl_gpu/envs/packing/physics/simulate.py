@@ -1,9 +1,12 @@
-"""Simulation of a MuJoCo model until it is at rest, and distances of its items from their plans."""
+"""Simulation of a MuJoCo model until it is at rest.
+
+And distances of its items from their plans.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,41 +14,57 @@ from torchrl_gpu.envs.packing.physics.scene import centre_of
 from torchrl_gpu.envs.packing.plan import PackingPlan, quaternion
 from torchrl_gpu.system.extras import load_mujoco
 
+if TYPE_CHECKING:
+    import mujoco
+
 # At rest is what in this time moved by less than a tenth of a millimetre and turned by less than a ninth of a degree.
-WINDOW_S, REST_M, REST_TURN = 0.1, 1e-4, 2e-3
+WINDOW_S = 0.1
+REST_M = 1e-4
+REST_TURN = 2e-3
 
 
-def run(model: Any, data: Any, seconds: float, watched: slice = slice(1, None)) -> float:
-    """Simulates until the watched bodies are at rest, or for `seconds`; returns the time that passed."""
+def run(model: mujoco.MjModel, data: mujoco.MjData, seconds: float, watched: slice = slice(1, None)) -> float:
+    """Simulate until the watched bodies are at rest, or for `seconds`.
+
+    The time that passed is returned.
+    """
     mj = load_mujoco()
     steps = max(1, round(WINDOW_S / model.opt.timestep))
     windows = max(1, math.ceil(seconds / WINDOW_S - 1e-9))
     mj.mj_kinematics(model, data)
     for window in range(windows):
-        places, turns = data.xpos[watched].copy(), data.xquat[watched].copy()
+        places = data.xpos[watched].copy()
+        turns = data.xquat[watched].copy()
         mj.mj_step(model, data, steps)
-        shift, turn = np.linalg.norm(data.xpos[watched] - places, axis=1), angle_between(data.xquat[watched], turns)
+        shift = np.linalg.norm(data.xpos[watched] - places, axis=1)
+        turn = angle_between(data.xquat[watched], turns)
         if shift.max(initial=0.0) < REST_M and turn.max(initial=0.0) < REST_TURN:
             return (window + 1) * WINDOW_S
     return windows * WINDOW_S
 
 
-def let_in(data: Any, plan: PackingPlan, number: int) -> None:
-    """Moves the first `number` items to their planned poses, at zero velocity; the others stay parked."""
+def move_in(data: mujoco.MjData, plan: PackingPlan, number: int) -> None:
+    """Move the first `number` items to their planned poses, at zero velocity.
+
+    The others stay parked.
+    """
     for i, (solid, pose) in enumerate(zip(plan.solids[:number], plan.poses[:number], strict=True)):
-        data.qpos[7 * i : 7 * i + 7] = *centre_of(solid, pose), *quaternion(pose.rotation)
+        place = slice(7 * i, 7 * i + 7)
+        data.qpos[place] = *centre_of(solid, pose), *quaternion(pose.rotation)
     data.qvel[: 6 * number] = 0.0
     data.qacc_warmstart[: 6 * number] = 0.0
 
 
-def distances(data: Any, plan: PackingPlan, items: range) -> tuple[np.ndarray, np.ndarray]:
-    """Distances of I items from their plans, (I,) each: metres between centres of mass, radians; or inf and π.
+def distances(data: mujoco.MjData, plan: PackingPlan, items: range) -> tuple[np.ndarray, np.ndarray]:
+    """Return distances of I items from their plans, (I,) each.
 
-    The latter where the simulation has left the finite numbers.
+    Metres between centres of mass, and radians. They are inf and π where the simulation has left the finite numbers.
     """
     bodies = slice(items.start + 1, items.stop + 1)
-    places = np.array([centre_of(plan.solids[i], plan.poses[i]) for i in items]).reshape(-1, 3)
-    turns = np.array([quaternion(plan.poses[i].rotation) for i in items]).reshape(-1, 4)
+    centres = [centre_of(plan.solids[i], plan.poses[i]) for i in items]
+    quaternions = [quaternion(plan.poses[i].rotation) for i in items]
+    places = np.array(centres).reshape(-1, 3)
+    turns = np.array(quaternions).reshape(-1, 4)
     moved = np.linalg.norm(data.xpos[bodies] - places, axis=1)
     turned = angle_between(data.xquat[bodies], turns)
     known = np.isfinite(moved) & np.isfinite(turned)
@@ -53,7 +72,7 @@ def distances(data: Any, plan: PackingPlan, items: range) -> tuple[np.ndarray, n
 
 
 def angle_between(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Angles between rotations given as unit quaternions (…, 4), radians, 0 to π."""
+    """Return angles between unit quaternions (…, 4), radians, 0 to π."""
     # By the chord, which keeps the small angles that the arc cosine of a scalar product rounds away.
     sign = np.where((first * second).sum(-1, keepdims=True) < 0, -1.0, 1.0)
     half_chord = np.linalg.norm(first - sign * second, axis=-1) / 2

@@ -1,4 +1,5 @@
-"""Pictures of bins, drawn on the host: boxes and solids in perspective, overlays from above, and files of them.
+"""Pictures of bins, drawn on the host.
 
-What an environment holds is read by `viewer` and `viewable` beside this folder; nothing here knows an environment.
+Here: boxes and solids in perspective, overlays from above, legends and colours. Not here: what an environment holds,
+which `viewer` and `viewable` next to this folder read; nothing here knows an environment. Read `camera.py` first.
 """

@@ -14,28 +14,39 @@ from torchrl_gpu.envs.pictures import BACKGROUND
 
 Vector = tuple[float, float, float]
 
-SUPERSAMPLE = 2  # samples per pixel along each side
-MARGIN = 0.045  # of the picture's smaller side, left free around the bin
-NEAR = (1, 0, 1)  # side of a box that is seen along x, y and z: 1 for the upper one
-BACK = ("#e9ecf0", "#e3e7ec", "#dfe3e8")  # walls across x and y, floor
+# Samples per pixel along each side.
+SUPERSAMPLE = 2
+# Share of the picture's smaller side that is left free around the bin.
+MARGIN = 0.045
+# Side of a box that is seen along x, y and z: 1 for the upper one.
+NEAR = (1, 0, 1)
+# Colours of the walls across x and y, and of the floor.
+BACK = ("#e9ecf0", "#e3e7ec", "#dfe3e8")
 GRID = "#c3cad3"
 WIRE = "#3c4653"
-GRID_LINES = 12  # at most, along the longest side
-_OPACITY = {1: 90, 2: 180}  # of 255: of an edge between so many faces on the viewer's side
+# Most grid lines along the longest side.
+GRID_LINES = 12
+# Opacity, of 255, of an edge by how many of its faces are on the viewer's side.
+_OPACITY = {1: 90, 2: 180}
 
-_AZIMUTH, _ELEVATION = math.radians(-56.0), math.radians(29.0)  # of the viewer: from +x towards +y, above the floor
-_SCREEN = np.array(  # to the right and down, per metre along x, y and z
-    [
-        (-math.sin(_AZIMUTH), math.sin(_ELEVATION) * math.cos(_AZIMUTH)),
-        (math.cos(_AZIMUTH), math.sin(_ELEVATION) * math.sin(_AZIMUTH)),
-        (0.0, -math.cos(_ELEVATION)),
-    ]
-)
+# Where the viewer is: from +x towards +y, and above the floor.
+_AZIMUTH = math.radians(-56.0)
+_ELEVATION = math.radians(29.0)
+# To the right and down on the screen, per metre along x, y and z.
+_SCREEN = np.zeros((3, 2))
+_SCREEN[0] = -math.sin(_AZIMUTH), math.sin(_ELEVATION) * math.cos(_AZIMUTH)
+_SCREEN[1] = math.cos(_AZIMUTH), math.sin(_ELEVATION) * math.sin(_AZIMUTH)
+_SCREEN[2] = 0.0, -math.cos(_ELEVATION)
 
 
 @dataclass(frozen=True)
 class Camera:
-    """Orthographic view of a bin, sides in metres, on `width` × `height` pixels of `SUPERSAMPLE`² samples each."""
+    """Orthographic view of a bin, on pixels of `SUPERSAMPLE`² samples each.
+
+    Attributes:
+        bin_size: Metres.
+        width, height: Pixels.
+    """
 
     bin_size: Vector
     width: int
@@ -43,7 +54,7 @@ class Camera:
 
     def __post_init__(self) -> None:
         if min(self.width, self.height) < 1:
-            raise ValueError(f"viewer: width and height must be at least 1; got {self.width} and {self.height}")
+            raise ValueError(f"viewer: width and height must be at least 1, not {self.width} and {self.height}")
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -53,7 +64,8 @@ class Camera:
     @cached_property
     def _extent(self) -> tuple[np.ndarray, np.ndarray]:
         """Least and greatest place of the bin's corners on the screen, metres."""
-        corners = np.array([*product(*((0.0, side) for side in self.bin_size))]) @ _SCREEN
+        length, width, height = self.bin_size
+        corners = np.array(list(product((0.0, length), (0.0, width), (0.0, height)))) @ _SCREEN
         return corners.min(0), corners.max(0)
 
     @cached_property
@@ -71,7 +83,10 @@ class Camera:
         return np.array(self.size) / 2 - scale * (low + high) / 2
 
     def samples(self, points: np.ndarray) -> np.ndarray:
-        """Column and row (…, 2) of points (…, 3); the centre of sample (i, j) is at (i + 0.5, j + 0.5)."""
+        """Return column and row (…, 2) of points (…, 3).
+
+        The centre of sample (i, j) is at (i + 0.5, j + 0.5).
+        """
         return self.origin + points @ self.axes
 
     @property
@@ -82,12 +97,16 @@ class Camera:
 
 @lru_cache(maxsize=8)
 def empty_bin(camera: Camera) -> Image.Image:
-    """Floor and back walls with a grid, one pixel per sample; kept, so copy it before drawing on it."""
+    """Return floor and back walls with a grid, one pixel per sample.
+
+    The image is kept, so copy it before drawing on it.
+    """
     image = Image.new("RGB", camera.size, BACKGROUND)
     pen = ImageDraw.Draw(image)
     step = grid_step(camera.bin_size)
     for axis in range(3):
-        first, second = (other for other in range(3) if other != axis)
+        first = 1 if axis == 0 else 0
+        second = 1 if axis == 2 else 2
         corners = np.zeros((4, 3))
         corners[:, axis] = (1 - NEAR[axis]) * camera.bin_size[axis]
         corners[1:3, first] = camera.bin_size[first]
@@ -102,8 +121,11 @@ def empty_bin(camera: Camera) -> Image.Image:
     return image
 
 
-def finished(image: Image.Image, camera: Camera) -> np.ndarray:
-    """The picture uint8 (H, W, 3) of an image of samples, with the bin's front edges drawn over it."""
+def finish(image: Image.Image, camera: Camera) -> np.ndarray:
+    """Return the picture of an image of samples, uint8 (H, W, 3).
+
+    The bin's front edges are drawn over it.
+    """
     pen = ImageDraw.Draw(image, "RGBA")
     for points, opacity in _front_edges(camera):
         pen.line(points, fill=f"{WIRE}{opacity:02x}", width=camera.line)
@@ -126,12 +148,15 @@ def _front_edges(camera: Camera) -> list[tuple[list[float], int]]:
 
 
 def grid_step(bin_size: Vector) -> float:
-    """Distance of grid lines, metres: the smallest of 1, 2, 5 × 10ⁿ that gives at most `GRID_LINES` of them."""
+    """Return the distance of grid lines, metres.
+
+    It is the smallest of 1, 2, 5 × 10ⁿ that gives at most `GRID_LINES` of them.
+    """
     least = max(bin_size) / GRID_LINES
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * 0.999)
 
 
 def _flat(points: np.ndarray) -> list[float]:
-    """Flat coordinates for Pillow, which counts from the centre of the first pixel."""
+    """Return flat coordinates for Pillow, which counts from the first pixel's centre."""
     return (points - 0.5).ravel().tolist()

@@ -20,9 +20,9 @@ from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.envs.counter_rng import seed_bits
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, PooledSequences
-from torchrl_gpu.envs.packing.kernels.balance import standing_height
-from torchrl_gpu.envs.packing.kernels.compiled import described_problem
-from torchrl_gpu.envs.packing.types import DROP_RULES, PackingState
+from torchrl_gpu.envs.packing.kernels.compiled import DROP_RULES, described_problem
+from torchrl_gpu.envs.packing.stability.rule import standing_height
+from torchrl_gpu.envs.packing.types import PackingState
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.ntuple.values import TRITON_ROLLOUTS, PatchArguments, in_triton
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy

@@ -34,7 +34,7 @@ class RefinedTables(PatchTables):
     numbers, the mean height and the tables' value into a correction of that value. It begins with 0.
 
     Args:
-        space: As in `PatchTables`; levels as high as cells are long, and another rule than `load_bearing`.
+        space: As in `PatchTables`; levels as high as cells are long, and a rule of `height_rules`.
         patches, levels, initial: As in `PatchTables`.
         sides: Shortest and longest side of boxes, in cells; at most 16 lengths.
         candidates: Placements of each item that are corrected. Others have the value of the tables less 1.
@@ -63,8 +63,10 @@ class RefinedTables(PatchTables):
                 f"at most {_MOST_SIDES} sides from the shortest on, in a bin whose levels are as high as cells are long"
             )
             raise ValueError(f"{where}: want {wanted}; got sides={tuple(sides)}, {self.plan.levels} levels")
-        if self.bin.stability == "load_bearing":
-            raise ValueError(f"{where}: want a rule of stability that heights decide; got load_bearing")
+        if self.bin.rule.tracks_bearing:
+            raise ValueError(
+                f"{where}: stability {self.bin.stability} reads which cells bear load; choose one that reads heights"
+            )
         self.sides = (low, high)
         highest = self.plan.levels - low
         self._levels = [(level + 0.5) * cell for level in range(highest - LEVELS + 1, highest + 1)]  # metres, rounded

@@ -28,12 +28,12 @@ from torchrl_gpu.envs.packing.items import CutBoxes, ItemSource, RandomBoxes
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, PooledSequences
 from torchrl_gpu.envs.packing.items.triton_cuts import lanes_of, numbers_of, sequence_of
-from torchrl_gpu.envs.packing.kernels.balance import standing_height
 from torchrl_gpu.envs.packing.kernels.triton.boxes import MOST_CELLS_X, drop_lines, heights_of
 from torchrl_gpu.envs.packing.kernels.triton.piles import raised
 from torchrl_gpu.envs.packing.kernels.triton.placements import present
-from torchrl_gpu.envs.packing.kernels.triton.stability import RULES, rule_of
+from torchrl_gpu.envs.packing.kernels.triton.stability import DROP_RULES
 from torchrl_gpu.envs.packing.kernels.triton.transition import chosen, close_slots, record, standing
+from torchrl_gpu.envs.packing.stability.rule import standing_height
 from torchrl_gpu.envs.packing.types import PackingState
 from torchrl_gpu.envs.triton_draws import drawn, mixed
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER, PatchTables
@@ -383,7 +383,7 @@ def problem(env: PackingEnv) -> str:
     """
     if env.bin.cells[0] > MOST_CELLS_X:
         return f"a whole rollout in Triton wants bins of at most {MOST_CELLS_X} cells along x; got {env.bin.cells[0]}"
-    if env.bin.stability not in RULES:
+    if env.bin.stability not in DROP_RULES:
         return f"a whole rollout in Triton does not cover stability {env.bin.stability!r}"
     if isinstance(env.item_sequences, CutSequences) and max(env.item_sequences.whole) >= 1 << 12:
         return f"a whole rollout in Triton cuts bins of fewer than 4,096 cells a side; got {env.item_sequences.whole}"
@@ -454,7 +454,7 @@ def _arguments(
         KIND=source.kind, LAYERS=source.by_layers, P=source.lanes, SLOTS=slots,
         PADDED=triton.next_power_of_2(slots), ORIENTATIONS=orientations, X=bin_.cells[0], Y=bin_.cells[1],
         STEP=bin_.step, POOL=tables.pool, LEVELS=min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1,
-        RULE=rule_of(bin_), CELLS=most_cells(plan), LYING=lying, T=placements, LINES=min(lines, _LANES),
+        RULE=bin_.stability, CELLS=most_cells(plan), LYING=lying, T=placements, LINES=min(lines, _LANES),
         LANES=_LANES,
     )  # fmt: skip
     flat = [each.view(torch.uint8) if each.dtype == torch.bool else each for each in pointers]

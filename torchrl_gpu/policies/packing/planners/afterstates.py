@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.types import DROP_RULES
+from torchrl_gpu.envs.packing.stability.rule import Pile
+from torchrl_gpu.envs.packing.types import height_rules
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.placements import placed_at
 
@@ -29,13 +29,13 @@ class Afterstates:
     """
 
     def __init__(self, env: PackingEnv, tables: PatchTables, where: str) -> None:
-        if env.stability not in DROP_RULES:
-            known = ", ".join(DROP_RULES)
+        if env.stability not in height_rules():
+            known = ", ".join(height_rules())
             raise ValueError(
                 f"{where}: stability {env.stability} needs to know which cells bear load, which a look-ahead does not"
                 f" follow; plan in an environment of stability {known}, or use the policy without a planner"
             )
-        self._weaker = None if env.fallback is None else replace(env.bin, stability=env.fallback)
+        self._fallback = env.fallback
         self.catalogue, self.bin, self.kernels, self.tables = env.catalogue, env.bin, env.kernels, tables
         self.turns, self.grid, self._sizes = env.num_orientations, env.grid, env.item_sizes
         self.num_actions = self.turns * math.prod(self.grid)
@@ -51,13 +51,9 @@ class Afterstates:
         `side_by_side`, only where none of them has one. Values are gain plus bin afterwards, (B, J, A) float32 in bin
         volumes, `NEVER` where one is not legal or the item is −1; heights are (B, J, A) float32, metres.
         """
-        z_map, legal = self.kernels.drop_map(heightmap, item, self.catalogue, self.bin)
-        if self._weaker is not None:
-            others = self.kernels.drop_map(heightmap, item, self.catalogue, self._weaker)[1]
-            stands = legal.flatten(2).any(2)  # (B, J)
-            if side_by_side:
-                stands = stands.any(1, keepdim=True)
-            legal = torch.where(stands[..., None, None, None], legal, others)
+        z_map, legal = self.kernels.maps(
+            Pile(heightmap), item, self.catalogue, self.bin, fallback=self._fallback, each_alone=not side_by_side
+        )
         values = self.tables(heightmap, self._sizes[item.clamp_min(0)], z_map, legal)
         return values.view(*item.shape, -1), z_map.flatten(2)
 

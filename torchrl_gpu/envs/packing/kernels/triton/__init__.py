@@ -1,4 +1,5 @@
 """Packing kernels in Triton, the default on CUDA.
 
-`kernels` is the entry point, with the functions of every backend; `reference` defines their results.
+Here: `kernels` is the entry point, with the functions of every backend. Not here: what they compute, which
+`kernels/reference.py` defines. Read `kernels.py` first, then `boxes.py`.
 """

@@ -18,46 +18,57 @@ import triton.language as tl
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.triton.placements import present
-from torchrl_gpu.envs.packing.kernels.triton.stability import rule_of, stands
+from torchrl_gpu.envs.packing.kernels.triton.stability import stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
-MOST_CELLS_X = 16  # rows that a lane keeps in registers
-_LANES = 128  # per program
+# Rows that a lane keeps in registers.
+MOST_CELLS_X = 16
+# Lanes of a program.
+_LANES = 128
 
 
 def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
-    """As `reference.drop_map`, for boxes in bins of at most `MOST_CELLS_X` rows; arguments contiguous."""
+    """As `reference.drop_map`, for boxes in bins of at most `MOST_CELLS_X` rows.
+
+    Arguments contiguous.
+    """
     shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     z_map = heightmap.new_empty(shape)
     legal = torch.empty_like(z_map, dtype=torch.bool)
     num_lanes = item_id.numel() * catalogue.num_orientations * bin_.grid[1]
-    drop_boxes_kernel[(triton.cdiv(num_lanes, _LANES),)](
-        heightmap, item_id, catalogue.extent, catalogue.height, z_map, legal.view(torch.uint8), item_id.numel(),
-        catalogue.num_items, *heights_of(bin_),
-        SLOTS=item_id.shape[1], ORIENTATIONS=catalogue.num_orientations, X=bin_.cells[0], Y=bin_.cells[1],
-        STEP=bin_.step, LEVELS=min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1, RULE=rule_of(bin_),
-        T=_LANES, enable_fp_fusion=False, num_warps=_LANES // 32,
-        maxnreg=64 if bin_.stability == "com" else None,  # left to itself ptxas would rather spill
+    tensors = (heightmap, item_id, catalogue.extent, catalogue.height, z_map, legal.view(torch.uint8))
+    numbers = (item_id.numel(), catalogue.num_items, *heights_of(bin_))
+    constants = {"SLOTS": item_id.shape[1], "ORIENTATIONS": catalogue.num_orientations, "T": _LANES}
+    constants |= {"X": bin_.cells[0], "Y": bin_.cells[1], "STEP": bin_.step}
+    constants["LEVELS"] = min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1
+    # Left to itself ptxas would rather spill.
+    most_registers = 64 if bin_.stability == "com" else None
+    launch = drop_boxes_kernel[(triton.cdiv(num_lanes, _LANES),)]
+    launch(
+        *tensors, *numbers, **constants,
+        RULE=bin_.stability, enable_fp_fusion=False, num_warps=_LANES // 32, maxnreg=most_registers,
     )  # fmt: skip
     return z_map, legal
 
 
 def heights_of(bin_: Bin) -> tuple[float, float, float]:
-    """Height of the bin, highest legal top, and largest gap that still counts as contact; metres."""
-    return bin_.size[2], float(np.float32(bin_.size[2]) + np.float32(bin_.tolerance)), bin_.contact_tolerance
+    """Return the bin's height, its highest legal top and its contact tolerance."""
+    highest = float(np.float32(bin_.size[2]) + np.float32(bin_.tolerance))
+    return bin_.size[2], highest, bin_.contact_tolerance
 
 
 @triton.jit
 def lines(item_id, extent, item_height, num_slots, num_items, slots_per_env, orientations, GY, T: tl.constexpr):
-    """Environment, placement along y and box of each of the T lines of placements of a program.
+    """Environment, placement along y and box of T lines of placements.
 
     Returns:
-        Environment, int64, and placement along y; box (p, q, height), p and q being 0 for an empty slot; the line's
-        number over (N, K, O), int64; True where there is such a line. (T,) each.
+        Environment, int64, and placement along y; the box's p, q and height, with p = q = 0 for an empty slot; the
+        line's number over (N, K, O), int64; whether there is such a line. (T,) each.
     """
     start = tl.program_id(0).to(tl.int64) * T
-    # 64-bit division once per program, 32-bit division per lane
-    from_line, from_slot = start // GY, start // GY // orientations
+    # Division is of 64 bits once per program, and of 32 bits per lane.
+    from_line = start // GY
+    from_slot = start // GY // orientations
     offset = (start % GY).to(tl.int32) + tl.arange(0, T)
     gy = offset % GY
     offset_line = (from_line % orientations).to(tl.int32) + offset // GY
@@ -77,7 +88,10 @@ def lines(item_id, extent, item_height, num_slots, num_items, slots_per_env, ori
 
 @triton.jit
 def fits_along(placement, extent, cells, STEP: tl.constexpr):
-    """True where a footprint of `extent` cells, 0 for an empty slot, fits at a placement of the grid along one axis."""
+    """True where a footprint fits at a placement of the grid, along one axis.
+
+    `extent` is its cells, 0 for an empty slot.
+    """
     return (extent > 0) & (extent <= cells) & (placement * STEP - (cells - extent) < STEP)
 
 
@@ -86,7 +100,10 @@ def write_legality(
     here, out_z, out_legal, gy, p, q, high, there, ceiling, limit, tolerance, X, Y,
     RULE: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """Writes the legal mask of T lines of boxes from their z-map, and the bin's height as z where none fits."""
+    """Write the legal mask of T lines of boxes from their z-map.
+
+    Where none fits, z becomes the bin's height.
+    """
     GX = (X + STEP - 1) // STEP
     GY = (Y + STEP - 1) // STEP
     y = tl.maximum(tl.minimum(gy * STEP, Y - q), 0)
@@ -97,7 +114,8 @@ def write_legality(
         fine = z + high <= limit
         if RULE != "none":
             x = tl.maximum(tl.minimum(gx * STEP, X - p), 0)
-            rows, columns = tl.where(fits, p, 0), tl.where(fits, q, 0)
+            rows = tl.where(fits, p, 0)
+            columns = tl.where(fits, q, 0)
             held = stands(here, here, x, y, rows, columns, z[None, :], here, tolerance, X, Y, 0, RULE, True, 1)
             fine = fine & (tl.max(held.to(tl.int32), 0) > 0)
         tl.store(out_z + gx * GY, tl.zeros_like(z) + ceiling, mask=there & ~fits)
@@ -109,7 +127,7 @@ def drop_lines(
     here, gy, p, q, high, line, there, z_map, legal, ceiling, limit, tolerance,
     X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, LEVELS: tl.constexpr, RULE: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Writes the maps of T lines of placements along x.
+    """Write the maps of T lines of placements along x.
 
     Line by line the boxes are (p, q, high), at gy along y, in the bins at `here`.
     """
@@ -165,7 +183,8 @@ def drop_lines(
         if RULE == "none":
             tl.store(legal + (out + gx * GY), (fits & (z + high <= limit)).to(tl.uint8), mask=there)
     if RULE != "none":
-        tl.debug_barrier()  # write_legality reads z with another layout of threads
+        # `write_legality` reads z with another layout of threads.
+        tl.debug_barrier()
         write_legality(
             here, z_map + out, legal + out, gy, p, q, high, there, ceiling, limit, tolerance, X, Y, RULE, STEP
         )

@@ -1,9 +1,10 @@
-"""First contact of irregular items in Triton: the inner loop, which takes nearly all of the time.
+"""First contact of irregular items in Triton.
 
-V items rest on T placements, or pairs of placements: V·T results stay in registers while the cells of the footprint
-pass by, so that a height is read once for V add-maxima and a bottom once for T. Cells pass by in the order of the
-phases of the grid step: within a phase neighbouring placements read neighbouring words. A placement flush with the wall
-begins in another phase than its neighbours; only its address differs. Cells of the padding are never visited.
+This inner loop takes nearly all of the time. V items rest on T placements, or pairs of placements: V·T results stay in
+registers while the cells of the footprint pass by, so that a height is read once for V add-maxima and a bottom once for
+T. Cells pass by in the order of the phases of the grid step: within a phase neighbouring placements read neighbouring
+words. A placement flush with the wall begins in another phase than its neighbours; only its address differs. Cells of
+the padding are never visited.
 
 Whole heights are counted in int16, two placements to a register: Hopper and the Blackwell of data centres add and
 maximise both in one instruction (VIADDMNMX.S16x2), other Blackwells in two (VIADD.16x2, VIMNMX.S16x2). A bottom becomes
@@ -22,7 +23,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-MOST_COUNTED = tl.constexpr(16383)  # units: twice as many, less one, still fit int16
+# Units that are counted: twice as many, less one, still fit int16.
+MOST_COUNTED = tl.constexpr(16383)
 
 # A float of this size counts in ones, and the low half of its bits is 0.
 _ORIGIN = tl.constexpr(12582912.0)
@@ -30,22 +32,29 @@ _ORIGIN = tl.constexpr(12582912.0)
 
 @triton.jit
 def reached(x, last_x, y, p, q, there, window):
-    """Cells of a footprint that some of T placements put into a window of cells: first and one past, along x and y.
+    """Cells of a footprint that some of T placements put into a window of cells.
 
-    Each of T lanes has placements at `x` to `last_x`. The window is (x0, x1, y0, y1). Placements that are not `there`
-    do not count, and without any there are no cells.
+    They are the first and one past the last, along x and along y. Each of T lanes has placements at `x` to `last_x`.
+    The window is (x0, x1, y0, y1). Placements that are not `there` do not count, and without any there are no cells.
     """
     most = 1 << 30
-    low_x, high_x = tl.min(tl.where(there, x, most), 0), tl.max(tl.where(there, last_x, -most), 0)
-    low_y, high_y = tl.min(tl.where(there, y, most), 0), tl.max(tl.where(there, y, -most), 0)
-    first_i, end_i = tl.maximum(window[0] - high_x, 0), tl.minimum(window[1] - low_x, p)
-    first_j, end_j = tl.maximum(window[2] - high_y, 0), tl.minimum(window[3] - low_y, q)
+    low_x = tl.min(tl.where(there, x, most), 0)
+    high_x = tl.max(tl.where(there, last_x, -most), 0)
+    low_y = tl.min(tl.where(there, y, most), 0)
+    high_y = tl.max(tl.where(there, y, -most), 0)
+    first_i = tl.maximum(window[0] - high_x, 0)
+    end_i = tl.minimum(window[1] - low_x, p)
+    first_j = tl.maximum(window[2] - high_y, 0)
+    end_j = tl.minimum(window[3] - low_y, q)
     return first_i, end_i, first_j, end_j
 
 
 @triton.jit
 def _of_phase(first, end, phase, STEP: tl.constexpr):
-    """Range of the cells of a phase among the cells [first, end) of a footprint, counted within the phase."""
+    """Cells of a phase among the cells [first, end) of a footprint.
+
+    They are counted within the phase.
+    """
     return tl.maximum(first - phase + STEP - 1, 0) // STEP, tl.maximum(end - phase + STEP - 1, 0) // STEP
 
 
@@ -54,7 +63,7 @@ def first_contact(
     highest, heights, low, x, y, cells, per_unit, X, Y, pitch,
     PAIRS: tl.constexpr, PACKED: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """Highest `h − b` over some cells of V items that share an extent at T placements, at least `highest`.
+    """Highest `h − b` over some cells of V items of one extent at T placements.
 
     Args:
         highest: (V, T) float32, metres, or int32, a pair of counts: what is known already, at least 0.
@@ -63,8 +72,8 @@ def first_contact(
         low: (V,) pointers to bottoms, float32, metres, of rows `pitch` apart.
         x, y: (T,) int32, first cell of each placement; of a pair, that of its first.
         cells: Cells of the footprint as from `reached`.
-        PAIRS: True to count whole units, two placements to an int32.
-        PACKED: True where the device has instructions for pairs of int16.
+        PAIRS: Whether whole units are counted, two placements to an int32.
+        PACKED: Whether the device has instructions for pairs of int16.
     """
     first_i, end_i, first_j, end_j = cells
     length_y = (Y + STEP - 1) // STEP
@@ -93,11 +102,12 @@ def first_contact_of_bytes(
     highest, maps, undersides, x, y, cells, X, Y, length, width,
     PACKED: tl.constexpr, STEP: tl.constexpr, V: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
-    """As `first_contact` for pairs of counts, 255 above their own, of items whose undersides are bytes.
+    """As `first_contact`, for items whose undersides are bytes.
 
-    A block of STEP × STEP cells can raise no placement that rests higher already than the highest cell below the block
-    on the lowest cell of the block. So one cell of each block is visited first, and then the others of those blocks
-    alone that could still raise one of the placements; between two such blocks of a row, all. Most blocks cannot.
+    Results are pairs of counts, 255 above their own. A block of STEP × STEP cells can raise no placement that rests
+    higher already than the highest cell below the block on the lowest cell of the block. So one cell of each block is
+    visited first, and then the others of those blocks alone that could still raise one of the placements; between two
+    such blocks of a row, all. Most blocks cannot.
 
     Args:
         maps: Pointers to the counts of one bin, and to the maxima over the blocks that begin at each cell.
@@ -136,7 +146,8 @@ def first_contact_of_bytes(
         end_row = tl.where(end > 0, a + 1, end_row)
 
     for phase in range(1, STEP * STEP):
-        r, c = phase // STEP, phase % STEP
+        r = phase // STEP
+        c = phase % STEP
         rows = (x + r) % STEP * (STEP * plane) + (x + r) // STEP * length_y
         here = heights + (rows + (y + c) % STEP * plane + (y + c) // STEP)
         first_a, end_a = _of_phase(first_i, end_i, r, STEP)
@@ -156,7 +167,8 @@ def _visit_phase(highest, here, words, spans, rows, columns, length_y, width, PA
     """`highest` after the cells of the first phase."""
     for a in range(rows[0], rows[1]):
         span = tl.load(spans + a)
-        begin, end = tl.maximum(columns[0], span & 0xFFFF), tl.minimum(columns[1], span >> 16)
+        begin = tl.maximum(columns[0], span & 0xFFFF)
+        end = tl.minimum(columns[1], span >> 16)
         highest = _visit_row(highest, here + a * length_y, words + a * width, begin, end, PACKED, V)
     return highest
 
@@ -178,7 +190,7 @@ def _either(first, second):
 
 @triton.jit
 def _bytes_in_pairs(word, PACKED: tl.constexpr, V: tl.constexpr):
-    """The lowest V bytes of a word, each in both halves of an int32; (V,)."""
+    """The lowest V bytes of a word, each in both halves of an int32, (V,)."""
     number = tl.arange(0, V)
     if PACKED:
         return tl.inline_asm_elementwise(

@@ -14,13 +14,15 @@ import torch
 import triton
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.bearing import bear
+from torchrl_gpu.envs.packing.kernels import eager
+from torchrl_gpu.envs.packing.kernels.eager import bear
 from torchrl_gpu.envs.packing.kernels.transition import any_legal
 from torchrl_gpu.envs.packing.kernels.triton import bearing as triton_bearing
 from torchrl_gpu.envs.packing.kernels.triton import piles as triton_piles
 from torchrl_gpu.envs.packing.kernels.triton import transition as triton_transition
 from torchrl_gpu.envs.packing.kernels.triton.boxes import MOST_CELLS_X, drop_boxes
 from torchrl_gpu.envs.packing.kernels.triton.solids import drop_solids
+from torchrl_gpu.envs.packing.kernels.triton.stability import DROP_RULES
 from torchrl_gpu.envs.packing.kernels.triton.wide_boxes import drop_wide_boxes
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
@@ -30,7 +32,10 @@ DEVICES = ("cuda", "cpu")
 
 
 def problem(device: torch.device) -> str:
-    """The reason why this backend cannot run on `device`; "" on CUDA, and on a CPU with Triton's interpreter."""
+    """The reason why this backend cannot run on `device`.
+
+    "" on CUDA, and on a CPU with Triton's interpreter.
+    """
     if device.type == "cuda" or (device.type == "cpu" and triton.knobs.runtime.interpret):
         return ""
     return f"runs on CUDA devices, or on a CPU with TRITON_INTERPRET=1; got {device}"
@@ -39,8 +44,15 @@ def problem(device: torch.device) -> str:
 def drop_map(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.drop_map`; for irregular items only placements that `stored` lacks are computed."""
-    heightmap, item_id = heightmap.contiguous(), item_id.contiguous()
+    """As `reference.drop_map`.
+
+    For irregular items only placements that `stored` lacks are computed.
+    """
+    if bin_.stability not in DROP_RULES:
+        z_map, legal = drop_map(heightmap, item_id, catalogue, bin_.without_rule)
+        return z_map, eager.judge_dropped(heightmap, z_map, legal, item_id, catalogue, bin_)
+    heightmap = heightmap.contiguous()
+    item_id = item_id.contiguous()
     with _on(heightmap.device):
         if not catalogue.flat:
             return drop_solids(heightmap, item_id, catalogue, bin_, stored)
@@ -52,7 +64,13 @@ def drop_map(
 def upheld(
     heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
-    heightmap, bears, z_map, legal, item_id = (m.contiguous() for m in (heightmap, bears, z_map, legal, item_id))
+    if bin_.stability not in triton_bearing.BEARING_RULES:
+        return eager.upheld(heightmap, bears, z_map, legal, item_id, catalogue, bin_)
+    heightmap = heightmap.contiguous()
+    bears = bears.contiguous()
+    z_map = z_map.contiguous()
+    legal = legal.contiguous()
+    item_id = item_id.contiguous()
     with _on(heightmap.device):
         return triton_bearing.upheld(heightmap, bears, z_map, legal, item_id, catalogue, bin_)
 

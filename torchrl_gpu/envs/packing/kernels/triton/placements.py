@@ -1,6 +1,7 @@
-"""Device functions that give a program of `drop_solids_kernel` its orientations and placements.
+"""Orientations and placements of a program of `drop_solids_kernel`.
 
-They are called again after the loop over cells, since keeping their results through it would take registers.
+These device functions are called again after the loop over cells, since keeping their results through it would take
+registers.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -20,10 +21,15 @@ def present(item, num_items):
 
 @triton.jit
 def variants(source, orientations, X, V: tl.constexpr):
-    """The V orientations of a group, their catalogue rows and extents; (V,) each. An empty slot fits nowhere.
+    """The V orientations of a group, their catalogue rows and extents, (V,) each.
 
-    `source` are pointers to the item, to the order of orientations, to extents and bottoms of the catalogue; the number
-    of the group; items of the catalogue.
+    An empty slot fits nowhere.
+
+    Args:
+        source: Pointers to the item, to the order of orientations, to extents and bottoms of the catalogue; the number
+            of the group; and the number of items of the catalogue.
+        orientations: O.
+        X: Cells of the bin along x.
     """
     item_id, order, extent, _bottom, group, num_items = source
     item = present(tl.load(item_id), num_items)
@@ -41,8 +47,8 @@ def sharers(source, turn, orientations, X, cells, V: tl.constexpr):
     """Orientations of a group that share the extent of the one in `turn`.
 
     Returns:
-        Pointers to their bottoms, for others to that of the one in turn, (V,); True for each that shares, (V,); True
-        if the one in turn is the first of them; the extent.
+        Pointers to their bottoms, for others to that of the one in turn, (V,); which of them share, (V,); whether the
+        one in turn is the first of them; the extent.
     """
     index = tl.arange(0, V)
     _orientation, variant, p, q = variants(source, orientations, X, V)
@@ -56,11 +62,13 @@ def sharers(source, turn, orientations, X, cells, V: tl.constexpr):
 
 @triton.jit
 def work(start, p, q, window, X, Y, PAIRS: tl.constexpr, STEP: tl.constexpr, T: tl.constexpr):
-    """T placements, or pairs of them along x, that fit and touch a window of cells (x0, x1, y0, y1), from `start` on.
+    """T placements, or pairs along x, that fit and touch a window (x0, x1, y0, y1).
+
+    They are those from `start` on.
 
     Returns:
-        Placement along x, of a pair the first, and along y; True where there is a second; True where there is a first.
-        (T,) each.
+        Placement along x, the first of a pair, and along y; whether there is a second one, and whether there is a
+        first. (T,) each.
     """
     first_x, last_x = touched(p, window[0], window[1], X, STEP)
     first_y, last_y = touched(q, window[2], window[3], Y, STEP)
@@ -74,7 +82,8 @@ def work(start, p, q, window, X, Y, PAIRS: tl.constexpr, STEP: tl.constexpr, T: 
     lane = start + tl.arange(0, T)
     there = lane < rows * width
     lane = tl.where(there, lane, 0)
-    row, column = lane // tl.maximum(width, 1), lane % tl.maximum(width, 1)
+    row = lane // tl.maximum(width, 1)
+    column = lane % tl.maximum(width, 1)
     if PAIRS:
         alone = (flush > 0) & (row == rows - 1)
         gx = tl.where(alone, last_x - 1, first_x + 2 * row)
@@ -87,14 +96,17 @@ def work(start, p, q, window, X, Y, PAIRS: tl.constexpr, STEP: tl.constexpr, T: 
 
 @triton.jit
 def num_fitting(extent, cells, STEP: tl.constexpr):
-    """Number of placements of a footprint along one axis, including the one flush with the wall."""
+    """Number of placements of a footprint along one axis, a flush one included."""
     room = cells - extent
     return tl.where(room >= 0, tl.minimum((tl.maximum(room, 0) + STEP - 1) // STEP + 1, (cells + STEP - 1) // STEP), 0)
 
 
 @triton.jit
 def touched(extent, start, end, cells, STEP: tl.constexpr):
-    """Range of fitting placements along one axis whose footprint meets the cells [start, end): first, and one past."""
+    """Fitting placements along one axis whose footprint meets the cells [start, end).
+
+    They are the first, and one past the last.
+    """
     first = tl.where(start >= extent, (start - extent) // STEP + 1, 0)
     fitting = num_fitting(extent, cells, STEP)
     last = tl.minimum(fitting, (end + STEP - 1) // STEP)

@@ -1,8 +1,9 @@
-"""`drop_map` of irregular items in Triton: every placement of every item in one launch.
+"""`drop_map` of irregular items in Triton.
 
-A program computes a tile of placements of V orientations that share an extent, hence also their placements; the loop
-is in `contact`. The orientations that share an extent are found per item on the device; that most of them come in
-groups of V is assumed from the bounds of the catalogue, and only costs time where it is wrong.
+One launch computes every placement of every item. A program computes a tile of placements of V orientations that share
+an extent, hence also their placements; the loop is in `contact`. The orientations that share an extent are found per
+item on the device; that most of them come in groups of V is assumed from the bounds of the catalogue, and only costs
+time where it is wrong.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -10,6 +11,7 @@ groups of V is assumed from the bounds of the catalogue, and only costs time whe
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import NamedTuple
 
@@ -18,7 +20,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.balance import centre_16ths
 from torchrl_gpu.envs.packing.kernels.triton.boxes import heights_of
 from torchrl_gpu.envs.packing.kernels.triton.contact import (
     MOST_COUNTED,
@@ -29,8 +30,9 @@ from torchrl_gpu.envs.packing.kernels.triton.contact import (
 )
 from torchrl_gpu.envs.packing.kernels.triton.placements import num_fitting, present, sharers, touched, variants, work
 from torchrl_gpu.envs.packing.kernels.triton.split import sortable, split
-from torchrl_gpu.envs.packing.kernels.triton.stability import rule_of, stands
+from torchrl_gpu.envs.packing.kernels.triton.stability import stands
 from torchrl_gpu.envs.packing.kernels.triton.undersides import MOST_UNITS, fit_bytes, undersides
+from torchrl_gpu.envs.packing.stability.centres import centre_16ths
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
 
 # Results per thread, by stability rule: the more, the more often each value read is reused, until the registers of the
@@ -38,27 +40,39 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
 RESULTS_PER_THREAD = {"none": 16, "corners": 16, "support": 8, "com": 8}
 MOST_LANES_PER_THREAD = {"none": 8, "corners": 8, "support": 8, "com": 8}
 _UNITS = tl.constexpr(MOST_UNITS)
-_ALL_UNITS = tl.constexpr(MOST_UNITS * 0x10001)  # a pair of zeros, as bytes are counted
-_PACKED_SINCE = (9, 0)  # compute capability with instructions that add and maximise pairs of int16
+# A pair of zeros, as bytes are counted.
+_ALL_UNITS = tl.constexpr(MOST_UNITS * 0x10001)
+# Compute capability with instructions that add and maximise pairs of int16.
+_PACKED_SINCE = (9, 0)
 
 
 class Blocks(NamedTuple):
-    """Block sizes of the kernel: a pure function of shapes, so that a call can be captured in a CUDA graph."""
+    """Block sizes of the kernel.
 
-    variants: int  # V, orientations per program
-    lanes: int  # T, placements, or pairs of them, that a program works on at once
-    num_warps: int = 1  # warps per program; one wastes least of the last tile
+    They are a pure function of shapes, so that a call can be captured in a CUDA graph.
+
+    Attributes:
+        variants: Orientations of a program, V.
+        lanes: Placements, or pairs of them, that a program works on at once, T.
+        num_warps: Warps of a program; one wastes least of the last tile.
+    """
+
+    variants: int
+    lanes: int
+    num_warps: int = 1
 
 
 def blocks(catalogue: Catalogue, bin_: Bin) -> Blocks:
-    """Block sizes for a catalogue and a bin.
+    """Return the block sizes for a catalogue and a bin.
 
     Orientations share a program where their extents are the same for every item, as those of half turns are.
     """
     alike = Counter(zip(catalogue.bounds, catalogue.least, strict=True)).values()
-    variants = next(v for v in (4, 2, 1) if all(count % v == 0 for count in alike))
-    variants = variants if sortable(catalogue) else 1
-    rule = rule_of(bin_)
+    variants = 1
+    if sortable(catalogue):
+        # The largest of 4, 2 and 1 that divides all counts.
+        variants = math.gcd(4, *alike)
+    rule = bin_.stability
     per_thread = min(MOST_LANES_PER_THREAD[rule], RESULTS_PER_THREAD[rule] // variants)
     wanted = triton.next_power_of_2(bin_.grid[0] * bin_.grid[1])
     return Blocks(variants, max(32, min(32 * per_thread, wanted)))
@@ -67,42 +81,61 @@ def blocks(catalogue: Catalogue, bin_: Bin) -> Blocks:
 def drop_solids(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.drop_map`, for catalogues with maps; arguments contiguous."""
+    """As `reference.drop_map`, for catalogues with maps.
+
+    Arguments contiguous.
+    """
     assert catalogue.bottom is not None
     num_envs, num_slots = item_id.shape
-    num_orientations, (grid_x, grid_y) = catalogue.num_orientations, bin_.grid
+    num_orientations = catalogue.num_orientations
+    grid_x, grid_y = bin_.grid
     z_map = heightmap.new_empty(num_envs, num_slots, num_orientations, grid_x, grid_y)
     legal = torch.empty_like(z_map, dtype=torch.bool)
-    cut, packed = blocks(catalogue, bin_), _packed(heightmap.device)
+    cut = blocks(catalogue, bin_)
+    packed = _packed(heightmap.device)
     pairs = catalogue.unit is not None and packed is not None
     in_bytes = pairs and fit_bytes(catalogue, bin_)
     most = MOST_UNITS if in_bytes else MOST_COUNTED.value
     read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1, most=most, blocks=in_bytes)
-    low = undersides(catalogue, bin_, cut.variants) if in_bytes else (read.order,) * 3  # not read
+    # Where there is nothing to read, kernels are given any tensor.
+    unread = read.order
+    low = undersides(catalogue, bin_, cut.variants) if in_bytes else (unread,) * 3
     length = triton.cdiv(catalogue.bottom.shape[-2], bin_.step)
     width = triton.cdiv(catalogue.bottom.shape[-1], bin_.step)
-    rows = grid_x // 2 + 1 if pairs else grid_x  # of pairs, the one with a flush placement apart
+    # Rows of the grid go in pairs; a flush placement may need a row of its own.
+    rows = grid_x // 2 + 1 if pairs else grid_x
     num_tiles = triton.cdiv(rows * grid_y, cut.lanes)
-    centres = centre_16ths(catalogue, bin_).contiguous() if bin_.stability == "com" else read.order  # not read
-    earlier = (z_map, legal, item_id, item_id) if stored is None else tuple(each.contiguous() for each in stored)
-    drop_solids_kernel[(num_envs * num_slots * (num_orientations // cut.variants) * num_tiles,)](
-        *read, *low, item_id, catalogue.extent, catalogue.height, catalogue.bottom.contiguous(), centres,
-        earlier[0], earlier[1].view(torch.uint8), *earlier[2:], z_map, legal.view(torch.uint8),
-        catalogue.num_items, *heights_of(bin_), catalogue.unit or 1.0, 1.0 / (catalogue.unit or 1.0),
-        num_envs, num_slots, num_orientations, *bin_.cells, *catalogue.bottom.shape[-2:], length, width, num_tiles,
-        read.exact.shape[-1],
-        STEP=bin_.step, RULE=rule_of(bin_), V=cut.variants, T=cut.lanes,
-        EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]), PAIRS=pairs, BYTES=in_bytes,
-        PACKED=bool(packed), STORED=stored is not None, LENGTH=triton.next_power_of_2(length),
-        enable_fp_fusion=False, num_warps=cut.num_warps,
+    centres = centre_16ths(catalogue, bin_).contiguous() if bin_.stability == "com" else unread
+    if stored is None:
+        earlier = StoredMaps(z_map, legal, item_id, item_id)
+    else:
+        earlier = StoredMaps(*(each.contiguous() for each in stored))
+    unit = catalogue.unit or 1.0
+    items = (item_id, catalogue.extent, catalogue.height, catalogue.bottom.contiguous(), centres)
+    maps = (z_map, legal.view(torch.uint8))
+    kept = (earlier.z_map, earlier.legal.view(torch.uint8), earlier.slot, earlier.changed)
+    heights = (catalogue.num_items, *heights_of(bin_), unit, 1.0 / unit)
+    counts = (num_envs, num_slots, num_orientations)
+    sizes = (*bin_.cells, *catalogue.bottom.shape[-2:], length, width, num_tiles, read.exact.shape[-1])
+    constants = {"STEP": bin_.step, "V": cut.variants, "T": cut.lanes, "LENGTH": triton.next_power_of_2(length)}
+    constants["EXACT_PADDED"] = triton.next_power_of_2(read.exact.shape[-1])
+    flags = {"PAIRS": pairs, "BYTES": in_bytes, "PACKED": bool(packed), "STORED": stored is not None}
+    launch = drop_solids_kernel[(num_envs * num_slots * (num_orientations // cut.variants) * num_tiles,)]
+    launch(
+        *read, *low, *items, *kept, *maps, *heights, *counts, *sizes, **constants, **flags,
+        RULE=bin_.stability, enable_fp_fusion=False, num_warps=cut.num_warps,
     )  # fmt: skip
     return z_map, legal
 
 
 def _packed(device: torch.device) -> bool | None:
-    """True where the device has instructions for pairs of int16; None where counting in pairs would be slower."""
+    """Return whether the device has instructions for pairs of int16.
+
+    None where counting in pairs would be slower.
+    """
     if device.type != "cuda":
-        return False  # the interpreter counts for the tests' sake
+        # The interpreter counts for the tests' sake.
+        return False
     return pairs_on(*torch.cuda.get_device_capability(device))
 
 
@@ -136,11 +169,14 @@ def drop_solids_kernel(
     A program has a share of two lists: of all placements, of which it writes those that need no computation; and of
     those that need it, which form a rectangle of the grid, and which it computes.
     """
-    GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
+    GX = (X + STEP - 1) // STEP
+    GY = (Y + STEP - 1) // STEP
     cells = STEP * STEP * GX * GY
-    PARTS: tl.constexpr = 2 if PAIRS else 1  # tiles of single placements in one of pairs
+    # Tiles of single placements in one of pairs.
+    PARTS: tl.constexpr = 2 if PAIRS else 1
     pid = tl.program_id(0)
-    tile, groups = pid % tiles, orientations // V
+    tile = pid % tiles
+    groups = orientations // V
     group = pid // tiles % groups
     # The last slot of every bin comes first. It shows the new item, whose maps take longest: none is left for the end.
     turn_of = pid // tiles // groups
@@ -156,21 +192,23 @@ def drop_solids_kernel(
     if STORED:
         held = present(tl.load(kept_slot + slot), num_slots)
         before = ((env * num_slots + tl.maximum(held, 0)) * orientations + orientation) * (GX * GY)
-        x0, y0 = tl.load(changed + env * 4), tl.load(changed + env * 4 + 1)
-        x1, y1 = tl.load(changed + env * 4 + 2), tl.load(changed + env * 4 + 3)
-        window = (
-            tl.where(held >= 0, _cell(x0, X), 0).to(tl.int32),
-            tl.where(held >= 0, _cell(x1, X), X).to(tl.int32),
-            tl.where(held >= 0, _cell(y0, Y), 0).to(tl.int32),
-            tl.where(held >= 0, _cell(y1, Y), Y).to(tl.int32),
-        )
+        x0 = tl.load(changed + env * 4)
+        y0 = tl.load(changed + env * 4 + 1)
+        x1 = tl.load(changed + env * 4 + 2)
+        y1 = tl.load(changed + env * 4 + 3)
+        first_x = tl.where(held >= 0, _cell(x0, X), 0).to(tl.int32)
+        end_x = tl.where(held >= 0, _cell(x1, X), X).to(tl.int32)
+        first_y = tl.where(held >= 0, _cell(y0, Y), 0).to(tl.int32)
+        end_y = tl.where(held >= 0, _cell(y1, Y), Y).to(tl.int32)
+        window = (first_x, end_x, first_y, end_y)
 
     # Placements that need no computation: those that do not fit, and stored ones away from the changed cells.
     from_x, to_x = touched(p, window[0], window[1], X, STEP)
     from_y, to_y = touched(q, window[2], window[3], Y, STEP)
     for part in range(PARTS):
         lane = (tile * PARTS + part) * T + tl.arange(0, T)
-        gx, gy = (lane // GY)[None, :], (lane % GY)[None, :]
+        gx = (lane // GY)[None, :]
+        gy = (lane % GY)[None, :]
         works = (gx >= from_x[:, None]) & (gx < to_x[:, None]) & (gy >= from_y[:, None]) & (gy < to_y[:, None])
         write = (lane < GX * GY)[None, :] & ~works
         z = tl.zeros([V, T], tl.float32) + ceiling
@@ -188,11 +226,13 @@ def drop_solids_kernel(
         is_exact = tl.min(tl.load(exact + env * exact_tiles + check, mask=check < exact_tiles, other=1), 0) > 0
 
     # Placements that need it: one extent after the other; only one where the sorted orientations come in whole groups.
-    here, there = heights + env * cells, counts + env * cells
+    here = heights + env * cells
+    there = counts + env * cells
     into = (z_map, legal, item_height, centres, slot)
     earlier = (kept_z, before, held)
     row_of_group = tl.maximum(present(tl.load(item_id + slot), num_items), 0) * groups + group
-    of_group, of_block = row_of_group * (STEP * STEP * length), row_of_group * (length * width)
+    of_group = row_of_group * (STEP * STEP * length)
+    of_block = row_of_group * (length * width)
     for turn in range(V):
         low, mine, leads, p_now, q_now = sharers(source, turn, orientations, X, rows * columns, V)
         if leads:
@@ -200,7 +240,8 @@ def drop_solids_kernel(
                 start = tile * T
                 gx, gy, paired, there_is = work(start, p_now, q_now, window, X, Y, True, STEP, T)
                 if tl.max(there_is.to(tl.int32), 0) > 0:
-                    x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
+                    x = tl.minimum(gx * STEP, X - p_now)
+                    y = tl.minimum(gy * STEP, Y - q_now)
                     first, is_known = _known_counts(earlier, gx, gy, mine, there_is, per_unit, GX, GY, STORED, V, T)
                     second, both_known = _known_counts(
                         earlier, gx + 1, gy, mine, paired & there_is, per_unit, GX, GY, STORED, V, T
@@ -235,9 +276,11 @@ def drop_solids_kernel(
                     start = (tile * PARTS + part) * T
                     gx, gy, _paired, there_is = work(start, p_now, q_now, window, X, Y, False, STEP, T)
                     if tl.max(there_is.to(tl.int32), 0) > 0:
-                        x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
+                        x = tl.minimum(gx * STEP, X - p_now)
+                        y = tl.minimum(gy * STEP, Y - q_now)
                         z, is_known = tl.zeros([V, T], tl.float32), False
-                        if not PAIRS:  # else the earlier ones may have been counted, and rounded otherwise
+                        # With pairs the earlier heights may have been counted, and rounded otherwise.
+                        if not PAIRS:
                             z, is_known = _known_heights(earlier, gx, gy, mine, there_is, GX, GY, STORED, V, T)
                         seen = _visited(x, x, y, p_now, q_now, there_is, window, is_known)
                         z = first_contact(z, here, low, x, y, seen, per_unit, X, Y, columns, False, PACKED, STEP)
@@ -249,11 +292,15 @@ def drop_solids_kernel(
 
 @triton.jit
 def _known_heights(earlier, gx, gy, mine, there, GX, GY, STORED: tl.constexpr, V: tl.constexpr, T: tl.constexpr):
-    """Heights (V, T) of placements before the heightmap changed, 0 for none; True where they are known."""
+    """Heights of placements before the heightmap changed, and whether they are known.
+
+    Heights are (V, T), 0 for none.
+    """
     kept_z, before, held = earlier
     z = tl.zeros([V, T], tl.float32)
     if STORED:
-        mask = mine[:, None] & (there.to(tl.int32) > 0)[None, :]  # as a flag: the interpreter makes an int64 of it
+        # Compared as a flag, since the interpreter makes an int64 of it.
+        mask = mine[:, None] & (there.to(tl.int32) > 0)[None, :]
         z = tl.load(kept_z + (before[:, None] + (gx * GY + gy)[None, :]), mask=mask, other=0.0)
         z = tl.where(held >= 0, tl.maximum(z, 0.0), 0.0)
     return z, held >= 0
@@ -263,7 +310,10 @@ def _known_heights(earlier, gx, gy, mine, there, GX, GY, STORED: tl.constexpr, V
 def _known_counts(
     earlier, gx, gy, mine, there, per_unit, GX, GY, STORED: tl.constexpr, V: tl.constexpr, T: tl.constexpr
 ):  # fmt: skip
-    """As `_known_heights`, in whole units, int32; not known where one of them is no count of a byte's size."""
+    """As `_known_heights`, in whole units, int32.
+
+    They are not known if one of them is no count of a byte's size.
+    """
     z, is_known = _known_heights(earlier, gx, gy, mine, there, GX, GY, STORED, V, T)
     if STORED:
         count = tl.floor(z * per_unit + 0.5)
@@ -276,7 +326,9 @@ def _known_counts(
 
 @triton.jit
 def _visited(x, last_x, y, p, q, there, window, is_known):
-    """Cells of the footprint that a tile visits: where heights are known from before, those of the window alone.
+    """Cells of the footprint that a tile visits.
+
+    Where heights are known from before, they are those of the window alone.
 
     `last_x` is the first cell along x of the last placement of each lane, as `x` is that of the first.
     """
@@ -292,8 +344,12 @@ def _judge(
     z, half, start, turn, source, window, here, into, limit, tolerance, orientations, X, Y, rows, columns,
     PAIRS: tl.constexpr, STEP: tl.constexpr, RULE: tl.constexpr, V: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Writes z (V, T) and legality of a turn's placements, of pairs the first (half 0) or the second (half 1)."""
-    GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
+    """Write z (V, T) and legality of a turn's placements.
+
+    Of pairs these are the first (half 0) or the second (half 1).
+    """
+    GX = (X + STEP - 1) // STEP
+    GY = (Y + STEP - 1) // STEP
     z_map, legal, item_height, centres, slot = into
     low, mine, _leads, p, q = sharers(source, turn, orientations, X, rows * columns, V)
     first_gx, gy, paired, there_is = work(start, p, q, window, X, Y, PAIRS, STEP, T)
@@ -302,7 +358,8 @@ def _judge(
     orientation, variant, _p, _q = variants(source, orientations, X, V)
     fine = z + tl.load(item_height + variant)[:, None] <= limit
     if RULE != "none":
-        x, y = tl.minimum(gx * STEP, X - p), tl.minimum(gy * STEP, Y - q)
+        x = tl.minimum(gx * STEP, X - p)
+        y = tl.minimum(gy * STEP, Y - q)
         centre = centres + variant[:, None] * 2
         fine = fine & stands(here, low, x, y, p, q, z, centre, tolerance, X, Y, columns, RULE, False, STEP)
     at = ((slot * orientations + orientation) * (GX * GY))[:, None] + (gx * GY + gy)[None, :]

@@ -1,4 +1,4 @@
-"""Input of the kernel of irregular items, prepared from the heightmap in one small launch.
+"""Input of the kernel of irregular items, prepared in one small launch.
 
 - The heightmap split by the phases of the grid step, so that neighbouring placements read neighbouring words.
 - The same counted in whole units, in pairs of int16: a cell and the one a step further along x, which the neighbouring
@@ -21,24 +21,31 @@ from torch import Tensor
 from torchrl_gpu.envs.packing.kernels.triton.contact import MOST_COUNTED
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
-_TILE = 1024  # cells per program
-_MOST_SORTED = 128  # orientations; all pairs are compared
+# Cells of a program.
+_TILE = 1024
+# Orientations that are sorted at most: all pairs of them are compared.
+_MOST_SORTED = 128
 
 
 class Split(NamedTuple):
-    """The heightmap split by the phases of the grid step, as floats and as counts, and sorted orientations.
+    """The heightmap split by the phases of the grid step, and sorted orientations.
 
-    U = ceil(X / step), W = ceil(Y / step); phase (r, q) holds the cells (u·step + r, w·step + q).
+    U = ceil(X / step), W = ceil(Y / step); phase (r, q) holds the cells (u·step + r, w·step + q). What is not requested
+    is empty.
+
+    Attributes:
+        heights: Metres, 0 behind the wall, (N, step, step, U, W) float32.
+        counts: The same in whole units, int32: a cell's count in the low half, in the high half that of (u + 1, w).
+        maxima: Likewise, the maxima of the step × step cells that begin at a cell.
+        exact: 1 where the counts of a tile are its heights, (N, number of tiles) int32.
+        order: Orientations of each item sorted by extent, (M, O) int32.
     """
 
-    heights: Tensor  # (N, step, step, U, W) float32, metres; 0 behind the wall
-    # The same in whole units, int32: a cell's count in the low half, in the high half that of (u + 1, w). Empty where
-    # heights are not counted.
+    heights: Tensor
     counts: Tensor
-    # Likewise the maxima of the step × step cells that begin at a cell. Empty where they are not requested.
     maxima: Tensor
-    exact: Tensor  # (N, number of tiles) int32, 1 where the counts of a tile are its heights; empty likewise
-    order: Tensor  # (M, O) int32, orientations of each item sorted by extent; empty where not requested
+    exact: Tensor
+    order: Tensor
 
 
 def split(
@@ -51,11 +58,12 @@ def split(
     most: int = MOST_COUNTED.value,
     blocks: bool = False,
 ) -> Split:
-    """The `Split` of heightmaps (N, X, Y) float32, contiguous, made without a host read.
+    """Return the `Split` of heightmaps, without a host read.
 
-    Heights of more than `most` units are not counted.
+    They are (N, X, Y) float32 and contiguous. Heights of more than `most` units are not counted.
     """
-    num_envs, step = len(heightmap), bin_.step
+    num_envs = len(heightmap)
+    step = bin_.step
     length_x, length_y = bin_.grid
     cells = step * step * length_x * length_y
     num_tiles = triton.cdiv(cells, _TILE)
@@ -69,18 +77,18 @@ def split(
     order = heightmap.new_empty(shape if ordered else 0, dtype=torch.int32)
     split_tiles = num_envs * num_tiles if step > 1 or counted else 0
     if split_tiles + num_sorted:
-        split_kernel[(split_tiles + num_sorted,)](
-            heightmap, heights, counts, maxima, exact, catalogue.extent, order, split_tiles,
-            1.0 / (catalogue.unit or 1.0), catalogue.num_orientations,
-            X=bin_.cells[0], Y=bin_.cells[1], STEP=step, COUNTED=counted, MOST=most, BLOCKS=blocks,
-            PADDED=triton.next_power_of_2(catalogue.num_orientations) if ordered else 1, TILES=num_tiles, TILE=_TILE,
-            enable_fp_fusion=False, num_warps=4,
-        )  # fmt: skip
+        tensors = (heightmap, heights, counts, maxima, exact, catalogue.extent, order)
+        numbers = (split_tiles, 1.0 / (catalogue.unit or 1.0), catalogue.num_orientations)
+        sizes = {"X": bin_.cells[0], "Y": bin_.cells[1], "STEP": step, "TILES": num_tiles, "TILE": _TILE}
+        sizes["PADDED"] = triton.next_power_of_2(catalogue.num_orientations) if ordered else 1
+        flags = {"COUNTED": counted, "MOST": most, "BLOCKS": blocks}
+        launch = split_kernel[(split_tiles + num_sorted,)]
+        launch(*tensors, *numbers, **sizes, **flags, enable_fp_fusion=False, num_warps=4)
     return Split(heights, counts, maxima, exact, order)
 
 
 def sortable(catalogue: Catalogue) -> bool:
-    """True where a catalogue has few enough orientations to sort."""
+    """Return whether a catalogue has few enough orientations to sort."""
     return catalogue.num_orientations <= _MOST_SORTED
 
 
@@ -99,10 +107,14 @@ def split_kernel(
     X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, COUNTED: tl.constexpr, MOST: tl.constexpr,
     BLOCKS: tl.constexpr, PADDED: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """`split`: one tile of one bin per program; further programs sort the orientations of one item each."""
+    """`split`: one tile of one bin per program.
+
+    Further programs sort the orientations of one item each.
+    """
     pid = tl.program_id(0).to(tl.int64)
     if pid < split_tiles:
-        env, tile = pid // TILES, (pid % TILES).to(tl.int32)
+        env = pid // TILES
+        tile = (pid % TILES).to(tl.int32)
         length_x: tl.constexpr = (X + STEP - 1) // STEP
         length_y: tl.constexpr = (Y + STEP - 1) // STEP
         cells: tl.constexpr = STEP * STEP * length_x * length_y
@@ -134,17 +146,22 @@ def split_kernel(
         side_x = tl.load(side, mask=index < orientations, other=32767).to(tl.int32)
         side_y = tl.load(side + 1, mask=index < orientations, other=32767).to(tl.int32)
         key = side_x * 32768 + side_y
-        before = (key[None, :] < key[:, None]) | ((key[None, :] == key[:, None]) & (index[None, :] < index[:, None]))
+        same = (key[None, :] == key[:, None]) & (index[None, :] < index[:, None])
+        before = (key[None, :] < key[:, None]) | same
         rank = tl.sum(before.to(tl.int32), 1)
         tl.store(order + item * orientations + rank, index, mask=index < orientations)
 
 
 @triton.jit
 def _highest(heightmap, x, y, inside, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr):
-    """Maxima of the STEP × STEP cells of a bin that begin at a cell; what lies behind the wall counts as 0."""
+    """Maxima of the STEP × STEP cells of a bin that begin at a cell.
+
+    What lies behind the wall counts as 0.
+    """
     most = tl.zeros(x.shape, tl.float32)
     for cell in range(STEP * STEP):
-        at_x, at_y = x + cell // STEP, y + cell % STEP
+        at_x = x + cell // STEP
+        at_y = y + cell % STEP
         mask = inside & (at_x < X) & (at_y < Y)
         most = tl.maximum(most, tl.load(heightmap + (at_x * Y + at_y), mask=mask, other=0.0))
     return most
@@ -152,7 +169,10 @@ def _highest(heightmap, x, y, inside, X: tl.constexpr, Y: tl.constexpr, STEP: tl
 
 @triton.jit
 def _count(height, per_unit, MOST: tl.constexpr):
-    """Height in whole units, 0 where it is not whole or too large, int32; True where the count is exact."""
+    """Height in whole units, int32, and whether the count is exact.
+
+    The count is 0 where the height is not whole or too large.
+    """
     count = tl.floor(height * per_unit + 0.5)
     whole = (tl.abs(height * per_unit - count) < 1e-3) & (count >= 0) & (count <= MOST)
     return tl.where(whole, count, 0.0).to(tl.int32), whole

@@ -1,4 +1,7 @@
-"""Stability of a tile of placements inside a Triton kernel: the rules of `reference.stands`, all in integers."""
+"""Stability rules inside Triton kernels, for a tile of placements.
+
+The fast forms of the rules in `packing.stability`, all in integers.
+"""
 
 # Arguments of kernels have no types that mypy knows.
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -9,15 +12,9 @@ import triton
 import triton.language as tl
 
 from torchrl_gpu.envs.packing.kernels.triton.split import cell_at
-from torchrl_gpu.envs.packing.types import Bin
-from torchrl_gpu.system import arguments
 
-RULES = ("none", "corners", "support", "com")  # of `stands`, and none
-
-
-def rule_of(bin_: Bin) -> str:
-    """The bin's stability rule as a constant of the kernels; ValueError where they do not implement it."""
-    return arguments.choice("triton", "stability", bin_.stability, RULES)
+# Stability rules that these kernels have; all others are judged by `eager`, after the drop.
+DROP_RULES = ("none", "corners", "support", "com")
 
 
 @triton.jit
@@ -25,7 +22,9 @@ def stands(
     heights, low, x, y, p, q, z, centre, tolerance, X, Y, pitch,
     RULE: tl.constexpr, FLAT: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """True where V items are stable at rest at z (V, T) on T placements, by "corners", "support" or "com"; (V, T).
+    """Stability of V items at rest at z (V, T) on T placements, (V, T).
+
+    The rule is "corners", "support" or "com".
 
     Args:
         heights: The split heightmap of the bin, a pointer, or of the bin of each placement, (T,).
@@ -37,22 +36,31 @@ def stands(
         tolerance: Gaps up to this count as contact.
     """
     HULL: tl.constexpr = RULE == "support" or RULE == "com"
-    CELL: tl.constexpr = 16 if RULE == "com" else 2  # units of a length to a cell
+    # Units of a length to a cell.
+    CELL: tl.constexpr = 16 if RULE == "com" else 2
     tl.static_assert(HULL or RULE == "corners", "a stability rule without a kernel")
     level = z - tolerance
-    rows, columns, centre_x, centre_y = p, q, (CELL // 2) * p, (CELL // 2) * q
+    rows = p
+    columns = q
+    centre_x = (CELL // 2) * p
+    centre_y = (CELL // 2) * q
     if FLAT:
-        rows, columns = tl.max(p, 0), tl.max(q, 0)
-        centre_x, centre_y = centre_x[None, :], centre_y[None, :]
+        rows = tl.max(p, 0)
+        columns = tl.max(q, 0)
+        centre_x = centre_x[None, :]
+        centre_y = centre_y[None, :]
     elif RULE == "com":
-        centre_x, centre_y = tl.load(centre), tl.load(centre + 1)
+        centre_x = tl.load(centre)
+        centre_y = tl.load(centre + 1)
     count = tl.zeros(z.shape, tl.int32)
     area = tl.zeros([z.shape[0]], tl.int32)
-    right_rise = tl.full(z.shape, -1, tl.int32)  # no slope yet: −1 / 0 is below all, and meets none
+    # There is no slope yet: −1 / 0 is below all, and meets none.
+    right_rise = tl.full(z.shape, -1, tl.int32)
     left_rise = tl.full(z.shape, -1, tl.int32)
     right_run = tl.zeros(z.shape, tl.int32)
     left_run = tl.zeros(z.shape, tl.int32)
-    held = tl.zeros(z.shape, tl.int32)  # 1: the hull reaches the centre from its right, 2: from its left
+    # Bit 1: the hull reaches the centre from its right; bit 2: from its left.
+    held = tl.zeros(z.shape, tl.int32)
     for i in range(rows):
         right = tl.full(z.shape, -1, tl.int32)
         left = tl.full(z.shape, 32767, tl.int32)
@@ -70,7 +78,8 @@ def stands(
                 held = tl.where(contact & square, 3, held)
         if HULL:
             there = right >= 0
-            beyond_right, beyond_left = CELL * right + CELL // 2 - centre_y, centre_y - CELL // 2 - CELL * left
+            beyond_right = CELL * right + CELL // 2 - centre_y
+            beyond_left = centre_y - CELL // 2 - CELL * left
             right_rise, right_run, right_held = join(right_rise, right_run, beyond_right, there, ahead)
             left_rise, left_run, left_held = join(left_rise, left_run, beyond_left, there, ahead)
             held = held | right_held.to(tl.int32) | (left_held.to(tl.int32) << 1)
@@ -83,8 +92,10 @@ def stands(
             stable = (count * 2 > whole) | ((count >= 2) & stable)
         else:
             corners = tl.zeros(z.shape, tl.int32)
-            for corner in tl.static_range(4):  # a corner of a thin item counts twice
-                far_i, far_j = corner // 2 * (p - 1), corner % 2 * (q - 1)
+            # A corner of a thin item counts twice.
+            for corner in tl.static_range(4):
+                far_i = corner // 2 * (p - 1)
+                far_j = corner % 2 * (q - 1)
                 contact, _ = touches(heights, low, x, y, far_i, far_j, p, q, level, X, Y, pitch, FLAT, STEP)
                 corners += contact.to(tl.int32)
             stable = (count * 20 > whole * 19) | ((corners == 3) & (count * 20 > whole * 17))
@@ -95,7 +106,10 @@ def stands(
 
 @triton.jit
 def touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT: tl.constexpr, STEP: tl.constexpr):
-    """True where footprint cell (i, j) of V items touches at T placements; 1 for each item with material there."""
+    """Whether footprint cell (i, j) of V items touches at T placements, (V, T).
+
+    The second result is 1 for each item with material there.
+    """
     at = cell_at(x + i, y + j, X, Y, STEP)
     if FLAT:
         inside = (i >= 0) & (j >= 0) & (i < p) & (j < q)
@@ -109,10 +123,10 @@ def touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT: tl.constex
 
 @triton.jit
 def join(rise, run, reach, there, ahead):
-    """Steepest slope before the centre's row, rise over run, updated with one more row.
+    """Steepest slope before the centre's row, with one more row.
 
-    The furthest contact of that row lies `reach` beyond the centre. Third result: True where the hull reaches the
-    centre by that contact.
+    The slope is rise over run. The furthest contact of that row lies `reach` beyond the centre. Third result: True
+    where the hull reaches the centre by that contact.
     """
     joined = reach * run + rise * ahead
     steeper = there & (ahead < 0) & (joined > 0)

@@ -1,8 +1,8 @@
-"""Place an item and reset finished bins in Triton, one launch each, without the maps of the next step.
+"""Placing an item and resetting bins in Triton, one launch each.
 
-A program copies the same part of several small bins, or a part of a large one, with the changes of the action or the
-reset; the first program of a bin also writes its scalars and visible items. Every row of every result is written once,
-and the heights and maps of bins that are reset are not read.
+The maps of the next step are made by `drop_map`. A program copies the same part of several small bins, or a part of a
+large one, with the changes of the action or the reset; the first program of a bin also writes its scalars and visible
+items. Every row of every result is written once, and the heights and maps of bins that are reset are not read.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -17,34 +17,38 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.balance import standing_height
 from torchrl_gpu.envs.packing.kernels.triton.piles import cut, maps_of, raised
 from torchrl_gpu.envs.packing.kernels.triton.placements import num_fitting, present
+from torchrl_gpu.envs.packing.stability.rule import standing_height
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState
 
 _MOVED = ("heightmap", "item_id", "position", "volume", "stable", "num_packed", "step_count")
-_BEGUN = (*_MOVED, "key", "episode", "z_map", "legal")
+_RESTARTED = (*_MOVED, "key", "episode", "z_map", "legal")
 
 
 def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
     """As `transition.advance`."""
-    assert state.placements.is_contiguous()  # both are written in place
+    # Both are written in place.
+    assert state.placements.is_contiguous()
     assert state.placement_z.is_contiguous()
     after = {name: torch.empty_like(each) for name, each in _contiguous(state, _MOVED).items()}
-    legal, slot = torch.empty_like(after["stable"]), torch.empty_like(after["item_id"])
+    legal = torch.empty_like(after["stable"])
+    slot = torch.empty_like(after["item_id"])
     changed = slot.new_empty(len(slot), 4)
-    share, maps = cut(bin_.cells[0] * bin_.cells[1]), maps_of(catalogue)
+    share = cut(bin_.cells[0] * bin_.cells[1])
+    maps = maps_of(catalogue)
     num_envs, num_slots = slot.shape
-    advance_kernel[(triton.cdiv(num_envs, share.ENVS) * share.TILES,)](
-        *_pointers(_contiguous(state, (*_MOVED, "z_map", "legal"))), action.contiguous(), following.contiguous(),
-        catalogue.extent, catalogue.height, catalogue.volume, *maps, state.placements, state.placement_z,
-        *_pointers(after),
-        legal.view(torch.uint8), slot, changed,
-        num_envs, catalogue.num_items, state.placements.shape[1], num_slots, catalogue.num_orientations,
-        *maps[1].shape[-2:],
-        PADDED=triton.next_power_of_2(num_slots), X=bin_.cells[0], Y=bin_.cells[1], STEP=bin_.step,
-        FLAT=catalogue.flat, **share._asdict(), enable_fp_fusion=False, num_warps=4,
-    )  # fmt: skip
+    before = _pointers(_contiguous(state, (*_MOVED, "z_map", "legal")))
+    items = (catalogue.extent, catalogue.height, catalogue.volume, *maps)
+    placed = (state.placements, state.placement_z)
+    counts = (num_envs, catalogue.num_items, state.placements.shape[1], num_slots, catalogue.num_orientations)
+    constants = {"PADDED": triton.next_power_of_2(num_slots), "FLAT": catalogue.flat, **share._asdict()}
+    constants |= {"X": bin_.cells[0], "Y": bin_.cells[1], "STEP": bin_.step}
+    launch = advance_kernel[(triton.cdiv(num_envs, share.ENVS) * share.TILES,)]
+    given = (action.contiguous(), following.contiguous())
+    made = (*_pointers(after), legal.view(torch.uint8), slot, changed)
+    tensors = (*before, *given, *items, *placed, *made)
+    launch(*tensors, *counts, *maps[1].shape[-2:], **constants, enable_fp_fusion=False, num_warps=4)
     return Moved(replace(state, **after), legal, slot, changed)
 
 
@@ -53,7 +57,7 @@ def _contiguous(state: PackingState, names: tuple[str, ...]) -> dict[str, Tensor
 
 
 def _pointers(tensors: dict[str, Tensor]) -> list[Tensor]:
-    """Tensors as kernels take them: bool viewed as bytes."""
+    """Return tensors as kernels take them: bool viewed as bytes."""
     return [each.view(torch.uint8) if each.dtype == torch.bool else each for each in tensors.values()]
 
 
@@ -75,7 +79,8 @@ def advance_kernel(
     cell = tile * LANES + tl.arange(0, LANES)
     where = (env * (X * Y))[:, None] + cell[None, :]
     inside = there[:, None] & (cell < X * Y)[None, :]
-    height = tl.load(heightmap + where, mask=inside, other=0.0)  # in flight while the action is decoded
+    # This read is in flight while the action is decoded.
+    height = tl.load(heightmap + where, mask=inside, other=0.0)
     fine, gone, placed = chosen(
         env, there, action, (item_id, z_map, legal), extent, num_items, num_slots, orientations, X, Y, STEP
     )
@@ -112,8 +117,8 @@ def chosen(
     """Decoded actions of some environments (E,), some of which are not there.
 
     Returns:
-        True where the action is legal; the slot of its item; and the placement: item, −1 where it is not legal, its row
-        of the catalogue, int64, x and y, int32, and z. (E,) each.
+        Whether the action is legal; the slot of its item; and the placement: item, −1 if the action is not legal, its
+        row of the catalogue, int64, x and y, int32, and z. (E,) each.
     """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
@@ -124,11 +129,13 @@ def chosen(
     index = tl.where(inside, wanted, 0)
     fine = inside & (tl.load(legal + env * num_actions + index, mask=inside, other=0) != 0)
     z = tl.load(z_map + env * num_actions + index, mask=inside, other=0.0)
-    from_start = (index // (GX * GY)).to(tl.int32)  # over (K, O): 64-bit division by a constant alone
+    # Number over (K, O): 64-bit division by a constant alone.
+    from_start = (index // (GX * GY)).to(tl.int32)
     slot = from_start // orientations
     item = present(tl.load(item_id + env * num_slots + slot, mask=inside, other=-1), num_items)
     variant = tl.maximum(item, 0) * orientations + from_start % orientations
-    last_x, last_y = X - tl.load(extent + variant * 2), Y - tl.load(extent + variant * 2 + 1)
+    last_x = X - tl.load(extent + variant * 2)
+    last_y = Y - tl.load(extent + variant * 2 + 1)
     fine = fine & (item >= 0) & (last_x >= 0) & (last_y >= 0)
     item = tl.where(fine, item, -1)
     x = tl.maximum(tl.minimum(index // GY % GX * STEP, last_x), 0).to(tl.int32)
@@ -138,7 +145,10 @@ def chosen(
 
 @triton.jit
 def record(at, placed, placements, placement_z, orientations):
-    """Writes the placements of some environments, where there is an item, into rows `at` of the record."""
+    """Write the placements of some environments into rows `at` of the record.
+
+    Where there is no item, nothing is written.
+    """
     item, variant, x, y, z = placed
     write = item >= 0
     tl.store(placements + at * 4, item.to(tl.int32), mask=write)
@@ -150,11 +160,16 @@ def record(at, placed, placements, placement_z, orientations):
 
 @triton.jit
 def close_slots(env, there, gone, items, next_item, slot, num_slots, PADDED: tl.constexpr):
-    """Removes the slots `gone`, `num_slots` for none: later items move up, and the following one is shown last."""
+    """Remove the slots `gone`, `num_slots` for none.
+
+    Later items move up, and the following one is shown last.
+    """
     item_id, following = items
     k = tl.arange(0, PADDED)[None, :]
     before = k + (k >= gone[:, None]).to(tl.int64)
-    at, write, moves = (env * num_slots)[:, None], there[:, None] & (k < num_slots), before < num_slots
+    at = (env * num_slots)[:, None]
+    write = there[:, None] & (k < num_slots)
+    moves = before < num_slots
     moved = tl.load(item_id + (at + before), mask=write & moves, other=-1)
     shown = tl.load(following + env, mask=there, other=-1)[:, None]
     tl.store(next_item + (at + k), tl.where(moves, moved, shown), mask=write)
@@ -165,19 +180,25 @@ def restart(
     state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> PackingState:
     """As `transition.restart`."""
-    before = _contiguous(state, _BEGUN)
+    before = _contiguous(state, _RESTARTED)
     fresh = {name: torch.empty_like(each) for name, each in before.items()}
     num_envs, num_slots = item_id.shape
-    share, of_maps = cut(bin_.cells[0] * bin_.cells[1]), cut(state.legal[0].numel())
+    share = cut(bin_.cells[0] * bin_.cells[1])
+    num_placements = state.legal[0].numel()
+    of_maps = cut(num_placements)
     num_piles = triton.cdiv(num_envs, share.ENVS) * share.TILES
-    restart_kernel[(num_piles + triton.cdiv(num_envs, of_maps.ENVS) * of_maps.TILES,)](
-        mask.contiguous().view(torch.uint8), key.contiguous(), item_id.contiguous(),
-        *_pointers(before), catalogue.extent, standing_height(catalogue, bin_).contiguous(), *_pointers(fresh),
-        num_envs, catalogue.num_items, num_piles, bin_.size[2], bin_.size[2] + bin_.tolerance, num_slots,
-        PADDED=triton.next_power_of_2(num_slots), ORIENTATIONS=catalogue.num_orientations, X=bin_.cells[0],
-        Y=bin_.cells[1], STEP=bin_.step, PLACEMENTS=state.legal[0].numel(), **share._asdict(),
-        MAP_ENVS=of_maps.ENVS, MAP_LANES=of_maps.LANES, MAP_TILES=of_maps.TILES, enable_fp_fusion=False, num_warps=4,
-    )  # fmt: skip
+    num_maps = triton.cdiv(num_envs, of_maps.ENVS) * of_maps.TILES
+    given = (mask.contiguous().view(torch.uint8), key.contiguous(), item_id.contiguous())
+    heights = standing_height(catalogue, bin_).contiguous()
+    tensors = (*given, *_pointers(before), catalogue.extent, heights, *_pointers(fresh))
+    limit = bin_.size[2] + bin_.tolerance
+    numbers = (num_envs, catalogue.num_items, num_piles, bin_.size[2], limit, num_slots)
+    constants = {"PADDED": triton.next_power_of_2(num_slots), "ORIENTATIONS": catalogue.num_orientations}
+    constants |= {"X": bin_.cells[0], "Y": bin_.cells[1], "STEP": bin_.step, "PLACEMENTS": num_placements}
+    constants |= share._asdict()
+    constants |= {"MAP_ENVS": of_maps.ENVS, "MAP_LANES": of_maps.LANES, "MAP_TILES": of_maps.TILES}
+    launch = restart_kernel[(num_piles + num_maps,)]
+    launch(*tensors, *numbers, **constants, enable_fp_fusion=False, num_warps=4)
     return replace(state, **fresh)
 
 
@@ -193,32 +214,42 @@ def restart_kernel(
     PLACEMENTS: tl.constexpr, ENVS: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
     MAP_ENVS: tl.constexpr, MAP_LANES: tl.constexpr, MAP_TILES: tl.constexpr,
 ):  # fmt: skip
-    """`restart`: LANES cells of ENVS bins per program; further programs write MAP_LANES placements of MAP_ENVS bins."""
+    """`restart`: LANES cells of ENVS bins per program.
+
+    Further programs write MAP_LANES placements of MAP_ENVS bins.
+    """
     pid = tl.program_id(0).to(tl.int64)
     if pid < num_piles:
         env = pid // TILES * ENVS + tl.arange(0, ENVS)
         there = env < num_envs
         again = tl.load(mask + env, mask=there, other=0) != 0
         cell = (pid % TILES).to(tl.int32) * LANES + tl.arange(0, LANES)
-        at, inside = (env * (X * Y))[:, None] + cell[None, :], there[:, None] & (cell < X * Y)[None, :]
+        at = (env * (X * Y))[:, None] + cell[None, :]
+        inside = there[:, None] & (cell < X * Y)[None, :]
         height = tl.load(heightmap + at, mask=inside & ~again[:, None], other=0.0)
         tl.store(next_heightmap + at, height, mask=inside)
         if pid % TILES == 0:
-            items, keys = (fresh_item, item_id, next_item), (fresh_key, key, next_key)
+            items = (fresh_item, item_id, next_item)
+            keys = (fresh_key, key, next_key)
             old = (position, volume, stable, num_packed, step_count, episode)
             new = (next_position, next_volume, next_stable, next_num_packed, next_step_count, next_episode)
             _begin(env, there, again, items, keys, old, new, num_slots, PADDED)
     else:
         maps = (z_map, legal, next_z_map, next_legal)
+        shapes = (extent, item_height)
+        map_pid = pid - num_piles
         _begin_maps(
-            pid - num_piles, num_envs, num_items, mask, fresh_item, maps, extent, item_height, ceiling, limit,
+            map_pid, num_envs, num_items, (mask, fresh_item), maps, shapes, (ceiling, limit),
             num_slots, ORIENTATIONS, X, Y, STEP, PLACEMENTS, MAP_ENVS, MAP_LANES, MAP_TILES,
         )  # fmt: skip
 
 
 @triton.jit
 def _begin(env, there, again, items, keys, old, new, num_slots, PADDED: tl.constexpr):
-    """Writes the state except heights and maps: items and keys fresh or as before, the others from `old` to `new`."""
+    """Write the state except heights and maps.
+
+    Items and keys are fresh or as before, the others go from `old` to `new`.
+    """
     position, volume, stable, num_packed, step_count, episode = old
     next_position, next_volume, next_stable, next_num_packed, next_step_count, next_episode = new
     goes_on = there & ~again
@@ -230,18 +261,25 @@ def _begin(env, there, again, items, keys, old, new, num_slots, PADDED: tl.const
     tl.store(next_episode + env, tl.load(episode + env, mask=there, other=0) + again.to(tl.int64), mask=there)
     tl.store(keys[2] + env, tl.load(tl.where(again, keys[0], keys[1]) + env, mask=there, other=0), mask=there)
     k = tl.arange(0, PADDED)[None, :]
-    at, write = (env * num_slots)[:, None] + k, there[:, None] & (k < num_slots)
+    at = (env * num_slots)[:, None] + k
+    write = there[:, None] & (k < num_slots)
     shown = tl.load(tl.where(again, items[0], items[1])[:, None] + at, mask=write, other=-1)
     tl.store(items[2] + at, shown, mask=write)
 
 
 @triton.jit
 def _begin_maps(
-    pid, num_envs, num_items, mask, fresh_item, maps, extent, item_height, ceiling, limit, num_slots,
+    pid, num_envs, num_items, fresh, maps, shapes, limits, num_slots,
     ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, PLACEMENTS: tl.constexpr,
     ENVS: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Writes the maps of LANES placements of ENVS bins: those of an empty bin where it is reset, else as before."""
+    """Write the maps of LANES placements of ENVS bins.
+
+    They are those of an empty bin where it is reset, else as before.
+    """
+    mask, fresh_item = fresh
+    extent, item_height = shapes
+    ceiling, limit = limits
     z_map, legal, next_z_map, next_legal = maps
     env = pid // TILES * ENVS + tl.arange(0, ENVS)
     start = pid % TILES * LANES
@@ -264,14 +302,16 @@ def standing(
     items, start, wanted, extent, item_height, num_items,
     ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Mask of LANES placements, from `start` over (K, O, Gx, Gy) on, that the first items of some empty bins fit.
+    """Mask of LANES placements that the first items of some empty bins fit.
+
+    They are counted from `start` on over (K, O, Gx, Gy).
 
     Returns:
-        True where the item fits, resting on the floor, and is `wanted`; and its height. (E, LANES) each.
+        Whether the item fits, resting on the floor, and is `wanted`; and its height. (E, LANES) each.
     """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
-    # 64-bit division once per program, 32-bit division per lane
+    # Division is of 64 bits once per program, and of 32 bits per lane.
     from_variant = start // (GX * GY)
     offset = (start % (GX * GY)).to(tl.int32) + tl.arange(0, LANES)
     offset_variant = (from_variant % ORIENTATIONS).to(tl.int32) + offset // (GX * GY)
@@ -279,8 +319,10 @@ def standing(
     item = present(tl.load(items + slot[None, :], mask=wanted, other=-1), num_items)
     variant = tl.maximum(item, 0) * ORIENTATIONS + (offset_variant % ORIENTATIONS)[None, :]
     there = item >= 0
-    p = tl.load(extent + variant * 2, mask=there, other=X + 1).to(tl.int32)  # an empty slot fits nowhere
+    # An empty slot fits nowhere.
+    p = tl.load(extent + variant * 2, mask=there, other=X + 1).to(tl.int32)
     q = tl.load(extent + variant * 2 + 1, mask=there, other=Y + 1).to(tl.int32)
-    gx, gy = (offset // GY % GX)[None, :], (offset % GY)[None, :]
+    gx = (offset // GY % GX)[None, :]
+    gy = (offset % GY)[None, :]
     fits = (gx < num_fitting(p, X, STEP)) & (gy < num_fitting(q, Y, STEP))
     return fits, tl.load(item_height + variant, mask=there, other=0.0)
