@@ -207,7 +207,7 @@ def test_checkpoint_of_another_architecture(error_of: Run, checkpoint: Path) -> 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"state_dict": {}}, "want the weights of this Linear; got none for weight, bias"),
+        ({"state_dict": {}}, "no weights for weight, bias of Linear"),
         (
             {"state_dict": {"weight": torch.ones(2, 1), "bias": torch.ones(2), "gain": torch.ones(1)}},
             "got others too gain",

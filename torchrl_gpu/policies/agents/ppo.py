@@ -16,19 +16,20 @@ from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.tracing import is_traced
 
-_BLOCK = 1024  # rows at a time on a CPU, so that what lies between layers stays in its cache
+# Rows at a time on a CPU: what lies between layers then stays in its cache.
+_BLOCK = 1024
 
 
 @final
 class PPO(Agent):
-    """PPO agent: an actor trained on the clipped surrogate of its latest rollout, and a critic of state values.
+    """PPO agent: clipped surrogate for the actor, and a critic of state values.
 
     Schulman et al., "Proximal Policy Optimization Algorithms", 2017, with generalised advantage estimates. It learns
-    from trajectories and no replay: `estimate` values a rollout once, `losses` are of minibatches of it. TorchRL's
+    from trajectories without replay: `estimate` values a rollout once, `losses` are of minibatches of it. TorchRL's
     `ClipPPOLoss` reads the device back at every call; ours is tested against it. `td_error` is that of the critic.
 
-    Departs from the paper: advantages are standardised over the whole rollout, actor and critic share no weights, masks
-    hold in the distribution, continuous actions are squashed into their bounds.
+    Departs from the paper: advantages are standardised over the whole rollout, actor and critic share no weights,
+    masks apply in the distribution, continuous actions are squashed into their bounds.
 
     Args:
         space: What it observes and does; its action is an index or bounded.
@@ -42,8 +43,9 @@ class PPO(Agent):
         squash: How a continuous action is kept within its bounds.
     """
 
+    # `estimate` would need the encoder's gradients too.
     discrete: ClassVar[bool | None] = None
-    teaches_encoders: ClassVar = False  # `estimate` would need them too
+    teaches_encoders: ClassVar = False
     learns_from_replay: ClassVar = False
 
     def __init__(
@@ -65,19 +67,23 @@ class PPO(Agent):
         arguments.choice("PPO", "squash", squash, ("tanh", "atan"))
         if space.num_actions is not None:
             arguments.check_effect("PPO", "a continuous action", squash=(squash, "tanh"))
-        self.lam, self.clip, self.entropy_coeff = lam, clip, entropy_coeff
+        self.lam = lam
+        self.clip = clip
+        self.entropy_coeff = entropy_coeff
         self.policy: CategoricalActor | SquashedGaussianActor
         if space.num_actions is None:
-            network = self._checked(actor(space), gives=[space.action_shape] * 2)
+            network = self._check_network(actor(space), gives=[space.action_shape] * 2)
             self.policy = SquashedGaussianActor(network, Squash(*space.bounds, squash))
         else:
-            self.policy = CategoricalActor(self._checked(actor(space), gives=[space.values_shape]), space.masked)
-        self.critic = self._checked(critic(space), gives=[(1,)])
+            network = self._check_network(actor(space), gives=[space.values_shape])
+            self.policy = CategoricalActor(network, space.masked)
+        self.critic = self._check_network(critic(space), gives=[(1,)])
         register_settings(self, entropy=0.0, kl=0.0, clip_fraction=0.0)
 
     @property
     def observations(self) -> list[str]:
-        return list(dict.fromkeys([*map(str, self.policy.in_keys), *in_keys(self.critic)]))
+        seen = [*map(str, self.policy.in_keys), *in_keys(self.critic)]
+        return list(dict.fromkeys(seen))
 
     @property
     def batch_keys(self) -> list[NestedKey]:
@@ -85,7 +91,10 @@ class PPO(Agent):
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """Of the last minibatch: entropy, KL divergence of the change (Schulman's estimate, nats), share of clipped."""
+        """Entropy, KL divergence and clipped share of the last minibatch.
+
+        The divergence is that of the change of the policy by Schulman's estimate, nats.
+        """
         return {name: getattr(self, name) for name in ("entropy", "kl", "clip_fraction")}
 
     @torch.no_grad()
@@ -93,13 +102,13 @@ class PPO(Agent):
         """Advantages and value targets of a rollout, without a host read.
 
         Args:
-            steps: (N, T) in order, each trajectory by itself, with `observations` and what the policy wrote; in `next`
-                `observations`, `reward`, `done` and `terminated`, (…, 1); `active` (…, 1) where some do not count.
+            steps: (N, T) in order, each row one trajectory, with `observations` and what the policy wrote; in `next`,
+                `observations`, `reward`, `done` and `terminated`, (…, 1); `active` (…, 1) if some do not count.
             total: As in `standardized`, over the rollouts of several processes.
 
         Returns:
-            (N·T,) `batch_keys`: `advantage` (…, 1), standardised over all steps that count, and `value_target` (…, 1);
-            `priority_weight` (…), 0 for those that do not, where there is `active`.
+            (N·T,) `batch_keys`: `advantage` (…, 1), standardised over all steps that count, and `value_target` (…, 1).
+            If there is `active`, `priority_weight` (…) is 0 for steps that do not count.
         """
         after = end_without_actions(steps, self.space)["next"]
         value = self._values(steps)
@@ -115,7 +124,8 @@ class PPO(Agent):
         active: Tensor | None = steps.get("active", None)
         weight = None if active is None else active.float()
         out = steps.select(*self.batch_keys, strict=False)
-        out["advantage"], out["value_target"] = standardized(advantage, weight, total), advantage + value
+        out["advantage"] = standardized(advantage, weight, total)
+        out["value_target"] = advantage + value
         if weight is not None:
             out["priority_weight"] = weight[..., 0]
         return out.flatten()
@@ -126,9 +136,8 @@ class PPO(Agent):
         if is_traced() or inputs[0].device.type != "cpu":
             values = self.critic(*inputs)
         else:
-            values = torch.cat(
-                [self.critic(*part) for part in zip(*(each.split(_BLOCK) for each in inputs), strict=True)]
-            )
+            blocks = zip(*[each.split(_BLOCK) for each in inputs], strict=True)
+            values = torch.cat([self.critic(*block) for block in blocks])
         return values.view(*states.shape, 1)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:

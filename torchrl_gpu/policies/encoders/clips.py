@@ -80,7 +80,8 @@ class Projection(nn.Module):
 
     def __init__(self, num_inputs: int, num_features: int) -> None:
         super().__init__()
-        self.linear, self.norm = nn.Linear(num_inputs, num_features), nn.LayerNorm(num_features)
+        self.linear = nn.Linear(num_inputs, num_features)
+        self.norm = nn.LayerNorm(num_features)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features (…, F) float32 of inputs (…, I)."""

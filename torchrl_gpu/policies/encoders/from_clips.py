@@ -18,7 +18,8 @@ from torchrl_gpu.policies.risk import RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
 
-CLIP, FEATURES = "clip", "features"
+CLIP = "clip"
+FEATURES = "features"
 
 ClipNetworkFactory = Callable[[tuple[int, ...]], nn.Module]
 """Makes an encoder of clips (T, C, H, W): `forward` takes them (…, T, C, H, W) uint8 and gives features (…, D)."""
@@ -78,7 +79,9 @@ class FromClips(Agent):
         self.discrete = inner.discrete  # type: ignore[misc]  # that of the agent
         self.learns_from_replay = inner.learns_from_replay  # type: ignore[misc]
         super().__init__(space, gamma=inner.gamma, n_steps=inner.n_steps, exploration=None, targets=inner.targets)
-        self.encoder, self.agent, self.shift = network, inner, shift
+        self.encoder = network
+        self.agent = inner
+        self.shift = shift
         self.exploration = inner.exploration
         self.policy = EncodedPolicy(network, inner.policy)
         self.decoder = ClipDecoder(size[0], tuple(shape)) if self.reconstruction else None
@@ -124,7 +127,8 @@ class FromClips(Agent):
         return {name: EncodedPolicy(self.encoder, policy) for name, policy in self.agent.alternatives().items()}
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
-        rows, after = batch.copy(), batch.get("next").copy()
+        rows = batch.copy()
+        after = batch.get("next").copy()
         clips = random_shift(rows.get(CLIP), self.shift)
         rows.set(FEATURES, features := self.encoder(clips))
         with torch.no_grad():
@@ -154,7 +158,8 @@ def random_shift(clips: Tensor, most: int) -> Tensor:
     if most == 0:
         return clips
     num, channels, (height, width) = len(clips), clips.shape[1:3].numel(), clips.shape[-2:]
-    device, wide = clips.device, width + 2 * most
+    device = clips.device
+    wide = width + 2 * most
     padded = clips.new_empty(*clips.shape[:-1], wide)
     padded[..., most:-most], padded[..., :most], padded[..., -most:] = clips, clips[..., :1], clips[..., -1:]
     down, right = torch.randint(-most, most + 1, (2, num, 1, 1), device=device, dtype=torch.int64)
@@ -193,7 +198,8 @@ class EncodedPolicy(TensorDictModuleBase):
 
     def __init__(self, encoder: nn.Module, policy: TensorDictModuleBase) -> None:
         super().__init__()
-        self.encoder, self.policy = encoder, policy
+        self.encoder = encoder
+        self.policy = policy
         self.in_keys = [CLIP, *(key for key in policy.in_keys if key != FEATURES)]
         self.out_keys = list(policy.out_keys)
 

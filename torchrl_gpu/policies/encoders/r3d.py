@@ -17,7 +17,9 @@ from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments
 
 _GROUPS = 32
-_KINETICS_MEAN, _KINETICS_STD = (0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989)  # of torchvision's weights
+# of torchvision's weights
+_KINETICS_MEAN = (0.43216, 0.394666, 0.37645)
+_KINETICS_STD = (0.22803, 0.22145, 0.216989)
 
 
 @final
@@ -84,7 +86,8 @@ class R3D18(VideoEncoder):
 
         network = r3d_18(weights=None)
         _replace_norms(network, norm)
-        self.stem, self.layers = network.stem, nn.ModuleList(getattr(network, f"layer{n}") for n in range(1, 5))
+        self.stem = network.stem
+        self.layers = nn.ModuleList(getattr(network, f"layer{n}") for n in range(1, 5))
         self.projection = Projection(network.fc.in_features, num_features)
         self.mean: Tensor
         self.std: Tensor

@@ -78,16 +78,19 @@ class ClipEncoder:
                 weights, or published ones are neither in torch's cache nor to be had from the network.
             FileNotFoundError: There is no such file.
         """
-        cls, norm = ENCODERS[self.arch], self.norm
+        cls = ENCODERS[self.arch]
+        norm = self.norm
         if norm == "auto":
             norm = "frozen" if self.pretrained else "group"
         options = {"size": self.size, "patch": self.patch, "norm": norm}
         taken = {name: value for name, value in options.items() if name in inspect.signature(cls).parameters}
         encoder = cls(clip_shape, self.num_features, checkpointing=self.checkpointing, **taken)
         if isinstance(self.pretrained, str):
-            where, state = f"weights {self.pretrained}", read_weights(Path(self.pretrained).expanduser())
+            where = f"weights {self.pretrained}"
+            state = read_weights(Path(self.pretrained).expanduser())
         elif self.pretrained and cls.published_weights is not None:
-            where, state = f"published weights of {self.arch}", cls.published_weights()
+            where = f"published weights of {self.arch}"
+            state = cls.published_weights()
         else:
             return encoder
         adapted = encoder.adapted(state)

@@ -23,7 +23,8 @@ from torchrl_gpu.system.tracing import is_traced
 
 _PATCH = 4  # pixels: four bytes of a row are moved as one number
 _CELL = 16  # pixels that one place of the last map stands for
-_CENTRE, _SCALE = 127.5, 1 / 255
+_CENTRE = 127.5
+_SCALE = 1 / 255
 _PIXELS_AT_ONCE = 1 << 22  # on a CPU: blocks of memory that the allocator keeps, see `allocator`
 
 
@@ -59,7 +60,8 @@ class Simple2DCNN(_PatchEncoder):
     def __init__(self, clip_shape: Sequence[int], num_features: int = 64, *, checkpointing: bool = False) -> None:
         super().__init__(clip_shape, num_features, checkpointing=checkpointing)
         self.stem = nn.Conv2d(6, 16, _PATCH, _PATCH)
-        self.second, self.third = nn.Conv2d(16, 32, 2, 2), nn.Conv2d(32, 32, 2, 2)
+        self.second = nn.Conv2d(16, 32, 2, 2)
+        self.third = nn.Conv2d(32, 32, 2, 2)
         self.projection = Projection((self.clip_shape[0] - 1) * 32 * _cells(self), num_features)
 
     def _encode(self, clips: Tensor) -> Tensor:
@@ -87,7 +89,8 @@ class Simple3DCNN(_PatchEncoder):
     def __init__(self, clip_shape: Sequence[int], num_features: int = 64, *, checkpointing: bool = False) -> None:
         super().__init__(clip_shape, num_features, checkpointing=checkpointing)
         self.stem = nn.Conv3d(3, 16, (3, _PATCH, _PATCH), (1, _PATCH, _PATCH))
-        self.second, self.third = nn.Conv3d(16, 32, 2, (1, 2, 2)), nn.Conv3d(32, 32, (1, 2, 2), (1, 2, 2))
+        self.second = nn.Conv3d(16, 32, 2, (1, 2, 2))
+        self.third = nn.Conv3d(32, 32, (1, 2, 2), (1, 2, 2))
         self.projection = Projection(32 * _cells(self), num_features)
 
     def _encode(self, clips: Tensor) -> Tensor:
@@ -119,7 +122,9 @@ def _pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     if torch.compiler.is_exporting():
         return _plain_pixel_convolution(clips, weight, bias)
     batch, frames, _, height, width = clips.shape
-    taken, rows, columns = weight.shape[2], height // _CELL, width // _CELL
+    taken = weight.shape[2]
+    rows = height // _CELL
+    columns = width // _CELL
     kept = frames - taken + 1
     words = clips.contiguous().view(torch.int32).view(batch, frames, 3, rows, 2, 2, _PATCH, width // _PATCH)
     windows = words.unfold(1, taken, 1).permute(0, 1, 3, 4, 5, 8, 2, 6, 7)  # (B, T-t+1, rows, 2, 2, t, 3, 4, W/4)

@@ -14,7 +14,9 @@ from torchrl_gpu.policies.encoders.clips import Projection, VideoEncoder, regist
 from torchrl_gpu.policies.weights import float32_zeros
 from torchrl_gpu.system import arguments
 
-_CENTRE, _SPREAD = 255 * 0.45, 255 * 0.225  # of a pixel, as released with the paper
+# of a pixel, as released with the paper
+_CENTRE = 255 * 0.45
+_SPREAD = 255 * 0.225
 _EPS = 1e-6
 
 
@@ -73,13 +75,15 @@ class TimeSformer(VideoEncoder):
         self.projection = Projection(width, num_features)
 
     def encode(self, clips: Tensor) -> Tensor:
-        first, tokens = self.class_token + self.space[0], self._tokens(clips)
+        first = self.class_token + self.space[0]
+        tokens = self._tokens(clips)
         first = first.expand(clips.shape[0], 1, -1)
         for block in self.blocks:
             # One tensor of all tokens between blocks, so that a checkpoint keeps one.
             packed = torch.cat([first, tokens.flatten(1, 2)], 1)
             packed = self.stage(block, packed)
-            first, tokens = packed[:, :1], packed[:, 1:].unflatten(1, tokens.shape[1:3])
+            first = packed[:, :1]
+            tokens = packed[:, 1:].unflatten(1, tokens.shape[1:3])
         return self.projection(self.norm(first.squeeze(1)))
 
     def _tokens(self, clips: Tensor) -> Tensor:
@@ -99,7 +103,8 @@ class Attention(nn.Module):
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Attention output (B, L, D) of tokens (B, L, D)."""
@@ -113,15 +118,19 @@ class Block(nn.Module):
     def __init__(self, num_frames: int, width: int, num_heads: int) -> None:
         super().__init__()
         self.num_frames = num_frames
-        self.time_norm, self.time = nn.LayerNorm(width, _EPS), Attention(width, num_heads)
+        self.time_norm = nn.LayerNorm(width, _EPS)
+        self.time = Attention(width, num_heads)
         self.time_out = nn.Linear(width, width)
-        self.space_norm, self.space = nn.LayerNorm(width, _EPS), Attention(width, num_heads)
+        self.space_norm = nn.LayerNorm(width, _EPS)
+        self.space = Attention(width, num_heads)
         self.norm = nn.LayerNorm(width, _EPS)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, packed: Tensor) -> Tensor:
         """Tokens (B, 1 + T·S, D), the class token first, after the block."""
-        first, tokens = packed[:, :1], packed[:, 1:].unflatten(1, (self.num_frames, -1))  # (B, 1, D), (B, T, S, D)
+        # (B, 1, D), (B, T, S, D)
+        first = packed[:, :1]
+        tokens = packed[:, 1:].unflatten(1, (self.num_frames, -1))
         batch, frames, places, width = tokens.shape
         # In memory (B, S, T, D), as attention over time has it.
         over_time = self.time_norm(tokens.transpose(1, 2)).reshape(batch * places, frames, width)

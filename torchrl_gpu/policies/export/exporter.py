@@ -100,7 +100,8 @@ class _Graph(nn.Module):
 
     def __init__(self, policy: InferencePolicy) -> None:
         super().__init__()
-        self.policy, self._names = policy.policy, policy.in_keys
+        self.policy = policy.policy
+        self._names = policy.in_keys
 
     def forward(self, *observations: Tensor) -> Tensor:
         rows = TensorDict(dict(zip(self._names, observations, strict=True)), observations[0].shape[:1])
@@ -251,7 +252,8 @@ def _pack_tables(graph: Any) -> None:
 
     made = []
     for table in [each for each in graph.initializer if each.data_type == TensorProto.FLOAT and len(each.dims) == 1]:
-        name, values = table.name, numpy_helper.to_array(table)
+        name = table.name
+        values = numpy_helper.to_array(table)
         if len(values) < _LARGE_TABLE:
             continue
         middle = len(values) // 2
@@ -297,7 +299,8 @@ def _difference(policy: InferencePolicy, run: Run, observations: list[Tensor]) -
     """Largest difference of a file's actions from the policy's; of discrete ones, largest loss of value."""
     given = dict(zip(policy.in_keys, observations, strict=True))
     ours = policy.policy(TensorDict({name: value.clone() for name, value in given.items()}, [len(observations[0])]))
-    wanted, got = ours.get("action"), run(observations)
+    wanted = ours.get("action")
+    got = run(observations)
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
         return float("inf")
     if policy.space.num_actions is None:

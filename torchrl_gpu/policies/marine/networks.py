@@ -24,7 +24,12 @@ from torchrl_gpu.system.tracing import is_traced
 
 _LOGITS_AT_ONCE = 1 << 17  # on a CPU, whose cache holds no more
 # Largest usual size of each kind of entry: metres, metres per second, radians per second, newtons.
-_GOAL, _DISTANCE, _SPEED, _RADIUS, _TURN, _THRUST = 40.0, 20.0, 4.0, 4.0, 1.0, 1000.0
+_GOAL = 40.0
+_DISTANCE = 20.0
+_SPEED = 4.0
+_RADIUS = 4.0
+_TURN = 1.0
+_THRUST = 1000.0
 
 
 @final
@@ -35,11 +40,15 @@ class UnicycleEncoder(nn.Module):
     """
 
     in_keys: ClassVar = ["observation"]
-    num_inputs, num_features, num_hidden = 39, 312, 156
+    num_inputs = 39
+    num_features = 312
+    num_hidden = 156
 
     def __init__(self, normalised: bool = True) -> None:
         super().__init__()
-        self.robot, self.static, self.moving = nn.Linear(4, 32), nn.Linear(15, 120), nn.Linear(20, 160)
+        self.robot = nn.Linear(4, 32)
+        self.static = nn.Linear(15, 120)
+        self.moving = nn.Linear(20, 160)
         sizes = [_GOAL] * 2 + [_SPEED] * 2 + [_DISTANCE, _DISTANCE, _RADIUS] * 5
         sizes += [_DISTANCE, _DISTANCE, _SPEED, _SPEED] * 5
         self.size: Tensor
@@ -60,11 +69,14 @@ class VesselEncoder(nn.Module):
     """
 
     in_keys: ClassVar = ["observation", "object_mask"]
-    num_inputs, num_features, num_hidden = 32, 256, 128
+    num_inputs = 32
+    num_features = 256
+    num_hidden = 128
 
     def __init__(self, normalised: bool = True) -> None:
         super().__init__()
-        self.robot, self.object = nn.Linear(7, 56), nn.Linear(5, 40)
+        self.robot = nn.Linear(7, 56)
+        self.object = nn.Linear(5, 40)
         sizes = [_GOAL] * 2 + [_SPEED] * 2 + [_TURN, _THRUST, _THRUST]
         sizes += [_DISTANCE, _DISTANCE, _SPEED, _SPEED, _RADIUS] * 5
         self.size: Tensor
@@ -164,7 +176,8 @@ class NavigationAtoms(nn.Module):
         self.num_atoms = num_atoms
         self.encoder = encoder_of(space, normalised)
         self.in_keys = self.encoder.in_keys
-        width, hidden = self.encoder.num_features, self.encoder.num_hidden
+        width = self.encoder.num_features
+        hidden = self.encoder.num_hidden
         self.value = _noisy(width, hidden, num_atoms, sigma)
         self.advantage = _noisy(width, hidden, space.values_shape[0] * num_atoms, sigma)
 
@@ -179,7 +192,8 @@ class NavigationAtoms(nn.Module):
         value, hidden, weights = self._streams(*observations)
         if torch.compiler.is_exporting():  # a graph for any number of rows
             return (self._logits(value, hidden, weights).softmax(-1) * values).sum(-1)
-        num_logits, rows = len(weights[1]), value[..., 0].numel()
+        num_logits = len(weights[1])
+        rows = value[..., 0].numel()
         if value.device.type == "cpu" and not is_traced():
             rows = _LOGITS_AT_ONCE // num_logits
         parts = [each.reshape(-1, each.shape[-1]).split(max(1, rows)) for each in (value, hidden)]
@@ -213,7 +227,9 @@ class NavigationActor(_Network):
 class NavigationGaussian(_Network):
     """Gaussian actor: mean and log standard deviation of an action before it is squashed."""
 
-    smallest, largest = -20.0, 2.0  # of the logarithm
+    # of the logarithm
+    smallest = -20.0
+    largest = 2.0
 
     def _num_outputs(self, space: AgentSpace) -> int:
         return 2 * space.action_shape[0]
@@ -262,7 +278,8 @@ class _Head(nn.Module):
 
     def __init__(self, num_features: int, num_hidden: int, num_outputs: int) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(num_features, num_hidden), nn.Linear(num_hidden, num_hidden)
+        self.first = nn.Linear(num_features, num_hidden)
+        self.second = nn.Linear(num_hidden, num_hidden)
         self.out = nn.Linear(num_hidden, num_outputs)
 
     def forward(self, features: Tensor, action: Tensor | None = None) -> Tensor:

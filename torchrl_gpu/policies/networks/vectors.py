@@ -81,7 +81,9 @@ class VectorActor(_Vectors):
 class VectorGaussian(_Vectors):
     """Gaussian actor over vector observations: mean and log standard deviation of an action before it is squashed."""
 
-    smallest, largest = -20.0, 2.0  # of the logarithm
+    # of the logarithm
+    smallest = -20.0
+    largest = 2.0
 
     def _num_outputs(self, space: AgentSpace) -> int:
         return 2 * space.action_shape[0]

@@ -80,8 +80,11 @@ class PlacementFeatures(nn.Module):
         x, _ = grid_positions(extent[..., 0], cells_x, self.bin.step)
         y, _ = grid_positions(extent[..., 1], cells_y, self.bin.step)
         p, q = (extent[..., axis, None] for axis in (0, 1))
-        x, y = x + 1, y + 1  # in walled cells
-        x_end, y_end = (x + p).clamp_max(cells_x + 1), (y + q).clamp_max(cells_y + 1)
+        # in walled cells
+        x = x + 1
+        y = y + 1
+        x_end = (x + p).clamp_max(cells_x + 1)
+        y_end = (y + q).clamp_max(cells_y + 1)
 
         def mean(x0: Tensor, x1: Tensor, y0: Tensor, y1: Tensor) -> Tensor:
             total = _corner(sums, x1, y1, cells_y) - _corner(sums, x0, y1, cells_y)

@@ -19,9 +19,14 @@ from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, MaximalAcc
 from torchrl_gpu.policies.packing.placements import Form, PlacementHeuristic, Placements, checked_entries, first_best
 from torchrl_gpu.system import arguments
 
-RANDOM, DEEPEST, RULE = "random", "deepest bottom left", "box order + HM"
-LESS_WASTE, VALUES = "least waste + HM", "pile values"
-WORKER, MANAGER, BOTH = "box order + worker", "manager + HM", "manager + worker"
+RANDOM = "random"
+DEEPEST = "deepest bottom left"
+RULE = "box order + HM"
+LESS_WASTE = "least waste + HM"
+VALUES = "pile values"
+WORKER = "box order + worker"
+MANAGER = "manager + HM"
+BOTH = "manager + worker"
 _PER_ITEM = ("item_id", "legal_mask", "z_map", "item_top", "item_bottom")
 
 
@@ -31,7 +36,8 @@ class RandomLegal(TensorDictModuleBase):
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
-        self.in_keys, self.out_keys = ["legal_mask"], ["action"]
+        self.in_keys = ["legal_mask"]
+        self.out_keys = ["action"]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         legal = tensordict.get("legal_mask")
@@ -121,7 +127,8 @@ class VolumeSorted(TensorDictModuleBase):
         super().__init__()
         key = SORT_KEYS[arguments.choice("VolumeSorted", "by", by, SORT_KEYS)]
         self.volume = key(env.catalogue, env.bin)
-        self._maps, self.inner = env.action_shape, inner
+        self._maps = env.action_shape
+        self.inner = inner
         self.in_keys = list(dict.fromkeys(["legal_mask", "item_id", *inner.in_keys]))
         self.out_keys = ["action"]
 
@@ -176,7 +183,8 @@ class RandomItem(TensorDictModuleBase):
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
-        self.in_keys, self.out_keys = ["legal_mask"], ["action"]
+        self.in_keys = ["legal_mask"]
+        self.out_keys = ["action"]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         legal = tensordict.get("legal_mask").flatten(-3)  # (…, K, O·Gx·Gy)

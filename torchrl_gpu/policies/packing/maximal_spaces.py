@@ -16,7 +16,8 @@ from torchrl_gpu.policies.packing.placements import PlacementHeuristic, Placemen
 _MOST_CELLS = 1024  # of a bin's floor: every rectangle of them is looked at
 _COARSE_SIDE = 10  # cells a side that MACS seeks free rectangles on
 # Rectangles, and elements of MACS's largest tensor, worked on at once: more leaves a core's cache.
-_RECTANGLES_AT_ONCE, _ELEMENTS_AT_ONCE = 1 << 17, 1 << 20
+_RECTANGLES_AT_ONCE = 1 << 17
+_ELEMENTS_AT_ONCE = 1 << 20
 NONE = 2.0**52  # a score behind all others
 
 
@@ -77,7 +78,9 @@ class _Corners(PlacementHeuristic):
         spaces = maximal_spaces(self.levels(heightmap), self.ceiling)
         score = torch.where(spaces.maximal, self.score(spaces), NONE)
         x, y = (torch.arange(cells, device=heightmap.device, dtype=torch.int64) for cells in self.bin.cells)
-        length, breadth = x - x[:, None] + 1, y - y[:, None] + 1  # (x0, x1), (y0, y1)
+        # (x0, x1), (y0, y1)
+        length = x - x[:, None] + 1
+        breadth = y - y[:, None] + 1
         found = []
         for k in range(height.shape[1]):
             for o in range(height.shape[2]):
@@ -111,7 +114,8 @@ class BoundaryRule(_Corners):
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__(env)
-        extent, height = self.catalogue.extent[:, 0], self.levels(self.catalogue.height[:, 0])
+        extent = self.catalogue.extent[:, 0]
+        height = self.levels(self.catalogue.height[:, 0])
         self.steps = height.unique()  # (U,), the heights that there are
         x, y = (torch.arange(cells + 1, device=extent.device, dtype=torch.int64) for cells in self.bin.cells)
         fits = [
@@ -223,7 +227,8 @@ def accessible_space(heights: Tensor, ceiling: float) -> Tensor:
     order of area a and M the least such level so far, the sum is Σ (ceiling − M)·(a − next a): no loop over levels.
     Heights are (B, U, V) float32, the result is (B,) float64, cells times their unit.
     """
-    sizes, opens = [], []
+    sizes = []
+    opens = []
     columns = heights.permute(1, 2, 0).contiguous()  # (U, V, B): windows are slices of leading axes
     slab = columns
     for w in range(1, columns.shape[0] + 1):

@@ -80,7 +80,8 @@ def settings_of(env: PackingEnv) -> dict[str, Any]:
 
 def catalogue_of(env: PackingEnv) -> dict[str, Any]:
     """Identity of an item catalogue: number of items, their names, and a hash of their maps."""
-    catalogue, hashed = env.catalogue, hashlib.sha256()
+    catalogue = env.catalogue
+    hashed = hashlib.sha256()
     for name in ("extent", "height", "volume", "top", "bottom"):
         value = getattr(catalogue, name)
         hashed.update(b"" if value is None else value.cpu().contiguous().numpy().tobytes())
@@ -112,7 +113,8 @@ def _is_plain(value: Any) -> bool:
 def _packing(policy: InferencePolicy) -> dict[str, Any]:
     """The bin, its resolution and grid, and the rotation matrix of each orientation, of a packing policy."""
     extras = policy.space.extras
-    bin_, maps = extras.get("bin"), extras.get("action_shape")
+    bin_ = extras.get("bin")
+    maps = extras.get("action_shape")
     if not isinstance(bin_, dict) or not isinstance(maps, list):
         return {}
     computed = {name: _COMPUTED[name] for name in policy.in_keys if name in _COMPUTED}
@@ -153,7 +155,8 @@ def _orientations(policy: InferencePolicy, number: int) -> list[Any] | None:
     """Rotation matrices, row by row, from the item as it is given; None where they are not recorded."""
     settings = (policy.about.get("env") or {}).get("init_args") or {}
     packer = policy.policy
-    word, source = settings.get("orientations", "yaw"), settings.get("items", "random")
+    word = settings.get("orientations", "yaw")
+    source = settings.get("items", "random")
     path = source.get("class_path", "") if isinstance(source, Mapping) else str(source)
     words = {"random": items.RandomBoxes, "cut": items.CutBoxes, "procedural": items.ProceduralSolids}
     cls: Any = words.get(path) or getattr(items, path.rpartition(".")[2], None)

@@ -86,9 +86,11 @@ class LinearPlacementValues(nn.Module):
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
         """Values (…, K·O·Gx·Gy) float32 of all placements, `NEVER` where one is not legal or no candidate."""
-        batch, maps = item_size.shape[:-3], legal_mask.shape[-4:]
+        batch = item_size.shape[:-3]
+        maps = legal_mask.shape[-4:]
         heights = box_heightmap.reshape(-1, *self.bin.cells) / self.bin.size[2]
-        z_map, legal = z_map.reshape(-1, *maps), legal_mask.reshape(-1, *maps)
+        z_map = z_map.reshape(-1, *maps)
+        legal = legal_mask.reshape(-1, *maps)
         found = self.find(item_size.reshape(-1, *item_size.shape[-3:]), z_map, legal)
         value = (self.numbers(heights, found) * self.weight).sum(2)  # no product of matrices: as in any batch
         value = torch.where(found.there, value.clamp_min(NEVER / 2), NEVER)
@@ -136,8 +138,10 @@ class LinearPlacementValues(nn.Module):
         each side.
         """
         (cells_x, cells_y), f = self.bin.cells, found
-        base, top = f.base, f.base + f.height
-        length, width = f.extent_x.float() / cells_x, f.extent_y.float() / cells_y
+        base = f.base
+        top = f.base + f.height
+        length = f.extent_x.float() / cells_x
+        width = f.extent_y.float() / cells_y
         along = torch.stack([width, width, length, length], 2)  # (B, M, 4), of the sides −x, +x, −y, +y
         ring = self._around(heights, f, 1)  # (B, M, 4, S)
         low, high, tall = (each[..., None, None] for each in (base, top, f.height))

@@ -56,8 +56,12 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
-        self.catalogue, self.bin, self.kernels = env.catalogue, env.bin, env.kernels
-        self._device, self._maps = env.device, env.action_shape[1:]  # K is whatever is shown: see `VolumeSorted`
+        self.catalogue = env.catalogue
+        self.bin = env.bin
+        self.kernels = env.kernels
+        # K is whatever is shown: see `VolumeSorted`
+        self._device = env.device
+        self._maps = env.action_shape[1:]
         self.in_keys = ["legal_mask", "box_heightmap", "item_id", *(["z_map"] if "z_map" in env.include else [])]
         self.out_keys = ["action"]
 
@@ -70,7 +74,8 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         return tensordict.set("action", self.choose(self._placements(tensordict)).view(legal.shape[:-4]))
 
     def _placements(self, tensordict: TensorDictBase) -> Placements:
-        given, z_map = tensordict.get("item_id", None), tensordict.get("z_map", None)
+        given = tensordict.get("item_id", None)
+        z_map = tensordict.get("z_map", None)
         slots = (given.shape[-1] if isinstance(given, Tensor) and given.ndim else None,)
         forms: dict[str, Form] = {
             "item_id": (torch.int64, slots),
@@ -80,7 +85,8 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         if z_map is not None:
             forms["z_map"] = torch.float32, (*slots, *self._maps)
         item_id, legal, heightmap, *_ = checked_entries(type(self).__name__, tensordict, forms, self._device)
-        heightmap, item_id = heightmap.reshape(-1, *self.bin.cells), item_id.reshape(-1, item_id.shape[-1])
+        heightmap = heightmap.reshape(-1, *self.bin.cells)
+        item_id = item_id.reshape(-1, item_id.shape[-1])
         row = item_id.clamp(0, self.catalogue.num_items - 1)
         item_id = torch.where(item_id == row, item_id, -1)
         if z_map is None:

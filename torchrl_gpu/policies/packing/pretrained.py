@@ -54,9 +54,12 @@ class PackingPolicy(TensorDictModuleBase):
         self, space: AgentSpace, tables: PatchTables | LinearPlacementValues, about: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__()
-        self.space, self.tables, self.about = space, tables, dict(about or {})
+        self.space = space
+        self.tables = tables
+        self.about = dict(about or {})
         self.policy = TensorDictSequential(Entry("action_value", tables), greedy_module(space))
-        self.in_keys, self.out_keys = list(self.policy.in_keys), list(self.policy.out_keys)
+        self.in_keys = list(self.policy.in_keys)
+        self.out_keys = list(self.policy.out_keys)
 
     @property
     def why_no_graph(self) -> str | None:
@@ -116,7 +119,8 @@ class PackingPolicy(TensorDictModuleBase):
             save_file({"weight": self.tables.weight.cpu()}, str(path), of_weights | whole)
             return
         tables = self.tables.cpu()
-        moved, untouched = (tables.path > 0).nonzero()[:, 0], torch.ones_like(tables.path, dtype=torch.bool)
+        moved = (tables.path > 0).nonzero()[:, 0]
+        untouched = torch.ones_like(tables.path, dtype=torch.bool)
         images = images_of(tables.plan, moved)
         for each in images:
             untouched[each] = False
@@ -209,7 +213,8 @@ def _refined(
     sides, candidates, width = settings
     if not isinstance(sides, list) or len(sides) != 2:
         raise ValueError(f"{where}: want the shortest and the longest side; got {shown(sides)}")
-    width, candidates = whole(where, "width", width, 1, MOST_WIDTH), whole(where, "candidates", candidates, 1)
+    width = whole(where, "width", width, 1, MOST_WIDTH)
+    candidates = whole(where, "candidates", candidates, 1)
     tables = RefinedTables(space, patches, levels, 0.0, sides=(sides[0], sides[1]), candidates=candidates, width=width)
     wanted = dict(tables.network.named_parameters(prefix="network"))
     if set(weights) != set(wanted):

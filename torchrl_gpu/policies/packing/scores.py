@@ -143,7 +143,8 @@ class PlacementQuantiles(nn.Module):
         """Quantiles (…, U, A) float32 of the inputs of `PlacementScores`, followed by τ (…, U) or (U,)."""
         *observations, taus = inputs
         maps, legal, batch = self.scores.maps(*observations)
-        num, number = legal.shape[0], taus.shape[-1]
+        num = legal.shape[0]
+        number = taus.shape[-1]
         maps = maps.unflatten(0, (num, 1, -1))  # (B, 1, J, C, Gx, Gy)
         scale = self.taus(taus.expand(*batch, number).reshape(num, number))  # (B, U, C)
         shaped = (maps * scale[:, :, None, :, None, None]).flatten(0, 2)

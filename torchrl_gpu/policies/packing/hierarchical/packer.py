@@ -173,7 +173,8 @@ class HierarchicalPacker(TensorDictModuleBase):
         if "z_map" not in env.include:
             raise ValueError(f"{where}: want an environment that includes z_map; got one of {list(env.include)}")
         self.networks = networks
-        self.planes, self.views = PlacementPlanes(env), ItemViews(env, view_cells)
+        self.planes = PlacementPlanes(env)
+        self.views = ItemViews(env, view_cells)
         maps = env.action_shape
         self._forms = {
             "box_heightmap": (torch.float32, env.bin.cells),
@@ -189,7 +190,8 @@ class HierarchicalPacker(TensorDictModuleBase):
         self.item_epsilon: Tensor
         self.box: Tensor
         self.volume: Tensor
-        box, volume = env.catalogue.box_volume(env.bin) / env.bin.volume, env.catalogue.volume / env.bin.volume
+        box = env.catalogue.box_volume(env.bin) / env.bin.volume
+        volume = env.catalogue.volume / env.bin.volume
         box, volume = (torch.cat([each, each.new_zeros(1)]).float() for each in (box, volume))  # the last is no item's
         register_settings(self, epsilon=0.0, item_epsilon=0.0, box=box, volume=volume)
         self.height = env.bin.size[2]
@@ -236,7 +238,8 @@ class HierarchicalPacker(TensorDictModuleBase):
         given = checked_entries("HierarchicalPacker", tensordict, self._forms, self.box.device)
         heightmap, item_id, item_mask, z_map, legal = (each.reshape(-1, *each.shape[len(shape) :]) for each in given)
         picked = self.pick(heightmap, item_id, item_mask, (z_map, legal))
-        row, slot = torch.arange(len(item_id), device=item_id.device, dtype=torch.int64), picked.slot
+        row = torch.arange(len(item_id), device=item_id.device, dtype=torch.int64)
+        slot = picked.slot
         looked = self._looked(heightmap, item_id[row, slot], z_map[row, slot], legal[row, slot])
         written = self._chosen(slot, looked)._asdict() | picked._asdict()
         if with_values:
@@ -266,7 +269,8 @@ class HierarchicalPacker(TensorDictModuleBase):
             return Picked(random_legal(item_mask), candidates, unseen)
         if self.items == "box":
             return Picked(candidates[:, 0], candidates, unseen)
-        item, allowed = item_id.gather(1, candidates), item_mask.gather(1, candidates)
+        item = item_id.gather(1, candidates)
+        allowed = item_mask.gather(1, candidates)
         looked_at = None if maps is None else (rows_of(maps[0], candidates), rows_of(maps[1], candidates))
         waste = torch.where(allowed, self.waste(heightmap, item, looked_at), 0.0)
         best = torch.where(allowed, self.item_scores(heightmap, item, waste), -torch.inf).argmax(1)
@@ -283,7 +287,8 @@ class HierarchicalPacker(TensorDictModuleBase):
         if maps is None:
             z_map, legal, growth = self._maps(heightmap, variants.flatten(1))
         else:
-            z_map, legal = maps[0].flatten(1, 2), maps[1].flatten(1, 2)
+            z_map = maps[0].flatten(1, 2)
+            legal = maps[1].flatten(1, 2)
             growth = self.planes.growth(heightmap, variants.flatten(1), z_map)
         least = torch.where(legal, growth, torch.inf).amin((2, 3)).view_as(variants).amin(2)
         return least - self.volume[self._row(item)]
@@ -297,22 +302,27 @@ class HierarchicalPacker(TensorDictModuleBase):
 
     def state_features(self, heightmap: Tensor, item_id: Tensor, utilization: Tensor, num_packed: Tensor) -> Tensor:
         """Features (B, 10) float32 for `StateValue`: of piles (B, X, Y), items (B, K), utilization and count (B, 1)."""
-        row, pile = self._row(item_id), heightmap.flatten(1) / self.height
-        box, volume = self.box[row], self.volume[row]
+        row = self._row(item_id)
+        pile = heightmap.flatten(1) / self.height
+        box = self.box[row]
+        volume = self.volume[row]
         features = [pile.mean(1), pile.amax(1), pile.std(1), utilization[:, 0], num_packed[:, 0].float() / 50]
         features += [(item_id >= 0).float().mean(1), box.sum(1), volume.sum(1), 10 * volume.amax(1), 10 * volume[:, -1]]
         return torch.stack(features, 1)
 
     def _chosen(self, slot: Tensor, looked: Looked) -> Chosen:
         """The placement of the item in `slot` (B,)."""
-        growth, legal = looked.growth, looked.legal
+        growth = looked.growth
+        legal = looked.legal
         least = torch.where(legal, growth, torch.inf).amin((1, 2, 3))  # what is not looked at raises the pile more
         near = self._near(growth, legal).flatten(1)
         best = torch.where(near, looked.scores.flatten(1), -torch.inf).argmax(1)
         best = self._explored(best, near, self.epsilon)
         per_map = legal[0, 0].numel()
-        turned, place = (best // per_map)[:, None], best % per_map
-        variant, orientation = looked.variant.gather(1, turned)[:, 0], looked.orientation.gather(1, turned)[:, 0]
+        turned = (best // per_map)[:, None]
+        place = best % per_map
+        variant = looked.variant.gather(1, turned)[:, 0]
+        orientation = looked.orientation.gather(1, turned)[:, 0]
         action = (slot * self.num_orientations + orientation) * per_map + place
         return Chosen(slot, variant, place, action, least)
 
@@ -349,7 +359,8 @@ class HierarchicalPacker(TensorDictModuleBase):
         variants = self._variants(item)
         z_map, legal, growth = self._maps(heightmap, variants)
         planes = self.planes(heightmap, variants, z_map, legal, growth)
-        scores, near = self.networks.score_places(planes, growth), self._near(growth, legal)
+        scores = self.networks.score_places(planes, growth)
+        near = self._near(growth, legal)
         best = torch.where(near, scores, -torch.inf).flatten(1).argmax(1, keepdim=True)
         least = torch.where(legal, growth, torch.inf).amin((1, 2, 3))
         return targets.score_places(planes, growth).flatten(1).gather(1, best)[:, 0] + targets.slope * least

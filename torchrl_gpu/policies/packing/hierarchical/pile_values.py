@@ -76,7 +76,8 @@ class PileValues(nn.Module):
         pits that no such cube reaches into; mean step between neighbouring places, standard deviation and mean cube of
         the heights; and the last two arguments.
         """
-        rest, pits = [], []
+        rest = []
+        pits = []
         for share in WINDOWS:
             side = 2 * round((share * max(heights.shape[1:]) - 1) / 2) + 1
             x, y = (min(side, places) for places in heights.shape[1:])
@@ -84,7 +85,8 @@ class PileValues(nn.Module):
             outside = pad(high, (y - 1, y - 1, x - 1, x - 1), value=torch.inf)  # beyond the walls no cube may stand
             rest.append(high.mean((1, 2)))
             pits.append((-_highest(-outside, x, y) - heights).mean((1, 2)))
-        flat, none = heights.flatten(1), torch.zeros_like(heights[:, 0, 0])
+        flat = heights.flatten(1)
+        none = torch.zeros_like(heights[:, 0, 0])
         # Of one place along an axis there are no steps, and one place alone does not deviate.
         steps = [none if heights.shape[axis] == 1 else heights.diff(dim=axis).abs().mean((1, 2)) for axis in (1, 2)]
         deviation = none if flat.shape[1] == 1 else flat.std(1)
@@ -121,7 +123,9 @@ class PileValuePacker(TensorDictModuleBase):
         self.num_placements = min(arguments.whole(where, "placements", placements, 1), env.num_orientations)
         self.values = (PileValues() if values is None else values).to(env.device)
         self.planes = PlacementPlanes(env)
-        self.bin, self.kernels, self.catalogue = env.bin, env.kernels, env.catalogue
+        self.bin = env.bin
+        self.kernels = env.kernels
+        self.catalogue = env.catalogue
         maps = env.action_shape
         self._forms = {
             "box_heightmap": (torch.float32, env.bin.cells),
@@ -129,7 +133,8 @@ class PileValuePacker(TensorDictModuleBase):
             "z_map": (torch.float32, maps),
             "legal_mask": (torch.bool, maps),
         }
-        self.in_keys, self.out_keys = list(self._forms), ["action"]
+        self.in_keys = list(self._forms)
+        self.out_keys = ["action"]
         self.box: Tensor
         self.volume: Tensor
         box = env.catalogue.box_volume(env.bin) / env.bin.volume

@@ -26,7 +26,9 @@ class PlacementPlanes(nn.Module):
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
         self.near = PlacementFeatures(AgentSpace.of(env))
-        self.bin, self.kernels, self.catalogue = env.bin, env.kernels, env.catalogue.separated()
+        self.bin = env.bin
+        self.kernels = env.kernels
+        self.catalogue = env.catalogue.separated()
         self.shapes: Tensor
         self.sizes: Tensor
         shapes, self._outside = _shapes(self.catalogue, env)
@@ -67,7 +69,8 @@ class ItemViews(nn.Module):
 
     def __init__(self, env: PackingEnv, cells: int = 32) -> None:
         super().__init__()
-        self.cells, self.height = cells, env.bin.size[2]
+        self.cells = cells
+        self.height = env.bin.size[2]
         self.views: Tensor
         register_settings(self, views=_principal_views(env, cells))
 
@@ -113,7 +116,8 @@ def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:
 
 def _principal_views(env: PackingEnv, cells: int) -> Tensor:
     """(M + 1, 6, V, V) float32: tops with each face up, in bin heights; a last row of zeros."""
-    catalogue, faces = env.catalogue, _faces(env)
+    catalogue = env.catalogue
+    faces = _faces(env)
     if len(faces) != 6:
         catalogue, _ = env.items.build(env.bin, "axis", 1, 1)
         catalogue = catalogue.to(env.device)

@@ -121,7 +121,8 @@ def _uncovered_option(env: PackingEnv) -> str:
 
 def _other_bin(env: PackingEnv, tables: PatchTables) -> str:
     """Difference of the bin of the tables from that of the environment; "" for none."""
-    ours, theirs = env.bin, tables.bin
+    ours = env.bin
+    theirs = tables.bin
     if (ours.size, ours.cells, ours.step) == (theirs.size, theirs.cells, theirs.step):
         return ""
     return f"whole rollouts want tables of the bin {ours.size} in {ours.cells} cells; got {theirs.size}, {theirs.cells}"
@@ -148,7 +149,8 @@ def _outputs(env: PackingEnv, steps: int) -> dict[str, Tensor]:
 
 
 def _play(env: PackingEnv, tables: PatchTables, state: PackingState, made: dict[str, Tensor], steps: int) -> None:
-    catalogue, bin_ = env.catalogue, env.bin
+    catalogue = env.catalogue
+    bin_ = env.bin
     levels = state.heightmap.new_zeros(0, *tables.seen, dtype=torch.uint8)
     weight = tables.weight.contiguous()
     patches = PatchArguments.of(tables.plan, levels, weight)

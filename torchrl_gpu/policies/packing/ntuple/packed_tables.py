@@ -80,7 +80,8 @@ def _packed(plan: PatchPlan, numbers: list[Any]) -> dict[str, Tensor] | None:
 
 def _unpacked(where: str, plan: PatchPlan, held: Mapping[str, Any]) -> list[Tensor]:
     learned = arguments.tensor(where, "learned", held["learned"], torch.int32, (None,))
-    count, most = len(learned), plan.entries
+    count = len(learned)
+    most = plan.entries
     if 4 * count > most:  # as images are found, each takes many times its room in the file
         raise ValueError(f"{where}: want learned to name at most a quarter of {most:,} entries; got {count:,}")
     if count and not bool((learned.diff() > 0).all() & (learned[0] >= 0) & (learned[-1] < most)):

@@ -86,7 +86,9 @@ class RefinedTables(PatchTables):
         row = torch.arange(values.shape[0], device=values.device, dtype=torch.int64)[:, None].expand_as(action)
         if native.runs_on(best):  # what is not legal costs nothing; a GPU would have to be waited for
             there = (best > NEVER / 2).nonzero(as_tuple=True)
-            best, action, row = best[there], action[there], row[there]
+            best = best[there]
+            action = action[there]
+            row = row[there]
         best, action, row = (each.flatten() for each in (best, action, row))
         size = item_size.reshape(values.shape[0], turns, 4)[row, action // per_turn]
         top = z_map.reshape(values.shape)[row, action] + size[:, 2]
@@ -112,9 +114,11 @@ class RefinedTables(PatchTables):
         if self._kernels is None or self._boxes.extent.device != levels.device:
             self._boxes = self._boxes.to(levels.device)
             self._kernels = get_kernels(device=levels.device)
-        base, found = torch.arange(self._boxes.num_items, device=levels.device, dtype=torch.int64), []
+        base = torch.arange(self._boxes.num_items, device=levels.device, dtype=torch.int64)
+        found = []
         for part in levels.split(_AT_ONCE):
-            heights, bases = part * self.bin.cell[0], base.expand(part.shape[0], -1)
+            heights = part * self.bin.cell[0]
+            bases = base.expand(part.shape[0], -1)
             z, legal = self._kernels.drop_map(heights, bases, self._boxes, self.bin)
             maps = z.flatten(0, 2).flatten(1), legal.flatten(0, 2).flatten(1)  # (N·F, Gx·Gy)
             found.append(count_at_most(*maps, self._levels).view(part.shape[0], len(base) * LEVELS))
@@ -124,7 +128,8 @@ class RefinedTables(PatchTables):
         """Bins (R, X, Y) uint8, levels, each after a box of `size` (R, 4) at a grid place, up to `top`, metres."""
         inside = []
         for axis, at in enumerate((place // self.bin.grid[1], place % self.bin.grid[1])):
-            cells, extent = self.seen[axis], (size[:, axis] / self.bin.cell[axis]).round().long()
+            cells = self.seen[axis]
+            extent = (size[:, axis] / self.bin.cell[axis]).round().long()
             first = torch.minimum(at * self.bin.step, cells - extent)[:, None]
             cell = torch.arange(cells, device=place.device, dtype=torch.int64)
             inside.append((cell >= first) & (cell < first + extent[:, None]))

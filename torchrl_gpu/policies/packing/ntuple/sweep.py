@@ -62,7 +62,8 @@ def sweep_bins(
         lam: λ of the returns, from 0 to 1.
         scratch: (E, 2) int64, zeros before and after.
     """
-    device, shape = levels.device, tuple(levels.shape[:2])
+    device = levels.device
+    shape = tuple(levels.shape[:2])
     reward = tensor("sweep_bins", "reward", reward, torch.float32, shape, device).contiguous()
     done = tensor("sweep_bins", "done", done, torch.bool, shape, device).contiguous()
     check_tables("sweep_bins", levels.flatten(0, 1), tables, plan, scratch)
@@ -87,9 +88,14 @@ def sweep_by_steps(levels: Tensor, reward: Tensor, done: Tensor, *, lam: float, 
 
     The last bin of a trajectory that goes on is not learnt from: what came after it is not known yet.
     """
-    bins, rewards, ends = levels.unbind(1), reward.unbind(1), done.unbind(1)
-    last, rows = len(bins) - 1, len(bins[0])
-    goal, counts, squares = torch.zeros_like(rewards[0]), ends[last], []
+    bins = levels.unbind(1)
+    rewards = reward.unbind(1)
+    ends = done.unbind(1)
+    last = len(bins) - 1
+    rows = len(bins[0])
+    goal = torch.zeros_like(rewards[0])
+    counts = ends[last]
+    squares = []
     before = values(bins[last])
     for t in range(last, -1, -1):
         error = goal - before

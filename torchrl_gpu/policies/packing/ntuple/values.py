@@ -40,8 +40,12 @@ _TESTED = {  # by module, for messages, and further modules whose device functio
     TRITON_TABLES: ("tables of afterstates", ()),
     TRITON_ROLLOUTS: ("rollouts of tables", (TRITON_TABLES, TRITON_PLACEMENTS, TRITON_CUTS, TRITON_DRAWS, *_BOXES)),
 }
-MOST_CELLS, MOST_IMAGES = 9, 8  # of a patch, and ways to turn and mirror one onto itself
-MOST_LEVELS, MOST_ENTRIES, MOST_SHAPES = 250, 2**28, 32
+# of a patch, and ways to turn and mirror one onto itself
+MOST_CELLS = 9
+MOST_IMAGES = 8
+MOST_LEVELS = 250
+MOST_ENTRIES = 2**28
+MOST_SHAPES = 32
 _CPU = torch.device("cpu")
 _ONE = 2.0**32  # an error of 1, as it is summed: in whole numbers, whose sums do not depend on their order
 _LARGEST = 2.0**10  # error
@@ -139,7 +143,8 @@ class PatchPlan:
 
     def images(self, table: int, numbers: Tensor) -> Tensor:
         """Indices (J, M) int64 equivalent to entries (M,) of a table, turned or mirrored in J ways."""
-        shape, digits = self.tables[table], []
+        shape = self.tables[table]
+        digits = []
         for size in reversed(_sizes(shape, self.levels)):
             digits.append(numbers % size)
             numbers = numbers // size
@@ -231,8 +236,10 @@ def value_placements(
     """
     where = "value_placements"
     heights = _heights(where, heights, plan)
-    rows, device = heights.shape[0], heights.device
-    step, pool = whole(where, "step", step, 1), whole(where, "pool", pool, 1)
+    rows = heights.shape[0]
+    device = heights.device
+    step = whole(where, "step", step, 1)
+    pool = whole(where, "pool", pool, 1)
     grid = tuple(-(-cells * pool // step) for cells in heights.shape[1:])
     variants = extent.shape[1] if isinstance(extent, Tensor) and extent.ndim == 3 else 1
     extent = tensor(where, "extent", extent, torch.int64, (rows, variants, 2), device, cast=True).contiguous()
@@ -389,7 +396,8 @@ def sweep_in_cpp(
         tensor(where, name, each, torch.float32, (plan.entries,), _CPU, contiguous=True)
     if flat.shape[0] != rows * steps or not rows * steps:
         raise ValueError(f"{where}: levels must be of {rows} × {steps} bins, at least one; got {len(flat)}")
-    error, counts = native.output(steps, rows, dtype=torch.float32), native.output(steps, rows, dtype=torch.bool)
+    error = native.output(steps, rows, dtype=torch.float32)
+    counts = native.output(steps, rows, dtype=torch.bool)
     held = {"levels": flat, "reward": reward, "done": done, "error": error, "counts": counts}
     held |= tables._asdict()
     patches = PatchArguments.of(plan, flat, tables.weight)
@@ -459,13 +467,15 @@ def by_torch(
     """The definition of `value_placements`, of checked tensors: all placements together, each bin as it would be."""
     device = heights.device
     before = framed(heights, plan)[:, None, None, None]  # (N, 1, 1, 1, X + 2, Y + 2)
-    inside, there = [], legal
+    inside = []
+    there = legal
     for axis, cells in enumerate(heights.shape[1:]):
         size = extent[..., axis, None]  # (N, V, 1)
         first = torch.minimum(
             torch.arange(top.shape[2 + axis], device=device, dtype=torch.int64) * step, cells * pool - size
         )  # (N, V, G)
-        begin, end = first.div(pool, rounding_mode="floor"), (first + size - 1).div(pool, rounding_mode="floor")
+        begin = first.div(pool, rounding_mode="floor")
+        end = (first + size - 1).div(pool, rounding_mode="floor")
         at = torch.arange(-1, cells + 1, device=device, dtype=torch.int64)
         inside.append((at >= begin[..., None]) & (at <= end[..., None]))  # (N, V, G, cells + 2)
         fits = (size > 0) & (first >= 0)

@@ -36,8 +36,13 @@ class Afterstates:
                 f" follow; plan in an environment of stability {known}, or use the policy without a planner"
             )
         self._weaker = None if env.fallback is None else replace(env.bin, stability=env.fallback)
-        self.catalogue, self.bin, self.kernels, self.tables = env.catalogue, env.bin, env.kernels, tables
-        self.turns, self.grid, self._sizes = env.num_orientations, env.grid, env.item_sizes
+        self.catalogue = env.catalogue
+        self.bin = env.bin
+        self.kernels = env.kernels
+        self.tables = tables
+        self.turns = env.num_orientations
+        self.grid = env.grid
+        self._sizes = env.item_sizes
         self.num_actions = self.turns * math.prod(self.grid)
 
     def gain(self, item: Tensor) -> Tensor:
@@ -64,6 +69,7 @@ class Afterstates:
     def after(self, heightmap: Tensor, item: Tensor, action: Tensor, z: Tensor) -> Tensor:
         """Bins (B, X, Y) after one placement in each, at base `z` (B,), metres; an item of −1 places nothing."""
         per_turn = math.prod(self.grid)
-        turn, place = action // per_turn % self.turns, action % per_turn
+        turn = action // per_turn % self.turns
+        place = action % per_turn
         placement = placed_at(item, turn, place, z, self.catalogue, self.bin)
         return self.kernels.place(heightmap, placement, self.catalogue, self.bin)

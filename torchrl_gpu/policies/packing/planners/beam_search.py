@@ -39,8 +39,10 @@ class _BeamSearch(TensorDictModuleBase):
         where = type(self).__name__
         self.depth = arguments.whole(where, "depth", depth, 1)
         self.beam = arguments.whole(where, "beam", beam, 1, _MOST_LINES)
-        self.afterstates, self.tables = Afterstates(env, tables, where), tables
-        self.in_keys, self.out_keys = ["box_heightmap", *in_keys], ["action"]
+        self.afterstates = Afterstates(env, tables, where)
+        self.tables = tables
+        self.in_keys = ["box_heightmap", *in_keys]
+        self.out_keys = ["action"]
         self.numbers: Tensor
         self.item_numbers: Tensor
         generator = torch.Generator().manual_seed(1)
@@ -82,7 +84,8 @@ class _BeamSearch(TensorDictModuleBase):
         best, at = score.topk(min(_SPARE * self.beam, score.shape[1]), 1)  # (N, C)
 
         ended = (at >= width * number) | (best < NEVER / 2)
-        line, action = torch.where(ended, at - width * number, at // number).clamp_min(0), at % number
+        line = torch.where(ended, at - width * number, at // number).clamp_min(0)
+        action = at % number
         own = (torch.arange(rows, device=at.device, dtype=torch.int64)[:, None] * width + line).flatten()
         slot = torch.where(ended, 0, action // per_item)
         left = lines.left.flatten(0, 1)[own].view(*at.shape, items)
@@ -176,7 +179,8 @@ def _hash_numbers(env: PackingEnv) -> Tensor:
 
     Whole, and small enough that sums of heights in tolerances are exact: the same in any order.
     """
-    cells, levels = env.bin.cells, round(env.bin.size[2] / env.bin.tolerance)
+    cells = env.bin.cells
+    levels = round(env.bin.size[2] / env.bin.tolerance)
     most = 2**52 // (levels * cells[0] * cells[1])
     generator = torch.Generator().manual_seed(0)
     numbers = torch.randint(1, most, cells, generator=generator, dtype=torch.int64, device="cpu").double()

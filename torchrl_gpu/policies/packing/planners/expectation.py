@@ -19,7 +19,8 @@ from torchrl_gpu.system import arguments
 _MOST_VALUES = 2**24  # of placements at a time
 _SEED = 0x0DD_17E15  # of sequences that next items are counted in
 _AT_ONCE = 4096
-_MOST_FUTURES, _MOST_DEPTH = 2**16, 2**10
+_MOST_FUTURES = 2**16
+_MOST_DEPTH = 2**10
 _LAMBDA = 0.8  # of the return of a future
 _FILLS = 12  # parts of the bin's volume, that next items are counted apart in
 _PRIOR = 20.0  # items as after any other, that the items after each are counted on top of
@@ -85,8 +86,10 @@ class ExpectedPlacement(TensorDictModuleBase):
         elif depth > 1:
             raise ValueError(f"{where}: a depth of more than 1 wants futures; got depth={depth}")
         self.afterstates = Afterstates(env, tables, where)
-        self.tables, self.num_items = tables, env.catalogue.num_items
-        self.in_keys, self.out_keys = [*tables.in_keys, "item_id"], ["action"]
+        self.tables = tables
+        self.num_items = env.catalogue.num_items
+        self.in_keys = [*tables.in_keys, "item_id"]
+        self.out_keys = ["action"]
         self._shares: Tensor | None = None
         self.next_items = next_items
         if next_items is not None:
@@ -111,7 +114,8 @@ class ExpectedPlacement(TensorDictModuleBase):
     ) -> Tensor:
         values = self.tables(heightmap, size, z_map, legal)  # (N, A)
         best, action = values.topk(self.candidates, 1)  # (N, M)
-        z, item = z_map.flatten(1).gather(1, action), item_id.expand_as(action)
+        z = z_map.flatten(1).gather(1, action)
+        item = item_id.expand_as(action)
         before = heightmap.repeat_interleave(self.candidates, 0)
         after = self.afterstates.after(before, item.flatten(), action.flatten(), z.flatten())  # (N·M, X, Y)
         if self.draws:
@@ -147,7 +151,8 @@ class ExpectedPlacement(TensorDictModuleBase):
 
     def _halved(self, heightmap: Tensor, legal: Tensor, item: Tensor, known: Tensor | None = None) -> Tensor:
         """Mean returns (N, M) of the sequences that bins (N, M, X, Y) meet; `NEVER` for those that are left behind."""
-        total, there = torch.zeros_like(legal, dtype=torch.float32), legal
+        total = torch.zeros_like(legal, dtype=torch.float32)
+        there = legal
         place = torch.arange(legal.shape[1], device=legal.device, dtype=torch.int64).expand_as(legal)
         for number, draws in enumerate(self.draws):
             if number:
@@ -166,7 +171,8 @@ class ExpectedPlacement(TensorDictModuleBase):
 
         The numbers (F, D) in (0, 1) say where in the probability each lies.
         """
-        rows, futures = len(item), len(draws)
+        rows = len(item)
+        futures = len(draws)
         item = item.clamp_min(0).repeat_interleave(futures)
         known = known if known is None else known.repeat_interleave(futures, 0)
         drawn = []
@@ -174,7 +180,8 @@ class ExpectedPlacement(TensorDictModuleBase):
             until = self._shares_after(item, known).cumsum(1)  # (N·F or 1, I)
             found = torch.searchsorted(until, draw.repeat(rows).view(len(until), -1))
             following = found.flatten().clamp_max(self.num_items - 1)  # sums are rounded
-            known, item = self._with(known, item), following
+            known = self._with(known, item)
+            item = following
             drawn.append(item)
         return torch.stack(drawn, 1).view(rows, futures, -1)
 
@@ -193,7 +200,8 @@ class ExpectedPlacement(TensorDictModuleBase):
         heightmap = heightmap.flatten(0, 1).repeat_interleave(futures.shape[1], 0)  # (N·M·F, X, Y)
         coming = futures[:, None].expand(-1, bins, -1, -1).flatten(0, 2)
         filled = heightmap.new_zeros(len(heightmap))
-        ended, mixed = torch.zeros_like(filled, dtype=torch.bool), filled
+        ended = torch.zeros_like(filled, dtype=torch.bool)
+        mixed = filled
         for step, item in enumerate(coming.unbind(1), 1):
             item = torch.where(ended, -1, item)
             values, z = self.afterstates.values(heightmap, item[:, None])
@@ -220,9 +228,11 @@ def _draws(candidates: int, futures: int, depth: int) -> list[Tensor]:
     """
     rounds = 1
     while candidates > 2:
-        candidates, rounds = _half(candidates), rounds + 1
+        candidates = _half(candidates)
+        rounds = rounds + 1
     ends = [round(futures * (2**number - 1) / (2**rounds - 1)) for number in range(rounds + 1)]
-    generator, parts = torch.Generator().manual_seed(_SEED), []
+    generator = torch.Generator().manual_seed(_SEED)
+    parts = []
     for size in (end - begin for begin, end in pairwise(ends) if end > begin):
         order = [torch.randperm(size, generator=generator, dtype=torch.int64, device="cpu") for _ in range(depth)]
         parts.append((torch.stack(order, 1).float() + 0.5) / size)
@@ -236,7 +246,8 @@ def _check_known(where: str, env: PackingEnv, knows: str, next_items: NextItems 
         drawn = isinstance(env.items.drawn_as, RandomBoxes) or cut_as(env) is not None
         wanted = "RandomBoxes or, without a pool, CutBoxes, one visible, in sequence"
     else:
-        drawn, wanted = "future_items" in env.include, "one visible item, in sequence, that includes future_items"
+        drawn = "future_items" in env.include
+        wanted = "one visible item, in sequence, that includes future_items"
     if not (drawn and one):
         raise ValueError(f"{where}: want an environment of {wanted}; got {came}")
     if next_items is None:
@@ -246,7 +257,8 @@ def _check_known(where: str, env: PackingEnv, knows: str, next_items: NextItems 
     if next_items.num_items != env.catalogue.num_items:
         wanted = f"next_items of {env.catalogue.num_items} items"
         raise ValueError(f"{where}: want {wanted}; got one of {next_items.num_items}")
-    cells, known = layer_cells_of(cut_as(env)), (next_items.floor, next_items.height)
+    cells = layer_cells_of(cut_as(env))
+    known = (next_items.floor, next_items.height)
     if next_items.floor and known != cells:
         raise ValueError(f"{where}: want next_items of the layers of this bin, {cells} cells; got one of {known}")
 
@@ -270,12 +282,14 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
     Returns:
         (12, I, I) float32: twelfth of the volume that has come, item that came last, next item. Rows sum to 1.
     """
-    number, device = env.catalogue.num_items, env.catalogue.volume.device
+    number = env.catalogue.num_items
+    device = env.catalogue.volume.device
     counts = torch.zeros(_FILLS * number * number, dtype=torch.float64, device=device)
     for first in range(0, sequences, _AT_ONCE):
         row = sequences_cut(env, _SEED, first, min(_AT_ONCE, sequences - first))
         volume = torch.where(row >= 0, env.catalogue.volume[row.clamp_min(0)], 0.0).cumsum(1) / env.bin.volume
-        last, after = row[:, :-1].clamp_min(0), row[:, 1:].clamp_min(0)
+        last = row[:, :-1].clamp_min(0)
+        after = row[:, 1:].clamp_min(0)
         pairs = (fill_of(volume[:, :-1]) * number + last) * number + after
         both = (row[:, :-1] >= 0) & (row[:, 1:] >= 0)
         counts.index_add_(0, pairs.flatten(), both.double().flatten())

@@ -24,7 +24,10 @@ FOLDER = Path(__file__).parent.parent / "weights" / "next_items"
 _MOST_BYTES = 2**26  # of a file, and of the weights that it asks for
 _SUMS = 4
 _MOST_SIDE = 45  # cells, up to which half precision tells base areas apart
-_MOST_ITEMS, _MOST_AGES, _MOST_WIDTH, _MOST_CELLS = 2**20, 256, 4096, 2**20
+_MOST_ITEMS = 2**20
+_MOST_AGES = 256
+_MOST_WIDTH = 4096
+_MOST_CELLS = 2**20
 
 
 @final
@@ -81,7 +84,8 @@ class NextItems(nn.Module):
         if cut is None:
             came = type(env.items).__name__
             raise ValueError(f"NextItems: want an environment of CutBoxes without a pool; got one of {came}")
-        cells, number = layer_cells_of(cut), env.catalogue.num_items
+        cells = layer_cells_of(cut)
+        number = env.catalogue.num_items
         if cells and (max(cut.whole[:2]) > _MOST_SIDE or 8 * width * number * (cells[1] + 1) > _MOST_BYTES):
             cells = None
         made = cls(number, ages, width, cells)
@@ -121,14 +125,19 @@ class NextItems(nn.Module):
         tall = (self.item_sums[:, 3] * (8 * self.height)).round().int()[items]
         until = area.cumsum(1, dtype=torch.int32)
         total = until[:, -1:]
-        base, top = torch.full_like(until, -1), torch.full_like(until, -1)
-        filled, level, left = torch.zeros_like(total), torch.full_like(total, self.height), torch.zeros_like(total)
+        base = torch.full_like(until, -1)
+        top = torch.full_like(until, -1)
+        filled = torch.zeros_like(total)
+        level = torch.full_like(total, self.height)
+        left = torch.zeros_like(total)
         for z in range(self.height):
             room = self.floor if z == 0 else (area * (top == z)).sum(1, keepdim=True, dtype=torch.int32)
             stands = (until > filled) & (until <= filled + room) & (items > 0)
-            base, top = torch.where(stands, z, base), torch.where(stands, z + tall, top)
+            base = torch.where(stands, z, base)
+            top = torch.where(stands, z + tall, top)
             is_open = (filled <= total) & (total < filled + room)
-            level, left = torch.where(is_open, z, level), torch.where(is_open, filled + room - total, left)
+            level = torch.where(is_open, z, level)
+            left = torch.where(is_open, filled + room - total, left)
             filled = filled + room
         above = top - level
         kind = 1 + ((items - 1) * (self.height + 1) + above) * 2 + (base == level)
@@ -178,15 +187,18 @@ def pretrained_next_items(env: PackingEnv) -> NextItems | None:
 
 def _sums_of(env: PackingEnv) -> Tensor:
     """Contribution of each item to the four sums, (I, 4); they are about 1 in a full bin."""
-    catalogue, bin_ = env.catalogue, env.bin
+    catalogue = env.catalogue
+    bin_ = env.bin
     base = catalogue.extent[:, 0].prod(1).float() / (2 * bin_.cells[0] * bin_.cells[1])
-    volume, height = catalogue.volume / bin_.volume, catalogue.height[:, 0] / (8 * bin_.size[2])
+    volume = catalogue.volume / bin_.volume
+    height = catalogue.height[:, 0] / (8 * bin_.size[2])
     return torch.stack([torch.full_like(volume, 1 / 16), volume, base, height], 1).float()
 
 
 def cut_as(env: PackingEnv) -> CutSequences | None:
     """The sequences that the items of an environment are drawn as; None where they are not cut afresh."""
-    made, source = env.item_sequences, env.items.drawn_as
+    made = env.item_sequences
+    source = env.items.drawn_as
     if isinstance(made, CutSequences):
         return made
     return source.fresh(env.bin, env.num_items) if isinstance(source, CutBoxes) and source.pool is None else None
@@ -248,11 +260,13 @@ def learn_next_items(
         The mean loss of each hundred steps, nats.
     """
     where = "learn_next_items"
-    steps, batch = arguments.whole(where, "steps", steps, 1), arguments.whole(where, "batch", batch, 1)
+    steps = arguments.whole(where, "steps", steps, 1)
+    batch = arguments.whole(where, "batch", batch, 1)
     generator = torch.Generator(env.device).manual_seed(seed)
     optimizer = torch.optim.Adam(network.parameters(), lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    losses, means = [], []
+    losses = []
+    means = []
     for step in range(steps):
         rows = sequences_cut(env, seed, step * batch, batch)
         draws = torch.rand(batch, generator=generator, device=env.device, dtype=torch.float32)
