@@ -352,7 +352,9 @@ def test_one_byte_that_is_another_is_seen(tmp_path: Path, which: str, where: flo
     content = bytearray(path.read_bytes())
     content[int(where * len(content))] ^= 0x10
     path.write_bytes(bytes(content))
-    with pytest.raises((ValueError, UnpicklingError), match=r"checksum mismatch|Weights only load failed"):
+    with pytest.raises(
+        (ValueError, UnpicklingError), match=r"checksum mismatch|Weights only load failed"
+    ):
         fit(module(), tmp_path / "again", 6, saver(), ckpt_path=last(tmp_path))
     found, torn = newest_checkpoint(tmp_path / "checkpoints")  # `--ckpt_path last` passes it over
     assert found == tmp_path / "checkpoints" / "updates-4.ckpt"

@@ -110,7 +110,7 @@ def config(learner: str, env: str = "PackingEnv", **options: Any) -> dict[str, A
     ("now", "said"),
     [
         (config("SAC", "MarineNavEnv"), r"; its options were others: model.agent.class_path .*DQN → .*SAC"),
-        (config("DQN", batch_size=7), r"for strange; its options were others: model.batch_size 3 → 7$"),
+        (config("DQN", batch_size=7), r"strange of OffPolicy; its options were others: model.batch_size 3 → 7$"),
         (config("DQN", batch_size=3), "no weights for strange of OffPolicy$"),
         (None, "no weights for strange of OffPolicy$"),
     ],

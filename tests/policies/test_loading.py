@@ -290,7 +290,7 @@ def test_the_packer_is_loaded_into_an_environment(tmp_path: Path) -> None:
         ENTRY: {"config": {"model": {"init_args": recorded | {"shortlist": 3, "item_shortlist": 2}}}},
     }
     torch.save(content, tmp_path / "packer.ckpt")
-    with pytest.raises(ValueError, match=r"want the environment .* env=PackingEnv\(…\) .* the --config .*; got none"):
+    with pytest.raises(ValueError, match=r"hierarchical packer .*env=PackingEnv\(…\).*--config"):
         load_policy(tmp_path / "packer.ckpt", "cpu")
     policy = load_policy(tmp_path / "packer.ckpt", "cpu", env=env)
     shown = env.reset()

@@ -1,4 +1,7 @@
-"""Fully convolutional networks over all placements: Q-values, actor and critic, distributions of the return."""
+"""Fully convolutional networks over all placements.
+
+They give Q-values, the halves of an actor-critic, and distributions of the return.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from torchrl_gpu.system import arguments
 
 
 class PlacementScores(nn.Module):
-    """Q-values of all K·O·Gx·Gy placements: a state value plus the advantage of each place of a score map.
+    """Q-values of all K·O·Gx·Gy placements: a state value plus advantages.
 
-    The maps of every (item, orientation) go through one convolutional trunk; blocks exchange what the whole map has, so
-    that each place knows of the others. Dueling: Wang et al. 2016, with the mean taken over legal actions only.
+    The maps of every (item, orientation) go through one convolutional trunk, which ends in a map of advantages. Its
+    blocks share what the whole map contains, so that each place knows of the others. Dueling: Wang et al. 2016, with
+    the mean taken over legal actions only.
 
     Args:
         space: Gives the bin and the grid; the weights fit any other.
@@ -37,18 +41,20 @@ class PlacementScores(nn.Module):
         self.stem = nn.Conv2d(self.features.num_planes, channels, 3, padding=1)
         self.blocks = nn.ModuleList(_Block(channels) for _ in range(blocks))
         self.advantage = nn.Conv2d(channels, 1, 1)
-        self.value = nn.Sequential(nn.Linear(2 * channels, 2 * channels), nn.ReLU(), nn.Linear(2 * channels, 1))
+        width = 2 * channels
+        self.value = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
         nn.init.zeros_(self.advantage.weight)
         self.to(memory_format=torch.channels_last)
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
-        """Q-values (…, K·O·Gx·Gy) float32 of observations of any batch shape, as in `PlacementFeatures`."""
+        """Q-values (…, K·O·Gx·Gy) float32 of observations as in `PlacementFeatures`."""
         maps, legal, batch = self.maps(box_heightmap, item_size, z_map, legal_mask)
         return self.dueling(maps, legal).view(*batch, -1)
 
     def maps(self, *observations: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-        """Maps (B·J, C, Gx, Gy), legal actions (B, A) and the batch shape of the inputs of `forward`."""
-        batch = observations[1].shape[:-3]  # of `item_size`
+        """Maps (B·J, C, Gx, Gy), legal actions (B, A) and batch shape of the inputs."""
+        item_size = observations[1]
+        batch = item_size.shape[:-3]
         flat = [each.reshape(-1, *each.shape[len(batch) :]) for each in observations]
         maps = relu(self.stem(self.features(*flat).flatten(0, 1)))
         for block in self.blocks:
@@ -66,7 +72,7 @@ class PlacementScores(nn.Module):
 
 
 class _Block(nn.Module):
-    """Residual block of two convolutions; features pooled over the whole map are added to the first."""
+    """Residual block of two convolutions, with features pooled over the whole map."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -92,10 +98,13 @@ def _pooled_items(maps: Tensor, rows: int) -> Tensor:
 
 
 class _HalfOfScores(nn.Module):
-    """One head of `PlacementScores` on a trunk of its own; arguments as there."""
+    """One head of `PlacementScores` on a trunk of its own.
+
+    Arguments are those of `PlacementScores`. `unused` names the other head.
+    """
 
     in_keys: ClassVar = PlacementScores.in_keys
-    unused: ClassVar[str]  # the other head
+    unused: ClassVar[str]
 
     def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
         super().__init__()
@@ -127,9 +136,9 @@ class PlacementValue(_HalfOfScores):
 
 @final
 class PlacementQuantiles(nn.Module):
-    """Quantiles for every placement, for `IQN`: those of `PlacementScores`, whose maps are multiplied by features of τ.
+    """Quantiles for every placement, for `IQN`.
 
-    Arguments as in `PlacementScores`.
+    The maps of `PlacementScores` are multiplied by features of τ. Arguments are those of `PlacementScores`.
     """
 
     in_keys: ClassVar = PlacementScores.in_keys
@@ -140,24 +149,31 @@ class PlacementQuantiles(nn.Module):
         self.taus = TauEmbedding(channels)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Quantiles (…, U, A) float32 of the inputs of `PlacementScores`, followed by τ (…, U) or (U,)."""
+        """Quantiles (…, U, A) float32.
+
+        Inputs are those of `PlacementScores`, followed by τ (…, U) or (U,).
+        """
         *observations, taus = inputs
         maps, legal, batch = self.scores.maps(*observations)
         num = legal.shape[0]
         number = taus.shape[-1]
-        maps = maps.unflatten(0, (num, 1, -1))  # (B, 1, J, C, Gx, Gy)
-        scale = self.taus(taus.expand(*batch, number).reshape(num, number))  # (B, U, C)
-        shaped = (maps * scale[:, :, None, :, None, None]).flatten(0, 2)
-        values = self.scores.dueling(shaped, legal.repeat_interleave(number, 0, output_size=num * number))
+        maps = maps.unflatten(0, (num, 1, -1))
+        taus = taus.expand(*batch, number).reshape(num, number)
+        scale = self.taus(taus)[:, :, None, :, None, None]
+        shaped = (maps * scale).flatten(0, 2)
+        legal = legal.repeat_interleave(number, 0, output_size=num * number)
+        values = self.scores.dueling(shaped, legal)
         return values.view(*batch, number, -1)
 
 
 @final
 class PlacementAtoms(nn.Module):
-    """Distributions over fixed values for every placement, for `Rainbow`: dueling, with noisy last layers.
+    """Distributions over fixed values for every placement, for `Rainbow`.
+
+    Dueling, with noisy last layers.
 
     Args:
-        num_atoms: Values.
+        num_atoms: Number of values.
         sigma: Initial size of the noise.
         space, channels, blocks: As in `PlacementScores`.
     """
@@ -173,7 +189,8 @@ class PlacementAtoms(nn.Module):
         self.num_atoms = num_atoms
         self.trunk = PlacementScores(space, channels, blocks)
         for head in ("advantage", "value"):
-            setattr(self.trunk, head, nn.Identity())  # made, and never used
+            # Made, as the trunk makes it, and never used.
+            setattr(self.trunk, head, nn.Identity())
         self.advantage = NoisyLinear(channels, num_atoms, std_init=sigma)
         self.value = NoisyLinear(2 * channels, num_atoms, std_init=sigma)
 

@@ -144,7 +144,7 @@ def shares_of(plan: PatchPlan, cells: Sequence[int], processes: int) -> list[tup
     Work is counted as patches times their cells and one more, which is what looking up and learning took.
     """
     work = [0] * len(plan.shapes)
-    for each in plan.lying:
+    for each in plan.oriented:
         rows, columns = plan.sides(each, cells)
         work[each.table] += rows * columns * (len(each.cells) + 1)
     shares: list[list[int]] = [[] for _ in range(processes)]
@@ -163,7 +163,7 @@ class SharedTables:
     def __init__(self, tables: PatchTables, rank: int, processes: int, most: int) -> None:
         self.tables, self.rank = tables, rank
         self.shares = shares_of(tables.plan, tables.seen, processes)
-        self._sum = sums_over_processes(max(most, processes) * len(tables.plan.lying))
+        self._sum = sums_over_processes(max(most, processes) * len(tables.plan.oriented))
         self._changes = Changes.of(tables.plan)
         self._offsets = [each.offset for each in tables.plan.tables]
 

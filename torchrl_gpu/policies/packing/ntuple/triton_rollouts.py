@@ -447,7 +447,7 @@ def _arguments(
     pointers += [g.cell, g.factor, g.clip, g.offset, g.start, described(plan, tables.seen, device)]
     pointers += [*_scratch(env, tables, g.cell.shape[1]), *made.values()]
     numbers = (steps, state.placements.shape[1], catalogue.num_items, _signed(seed_bits(env.seed)), *source.numbers)
-    numbers += (g.cell.shape[1], len(plan.lying), plan.levels)
+    numbers += (g.cell.shape[1], len(plan.oriented), plan.levels)
     scale = float(np.float32(plan.levels / tables.bin.size[2]))
     lines = triton.next_power_of_2(slots * orientations * bin_.grid[1])
     constants = dict(
@@ -470,7 +470,7 @@ def _scratch(env: PackingEnv, tables: PatchTables, patches: int) -> list[Tensor]
         (torch.int64, (rows, variants, 2)),
         (torch.uint8, (rows, actions)),
         (torch.float32, (rows, patches)),
-        (torch.float32, (rows, len(tables.plan.lying), actions)),
+        (torch.float32, (rows, len(tables.plan.oriented), actions)),
         (torch.int64, (rows,)),
         (torch.int64, (rows, slots)),
         (torch.int64, (rows, slots)),

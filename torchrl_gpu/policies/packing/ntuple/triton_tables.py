@@ -48,7 +48,7 @@ class Geometry(NamedTuple):
     factor: Tensor  # (C, P), what the digit counts in the index; 0 for none
     clip: Tensor  # (P,), largest difference from the first cell; −1 where heights are the digits
     offset: Tensor  # (P,), where the patch's table begins
-    shape: Tensor  # (P,), its shape as it lies, in the order of `PatchPlan.lying`
+    shape: Tensor  # (P,), its shape as it lies, in the order of `PatchPlan.oriented`
     start: Tensor  # (S + 1,), first patch of each shape
     image: Tensor  # (S, J, C), what the digits count, for each way to turn and mirror a patch
     first_image: Tensor  # (E,), least equivalent index of each entry
@@ -57,11 +57,11 @@ class Geometry(NamedTuple):
 @lru_cache(maxsize=8)
 def geometry(plan: PatchPlan, cells: tuple[int, int], device: torch.device) -> Geometry:
     """The patches of a plan in a bin of (X, Y) cells."""
-    most = max(len(each.cells) for each in plan.lying)
-    ways = max(len(each.weights) for each in plan.lying)
+    most = max(len(each.cells) for each in plan.oriented)
+    ways = max(len(each.weights) for each in plan.oriented)
     cell, factor, clip, offset, shape, start = [], [], [], [], [], [0]
-    image = torch.zeros(len(plan.lying), ways, most, dtype=torch.int64, device="cpu")
-    for number, each in enumerate(plan.lying):
+    image = torch.zeros(len(plan.oriented), ways, most, dtype=torch.int64, device="cpu")
+    for number, each in enumerate(plan.oriented):
         sides = plan.sides(each, cells)
         patches = sides[0] * sides[1]
         of_shape = torch.full((most, patches), -1, dtype=torch.int64, device="cpu")
@@ -326,7 +326,7 @@ def values_and_weights(heights: Tensor, weight: Tensor, plan: PatchPlan) -> tupl
         with _on(heights.device):
             value_bins_kernel[(rows,)](
                 heights, weight, found, out, g.cell, g.factor, g.clip, g.offset, g.start,
-                heights[0].numel(), patches, len(plan.lying), plan.levels,
+                heights[0].numel(), patches, len(plan.oriented), plan.levels,
                 CELLS=len(g.cell), LYING=_padded(plan), T=lanes, enable_fp_fusion=False, num_warps=max(1, lanes // 128),
             )  # fmt: skip
     return out, found
@@ -380,7 +380,7 @@ def sweep_bins(
             sweep_kernel[(rows,)](
                 levels, reward, done.view(torch.uint8), tables.weight, scratch, goal, square, found, first,
                 g.cell, g.factor, g.clip, g.offset, g.start, g.first_image,
-                steps, t, lam, levels[0, 0].numel(), patches, len(plan.lying), plan.levels,
+                steps, t, lam, levels[0, 0].numel(), patches, len(plan.oriented), plan.levels,
                 CELLS=len(g.cell), LYING=_padded(plan), T=lanes, enable_fp_fusion=False, num_warps=max(1, lanes // 128),
             )  # fmt: skip
             _move(levels, t, first, tables, plan, rate, scratch, g)
@@ -409,7 +409,7 @@ def _lanes(places: int) -> int:
 
 
 def _padded(plan: PatchPlan) -> int:
-    return int(triton.next_power_of_2(len(plan.lying)))
+    return int(triton.next_power_of_2(len(plan.oriented)))
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager:

@@ -162,7 +162,7 @@ def value_placements(
     if not out.numel():
         return out
     whole, found = triton_tables.values_and_weights(heights, weight, plan)
-    actions, shapes = out[0].numel(), len(plan.lying)
+    actions, shapes = out[0].numel(), len(plan.oriented)
     gains = torch.empty(rows, shapes, actions, dtype=torch.float32, device=heights.device)
     lying, placements = placement_lanes(plan)
     with torch.cuda.device(heights.device) if heights.is_cuda else contextlib.nullcontext():
@@ -178,20 +178,20 @@ def value_placements(
 
 def placement_lanes(plan: PatchPlan) -> tuple[int, int]:
     """Lanes for the shapes of a placement, and placements of a program."""
-    lying = int(triton.next_power_of_2(len(plan.lying)))
+    lying = int(triton.next_power_of_2(len(plan.oriented)))
     return lying, min(_MOST_PLACEMENTS, MOST_LANES // lying)
 
 
 def most_cells(plan: PatchPlan) -> int:
     """Cells of the largest patch."""
-    return max(len(each.cells) for each in plan.lying)
+    return max(len(each.cells) for each in plan.oriented)
 
 
 @lru_cache(maxsize=8)
 def described(plan: PatchPlan, cells: tuple[int, int], device: torch.device) -> Tensor:
     """Kernel's table of patch shapes in all their orientations, (shapes, _SIZE) int32."""
     rows, patch = [], 0
-    for each in plan.lying:
+    for each in plan.oriented:
         clip = -1 if each.clip is None else each.clip
         digits = plan.levels + 1 if each.clip is None else 2 * clip + 1
         words = [0, 0, 0]
