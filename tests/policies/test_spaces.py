@@ -137,7 +137,7 @@ def test_what_is_no_space_at_all(given: Any) -> None:
 def test_a_bin_that_was_tampered_with(changes: dict[str, Any]) -> None:
     given = AgentSpace.of(packing_env()).to_dict()
     given["extras"]["bin"] |= changes
-    with pytest.raises(ValueError, match="^(Bin: .* must |AgentSpace: .*the bin )"):
+    with pytest.raises(ValueError, match=r"^(Bin: .* must |AgentSpace: .*the bin )"):
         dqn(AgentSpace.from_dict(given))
     with pytest.raises(ValueError, match="NavigationSpec has the bin None"):
         dqn(space_of("v2"))
