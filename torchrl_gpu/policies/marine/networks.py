@@ -1,4 +1,4 @@
-"""The networks of the six navigation agents: an encoder of the environment's version, two hidden layers, a head.
+"""Networks of the navigation agents: an encoder, two hidden layers, a head.
 
 Layers and widths are those released with two papers: Lin, Szenher, Huang, Englot, "Distributional Reinforcement
 Learning Based Integrated Decision Making and Control for Autonomous Surface Vehicles", RA-L 10(2), 2025 (vessels), and
@@ -22,7 +22,8 @@ from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.tracing import is_traced
 
-_LOGITS_AT_ONCE = 1 << 17  # on a CPU, whose cache holds no more
+# Logits at once on a CPU, whose cache holds no more.
+_LOGITS_AT_ONCE = 1 << 17
 # Largest usual size of each kind of entry: metres, metres per second, radians per second, newtons.
 _GOAL = 40.0
 _DISTANCE = 20.0
@@ -34,9 +35,10 @@ _THRUST = 1000.0
 
 @final
 class UnicycleEncoder(nn.Module):
-    """312 features of a unicycle's observation, 39 numbers: itself and its goal, five static and five moving objects.
+    """312 features of a unicycle's observation.
 
-    Numbers are divided by their usual size first, where `normalised`.
+    Its 39 numbers are itself and its goal, five static and five moving objects. They are divided by their usual size
+    first if `normalised`.
     """
 
     in_keys: ClassVar = ["observation"]
@@ -56,16 +58,18 @@ class UnicycleEncoder(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """Features (…, 312) of observations (…, 39)."""
-        parts = (observation.to(self.size.dtype) / self.size).split([4, 15, 20], -1)
-        encoders = (self.robot, self.static, self.moving)
-        return relu(torch.cat([encode(part) for encode, part in zip(encoders, parts, strict=True)], -1), inplace=True)
+        normalised = observation.to(self.size.dtype) / self.size
+        robot, static, moving = normalised.split([4, 15, 20], -1)
+        features = [self.robot(robot), self.static(static), self.moving(moving)]
+        return relu(torch.cat(features, -1), inplace=True)
 
 
 @final
 class VesselEncoder(nn.Module):
-    """256 features of a vessel's observation, 32 numbers: itself, its goal, and up to five objects behind one encoder.
+    """256 features of a vessel's observation.
 
-    Numbers are divided by their usual size first, where `normalised`: forces are 1000 times the others.
+    Its 32 numbers are itself, its goal, and up to five objects, which go through one encoder. They are divided by their
+    usual size first if `normalised`: forces are 1000 times the others.
     """
 
     in_keys: ClassVar = ["observation", "object_mask"]
@@ -83,11 +87,17 @@ class VesselEncoder(nn.Module):
         register_settings(self, size=sizes if normalised else [1.0] * len(sizes))
 
     def forward(self, observation: Tensor, object_mask: Tensor) -> Tensor:
-        """Features (…, 256) of observations (…, 32), with `object_mask` (…, 5) bool: the objects that are there."""
-        robot, objects = (observation.to(self.size.dtype) / self.size).split([7, 25], -1)
+        """Features (…, 256) of observations (…, 32).
+
+        `object_mask` (…, 5) bool says which objects exist.
+        """
+        normalised = observation.to(self.size.dtype) / self.size
+        robot, objects = normalised.split([7, 25], -1)
         there = object_mask[..., None]
-        features = self.object(torch.where(there, objects.unflatten(-1, (5, 5)), 0.0))  # (…, 5, 40)
-        features = features * there.to(features.dtype)  # three times as fast as `where`, and as good: all are finite
+        seen = torch.where(there, objects.unflatten(-1, (5, 5)), 0.0)
+        # Three times as fast as `where`, and the same, as all features are finite.
+        features = self.object(seen)
+        features = features * there.to(features.dtype)
         return relu(torch.cat([self.robot(robot), features.flatten(-2)], -1), inplace=True)
 
 
@@ -100,7 +110,7 @@ def encoder_of(space: AgentSpace, normalised: bool = True) -> Encoder:
     for encoder in (UnicycleEncoder, VesselEncoder):
         if size == encoder.num_inputs:
             return encoder(normalised)
-    raise ValueError(f"encoder_of: want observations of 39 or 32 numbers; those of {space.source} have {size}")
+    raise ValueError(f"encoder_of: observation of {space.source} must have 39 or 32 numbers, not {size}")
 
 
 class _Network(nn.Module):
@@ -118,7 +128,7 @@ class _Network(nn.Module):
         return self.head(self.encoder(*observations))
 
     def _add_layers(self, space: AgentSpace) -> None:
-        """Makes the layers between encoder and head."""
+        """Make the layers between encoder and head."""
 
     def _num_outputs(self, space: AgentSpace) -> int:
         return 1
@@ -143,7 +153,10 @@ class NavigationQuantiles(_Network):
         return space.values_shape[0]
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Quantiles (…, U, A) float32 of observations, followed by shares (…, U) or, the same for all, (U,)."""
+        """Quantiles (…, U, A) float32 of observations and fractions.
+
+        Fractions are (…, U) or, the same for all, (U,).
+        """
         *observations, taus = inputs
         return self.head(self.encoder(*observations)[..., None, :] * self.taus(taus))
 
@@ -155,17 +168,21 @@ class NavigationQuantiles(_Network):
         *observations, taus = inputs
         features = self.encoder(*observations)
         parts = in_parts(taus, features[..., 0].numel())
-        hidden = (self.head.hidden(features[..., None, :] * self.taus(part)) for part in parts)
-        total = sum(each.sum(-2, dtype=torch.promote_types(each.dtype, torch.float32)) for each in hidden)
+        total: Tensor | int = 0
+        for part in parts:
+            hidden = self.head.hidden(features[..., None, :] * self.taus(part))
+            total = total + hidden.sum(-2, dtype=torch.promote_types(hidden.dtype, torch.float32))
         return self.head.out(total / taus.shape[-1]).float()
 
 
 @final
 class NavigationAtoms(nn.Module):
-    """Categorical distribution of the return over fixed values for each action: dueling, with noisy layers.
+    """Categorical distribution of the return over fixed values, for each action.
+
+    It is dueling, with noisy layers.
 
     Args:
-        num_atoms: Values.
+        num_atoms: Number of values.
         sigma: Initial size of the noise.
     """
 
@@ -182,28 +199,40 @@ class NavigationAtoms(nn.Module):
         self.advantage = _noisy(width, hidden, space.values_shape[0] * num_atoms, sigma)
 
     def forward(self, *observations: Tensor) -> Tensor:
-        """Logits (…, A, Z) float32; the noise is in them under `ExplorationType.RANDOM` only."""
+        """Logits (…, A, Z) float32, noisy under `ExplorationType.RANDOM` only."""
         value, hidden, weights = self._streams(*observations)
         return self._logits(value, hidden, weights)
 
     def mean(self, *inputs: Tensor) -> Tensor:
-        """Means (…, A) float32 of the distributions of the same inputs, followed by the values (Z,), in less memory."""
+        """Means (…, A) float32 of the distributions, in less memory.
+
+        Inputs are those of `forward`, followed by the values (Z,).
+        """
         *observations, values = inputs
         value, hidden, weights = self._streams(*observations)
-        if torch.compiler.is_exporting():  # a graph for any number of rows
+        # An exported graph is for any number of rows.
+        if torch.compiler.is_exporting():
             return (self._logits(value, hidden, weights).softmax(-1) * values).sum(-1)
         num_logits = len(weights[1])
         rows = value[..., 0].numel()
         if value.device.type == "cpu" and not is_traced():
             rows = _LOGITS_AT_ONCE // num_logits
-        parts = [each.reshape(-1, each.shape[-1]).split(max(1, rows)) for each in (value, hidden)]
-        logits = (self._logits(one, other, weights) for one, other in zip(*parts, strict=True))
-        means = [(each.softmax(-1) * values).sum(-1) for each in logits]
+        size = max(1, rows)
+        value_parts = value.reshape(-1, value.shape[-1]).split(size)
+        hidden_parts = hidden.reshape(-1, hidden.shape[-1]).split(size)
+        means = []
+        for value_part, hidden_part in zip(value_parts, hidden_parts, strict=True):
+            probabilities = self._logits(value_part, hidden_part, weights).softmax(-1)
+            means.append((probabilities * values).sum(-1))
         return torch.cat(means).view(*value.shape[:-1], num_logits // self.num_atoms)
 
     def _streams(self, *observations: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Logits of the value (…, Z), the input of the advantage's last layer, and its weights and bias."""
-        features = hidden = self.encoder(*observations)
+        """Logits of the value (…, Z), and what the advantage's last layer needs.
+
+        That is its input, and its weights and bias.
+        """
+        features = self.encoder(*observations)
+        hidden = features
         *layers, last = self.advantage
         for layer in layers:
             hidden = layer(hidden)
@@ -225,9 +254,9 @@ class NavigationActor(_Network):
 
 @final
 class NavigationGaussian(_Network):
-    """Gaussian actor: mean and log standard deviation of an action before it is squashed."""
+    """Gaussian actor: mean and log standard deviation of an action before squashing."""
 
-    # of the logarithm
+    # Limits of the logarithm.
     smallest = -20.0
     largest = 2.0
 
@@ -255,7 +284,8 @@ class NavigationCritic(_Network):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Values (…, 1) float32 of observations, followed by actions (…, D)."""
         *observations, action = inputs
-        return self.head(self.encoder(*observations), relu(self.action(action)))
+        features = self.encoder(*observations)
+        return self.head(features, relu(self.action(action)))
 
 
 @final
@@ -267,14 +297,18 @@ class NavigationQuantileCritic(_Network):
         self.action = nn.Linear(*space.action_shape, self.encoder.num_hidden)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Quantiles (…, U) float32 of observations, actions (…, D) and shares (…, U)."""
+        """Quantiles (…, U) float32 of observations, actions (…, D) and fractions (…, U)."""
         *observations, action, taus = inputs
         features = self.encoder(*observations)[..., None, :] * self.taus(taus)
-        return self.head(features, relu(self.action(action))[..., None, :]).squeeze(-1)
+        of_action = relu(self.action(action))[..., None, :]
+        return self.head(features, of_action).squeeze(-1)
 
 
 class _Head(nn.Module):
-    """Head: two hidden layers and the outputs; features of an action multiply the first hidden layer."""
+    """Two hidden layers and the outputs.
+
+    Features of an action multiply the first hidden layer.
+    """
 
     def __init__(self, num_features: int, num_hidden: int, num_outputs: int) -> None:
         super().__init__()
@@ -293,6 +327,7 @@ class _Head(nn.Module):
 
 
 def _noisy(num_features: int, num_hidden: int, num_outputs: int, sigma: float) -> nn.Sequential:
-    first, second = (NoisyLinear(size, num_hidden, std_init=sigma) for size in (num_features, num_hidden))
+    first = NoisyLinear(num_features, num_hidden, std_init=sigma)
+    second = NoisyLinear(num_hidden, num_hidden, std_init=sigma)
     last = NoisyLinear(num_hidden, num_outputs, std_init=sigma)
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True), last)

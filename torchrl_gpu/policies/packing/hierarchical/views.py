@@ -15,10 +15,10 @@ from torchrl_gpu.policies.weights import register_settings
 
 
 class PlacementPlanes(nn.Module):
-    """Input planes of the worker: of one item in any of its orientations, over the placement grid.
+    """Input planes of the worker: one item in any orientation, over the grid.
 
-    Those of `PlacementFeatures`, by how much each placement raises the pile, and top and bottom of the item, its
-    corner at the origin. Made for the bin, the items and the kernels of one environment; holds no weights.
+    They are those of `PlacementFeatures`, how much each placement raises the pile, and top and bottom of the item with
+    its corner at the origin. Made for the bin, the items and the kernels of one environment; holds no weights.
     """
 
     num_planes = PlacementFeatures.num_planes + 3
@@ -35,7 +35,10 @@ class PlacementPlanes(nn.Module):
         register_settings(self, shapes=shapes, sizes=_sizes(self.catalogue, env))
 
     def growth(self, heightmap: Tensor, variant: Tensor, z_map: Tensor) -> Tensor:
-        """Growth of the pile by each placement, (B, J, Gx, Gy) float32, in bin volumes; arguments as below."""
+        """Growth of the pile by each placement, (B, J, Gx, Gy) float32, bin volumes.
+
+        Arguments are those of `forward`.
+        """
         metres = self.kernels.pile_growth(heightmap, variant, z_map[:, :, None], self.catalogue, self.bin)
         return metres[:, :, 0] * (self.bin.cell_area / self.bin.volume)
 
@@ -54,16 +57,22 @@ class PlacementPlanes(nn.Module):
         """
         row = known_rows(variant, len(self.sizes) - 1)
         planes = self.near(heightmap, self.sizes[row][:, :, None], z_map[:, :, None], legal[:, :, None])
-        own = self.sizes[row][..., 3] / self.bin.volume  # share of the bin that the item itself takes
+        # Share of the bin that the item itself takes.
+        own = self.sizes[row][..., 3] / self.bin.volume
         wasted = ((growth - own[..., None, None]) * 50).clamp(-1, 4)
-        (gx, gy), (u, v) = self.bin.grid, self.shapes.shape[2:]
-        of_item = zip(self.shapes[row].unbind(2), self._outside, strict=True)
-        shapes = [pad(plane, (0, gy - v, 0, gx - u), value=outside) for plane, outside in of_item]
+        gx, gy = self.bin.grid
+        u, v = self.shapes.shape[2:]
+        shapes = []
+        for plane, outside in zip(self.shapes[row].unbind(2), self._outside, strict=True):
+            shapes.append(pad(plane, (0, gy - v, 0, gx - u), value=outside))
         return torch.cat([planes, wasted[:, :, None], torch.stack(shapes, 2)], 2)
 
 
 class ItemViews(nn.Module):
-    """Input of the manager: six principal views of each item beside the pile, V × V pixels over the bin's floor."""
+    """Input of the manager: six principal views of each item, and the pile.
+
+    Views have V × V pixels over the bin's floor.
+    """
 
     num_views = 7
 
@@ -75,20 +84,28 @@ class ItemViews(nn.Module):
         register_settings(self, views=_principal_views(env, cells))
 
     def forward(self, heightmap: Tensor, item_id: Tensor) -> Tensor:
-        """Views (B, K, 7, V, V) float32, heights in bin heights, of items (B, K) on a pile (B, X, Y), metres."""
+        """Views (B, K, 7, V, V) float32 of items (B, K) on a pile, in bin heights.
+
+        The pile is (B, X, Y), metres.
+        """
         pile = adaptive_max_pool2d(heightmap[:, None] / self.height, self.cells)  # (B, 1, V, V)
         row = known_rows(item_id, len(self.views) - 1)
-        return torch.cat([self.views[row], pile[:, None].expand(-1, item_id.shape[1], -1, -1, -1)], 2)
+        piles = pile[:, None].expand(-1, item_id.shape[1], -1, -1, -1)
+        return torch.cat([self.views[row], piles], 2)
 
 
 def known_rows(row: Tensor, last: int) -> Tensor:
-    """Rows, with `last`, which is no item's, in place of all outside 0 to `last` − 1."""
+    """Map out-of-range rows to `last`, the padding row."""
     return torch.where((row >= 0) & (row < last), row, last)
 
 
 def _shapes(catalogue: Catalogue, env: PackingEnv) -> tuple[Tensor, list[float]]:
-    """(M + 1, 2, U, V): top, and bottom upside down, at the resolution of the grid, as far as items reach; a last row
-    of none. And what each of the two is beyond."""
+    """Maps of items at the resolution of the grid, and their values beyond the items.
+
+    Returns:
+        Top, and bottom upside down, as far as items reach, (M + 1, 2, U, V), with a padding row; and what each of the
+        two is beyond.
+    """
     item = torch.arange(-1, catalogue.num_items, device=env.device, dtype=torch.int64).roll(-1)
     top, bottom = catalogue.maps(item, torch.zeros_like(item))
     bottom = torch.where(bottom.isinf(), env.bin.size[2], bottom)
@@ -99,15 +116,19 @@ def _shapes(catalogue: Catalogue, env: PackingEnv) -> tuple[Tensor, list[float]]
 
 
 def _on_grid(plane: Tensor, outside: float, env: PackingEnv) -> Tensor:
-    """The highest cell in each place of the grid, (M, U, V), of maps (M, P, Q) put into the bin's corner."""
-    (gx, gy), step = env.grid, env.grid_step
+    """Highest cell in each place of the grid, (M, U, V), of maps (M, P, Q).
+
+    The maps are put into the bin's corner.
+    """
+    gx, gy = env.grid
+    step = env.grid_step
     plane = plane[:, : gx * step, : gy * step]
     whole = pad(plane, (0, -plane.shape[2] % step, 0, -plane.shape[1] % step), value=outside)
     return max_pool2d(whole[:, None], step)[:, 0]
 
 
 def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:
-    """(M + 1, 4) float32: sides and volume, metres; a last row of zeros."""
+    """Sides and volume, (M + 1, 4) float32, metres, with a padding row of zeros."""
     cell = torch.tensor(env.bin.cell, device=env.device, dtype=torch.float32)
     extent = catalogue.extent[:, 0] * cell
     sizes = torch.cat([extent, catalogue.height, catalogue.volume[:, None]], 1).float()
@@ -115,7 +136,10 @@ def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:
 
 
 def _principal_views(env: PackingEnv, cells: int) -> Tensor:
-    """(M + 1, 6, V, V) float32: tops with each face up, in bin heights; a last row of zeros."""
+    """Tops with each face up, (M + 1, 6, V, V) float32, in bin heights.
+
+    The last row is a padding row of zeros.
+    """
     catalogue = env.catalogue
     faces = _faces(env)
     if len(faces) != 6:
@@ -123,15 +147,17 @@ def _principal_views(env: PackingEnv, cells: int) -> Tensor:
         catalogue = catalogue.to(env.device)
         faces = [view % catalogue.num_orientations for view in range(6)]
     item = torch.arange(catalogue.num_items, device=env.device, dtype=torch.int64)[:, None]
-    top, _ = catalogue.maps(item, torch.tensor(faces, device=env.device, dtype=torch.int64))  # (M, 6, P, Q)
-    p, q = (min(a, b) for a, b in zip(top.shape[-2:], env.bin.cells, strict=True))
+    faces_up = torch.tensor(faces, device=env.device, dtype=torch.int64)
+    top, _ = catalogue.maps(item, faces_up)  # (M, 6, P, Q)
+    p = min(top.shape[-2], env.bin.cells[0])
+    q = min(top.shape[-1], env.bin.cells[1])
     whole = pad(top[..., :p, :q], (0, env.bin.cells[1] - q, 0, env.bin.cells[0] - p))
     views = adaptive_max_pool2d(whole / env.bin.size[2], cells)
     return torch.cat([views, torch.zeros_like(views[:1])])
 
 
 def _faces(env: PackingEnv) -> list[int]:
-    """The first orientations of an environment that turn another face straight up."""
+    """First orientations of an environment that turn another face straight up."""
     up = orientation_set(env.orientations, boxes=env.catalogue.flat)[:, 2].round(6) + 0.0
     first: dict[tuple[float, ...], int] = {}
     for orientation, face in enumerate(up.tolist()):
