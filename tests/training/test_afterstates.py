@@ -273,7 +273,7 @@ def test_a_small_file_names_large_tables(tmp_path: Path) -> None:
     made.run_config["model"]["init_args"]["tables"]["init_args"] = large
     content[ENTRY] = {"config": made.run_config}
     torch.save(content, path)
-    with pytest.raises(ValueError, match=r"networks of at most [\d,]+ bytes"):
+    with pytest.raises(ValueError, match=r"networks .*[\d,]+ bytes"):
         load_policy(path, "cpu")
 
 

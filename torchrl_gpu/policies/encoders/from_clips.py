@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from torchrl_gpu.policies.agents.base import Agent
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.risk import RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -179,8 +180,8 @@ def random_shift(clips: Tensor, most: int) -> Tensor:
     padded[..., :most] = clips[..., :1]
     padded[..., -most:] = clips[..., -1:]
     down, right = torch.randint(-most, most + 1, (2, num, 1, 1), device=device, dtype=torch.int64)
-    row = (torch.arange(height, device=device, dtype=torch.int64) + down).clamp(0, height - 1)  # (B, 1, H)
-    picture = torch.arange(num * channels, device=device, dtype=torch.int64).view(num, channels, 1)
+    row = (indices(height, device) + down).clamp(0, height - 1)  # (B, 1, H)
+    picture = indices(num * channels, device).view(num, channels, 1)
     # Where each row of the result begins among all pixels.
     begin = (picture * height + row) * wide + most + right
     rows = padded.flatten().unfold(0, width, 1)

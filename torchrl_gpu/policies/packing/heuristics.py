@@ -13,6 +13,7 @@ from torch import Tensor
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.env import SORT_KEYS
 from torchrl_gpu.policies.exploration import random_legal
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker
 from torchrl_gpu.policies.packing.hierarchical.pile_values import PileValuePacker
 from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, MaximalAccessibleSpace, OnlineBinPacking
@@ -122,7 +123,7 @@ def _joint_extent(occupied: Tensor, first: Tensor, extent: Tensor) -> Tensor:
         float64, the shape of `first`.
     """
     cells = occupied.shape[1]
-    at = torch.arange(cells, device=occupied.device, dtype=torch.int64)
+    at = indices(cells, occupied.device)
     low = torch.where(occupied, at, cells).amin(1)[:, None, None, None, None]
     high = torch.where(occupied, at + 1, 0).amax(1)[:, None, None, None, None]
     return (torch.maximum(high, first + extent) - torch.minimum(low, first)).double()

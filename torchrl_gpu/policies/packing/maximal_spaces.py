@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic, Placements, first_best
 
 # Cells of a bin's floor: every rectangle of them is looked at.
@@ -52,8 +53,8 @@ def maximal_spaces(heights: Tensor, ceiling: float) -> Spaces:
         heights: (N, X, Y), 0 or more, equal if they count as equal.
         ceiling: Height of the bin in the same unit.
     """
-    x = torch.arange(heights.shape[1], device=heights.device, dtype=torch.int64)
-    y = torch.arange(heights.shape[2], device=heights.device, dtype=torch.int64)
+    x = indices(heights.shape[1], heights.device)
+    y = indices(heights.shape[2], heights.device)
     level = heights[:, None].expand(-1, heights.shape[1], -1, -1)  # (N, X, X, Y)
     level = torch.where((x >= x[:, None])[..., None], level, -1.0).cummax(2).values
     level = level[..., None, :].expand(*level.shape[:3], heights.shape[2], -1)  # (N, X, X, Y, Y)
@@ -133,8 +134,8 @@ class _Corners(PlacementHeuristic):
 
     def _cells(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Numbers of the cells along x and along y, int64."""
-        x = torch.arange(self.bin.cells[0], device=device, dtype=torch.int64)
-        y = torch.arange(self.bin.cells[1], device=device, dtype=torch.int64)
+        x = indices(self.bin.cells[0], device)
+        y = indices(self.bin.cells[1], device)
         return x, y
 
 
@@ -167,8 +168,8 @@ class BoundaryRule(_Corners):
         height = self.levels(self.catalogue.height[:, 0])
         # The different heights of items, (U,).
         self.steps = height.unique()
-        x = torch.arange(self.bin.cells[0] + 1, device=extent.device, dtype=torch.int64)
-        y = torch.arange(self.bin.cells[1] + 1, device=extent.device, dtype=torch.int64)
+        x = indices(self.bin.cells[0] + 1, extent.device)
+        y = indices(self.bin.cells[1] + 1, extent.device)
         room = torch.cat([self.steps.new_full((1,), -1.0), self.steps])
         fits_x = (extent[:, 0] <= x[:, None])[:, None, None, :]
         fits_y = (extent[:, 1] <= y[:, None])[:, None, :]
@@ -246,7 +247,7 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         """Legal placements by z, then x + y, then action, and the others behind them."""
         num_orientations, grid_x, grid_y = p.legal.shape[2:]
         num_actions = p.legal[0].numel()
-        number = torch.arange(num_actions, device=p.legal.device, dtype=torch.int64)
+        number = indices(num_actions, p.legal.device)
         depth = (p.z * sum(self.bin.cells) + p.reach).long().flatten(1)
         behind = torch.iinfo(torch.int64).max - num_actions + number
         rank = torch.where(p.legal.flatten(1), depth * num_actions + number, behind)
@@ -278,8 +279,8 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         shape = (*c.action.shape, *coarse.shape[1:])
         top, bottom = self.catalogue.maps(c.item, c.orientation)  # (N, C, P, Q)
         raised = torch.where(bottom.isfinite(), c.z[..., None, None] + top, 0.0).flatten(2)
-        i = torch.arange(top.shape[2], device=top.device, dtype=torch.int64)
-        j = torch.arange(top.shape[3], device=top.device, dtype=torch.int64)
+        i = indices(top.shape[2], top.device)
+        j = indices(top.shape[3], top.device)
         u = ((c.x[..., None] + i) // self.block[0]).clamp_max(shape[2] - 1)  # (N, C, P)
         v = ((c.y[..., None] + j) // self.block[1]).clamp_max(shape[3] - 1)  # (N, C, Q)
         block = (u[..., :, None] * shape[3] + v[..., None, :]).flatten(2)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.features import bin_of
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -128,11 +129,11 @@ class LinearPlacementValues(nn.Module):
         grid_x, grid_y = z_map.shape[3:]
         level = torch.where(legal, (z_map / self.bin.tolerance).round(), torch.inf)
         wedged = (legal & _edge(level, 3) & _edge(level, 4)).flatten(1)
-        place = torch.arange(grid_x * grid_y, device=z_map.device, dtype=torch.int64)
+        place = indices(grid_x * grid_y, z_map.device)
         reach = (place // grid_y + place % grid_y).expand(*z_map.shape[1:3], -1).flatten()
         # Ranks by level, then by distance from the corner, then by number: no two are equal.
         rank = torch.where(wedged, level.flatten(1), 0.0).long() * (grid_x + grid_y) + reach
-        number = torch.arange(wedged.shape[1], device=z_map.device, dtype=torch.int64)
+        number = indices(wedged.shape[1], z_map.device)
         rank = rank * wedged.shape[1] + number
         rank = torch.where(wedged, rank, torch.iinfo(torch.int64).max)
         action = rank.topk(min(self.candidates, rank.shape[1]), 1, largest=False).indices

@@ -16,6 +16,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.state_validation import ANY, Bounds, Entry
 from torchrl_gpu.policies.exploration import random_legal
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.hierarchical.networks import PlacementUNet, StateValue, ViewResNet
 from torchrl_gpu.policies.packing.hierarchical.views import ItemViews, PlacementPlanes, known_rows
 from torchrl_gpu.policies.packing.placements import checked_entries
@@ -297,7 +298,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         flat = [each.reshape(-1, *each.shape[len(shape) :]) for each in given]
         heightmap, item_id, item_mask, z_map, legal = flat
         choice = self.pick(heightmap, item_id, item_mask, (z_map, legal))
-        row = torch.arange(len(item_id), device=item_id.device, dtype=torch.int64)
+        row = indices(len(item_id), item_id.device)
         slot = choice.slot
         placements = self._placements(heightmap, item_id[row, slot], z_map[row, slot], legal[row, slot])
         written = self._choose(slot, placements)._asdict() | choice._asdict()
@@ -424,7 +425,7 @@ class HierarchicalPacker(TensorDictModuleBase):
 
         They are those with the least growth.
         """
-        every = torch.arange(self.num_orientations, device=growth.device, dtype=torch.int64).expand(len(growth), -1)
+        every = indices(self.num_orientations, growth.device).expand(len(growth), -1)
         if self.shortlist is None or self.shortlist >= self.num_orientations:
             return every
         least = torch.where(legal, growth, torch.inf).amin((2, 3))
@@ -456,7 +457,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         return advantage + targets.slope * least
 
     def _variants(self, item: Tensor) -> Tensor:
-        orientation = torch.arange(self.num_orientations, device=item.device, dtype=torch.int64)
+        orientation = indices(self.num_orientations, item.device)
         row = self._row(item)[..., None]
         return torch.where(row == len(self.box) - 1, -1, row * self.num_orientations + orientation)
 

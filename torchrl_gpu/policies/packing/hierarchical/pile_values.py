@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, pad
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.hierarchical.packer import WASTE_WEIGHT, rows_of
 from torchrl_gpu.policies.packing.hierarchical.views import PlacementPlanes
 from torchrl_gpu.policies.packing.placements import checked_entries, placed_at
@@ -189,7 +190,7 @@ class PileValuePacker(TensorDictModuleBase):
 
     def candidates(self, heightmap: Tensor, item: Tensor, z_map: Tensor, legal: Tensor) -> CandidatePlacements:
         """Candidate placements of items (B, J), given their maps (B, J, O, Gx, Gy)."""
-        turns = torch.arange(z_map.shape[2], device=item.device, dtype=torch.int64)
+        turns = indices(z_map.shape[2], item.device)
         variants = (item[:, :, None] * len(turns) + turns).flatten(1)  # (B, J·O)
         growth = self.planes.growth(heightmap, variants, z_map.flatten(1, 2)).view_as(z_map)
         # Of each orientation, (B, J, O).

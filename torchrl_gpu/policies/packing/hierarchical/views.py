@@ -9,6 +9,7 @@ from torch.nn.functional import adaptive_max_pool2d, max_pool2d, pad
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.features import PlacementFeatures
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.weights import register_settings
@@ -146,7 +147,7 @@ def _principal_views(env: PackingEnv, cells: int) -> Tensor:
         catalogue, _ = env.items.build(env.bin, "axis", 1, 1)
         catalogue = catalogue.to(env.device)
         faces = [view % catalogue.num_orientations for view in range(6)]
-    item = torch.arange(catalogue.num_items, device=env.device, dtype=torch.int64)[:, None]
+    item = indices(catalogue.num_items, env.device)[:, None]
     faces_up = torch.tensor(faces, device=env.device, dtype=torch.int64)
     top, _ = catalogue.maps(item, faces_up)  # (M, 6, P, Q)
     p = min(top.shape[-2], env.bin.cells[0])

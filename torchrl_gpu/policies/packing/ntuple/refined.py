@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.items.boxes import box_catalogue
 from torchrl_gpu.envs.packing.kernels import Kernels, get_kernels
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER, PatchTables
 from torchrl_gpu.policies.packing.ntuple.values import level_heights
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -96,7 +97,7 @@ class RefinedTables(PatchTables):
         per_turn = grid[0] * grid[1]
         values = by_tables.reshape(-1, turns * per_turn)  # (R, A)
         best, action = values.topk(min(self.candidates, values.shape[1]), 1)  # (R, M)
-        row = torch.arange(values.shape[0], device=values.device, dtype=torch.int64)
+        row = indices(values.shape[0], values.device)
         row = row[:, None].expand_as(action)
         # Here illegal placements cost nothing. On a GPU their number would have to be waited for.
         if native.runs_on(best):
@@ -142,7 +143,7 @@ class RefinedTables(PatchTables):
         if self._kernels is None or self._boxes.extent.device != levels.device:
             self._boxes = self._boxes.to(levels.device)
             self._kernels = get_kernels(device=levels.device)
-        base = torch.arange(self._boxes.num_items, device=levels.device, dtype=torch.int64)
+        base = indices(self._boxes.num_items, levels.device)
         found = []
         for part in levels.split(_AT_ONCE):
             heights = part * self.bin.cell[0]
@@ -169,7 +170,7 @@ class RefinedTables(PatchTables):
             cells = self.seen[axis]
             extent = (size[:, axis] / self.bin.cell[axis]).round().long()
             first = torch.minimum(at * self.bin.step, cells - extent)[:, None]
-            cell = torch.arange(cells, device=place.device, dtype=torch.int64)
+            cell = indices(cells, place.device)
             inside.append((cell >= first) & (cell < first + extent[:, None]))
         in_x, in_y = inside
         under = in_x[:, :, None] & in_y[:, None, :]

@@ -26,6 +26,7 @@ from torch import Tensor
 from torchrl_gpu import native
 from torchrl_gpu.envs.counter_rng import TRITON_DRAWS
 from torchrl_gpu.envs.packing.items.cutting import TRITON_CUTS
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.system.arguments import shown, tensor, whole
 from torchrl_gpu.system.threads import kernel_threads
 from torchrl_gpu.system.triton_kernels import load_kernels, problem_of
@@ -499,7 +500,7 @@ def _weight(where: str, weight: Tensor, plan: PatchPlan, device: torch.device) -
 
 
 def in_triton(name: str, device: torch.device) -> Any:
-    """Return a module of Triton kernels for a device, or None if torch does their work."""
+    """Return a module of Triton kernels for a device, or None if torch works."""
     what, parts = _TESTED[name]
     return load_kernels(what, name, device, parts)
 
@@ -559,7 +560,7 @@ def by_torch(
     there = legal
     for axis, cells in enumerate(heights.shape[1:]):
         size = extent[..., axis, None]  # (N, V, 1)
-        place = torch.arange(top.shape[2 + axis], device=device, dtype=torch.int64)
+        place = indices(top.shape[2 + axis], device)
         # Fine cells that a box covers, then coarse cells: (N, V, G) each.
         first = torch.minimum(place * step, cells * pool - size)
         begin = first.div(pool, rounding_mode="floor")

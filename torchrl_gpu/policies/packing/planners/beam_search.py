@@ -13,6 +13,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER, PatchTables
 from torchrl_gpu.policies.packing.planners.afterstates import Afterstates
 from torchrl_gpu.policies.weights import register_settings
@@ -121,7 +122,7 @@ class _BeamSearch(TensorDictModuleBase):
         ended = (at >= width * number) | (best < NEVER / 2)
         line = torch.where(ended, at - width * number, at // number).clamp_min(0)
         action = at % number
-        row = torch.arange(rows, device=device, dtype=torch.int64)[:, None]
+        row = indices(rows, device)[:, None]
         own = (row * width + line).flatten()
         slot = torch.where(ended, 0, action // per_item)[..., None]
         left = lines.left.flatten(0, 1)[own].view(*at.shape, items)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER, PatchTables
 from torchrl_gpu.policies.packing.planners.afterstates import Afterstates
 from torchrl_gpu.policies.packing.planners.next_items import NextItems, cut_as, layer_cells_of, sequences_cut
@@ -163,7 +164,7 @@ class ExpectedPlacement(TensorDictModuleBase):
 
         Shares are (N, M, I), bins (N·M, X, Y).
         """
-        item = torch.arange(self.num_items, device=heightmap.device, dtype=torch.int64)
+        item = indices(self.num_items, heightmap.device)
         item = torch.where(shares > 0, item, -1).flatten(0, 1)
         values, _ = self.afterstates.values(heightmap, item)
         best = values.amax(2).view(shares.shape)
@@ -176,7 +177,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         """
         total = torch.zeros_like(legal, dtype=torch.float32)
         there = legal
-        place = torch.arange(legal.shape[1], device=legal.device, dtype=torch.int64).expand_as(legal)
+        place = indices(legal.shape[1], legal.device).expand_as(legal)
         for number, draws in enumerate(self.draws):
             if number:
                 score = torch.where(there, total, NEVER)
@@ -184,7 +185,7 @@ class ExpectedPlacement(TensorDictModuleBase):
                 total = total.gather(1, keep)
                 there = there.gather(1, keep)
                 place = place.gather(1, keep)
-                row = torch.arange(len(keep), device=keep.device, dtype=torch.int64)
+                row = indices(len(keep), keep.device)
                 heightmap = heightmap[row[:, None], keep]
             futures = self._futures(draws, item, known)
             # Bins that are done cost nothing more.

@@ -16,6 +16,7 @@ from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.items.source import NUM_BITS
 from torchrl_gpu.envs.packing.protocols import SUITE_EPISODES, SUITE_SEED, protocol_of
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.weights import float32_zeros, read_json, read_tensors, without_memory
 from torchrl_gpu.system import arguments
 
@@ -105,12 +106,12 @@ class NextItems(nn.Module):
         # Rows of `item_sums`, 0 for none.
         packed = (packed_items + 1).clamp(0, self.num_items)  # (B, T)
         number = (packed > 0).sum(1, keepdim=True)
-        age = torch.arange(self.ages - 1, device=packed.device, dtype=torch.int64)
+        age = indices(self.ages - 1, packed.device)
         # Places of the last items, the latest first.
         at = number - 1 - age
         last = torch.where(at >= 0, packed.gather(1, at.clamp(0, packed.shape[1] - 1)), 0)
         here = (item_id + 1).clamp(0, self.num_items)[:, None]
-        ages = torch.arange(self.ages, device=packed.device, dtype=torch.int64)
+        ages = indices(self.ages, packed.device)
         recent = torch.cat([here, last], 1) + ages * (self.num_items + 1)
         sums = self.item_sums[packed].sum(1) + self.item_sums[here[:, 0]]  # (B, 4)
         seen = self.recent(recent) + self.sums(sums)
@@ -260,7 +261,7 @@ def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor
     which = torch.arange(first, first + number, device=env.device, dtype=torch.int64)
     key = cut.begin(seed, which, torch.zeros_like(which))
     if seed != SUITE_SEED:
-        suite = torch.arange(SUITE_EPISODES, dtype=torch.int64, device=env.device)
+        suite = indices(SUITE_EPISODES, env.device)
         suite_keys = cut.begin(SUITE_SEED, suite, torch.zeros_like(suite))
         again = torch.isin(key, suite_keys)
         while bool(again.any()):
@@ -280,7 +281,7 @@ def next_item_loss(network: NextItems, rows: Tensor, draws: Tensor) -> Tensor:
     number = (rows >= 0).sum(1)
     # Place of the item at hand: the item behind it is to be predicted.
     last = ((number - 1) * draws).long().clamp_max(number - 2)
-    before = torch.arange(rows.shape[1], device=rows.device, dtype=torch.int64) < last[:, None]
+    before = indices(rows.shape[1], rows.device) < last[:, None]
     item = rows.gather(1, last[:, None])[:, 0]
     following = rows.gather(1, (last + 1)[:, None])[:, 0]
     packed = torch.where(before, rows, -1)
