@@ -266,8 +266,8 @@ def test_every_command_that_loads_a_policy_takes_classes(tmp_path: Path) -> None
         ({"obs_dim": "5"}, "obs_dim must be a whole number"),
         ({"activation": "sine"}, "activation must be one of relu, tanh"),
         ({"model_state_dict": [1]}, "model_state_dict .* list"),
-        ({"model_state_dict": {"norm": torch.ones(3)}}, "want weight and bias of linear layers"),
-        ({"model_state_dict": {"w": torch.ones(3, 5), "b": torch.ones(4)}}, "want weight and bias of linear layers"),
+        ({"model_state_dict": {"norm": torch.ones(3)}}, "model_state_dict .*linear layers"),
+        ({"model_state_dict": {"w": torch.ones(3, 5), "b": torch.ones(4)}}, "model_state_dict .*linear layers"),
     ],
 )
 def test_what_a_plain_file_says_must_be_so(tmp_path: Path, changes: dict[str, Any], said: str) -> None:

@@ -41,8 +41,12 @@ class Squash(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Actions (…, D) of real numbers (…, D)."""
-        unit = torch.tanh(z) if self.kind == "tanh" else torch.atan(z) * (2 / math.pi)
-        action = self.low + (unit + 1) * (self.high - self.low) / 2
+        if self.kind == "tanh":
+            unit = torch.tanh(z)
+        else:
+            unit = torch.atan(z) * (2 / math.pi)
+        size = self.high - self.low
+        action = self.low + (unit + 1) * size / 2
         # Rounding may carry it beyond the bounds.
         return action.clamp(self.low, self.high)
 
@@ -142,7 +146,8 @@ class CategoricalActor(TensorDictModuleBase):
             exponential = -torch.rand_like(log_probs).clamp_min(_SMALLEST).log()
             scores = log_probs - exponential.log()
         action = scores.argmax(-1)
-        log_prob = log_probs.gather(-1, action[..., None])[..., 0]
+        log_prob = log_probs.gather(-1, action[..., None])
+        log_prob = log_prob[..., 0]
         return tensordict.set("action", action).set("action_log_prob", log_prob)
 
     def evaluate(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:

@@ -145,7 +145,8 @@ class BCPolicy(nn.Module):
             loss = square
         else:
             loss = gaussian_nll_loss(mean, wanted, (2 * log_std).exp(), reduction="none")
-        return {"loss": loss.mean(-1), "error": square.detach().mean(-1).sqrt()}
+        error = square.detach().mean(-1).sqrt()
+        return {"loss": loss.mean(-1), "error": error}
 
     @property
     def policy(self) -> TensorDictModuleBase:
@@ -154,7 +155,10 @@ class BCPolicy(nn.Module):
 
 def settings_of(state: Mapping[str, object], action_dim: int) -> dict[str, object]:
     """`BCPolicy` arguments that its weights imply: `hidden`, `loss`, `layer_norm`."""
-    weights = [each for name, each in state.items() if str(name).startswith("net.") and isinstance(each, Tensor)]
+    weights = []
+    for name, each in state.items():
+        if str(name).startswith("net.") and isinstance(each, Tensor):
+            weights.append(each)
     widths = [len(each) for each in weights if each.ndim == 2]
     if not widths:
         raise ValueError("model_state_dict has none of the linear layers of a BCPolicy: net.0.weight, …")
@@ -176,7 +180,8 @@ def vectors_of(record: object) -> tuple[Callable[[], BCPolicy], dict[str, int]]:
     given = dict(record)
     widths = given.pop("widths", None)
     names = given.get("observations", ["observation"])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+    are_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not are_names or len(set(names)) < len(names):
         raise ValueError(f"bc_policy: observations must be a list of different names, not {shown(names)}")
     if widths is None and len(names) == 1:
         widths = [given["obs_dim"]]

@@ -75,13 +75,17 @@ class InferencePolicy(TensorDictModuleBase):
         group = self.space.group
         rows = observations.get(group, observations) if group else observations
         action = self._decide(rows)
-        rows.set("action", action if rows.device is None else action.to(rows.device))
+        if rows.device is not None:
+            action = action.to(rows.device)
+        rows.set("action", action)
         return observations
 
     @torch.no_grad()
     def _decide(self, rows: TensorDictBase) -> Tensor:
         present = set(rows.keys())
-        entries = {name: self._entry(name, rows) for name in self.in_keys if name != ACTIVE or name in present}
+        # `active` alone may be missing: then all robots take part.
+        names = [name for name in self.in_keys if name != ACTIVE or name in present]
+        entries = {name: self._entry(name, rows) for name in names}
         first = entries[self.in_keys[0]]
         first_shape, _ = self.space.observations[self.in_keys[0]]
         batch = first.shape[: first.ndim - len(first_shape)]
@@ -98,6 +102,9 @@ class InferencePolicy(TensorDictModuleBase):
         """
         shape, dtype = self.space.observations[name]
         value = rows.get(name, None)
-        batch = rows.shape if value is None else value.shape[: max(0, value.ndim - len(shape))]
-        checked = arguments.tensor(self.name, name, value, getattr(torch, dtype), (*batch, *shape))
+        batch = rows.shape
+        if value is not None:
+            batch = value.shape[: max(0, value.ndim - len(shape))]
+        kind = getattr(torch, dtype)
+        checked = arguments.tensor(self.name, name, value, kind, (*batch, *shape))
         return checked.to(self.device)

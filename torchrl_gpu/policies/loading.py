@@ -105,9 +105,11 @@ def _try_out(policy: InferencePolicy, most_bytes: int) -> None:
     if "active" in space.observations:
         names.append("active")
     forms = {name: space.observations[name] for name in names}
-    sizes = [math.prod(shape) * getattr(torch, dtype).itemsize for shape, dtype in forms.values()]
-    if sum(sizes) > most_bytes:
-        raise ValueError(f"agent_space has observations of {sum(sizes):,} bytes, more than {most_bytes:,}")
+    num_bytes = 0
+    for shape, dtype in forms.values():
+        num_bytes += math.prod(shape) * getattr(torch, dtype).itemsize
+    if num_bytes > most_bytes:
+        raise ValueError(f"agent_space has observations of {num_bytes:,} bytes, more than {most_bytes:,}")
     seen = {name: space.zeros(name, 1) for name in forms}
     for name, value in seen.items():
         if value.dtype == torch.bool:
@@ -250,7 +252,9 @@ def _plain(content: Mapping[str, Any], most_bytes: int) -> InferencePolicy:
 
 def _unbounded(source: str, widths: Mapping[str, int], num_numbers: int) -> AgentSpace:
     """Space of vectors of these widths and an action of any real numbers."""
-    seen: dict[str, tuple[tuple[int, ...], str]] = {name: ((width,), "float32") for name, width in widths.items()}
+    seen: dict[str, tuple[tuple[int, ...], str]] = {}
+    for name, width in widths.items():
+        seen[name] = ((width,), "float32")
     low = (-math.inf,) * num_numbers
     high = (math.inf,) * num_numbers
     return AgentSpace(source, (), seen, low=low, high=high)

@@ -33,7 +33,8 @@ def discounted(batch: TensorDictBase, value: Tensor, gamma: float) -> Tensor:
     reward = batch.get(("next", "reward")).to(value.dtype)
     steps: Tensor | None = batch.get("steps_to_next_obs", None)
     factor = gamma if steps is None else gamma ** steps.to(value.dtype)
-    return reward + torch.where(batch.get(("next", "terminated")), 0.0, factor * value)
+    terminated = batch.get(("next", "terminated"))
+    return reward + torch.where(terminated, 0.0, factor * value)
 
 
 def weighted_mean(losses: Tensor, batch: TensorDictBase) -> Tensor:
@@ -46,7 +47,9 @@ def weighted_mean(losses: Tensor, batch: TensorDictBase) -> Tensor:
         return losses.mean()
     # A loss that does not count may be infinite, and 0 times infinity is NaN.
     losses = torch.where(weight > 0, losses, 0.0)
-    return (losses * weight).sum() / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)
+    # A batch without a row that counts has the loss 0.
+    tiny = torch.finfo(weight.dtype).tiny
+    return (losses * weight).sum() / weight.sum().clamp_min(tiny)
 
 
 def quantile_huber(values: Tensor, taus: Tensor, targets: Tensor, kappa: float = 1.0) -> Tensor:
@@ -65,9 +68,11 @@ def quantile_huber(values: Tensor, taus: Tensor, targets: Tensor, kappa: float =
         (…,).
     """
     # Both (…, U, U').
-    target, value = torch.broadcast_tensors(targets.detach()[..., None, :], values[..., None])
+    target = targets.detach()[..., None, :]
+    target, value = torch.broadcast_tensors(target, values[..., None])
     huber = huber_loss(value, target, reduction="none", delta=kappa)
-    share = (taus[..., None] - (target < value).to(values.dtype)).abs()
+    is_above = (target < value).to(values.dtype)
+    share = (taus[..., None] - is_above).abs()
     return (share * huber / kappa).mean(-1).sum(-1)
 
 
@@ -83,7 +88,8 @@ def quantile_error(values: Tensor, targets: Tensor) -> Tensor:
     Returns:
         (…,).
     """
-    return (targets[..., None, :] - values[..., None]).abs().mean((-2, -1)).detach()
+    distance = targets[..., None, :] - values[..., None]
+    return distance.abs().mean((-2, -1)).detach()
 
 
 def project(probabilities: Tensor, values: Tensor, support: Tensor) -> Tensor:
@@ -99,9 +105,12 @@ def project(probabilities: Tensor, values: Tensor, support: Tensor) -> Tensor:
     Returns:
         Probabilities of the atoms, (B, Z').
     """
+    # Atoms are evenly spaced.
     gap = (support[-1] - support[0]) / (len(support) - 1)
-    inside = torch.minimum(torch.maximum(values, support[0]), support[-1])
-    distance = (inside[:, None] - support[:, None]).abs() / gap
+    inside = torch.maximum(values, support[0])
+    inside = torch.minimum(inside, support[-1])
+    distance = inside[:, None] - support[:, None]
+    distance = distance.abs() / gap
     near = (1 - distance).clamp_min(0)  # (B, Z', Z)
     return (near * probabilities[:, None]).sum(-1)
 
@@ -130,7 +139,8 @@ def generalized_advantage(
         gamma: Discount of a step.
         lam: λ, from 0 for one step to 1 for the whole trajectory.
     """
-    delta = reward + torch.where(terminated, 0.0, gamma * next_value) - value
+    following = torch.where(terminated, 0.0, gamma * next_value)
+    delta = reward + following - value
     done = done | terminated
     advantage = torch.zeros_like(delta[:, 0])
     carry = torch.full_like(delta[:, 0], gamma * lam)

@@ -160,7 +160,7 @@ REGISTRY = Registry([*_AGENTS, *_NETWORKS, *_SETTINGS])
 
 
 def register(cls: Class) -> Class:
-    """Let settings name a class of your own: an agent, a network or an encoder of clips.
+    """Let settings name a class of your own: an agent, a network or an encoder.
 
     It also serves as a decorator.
     """

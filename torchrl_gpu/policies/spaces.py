@@ -80,7 +80,8 @@ class AgentSpace:
         if len(keys) != 1:
             raise ValueError(f"AgentSpace: {source} must have one action, not {keys}")
         action = env.full_action_spec[keys[0]]
-        group = keys[0][:-1] if isinstance(keys[0], tuple) else ()
+        key = keys[0]
+        group = key[:-1] if isinstance(key, tuple) else ()
         extras = getattr(env, "space_extras", {})
         observations = _observations_of(env, group)
         if isinstance(action, Categorical):
@@ -110,9 +111,10 @@ class AgentSpace:
             if not fits(entries[name]):
                 arguments.refuse("AgentSpace", name, _FORMS[name], entries[name])
         entries["group"] = tuple(entries["group"])
-        entries["observations"] = {
-            name: (tuple(shape), dtype) for name, (shape, dtype) in entries["observations"].items()
-        }
+        observations = {}
+        for name, (shape, dtype) in entries["observations"].items():
+            observations[name] = (tuple(shape), dtype)
+        entries["observations"] = observations
         for name in ("low", "high"):
             if entries[name] is not None:
                 entries[name] = tuple(entries[name])
@@ -130,7 +132,8 @@ class AgentSpace:
     def zeros(self, name: str, rows: int) -> Tensor:
         """Zeros in the form of an observation, (rows, …)."""
         shape, dtype = self.observations[name]
-        return torch.zeros(rows, *shape, dtype=getattr(torch, dtype), device=torch.get_default_device())
+        kind = getattr(torch, dtype)
+        return torch.zeros(rows, *shape, dtype=kind, device=torch.get_default_device())
 
     @property
     def masked(self) -> bool:
@@ -173,13 +176,16 @@ def _observations_of(env: EnvBase, group: tuple[str, ...]) -> dict[str, tuple[tu
     """Shape and dtype of each observation in a group, without its outcomes."""
     specs = env.observation_spec[group] if group else env.observation_spec
     lead = len(env.batch_size) + len(group)
-    outcomes = {key if isinstance(key, str) else key[-1] for key in getattr(env, "outcomes", ())}
+    outcomes = set()
+    for key in getattr(env, "outcomes", ()):
+        outcomes.add(key if isinstance(key, str) else key[-1])
     observations = {}
     for key, spec in specs.items():
         if isinstance(spec, Composite) or key in outcomes:
             continue
         shape = tuple(spec.shape[lead:])
-        observations[str(key)] = (shape, str(spec.dtype).removeprefix("torch."))
+        dtype = str(spec.dtype).removeprefix("torch.")
+        observations[str(key)] = (shape, dtype)
     return observations
 
 
@@ -274,7 +280,9 @@ def _is_count(value: object) -> bool:
 def _is_bound(value: object) -> bool:
     if value is None:
         return True
-    return isinstance(value, list) and _is_list_of(value, int, float) and all(map(math.isfinite, value))
+    if not isinstance(value, list) or not _is_list_of(value, int, float):
+        return False
+    return all(map(math.isfinite, value))
 
 
 def _is_name(value: object) -> bool:

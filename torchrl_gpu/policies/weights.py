@@ -68,7 +68,8 @@ def named_weights(where: str, names: Sequence[str], weights: Sequence[float]) ->
     """
     if len(weights) != len(names):
         raise ValueError(f"{where}: weights must be {len(names)} numbers, not {len(weights)}")
-    numbers = [arguments.number(where, name, weight) for name, weight in zip(names, weights, strict=True)]
+    pairs = zip(names, weights, strict=True)
+    numbers = [arguments.number(where, name, weight) for name, weight in pairs]
     return float32(numbers)
 
 
@@ -122,7 +123,8 @@ def check_weights(where: str, state: Mapping[str, object], module: nn.Module, *,
         others = [name for name in state if name not in wanted]
         if others:
             raise ValueError(f"{where}: {_listed(others)} is none of the weights of {name_of_module}")
-    weights = {name: value for name, value in wanted.items() if isinstance(value, Tensor) and name in state}
+    tensors = {name: value for name, value in wanted.items() if isinstance(value, Tensor)}
+    weights = {name: value for name, value in tensors.items() if name in state}
     found = _dense(state, weights)
     not_dense = [name for name in weights if name not in found]
     if not_dense:
@@ -150,12 +152,12 @@ def _dense(state: Mapping[str, object], names: Iterable[str]) -> dict[str, Tenso
 def is_dense(value: object) -> TypeGuard[Tensor]:
     """Whether a value is a dense tensor whose numbers are all in memory, one by one."""
     """True for a dense tensor whose numbers are all in memory, one by one."""
-    return (
-        isinstance(value, Tensor)
-        and value.layout is torch.strided
-        and not value.is_quantized
-        and (not value.is_meta and value.numel() * value.element_size() <= value.untyped_storage().nbytes())
-    )
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return False
+    if value.is_quantized or value.is_meta:
+        return False
+    num_bytes = value.numel() * value.element_size()
+    return num_bytes <= value.untyped_storage().nbytes()
 
 
 def _listed(names: list[str]) -> str:
@@ -208,7 +210,8 @@ class _SizeLimit(TorchDispatchMode):
         return out
 
     def _count_bytes(self, out: object, args: tuple[object, ...]) -> None:
-        sizes = [each.numel() * each.element_size() for each in tree_leaves(out) if isinstance(each, Tensor)]
+        tensors = [each for each in tree_leaves(out) if isinstance(each, Tensor)]
+        sizes = [each.numel() * each.element_size() for each in tensors]
         is_new = not any(isinstance(each, Tensor) for each in tree_leaves(args))
         if is_new:
             self._bytes += sum(sizes)

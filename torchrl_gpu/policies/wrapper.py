@@ -45,16 +45,23 @@ class PolicyWrapper(TensorDictModuleBase):
         self, agent: Agent | Cloned, *, flat: bool = False, cvar: Risk | None = None, cvar_distance: float = 10.0
     ) -> None:
         super().__init__()
-        self.policy = agent.policy if cvar is None else agent.policy_at(RiskLevel(cvar, cvar_distance))
+        self.policy = agent.policy
+        if cvar is not None:
+            self.policy = agent.policy_at(RiskLevel(cvar, cvar_distance))
         self.exploration = agent.exploration
         group = () if flat else agent.space.group
-        explored: Sequence[str] = () if self.exploration is None else self.exploration.in_keys
-        replaced: Sequence[str] = () if self.exploration is None else self.exploration.replaced
+        explored: Sequence[str] = ()
+        replaced: Sequence[str] = ()
+        if self.exploration is not None:
+            explored = self.exploration.in_keys
+            replaced = self.exploration.replaced
         read = dict.fromkeys([*self.policy.in_keys, *explored])
         # Entries of the agent and the keys that they have in the environment.
         outputs = self.policy.out_keys
-        self._reads = {name: unravel_key((*group, name)) for name in read if name not in outputs}
-        self._writes = {name: unravel_key((*group, name)) for name in outputs if name not in replaced}
+        own = [name for name in read if name not in outputs]
+        written = [name for name in outputs if name not in replaced]
+        self._reads = {name: unravel_key((*group, name)) for name in own}
+        self._writes = {name: unravel_key((*group, name)) for name in written}
         self._active = unravel_key((*group, "active"))
         self._discrete = agent.space.num_actions is not None
         first_entry = next(iter(self._reads))
@@ -88,13 +95,15 @@ class PolicyWrapper(TensorDictModuleBase):
 
         A CPU computes them in blocks, so that activations between layers stay in its cache.
         """
-        on_cpu = rows.get(next(iter(self._reads))).device.type == "cpu"
+        first_entry = rows.get(next(iter(self._reads)))
+        on_cpu = first_entry.device.type == "cpu"
         if is_traced() or not on_cpu:
             return self._decide(rows)
         block = _BLOCK * torch.get_num_threads()
         if rows.numel() <= block:
             return self._decide(rows)
-        parts = [self._decide(part) for part in rows.reshape(-1).split(block)]
+        blocks = rows.reshape(-1).split(block)
+        parts = [self._decide(part) for part in blocks]
         written = {}
         for name in self._writes:
             value = torch.cat([part[name] for part in parts])

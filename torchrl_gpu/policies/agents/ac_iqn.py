@@ -71,7 +71,8 @@ class ACIQN(Agent):
         arguments.number("ACIQN", "kappa", kappa, above=0)
         action = space.action_shape
         act = self._check_network(actor(space), gives=[action])
-        self.critic = self._check_network(critic(space), gives=[(num_taus,)], takes=[action, (num_taus,)])
+        taus = (num_taus,)
+        self.critic = self._check_network(critic(space), gives=[taus], takes=[action, taus])
         self.num_taus = num_taus
         self.kappa = kappa
         self.saturation_penalty = saturation_penalty
@@ -100,10 +101,9 @@ class ACIQN(Agent):
         value = fixed(self.critic, *given, action, risky_taus).mean(-1)
         td_target = self._td_target(batch)
         penalty = self.saturation_penalty * z.square().sum(-1)
-        losses = {
-            "critic": weighted_mean(quantile_huber(values, taus, td_target, self.kappa), batch),
-            "actor": weighted_mean(penalty - value, batch),
-        }
+        errors = quantile_huber(values, taus, td_target, self.kappa)
+        critic_loss = weighted_mean(errors, batch)
+        losses = {"critic": critic_loss, "actor": weighted_mean(penalty - value, batch)}
         return losses, quantile_error(values, td_target)
 
     @torch.no_grad()
@@ -116,7 +116,8 @@ class ACIQN(Agent):
         return discounted(batch, values, self.gamma)
 
     def _draw_taus(self, batch: TensorDictBase) -> Tensor:
-        return torch.rand(len(batch), self.num_taus, device=self.risk.level.device, dtype=torch.float32)
+        device = self.risk.level.device
+        return torch.rand(len(batch), self.num_taus, device=device, dtype=torch.float32)
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         return weight_pairs((self.actor, self.target_actor), (self.critic, self.target_critic))

@@ -74,7 +74,8 @@ class IQN(Agent):
         (actions,) = space.values_shape
         # As few τ as will do, but not as many as actions: swapped axes must show.
         taus = 3 if actions == 2 else 2
-        net = self._check_network(network(space), gives=[(taus, actions)], takes=[(taus,)])
+        shape = (taus, actions)
+        net = self._check_network(network(space), gives=[shape], takes=[(taus,)])
         self.num_taus = num_taus
         self.kappa = kappa
         self._double = double
@@ -117,10 +118,12 @@ class IQN(Agent):
     def _next_values(self, after: TensorDictBase) -> Tensor:
         """Target network's quantiles (B, U) at random τ of the next states."""
         observations = observed(self.target, after)
-        taus = torch.rand(len(after), self.num_taus, device=observations[0].device, dtype=torch.float32)
+        device = observations[0].device
+        taus = torch.rand(len(after), self.num_taus, device=device, dtype=torch.float32)
         values = self.target(*observations, taus)
         chooser = self.scores.network if self._double else self.target
-        scores = _mean(chooser, observations, self.scores.risk(after) * self.even, len(after))
+        even = self.scores.risk(after) * self.even
+        scores = _mean(chooser, observations, even, len(after))
         chosen = legal_values(scores, after, self.space).argmax(-1)
         return of_action(values, chosen, 2)
 
@@ -150,7 +153,8 @@ class QuantileScores(TensorDictModuleBase):
         """Write `action_value` (…, A) float32."""
         # (…, U) if each row has its own level, (U,) if all share one.
         taus = self.risk(tensordict) * self.even
-        scores = _mean(self.network, observed(self.network, tensordict), taus, math.prod(tensordict.shape))
+        rows = math.prod(tensordict.shape)
+        scores = _mean(self.network, observed(self.network, tensordict), taus, rows)
         return tensordict.set("action_value", scores)
 
 

@@ -112,14 +112,10 @@ class PPO(Agent):
         """
         after = end_without_actions(steps, self.space)["next"]
         value = self._values(steps)
+        next_value = self._values(after)
+        terminated = after["terminated"]
         advantage = generalized_advantage(
-            after["reward"],
-            value,
-            self._values(after),
-            after["terminated"],
-            after["done"],
-            gamma=self.gamma,
-            lam=self.lam,
+            after["reward"], value, next_value, terminated, after["done"], gamma=self.gamma, lam=self.lam
         )
         active: Tensor | None = steps.get("active", None)
         weight = None if active is None else active.float()
@@ -145,17 +141,14 @@ class PPO(Agent):
         log_ratio = log_prob - batch["action_log_prob"]
         ratio = log_ratio.exp()
         gain = clipped_surrogate(ratio, batch["advantage"][..., 0], self.clip)
-        error = self.critic(*observed(self.critic, batch)) - batch["value_target"]
-        losses = {
-            "critic": weighted_mean(error[..., 0].square(), batch),
-            "actor": weighted_mean(-gain - self.entropy_coeff * entropy, batch),
-        }
+        predicted = self.critic(*observed(self.critic, batch))
+        error = predicted - batch["value_target"]
+        actor_loss = -gain - self.entropy_coeff * entropy
+        losses = {"critic": weighted_mean(error[..., 0].square(), batch)}
+        losses["actor"] = weighted_mean(actor_loss, batch)
         with torch.no_grad():
-            seen = {
-                "entropy": entropy,
-                "kl": ratio - 1 - log_ratio,
-                "clip_fraction": ((ratio - 1).abs() > self.clip).float(),
-            }
+            is_clipped = (ratio - 1).abs() > self.clip
+            seen = {"entropy": entropy, "kl": ratio - 1 - log_ratio, "clip_fraction": is_clipped.float()}
             for name, each in seen.items():
                 getattr(self, name).copy_(weighted_mean(each, batch))
         return losses, error.abs()

@@ -109,10 +109,9 @@ class SAC(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        groups: dict[str, list[Tensor]] = {
-            "critic": list(self.critics.parameters()),
-            "actor": list(self.policy.parameters()),
-        }
+        groups: dict[str, list[Tensor]] = {}
+        groups["critic"] = list(self.critics.parameters())
+        groups["actor"] = list(self.policy.parameters())
         return groups if self.target_entropy is None else {**groups, "alpha": [self.log_alpha]}
 
     @property

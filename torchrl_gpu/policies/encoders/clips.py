@@ -102,6 +102,8 @@ def clip_shape_of(where: str, value: Sequence[int], least: ClipShape) -> ClipSha
     wanted = f"(T, 3, H, W), at least {least}"
     sides = arguments.listed(where, "clip_shape", wanted, value)
     shape = tuple(arguments.whole(where, "clip_shape", side) for side in sides)
-    if len(shape) != 4 or shape[1] != 3 or any(side < low for side, low in zip(shape, least, strict=True)):
+    are_sides = len(shape) == 4 and shape[1] == 3
+    if not are_sides or any(side < low for side, low in zip(shape, least, strict=True)):
         arguments.refuse(where, "clip_shape", wanted, value)
-    return shape
+    frames, colours, height, width = shape
+    return frames, colours, height, width

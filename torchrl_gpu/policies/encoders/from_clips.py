@@ -127,7 +127,8 @@ class FromClips(Agent):
         return EncodedPolicy(self.encoder, self.agent.policy_at(risk))
 
     def alternatives(self) -> Mapping[str, Policy]:
-        return {name: EncodedPolicy(self.encoder, policy) for name, policy in self.agent.alternatives().items()}
+        alternatives = self.agent.alternatives()
+        return {name: EncodedPolicy(self.encoder, policy) for name, policy in alternatives.items()}
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         rows = batch.copy()
@@ -136,7 +137,8 @@ class FromClips(Agent):
         features = self.encoder(clips)
         rows.set(FEATURES, features)
         with torch.no_grad():
-            after.set(FEATURES, self.encoder(random_shift(after.get(CLIP), self.shift)))
+            next_clips = random_shift(after.get(CLIP), self.shift)
+            after.set(FEATURES, self.encoder(next_clips))
         losses, error = self.agent._losses(rows.set("next", after))
         if self.decoder is not None:
             losses["reconstruction"] = self.reconstruction * self.decoder.missing(features, clips)
@@ -151,7 +153,9 @@ class FromClips(Agent):
 
         The encoder's are in the first group, that of the critics.
         """
-        groups = {name: list(weights) for name, weights in self.agent.parameter_groups.items()}
+        groups = {}
+        for name, weights in self.agent.parameter_groups.items():
+            groups[name] = list(weights)
         critics = next(iter(groups.values()))
         critics.extend(weight for weight in self.encoder.parameters() if weight.requires_grad)
         if self.decoder is not None:
@@ -179,7 +183,8 @@ def random_shift(clips: Tensor, most: int) -> Tensor:
     padded[..., most:-most] = clips
     padded[..., :most] = clips[..., :1]
     padded[..., -most:] = clips[..., -1:]
-    down, right = torch.randint(-most, most + 1, (2, num, 1, 1), device=device, dtype=torch.int64)
+    shifts = torch.randint(-most, most + 1, (2, num, 1, 1), device=device, dtype=torch.int64)
+    down, right = shifts
     row = (indices(height, device) + down).clamp(0, height - 1)  # (B, 1, H)
     picture = indices(num * channels, device).view(num, channels, 1)
     # Where each row of the result begins among all pixels.
@@ -200,7 +205,8 @@ class ClipDecoder(nn.Module):
         super().__init__()
         *leading, height, width = clip_shape
         size = math.prod(leading) * (height // 2) * (width // 2)
-        self.net = nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU(), nn.Linear(hidden, size))
+        first = nn.Linear(num_features, hidden)
+        self.net = nn.Sequential(first, nn.ReLU(), nn.Linear(hidden, size))
 
     def missing(self, features: Tensor, clips: Tensor) -> Tensor:
         """Reconstruction error, a scalar.

@@ -50,7 +50,8 @@ def kinetics_weights() -> dict[str, Tensor]:
             url, map_location="cpu", progress=False, check_hash=True, weights_only=True
         )
     except (OSError, RuntimeError) as error:
-        place = Path(torch.hub.get_dir()) / "checkpoints" / os.path.basename(urlparse(url).path)
+        cache = Path(torch.hub.get_dir()) / "checkpoints"
+        place = cache / os.path.basename(urlparse(url).path)
         raise ValueError(
             f"R3D18: no Kinetics weights in torch's cache, nor from the network: {type(error).__name__}: {error}."
             f" Fetch {url} elsewhere and place it at {place}, or name its path: pretrained: PATH"
@@ -94,7 +95,8 @@ class R3D18(VideoEncoder):
         network = r3d_18(weights=None)
         _replace_norms(network, norm)
         self.stem = network.stem
-        self.layers = nn.ModuleList(getattr(network, f"layer{n}") for n in range(1, 5))
+        stages = [getattr(network, f"layer{n}") for n in range(1, 5)]
+        self.layers = nn.ModuleList(stages)
         self.projection = Projection(network.fc.in_features, num_features)
         self.mean: Tensor
         self.std: Tensor
@@ -109,7 +111,9 @@ class R3D18(VideoEncoder):
         On a CPU it does not run under autocast.
         """
         pixels = clips.transpose(1, 2).to(self.mean.dtype)  # (B, 3, T, H, W)
-        x = (pixels - self.mean[:, None, None, None]) / self.std[:, None, None, None]
+        mean = self.mean[:, None, None, None]
+        std = self.std[:, None, None, None]
+        x = (pixels - mean) / std
         # torch 2.15 leaves the bfloat16 gradients of 3D kernels over two frames unwritten on a CPU.
         with torch.autocast("cpu", enabled=False):
             for stage in (self.stem, *self.layers):
@@ -126,7 +130,8 @@ class R3D18(VideoEncoder):
             return state
         renamed = {_own_name(name): value for name, value in state.items()}
         mine = self.state_dict()
-        adapted = {name: mine[name] for name in mine if name.startswith("projection.") or "num_batches" in name}
+        own = [name for name in mine if name.startswith("projection.") or "num_batches" in name]
+        adapted = {name: mine[name] for name in own}
         for name, value in renamed.items():
             is_class = name.startswith("fc.")
             is_unused_statistic = name not in mine and "running_" in name

@@ -57,7 +57,10 @@ class ClipEncoder:
         arguments.whole("ClipEncoder", "patch", self.patch, 1)
         arguments.flag("ClipEncoder", "checkpointing", self.checkpointing)
         for name, default in _OF_SOME.items():
-            having = [arch for arch, encoder in ENCODERS.items() if name in inspect.signature(encoder).parameters]
+            having = []
+            for arch, encoder in ENCODERS.items():
+                if name in inspect.signature(encoder).parameters:
+                    having.append(arch)
             # A warning and no error: checkpoints of earlier runs hold such settings, and are to be opened.
             if self.arch not in having and getattr(self, name) != default:
                 archs = " or ".join(having)
@@ -114,7 +117,8 @@ def read_weights(path: Path) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         raise ValueError(f"{where} must hold tensors only, not {describe_refusal(error)}") from error
     except (RuntimeError, EOFError, KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
-        reason = " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:1]])
+        first_line = str(error).strip().splitlines()[:1]
+        reason = " ".join([f"{type(error).__name__}:", *first_line])
         raise ValueError(f"{where} is not a complete file as torch.save writes it: {reason}") from error
     if not isinstance(found, Mapping):
         raise ValueError(f"{where} must hold a state dict, not a {type(found).__name__}")

@@ -37,7 +37,8 @@ class _PatchEncoder(VideoEncoder):
     def encode(self, clips: Tensor) -> Tensor:
         if clips.device.type != "cpu" or is_traced():
             return self.stage(self._encode, clips)
-        parts = clips.chunk(max(1, math.ceil(clips.numel() / _PIXELS_AT_ONCE)))
+        number = math.ceil(clips.numel() / _PIXELS_AT_ONCE)
+        parts = clips.chunk(max(1, number))
         return torch.cat([self.stage(self._encode, part) for part in parts])
 
     @abstractmethod
@@ -141,10 +142,13 @@ def _pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     # (B, T-t+1, rows, 2, 2, t, 3, 4, W/4), where t frames are taken at a time.
     windows = words.unfold(1, taken, 1).permute(0, 1, 3, 4, 5, 8, 2, 6, 7)
     # First whole rows are moved, then words within few rows: half the time of one copy.
-    windows = windows.reshape(batch * kept * rows, 2, 2, taken * 3 * _PATCH, columns, 2, 2)
+    num_rows = batch * kept * rows
+    num_words = taken * 3 * _PATCH
+    windows = windows.reshape(num_rows, 2, 2, num_words, columns, 2, 2)
     windows = windows.permute(0, 4, 1, 5, 2, 6, 3)
     patches = windows.clone(memory_format=torch.contiguous_format).view(torch.uint8)
-    patches = patches.view(batch, kept, 16 * rows * columns, taken * 3 * _PATCH**2)
+    num_patches = 16 * rows * columns
+    patches = patches.view(batch, kept, num_patches, num_words * _PATCH)
     flat = weight.transpose(1, 2).flatten(1) * _SCALE
     assert bias is not None
     shift = bias - _CENTRE * flat.sum(1)
@@ -157,9 +161,11 @@ def _plain_pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None)
     For formats that cannot move four bytes as one number.
     """
     pixels = (clips.to(weight.dtype) - _CENTRE) * _SCALE
-    maps = conv3d(pixels.transpose(1, 2), weight, bias, (1, _PATCH, _PATCH)).relu()
+    stride = (1, _PATCH, _PATCH)
+    maps = conv3d(pixels.transpose(1, 2), weight, bias, stride).relu()
     # Rows and columns of cells, quarters and patches, behind (B, C, T-t+1).
-    quarters = maps.unflatten(4, (-1, 2, 2)).unflatten(3, (-1, 2, 2))
+    quarters = maps.unflatten(4, (-1, 2, 2))
+    quarters = quarters.unflatten(3, (-1, 2, 2))
     return quarters.permute(0, 2, 3, 6, 4, 7, 5, 8, 1).flatten(2, 7)
 
 
@@ -168,11 +174,15 @@ def _convolution(x: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
 
     Each four places in a row go together.
     """
-    weight = layer.weight if layer.weight.ndim == 5 else layer.weight[:, :, None]
+    weight = layer.weight
+    if weight.ndim == 4:
+        weight = weight[:, :, None]
     taken = weight.shape[2]
-    x = x.unflatten(2, (x.shape[2] // 4, 4)).flatten(3)
+    num_cells = x.shape[2] // 4
+    x = x.unflatten(2, (num_cells, 4)).flatten(3)
     if taken > 1:
         kept = x.shape[1] - taken + 1
-        x = torch.cat([x[:, i : i + kept] for i in range(taken)], 3)
+        frames = [x[:, i : i + kept] for i in range(taken)]
+        x = torch.cat(frames, 3)
     flat = weight.permute(0, 2, 3, 4, 1).flatten(1)
     return linear(x, flat, layer.bias).relu_()

@@ -64,13 +64,16 @@ class TimeSformer(VideoEncoder):
         self.patch = arguments.whole("TimeSformer", "patch", patch, 1, min(sides))
         if any(side % self.patch for side in sides):
             arguments.refuse("TimeSformer", f"sides of frames {tuple(sides)}", "multiples of the patch", self.patch)
-        num_patches = sides[0] // self.patch * (sides[1] // self.patch)
+        rows = sides[0] // self.patch
+        columns = sides[1] // self.patch
+        num_patches = rows * columns
         self.embedding = nn.Conv2d(3, width, self.patch, self.patch)
         self.class_token = nn.Parameter(float32_zeros(width))
         # The class token's position comes first.
         self.space = nn.Parameter(float32_zeros(1 + num_patches, width))
         self.time = nn.Parameter(float32_zeros(frames, width))
-        self.blocks = nn.ModuleList(Block(frames, width, num_heads) for _ in range(depth))
+        blocks = [Block(frames, width, num_heads) for _ in range(depth)]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width, _EPS)
         for tokens in (self.class_token, self.space, self.time):
             trunc_normal_(tokens, std=0.02)
@@ -92,9 +95,11 @@ class TimeSformer(VideoEncoder):
         """Tokens (B, T, S, D) of the patches."""
         batch, frames, colours, height, width = clips.shape
         side = self.patch
-        cut = clips.view(batch, frames, colours, height // side, side, width // side, side)
+        rows = height // side
+        columns = width // side
+        cut = clips.view(batch, frames, colours, rows, side, columns, side)
         cut = cut.permute(0, 1, 3, 5, 2, 4, 6)
-        patches = cut.reshape(batch, frames, len(self.space) - 1, colours * side**2)
+        patches = cut.reshape(batch, frames, rows * columns, colours * side**2)
         pixels = (patches.to(self.space.dtype) - _CENTRE) / _SPREAD
         tokens = linear(pixels, self.embedding.weight.flatten(1), self.embedding.bias)
         return tokens + self.space[1:] + self.time[:, None]
@@ -133,7 +138,8 @@ class Block(nn.Module):
         self.space_norm = nn.LayerNorm(width, _EPS)
         self.space = Attention(width, num_heads)
         self.norm = nn.LayerNorm(width, _EPS)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        wide = nn.Linear(width, 4 * width)
+        self.mlp = nn.Sequential(wide, nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, packed: Tensor) -> Tensor:
         """Tokens (B, 1 + T·S, D), the class token first, after the block."""
@@ -141,11 +147,14 @@ class Block(nn.Module):
         tokens = packed[:, 1:].unflatten(1, (self.num_frames, -1))  # (B, T, S, D)
         batch, frames, places, width = tokens.shape
         # In memory (B, S, T, D), as attention over time has it.
-        over_time = self.time_norm(tokens.transpose(1, 2)).reshape(batch * places, frames, width)
-        moved = self.time_out(self.time(over_time)).view(batch, places, frames, width)
+        over_time = self.time_norm(tokens.transpose(1, 2))
+        over_time = over_time.reshape(batch * places, frames, width)
+        moved = self.time_out(self.time(over_time))
+        moved = moved.view(batch, places, frames, width)
         tokens = tokens + moved.transpose(1, 2)
         copies = first[:, None].expand(-1, frames, -1, -1)
-        over_space = self.space_norm(torch.cat([copies, tokens], 2)).flatten(0, 1)  # (B·T, 1 + S, D)
+        over_space = self.space_norm(torch.cat([copies, tokens], 2))
+        over_space = over_space.flatten(0, 1)  # (B·T, 1 + S, D)
         moved = self.space(over_space).unflatten(0, (batch, frames))
         first = first + moved[:, :, 0].mean(1, keepdim=True)
         tokens = tokens + moved[:, :, 1:]

@@ -156,7 +156,9 @@ def _open_onnx(path: Path, names: list[str]) -> Run:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def run(observations: list[Tensor]) -> Tensor:
-        given = {name: value.numpy() for name, value in zip(names, observations, strict=True)}
+        given = {}
+        for name, value in zip(names, observations, strict=True):
+            given[name] = value.numpy()
         return torch.from_numpy(session.run(["action"], given)[0])
 
     return run
@@ -204,8 +206,10 @@ def _go_by_chunks(model: Any, rows: int) -> None:
     body = _chunk_body(graph, result)
     numbers = {"chunk_zero": 0, "chunk_one": 1, "chunk_rows": rows, "chunk_rest": rows - 1}
     for name, number in numbers.items():
-        graph.initializer.append(numpy_helper.from_array(np.array(number, np.int64), name))
-    graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "chunk_axis"))
+        tensor = np.array(number, np.int64)
+        graph.initializer.append(numpy_helper.from_array(tensor, name))
+    axis = np.array([0], np.int64)
+    graph.initializer.append(numpy_helper.from_array(axis, "chunk_axis"))
     node = helper.make_node
     del graph.node[:]
     # A batch without a row is one chunk without a row.
@@ -279,7 +283,9 @@ def _pack_tables(graph: Any) -> None:
         # If more than half of the entries are the same, the middle one in order is.
         middle = len(values) // 2
         most = np.partition(values, middle)[middle]
-        others = np.flatnonzero(values.view(np.int32) != most.view(np.int32))
+        # By bits, since NaN is not equal to itself.
+        is_other = values.view(np.int32) != most.view(np.int32)
+        others = np.flatnonzero(is_other)
         if 4 * len(others) > len(values):
             continue
         held: dict[str, np.ndarray] = {
@@ -288,9 +294,11 @@ def _pack_tables(graph: Any) -> None:
             "value": values[others],
         }
         graph.initializer.remove(table)
-        graph.initializer.extend(numpy_helper.from_array(each, f"{name}_{key}") for key, each in held.items())
+        for key, each in held.items():
+            graph.initializer.append(numpy_helper.from_array(each, f"{name}_{key}"))
         filling = helper.make_tensor("value", TensorProto.FLOAT, [1], [float(most)])
-        nodes.append(helper.make_node("ConstantOfShape", [f"{name}_size"], [f"{name}_most"], value=filling))
+        most_name = f"{name}_most"
+        nodes.append(helper.make_node("ConstantOfShape", [f"{name}_size"], [most_name], value=filling))
         inputs = [f"{name}_most", f"{name}_entry", f"{name}_value"]
         nodes.append(helper.make_node("ScatterElements", inputs, [name]))
     for node in reversed(nodes):
@@ -337,20 +345,23 @@ def _difference(policy: InferencePolicy, run: Run, observations: list[Tensor]) -
     """
     given = dict(zip(policy.in_keys, observations, strict=True))
     copies = {name: value.clone() for name, value in given.items()}
-    ours = policy.policy(TensorDict(dict(copies), [len(observations[0])]))
+    rows = len(observations[0])
+    ours = policy.policy(TensorDict(dict(copies), [rows]))
     wanted = ours.get("action")
     action = run(observations)
     if action.shape != wanted.shape or action.dtype != wanted.dtype:
         return float("inf")
     if policy.space.num_actions is None:
-        return float(((action - wanted).abs() / wanted.abs().clamp_min(1)).max())
+        size = wanted.abs().clamp_min(1)
+        return float(((action - wanted).abs() / size).max())
     decides = policy.policy.policy
     values = decides.log_probs(ours) if isinstance(decides, CategoricalActor) else ours.get("action_value")
     in_range = (action >= 0) & (action < policy.space.num_actions)
     index = torch.stack([wanted, torch.where(in_range, action, 0)], 1)
     legal = in_range
     if policy.space.masked:
-        legal = given["action_mask"].gather(1, index[:, 1:])[:, 0]
+        mask = given["action_mask"]
+        legal = mask.gather(1, index[:, 1:])[:, 0]
     best, taken = values.gather(1, index).unbind(1)
     loss = (best - taken) / best.abs().clamp_min(1)
     return float(torch.where(in_range & legal, loss, torch.inf).max())
@@ -381,11 +392,9 @@ def leapp(policy: InferencePolicy, manifest: Mapping[str, Any]) -> dict[str, obj
         "model_path": manifest["file"],
         "sha256sum": manifest["sha256"],
     }
-    node = {
-        "inputs": [_leapp_port(policy, entry) for entry in manifest["inputs"]],
-        "outputs": [_leapp_port(policy, entry) for entry in manifest["outputs"]],
-        "parameters": parameters,
-    }
+    inputs = [_leapp_port(policy, entry) for entry in manifest["inputs"]]
+    outputs = [_leapp_port(policy, entry) for entry in manifest["outputs"]]
+    node = {"inputs": inputs, "outputs": outputs, "parameters": parameters}
     wiring = {"inputs": {"policy": list(policy.in_keys)}, "outputs": {"policy": ["action"]}}
     return {
         "models": {"policy": node},

@@ -57,10 +57,8 @@ def manifest_of(policy: InferencePolicy) -> dict[str, object]:
         "outputs": [action],
         "mask": _mask_rule(policy),
     }
-    origin = {
-        "made_by": {name: value for name, value in policy.about.items() if name not in _ELSEWHERE},
-        "environment_settings": policy.about.get("env"),
-    }
+    made_by = {name: value for name, value in policy.about.items() if name not in _ELSEWHERE}
+    origin = {"made_by": made_by, "environment_settings": policy.about.get("env")}
     return {**head, **_meanings(policy).sections(policy), **origin}
 
 

@@ -51,7 +51,8 @@ class UnicycleEncoder(nn.Module):
         self.robot = nn.Linear(4, 32)
         self.static = nn.Linear(15, 120)
         self.moving = nn.Linear(20, 160)
-        sizes = [_GOAL] * 2 + [_SPEED] * 2 + [_DISTANCE, _DISTANCE, _RADIUS] * 5
+        own = [_GOAL, _GOAL, _SPEED, _SPEED]
+        sizes = own + [_DISTANCE, _DISTANCE, _RADIUS] * 5
         sizes += [_DISTANCE, _DISTANCE, _SPEED, _SPEED] * 5
         self.size: Tensor
         register_settings(self, size=sizes if normalised else [1.0] * len(sizes))
@@ -81,7 +82,7 @@ class VesselEncoder(nn.Module):
         super().__init__()
         self.robot = nn.Linear(7, 56)
         self.object = nn.Linear(5, 40)
-        sizes = [_GOAL] * 2 + [_SPEED] * 2 + [_TURN, _THRUST, _THRUST]
+        sizes = [_GOAL, _GOAL, _SPEED, _SPEED, _TURN, _THRUST, _THRUST]
         sizes += [_DISTANCE, _DISTANCE, _SPEED, _SPEED, _RADIUS] * 5
         self.size: Tensor
         register_settings(self, size=sizes if normalised else [1.0] * len(sizes))
@@ -98,7 +99,8 @@ class VesselEncoder(nn.Module):
         # Three times as fast as `where`, and the same, as all features are finite.
         features = self.object(seen)
         features = features * there.to(features.dtype)
-        return relu(torch.cat([self.robot(robot), features.flatten(-2)], -1), inplace=True)
+        own = self.robot(robot)
+        return relu(torch.cat([own, features.flatten(-2)], -1), inplace=True)
 
 
 Encoder = UnicycleEncoder | VesselEncoder
@@ -121,7 +123,8 @@ class _Network(nn.Module):
         self.encoder = encoder_of(space, normalised)
         self.in_keys = self.encoder.in_keys
         self._add_layers(space)
-        self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, self._num_outputs(space))
+        num_outputs = self._num_outputs(space)
+        self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, num_outputs)
 
     def forward(self, *observations: Tensor) -> Any:
         """Outputs (…, O) float32."""
@@ -158,7 +161,8 @@ class NavigationQuantiles(_Network):
         Fractions are (…, U) or, the same for all, (U,).
         """
         *observations, taus = inputs
-        return self.head(self.encoder(*observations)[..., None, :] * self.taus(taus))
+        features = self.encoder(*observations)[..., None, :]
+        return self.head(features * self.taus(taus))
 
     def mean(self, *inputs: Tensor) -> Tensor:
         """Means (…, A) float32 of the quantiles of the same inputs, with less work.
@@ -170,8 +174,10 @@ class NavigationQuantiles(_Network):
         parts = in_parts(taus, features[..., 0].numel())
         total: Tensor | int = 0
         for part in parts:
-            hidden = self.head.hidden(features[..., None, :] * self.taus(part))
-            total = total + hidden.sum(-2, dtype=torch.promote_types(hidden.dtype, torch.float32))
+            product = features[..., None, :] * self.taus(part)
+            hidden = self.head.hidden(product)
+            dtype = torch.promote_types(hidden.dtype, torch.float32)
+            total = total + hidden.sum(-2, dtype=dtype)
         return self.head.out(total / taus.shape[-1]).float()
 
 
@@ -196,7 +202,8 @@ class NavigationAtoms(nn.Module):
         width = self.encoder.num_features
         hidden = self.encoder.num_hidden
         self.value = _noisy(width, hidden, num_atoms, sigma)
-        self.advantage = _noisy(width, hidden, space.values_shape[0] * num_atoms, sigma)
+        num_logits = space.values_shape[0] * num_atoms
+        self.advantage = _noisy(width, hidden, num_logits, sigma)
 
     def forward(self, *observations: Tensor) -> Tensor:
         """Logits (…, A, Z) float32, noisy under `ExplorationType.RANDOM` only."""
@@ -212,7 +219,8 @@ class NavigationAtoms(nn.Module):
         value, hidden, weights = self._streams(*observations)
         # An exported graph is for any number of rows.
         if torch.compiler.is_exporting():
-            return (self._logits(value, hidden, weights).softmax(-1) * values).sum(-1)
+            probabilities = self._logits(value, hidden, weights).softmax(-1)
+            return (probabilities * values).sum(-1)
         num_logits = len(weights[1])
         rows = value[..., 0].numel()
         if value.device.type == "cpu" and not is_traced():
@@ -224,7 +232,8 @@ class NavigationAtoms(nn.Module):
         for value_part, hidden_part in zip(value_parts, hidden_parts, strict=True):
             probabilities = self._logits(value_part, hidden_part, weights).softmax(-1)
             means.append((probabilities * values).sum(-1))
-        return torch.cat(means).view(*value.shape[:-1], num_logits // self.num_atoms)
+        num_actions = num_logits // self.num_atoms
+        return torch.cat(means).view(*value.shape[:-1], num_actions)
 
     def _streams(self, *observations: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Logits of the value (…, Z), and what the advantage's last layer needs.
@@ -240,7 +249,8 @@ class NavigationAtoms(nn.Module):
         return self.value(features).float(), hidden, (last.weight, last.bias)
 
     def _logits(self, value: Tensor, hidden: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:
-        advantage = linear(hidden, *weights).float().unflatten(-1, (-1, self.num_atoms))
+        advantage = linear(hidden, *weights).float()
+        advantage = advantage.unflatten(-1, (-1, self.num_atoms))
         return advantage + (value - advantage.mean(-2))[..., None, :]
 
 
@@ -299,7 +309,8 @@ class NavigationQuantileCritic(_Network):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Quantiles (…, U) float32 of observations, actions (…, D) and fractions (…, U)."""
         *observations, action, taus = inputs
-        features = self.encoder(*observations)[..., None, :] * self.taus(taus)
+        features = self.encoder(*observations)[..., None, :]
+        features = features * self.taus(taus)
         of_action = relu(self.action(action))[..., None, :]
         return self.head(features, of_action).squeeze(-1)
 

@@ -38,7 +38,10 @@ class _Vectors(nn.Module):
     ) -> None:
         super().__init__()
         where = type(self).__name__
-        vectors = [name for name, (shape, dtype) in space.observations.items() if len(shape) == 1 and "float" in dtype]
+        vectors = []
+        for name, (shape, dtype) in space.observations.items():
+            if len(shape) == 1 and "float" in dtype:
+                vectors.append(name)
         self.in_keys = list(vectors if observations is None else observations)
         if not self.in_keys or not set(self.in_keys) <= set(vectors):
             raise ValueError(
@@ -51,7 +54,8 @@ class _Vectors(nn.Module):
         if layer_norm:
             shapes = [{"normalized_shape": width} for width in hidden]
             norm = {"norm_class": nn.LayerNorm, "norm_kwargs": shapes}
-        width = sum(space.size_of(name) for name in self.in_keys) + self._more_inputs(space)
+        width = sum(map(space.size_of, self.in_keys))
+        width += self._more_inputs(space)
         self.net = MLP(width, self._num_outputs(space), num_cells=hidden, **norm)
 
     def forward(self, *vectors: Tensor) -> Any:
@@ -122,7 +126,8 @@ def perceptron(widths: Sequence[int], activation: str = "relu") -> MLP:
         activation: A name.
     """
     kind = _ACTIVATIONS[arguments.choice("perceptron", "activation", activation, _ACTIVATIONS)]
-    network = MLP(widths[0], widths[-1], num_cells=list(widths[1:-1]), activation_class=kind)
+    inner = list(widths[1:-1])
+    network = MLP(widths[0], widths[-1], num_cells=inner, activation_class=kind)
     network.in_keys = ["observation"]
     return network
 
@@ -133,14 +138,17 @@ def widths_of(state: Mapping[str, object]) -> tuple[list[str], list[int]]:
     Names are those of the weights in a `perceptron`, in the order of the state dict.
     """
     values = [each for each in state.values() if isinstance(each, Tensor)]
-    if not 2 <= len(state) <= 2 * _MOST_LAYERS or len(state) % 2 or len(values) < len(state):
+    are_pairs = len(values) == len(state) and len(state) % 2 == 0
+    if not are_pairs or not 2 <= len(state) <= 2 * _MOST_LAYERS:
         raise ValueError(
             f"model_state_dict must be weight and bias of linear layers that follow each other, and its {len(state)}"
             " entries are not"
         )
     widths = [arguments.length(values[0], 1)]
-    for name, weight, bias in zip(list(state)[::2], values[::2], values[1::2], strict=True):
-        if weight.shape != (len(bias) if bias.ndim else 0, widths[-1]):
+    layers = zip(list(state)[::2], values[::2], values[1::2], strict=True)
+    for name, weight, bias in layers:
+        num_outputs = len(bias) if bias.ndim else 0
+        if weight.shape != (num_outputs, widths[-1]):
             raise ValueError(
                 "model_state_dict must be weight and bias of linear layers that follow each other, and"
                 f" {name} of shape {tuple(weight.shape)} and a bias of shape {tuple(bias.shape)} do not follow"

@@ -63,12 +63,15 @@ class PlacementFeatures(nn.Module):
         pile = heightmap / self.bin.size[2]
         z = z_map.flatten(1, 2) / self.bin.size[2]
         size = item_size.flatten(1, 2)  # (B, J, 4)
-        extent = (size[..., :2] / self.cell).round().nan_to_num(0.0)
+        extent = (size[..., :2] / self.cell).round()
+        extent = extent.nan_to_num(0.0)
         extent = extent.clamp(0, max(self.bin.cells) + 1).long()  # (B, J, 2)
         share = size / self.whole
-        size = torch.cat([share[..., :3], share[..., 3:] ** (1 / 3)], -1)
+        side_of_cube = share[..., 3:] ** (1 / 3)
+        size = torch.cat([share[..., :3], side_of_cube], -1)
         under, sides = self._surroundings(pile, extent)
-        planes = [legal.flatten(1, 2).float(), z, z + size[..., 2, None, None], z - under]
+        top = z + size[..., 2, None, None]
+        planes = [legal.flatten(1, 2).float(), z, top, z - under]
         planes += [(side - z).clamp(-1, 1) for side in sides]
         planes += [plane[..., None, None].expand_as(z) for plane in size.unbind(-1)]
         # Mean and highest cell of each place of the grid.
@@ -91,7 +94,8 @@ class PlacementFeatures(nn.Module):
         """
         cells_x, cells_y = self.bin.cells
         walled = pad(pile, (1, 1, 1, 1), value=1.0)
-        sums = pad(walled.cumsum(1).cumsum(2), (1, 0, 1, 0)).flatten(1)
+        sums = walled.cumsum(1).cumsum(2)
+        sums = pad(sums, (1, 0, 1, 0)).flatten(1)
         x, _ = grid_positions(extent[..., 0], cells_x, self.bin.step)
         y, _ = grid_positions(extent[..., 1], cells_y, self.bin.step)
         p = extent[..., 0, None]
@@ -122,5 +126,6 @@ def _corner(sums: Tensor, x: Tensor, y: Tensor, cells_y: int) -> Tensor:
 
     x is (B, J, Gx) and y (B, J, Gy).
     """
-    at = x[..., :, None] * (cells_y + 3) + y[..., None, :]
+    row = x[..., :, None] * (cells_y + 3)
+    at = row + y[..., None, :]
     return sums.gather(1, at.flatten(1)).view(at.shape)

@@ -104,10 +104,14 @@ class LeastSurfaceArea(PlacementHeuristic):
     def choose(self, placements: Placements) -> Tensor:
         p = placements
         occupied = p.heightmap > self.bin.tolerance  # (N, X, Y)
-        length = _joint_extent(occupied.any(2), p.x, p.extent_x) * (self.bin.cell[0] / self.bin.tolerance)
-        width = _joint_extent(occupied.any(1), p.y, p.extent_y) * (self.bin.cell[1] / self.bin.tolerance)
+        # Lengths in tolerances, as heights are.
+        tolerances_x = self.bin.cell[0] / self.bin.tolerance
+        tolerances_y = self.bin.cell[1] / self.bin.tolerance
+        length = _joint_extent(occupied.any(2), p.x, p.extent_x) * tolerances_x
+        width = _joint_extent(occupied.any(1), p.y, p.extent_y) * tolerances_y
         # Whole squares of tolerances.
-        area = (length * width + (p.z + p.height) * (length + width)).round()
+        top = p.z + p.height
+        area = (length * width + top * (length + width)).round()
         return first_best([area, p.z, p.reach], p.legal)
 
 
@@ -124,9 +128,12 @@ def _joint_extent(occupied: Tensor, first: Tensor, extent: Tensor) -> Tensor:
     """
     cells = occupied.shape[1]
     at = indices(cells, occupied.device)
-    low = torch.where(occupied, at, cells).amin(1)[:, None, None, None, None]
-    high = torch.where(occupied, at + 1, 0).amax(1)[:, None, None, None, None]
-    return (torch.maximum(high, first + extent) - torch.minimum(low, first)).double()
+    low = torch.where(occupied, at, cells).amin(1)
+    low = low[:, None, None, None, None]
+    high = torch.where(occupied, at + 1, 0).amax(1)
+    high = high[:, None, None, None, None]
+    end = torch.maximum(high, first + extent)
+    return (end - torch.minimum(low, first)).double()
 
 
 @final
@@ -166,12 +173,14 @@ class VolumeSorted(TensorDictModuleBase):
             alone[key] = _take(value, slot) if key in _PER_ITEM else value
         alone["action_mask"] = alone["legal_mask"].flatten(len(batch))
         placed = self.inner(TensorDict(alone, batch_size=batch, device=tensordict.device)).get("action")
-        return tensordict.set("action", slot * legal.shape[-3:].numel() + placed)
+        per_item = legal.shape[-3:].numel()
+        return tensordict.set("action", slot * per_item + placed)
 
 
 def _take(value: Tensor, slot: Tensor) -> Tensor:
     """Slot (…) of values (…, K, rest), kept as an axis of one."""
-    index = slot[(..., *[None] * (value.ndim - slot.ndim))]
+    missing = value.ndim - slot.ndim
+    index = slot[(..., *[None] * missing)]
     shape = (*slot.shape, 1, *value.shape[slot.ndim + 1 :])
     return value.take_along_dim(index.expand(shape), slot.ndim)
 
@@ -250,11 +259,9 @@ def irregular_baselines(
         learned: Whether the networks are trained; if not they repeat the rules, and their rows are left out. Pile
             values come with the package.
     """
-    policies: dict[str, TensorDictModuleBase] = {
-        RANDOM: RandomItem(env),
-        DEEPEST: VolumeSorted(env, DeepestBottomLeft(env), by="box"),
-        RULE: packer.choosing("box", "growth"),
-    }
+    deepest = VolumeSorted(env, DeepestBottomLeft(env), by="box")
+    policies: dict[str, TensorDictModuleBase] = {RANDOM: RandomItem(env), DEEPEST: deepest}
+    policies[RULE] = packer.choosing("box", "growth")
     if env.visible_items > 1:
         policies[LESS_WASTE] = packer.choosing("waste", "growth")
     policies[VALUES] = PileValuePacker(env)

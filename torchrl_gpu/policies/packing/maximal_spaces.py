@@ -55,13 +55,18 @@ def maximal_spaces(heights: Tensor, ceiling: float) -> Spaces:
     """
     x = indices(heights.shape[1], heights.device)
     y = indices(heights.shape[2], heights.device)
-    level = heights[:, None].expand(-1, heights.shape[1], -1, -1)  # (N, X, X, Y)
-    level = torch.where((x >= x[:, None])[..., None], level, -1.0).cummax(2).values
-    level = level[..., None, :].expand(*level.shape[:3], heights.shape[2], -1)  # (N, X, X, Y, Y)
+    # Running maxima along x, then along y, of rectangles that begin at every cell.
+    level = heights[:, None].expand(-1, len(x), -1, -1)  # (N, X, X, Y)
+    rising_x = (x >= x[:, None])[..., None]
+    level = torch.where(rising_x, level, -1.0).cummax(2).values
+    level = level[..., None, :]
+    level = level.expand(-1, -1, -1, len(y), -1)  # (N, X, X, Y, Y)
     rising = y >= y[:, None]
-    level = torch.where(rising & (level >= 0), level, -1.0).cummax(4).values
+    is_rectangle = rising & (level >= 0)
+    level = torch.where(is_rectangle, level, -1.0).cummax(4).values
     maximal = (level >= 0) & (level < ceiling) & rising
-    for axis, step in ((1, -1), (2, 1), (3, -1), (4, 1)):
+    walls = ((1, -1), (2, 1), (3, -1), (4, 1))
+    for axis, step in walls:
         # The same rectangles with one wall moved outwards by one cell.
         wider = level.roll(-step, axis)
         edge = wider.select(axis, 0 if step < 0 else -1)
@@ -101,7 +106,8 @@ class _Corners(PlacementHeuristic):
         parts = []
         for begin in range(0, max(1, len(height)), width):
             rows = slice(begin, begin + width)
-            parts.append(self._scores(p.heightmap[rows], extent_x[rows], extent_y[rows], height[rows]))
+            score = self._scores(p.heightmap[rows], extent_x[rows], extent_y[rows], height[rows])
+            parts.append(score)
         of_cell = torch.cat(parts)  # (N, K, O, X, Y)
         x = p.x.clamp(0, cells_x - 1)
         y = p.y.clamp(0, cells_y - 1)
@@ -123,12 +129,15 @@ class _Corners(PlacementHeuristic):
         length = x - x[:, None] + 1
         breadth = y - y[:, None] + 1
         found = []
-        for k, o in itertools.product(range(height.shape[1]), range(height.shape[2])):
+        num_items, num_turns = height.shape[1:]
+        for k, o in itertools.product(range(num_items), range(num_turns)):
             p = extent_x[:, k, o, None, None]
             q = extent_y[:, k, o, None, None]
             h = height[:, k, o, None, None]
-            holds = (length >= p)[..., None, None] & (breadth >= q)[:, None, None]
-            holds = holds & (spaces.level + h[..., None, None] <= self.ceiling)
+            is_long = (length >= p)[..., None, None]
+            is_broad = (breadth >= q)[:, None, None]
+            is_low = spaces.level + h[..., None, None] <= self.ceiling
+            holds = is_long & is_broad & is_low
             found.append(torch.where(holds, score, NONE).amin((2, 4)))
         return torch.stack(found, 1).unflatten(1, height.shape[1:])
 
@@ -170,24 +179,31 @@ class BoundaryRule(_Corners):
         self.steps = height.unique()
         x = indices(self.bin.cells[0] + 1, extent.device)
         y = indices(self.bin.cells[1] + 1, extent.device)
-        room = torch.cat([self.steps.new_full((1,), -1.0), self.steps])
-        fits_x = (extent[:, 0] <= x[:, None])[:, None, None, :]
-        fits_y = (extent[:, 1] <= y[:, None])[:, None, :]
+        # Room below the lowest item, in which none fits, and room for the items of each height.
+        none = self.steps.new_full((1,), -1.0)
+        room = torch.cat([none, self.steps])
+        fits_x = extent[:, 0] <= x[:, None]
+        fits_y = extent[:, 1] <= y[:, None]
         fits_z = height <= room[:, None]
         # Number of sizes that fit into each space, (X + 1, Y + 1, U + 1).
-        self.fitting = (fits_x & fits_y & fits_z).sum(3)
+        fits = fits_x[:, None, None, :] & fits_y[:, None, :] & fits_z
+        self.fitting = fits.sum(3)
 
     def score(self, spaces: Spaces) -> Tensor:
         x, y = self._cells(spaces.level.device)
-        length = (x - x[:, None] + 1).clamp_min(0)[..., None, None]
+        length = (x - x[:, None] + 1).clamp_min(0)
+        length = length[..., None, None]
         breadth = (y - y[:, None] + 1).clamp_min(0)
         room = self.ceiling - spaces.level
-        number = self.fitting[length, breadth, torch.bucketize(room, self.steps, right=True)]
+        step = torch.bucketize(room, self.steps, right=True)
+        number = self.fitting[length, breadth, step]
         number = number + _ALL_FIT * (number == self.catalogue.num_items)
         cell = min(self.bin.cell) / self.bin.tolerance
-        largest = self.bin.cells[0] * self.bin.cells[1] * self.ceiling
+        cells_x, cells_y = self.bin.cells
+        largest = cells_x * cells_y * self.ceiling
         most = largest + cell * (self.catalogue.num_items + _ALL_FIT)
-        return (most - length * breadth * room - cell * number).round()
+        volume = length * breadth * room
+        return (most - volume - cell * number).round()
 
 
 class Candidates(NamedTuple):
@@ -234,12 +250,14 @@ class MaximalAccessibleSpace(PlacementHeuristic):
 
     def choose(self, placements: Placements) -> Tensor:
         candidates = self._candidates(placements)
-        coarse = max_pool2d(placements.heightmap[:, None], self.block, ceil_mode=True)[:, 0]  # (N, U, V)
+        heightmap = placements.heightmap[:, None]
+        coarse = max_pool2d(heightmap, self.block, ceil_mode=True)[:, 0]  # (N, U, V)
         per_row = coarse[0].numel() + math.prod(self.catalogue.footprint)
         # Candidates that are worked on at once.
         width = max(1, _ELEMENTS_AT_ONCE // (len(coarse) * per_row))
         fields = [field.split(width, 1) for field in candidates]
-        spaces = [self._space(coarse, Candidates(*part)) for part in zip(*fields, strict=True)]
+        parts = [Candidates(*part) for part in zip(*fields, strict=True)]
+        spaces = [self._space(coarse, part) for part in parts]
         space = torch.where(candidates.legal, torch.cat(spaces, 1), -1.0)
         return candidates.action.gather(1, space.argmax(1, keepdim=True)).squeeze(1)
 
@@ -248,9 +266,11 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         num_orientations, grid_x, grid_y = p.legal.shape[2:]
         num_actions = p.legal[0].numel()
         number = indices(num_actions, p.legal.device)
-        depth = (p.z * sum(self.bin.cells) + p.reach).long().flatten(1)
+        depth = p.z * sum(self.bin.cells) + p.reach
+        depth = depth.long().flatten(1)
         behind = torch.iinfo(torch.int64).max - num_actions + number
-        rank = torch.where(p.legal.flatten(1), depth * num_actions + number, behind)
+        ahead = depth * num_actions + number
+        rank = torch.where(p.legal.flatten(1), ahead, behind)
         action = rank.topk(min(self.num_candidates, num_actions), largest=False, sorted=True).indices
         k = action // (num_orientations * grid_x * grid_y)
 
@@ -259,7 +279,10 @@ class MaximalAccessibleSpace(PlacementHeuristic):
 
         item = p.item_id.gather(1, k)
         orientation = action // (grid_x * grid_y) % num_orientations
-        return Candidates(action, take(p.legal), item, orientation, take(p.x), take(p.y), take(p.z_map))
+        legal = take(p.legal)
+        x = take(p.x)
+        y = take(p.y)
+        return Candidates(action, legal, item, orientation, x, y, take(p.z_map))
 
     def _space(self, coarse: Tensor, candidates: Candidates) -> Tensor:
         """Accessible space after each candidate, (N, C) float64.
@@ -278,13 +301,19 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         """
         shape = (*c.action.shape, *coarse.shape[1:])
         top, bottom = self.catalogue.maps(c.item, c.orientation)  # (N, C, P, Q)
-        raised = torch.where(bottom.isfinite(), c.z[..., None, None] + top, 0.0).flatten(2)
+        raised = c.z[..., None, None] + top
+        raised = torch.where(bottom.isfinite(), raised, 0.0).flatten(2)
         i = indices(top.shape[2], top.device)
         j = indices(top.shape[3], top.device)
-        u = ((c.x[..., None] + i) // self.block[0]).clamp_max(shape[2] - 1)  # (N, C, P)
-        v = ((c.y[..., None] + j) // self.block[1]).clamp_max(shape[3] - 1)  # (N, C, Q)
-        block = (u[..., :, None] * shape[3] + v[..., None, :]).flatten(2)
-        before = coarse.flatten(1)[:, None].expand(-1, shape[1], -1)
+        num_x, num_y = coarse.shape[1:]
+        u = (c.x[..., None] + i) // self.block[0]
+        u = u.clamp_max(num_x - 1)  # (N, C, P)
+        v = (c.y[..., None] + j) // self.block[1]
+        v = v.clamp_max(num_y - 1)  # (N, C, Q)
+        block = u[..., :, None] * num_y + v[..., None, :]
+        block = block.flatten(2)
+        before = coarse.flatten(1)[:, None]
+        before = before.expand(-1, shape[1], -1)
         return before.scatter_reduce(2, block, raised, "amax", include_self=True).view(shape)
 
 
@@ -308,10 +337,15 @@ def accessible_space(heights: Tensor, ceiling: float) -> Tensor:
     columns = heights.permute(1, 2, 0).contiguous()
     slab = columns
     for w in range(1, columns.shape[0] + 1):
-        slab = columns if w == 1 else torch.maximum(slab[:-1], columns[w - 1 :])
+        # The highest cell of each w columns, from that of w − 1 columns.
+        if w > 1:
+            slab = torch.maximum(slab[:-1], columns[w - 1 :])
         window = slab
         for d in range(1, columns.shape[1] + 1):
-            window = slab if d == 1 else torch.maximum(window[:, :-1], slab[:, d - 1 :])
+            if d == 1:
+                window = slab
+            else:
+                window = torch.maximum(window[:, :-1], slab[:, d - 1 :])
             sizes.append(w * d)
             opens.append(window.flatten(0, 1).amin(0))
     order = sorted(range(len(sizes)), key=lambda index: -sizes[index])

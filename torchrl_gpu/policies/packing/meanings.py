@@ -81,8 +81,9 @@ def settings_of(env: PackingEnv) -> dict[str, object]:
             value = str(value)
         if _is_plain(value):
             arguments[name] = value
-    items_of_env = {"class_path": f"{type(source).__module__}.{type(source).__name__}", "init_args": arguments}
-    settings = {name: items_of_env if name == "items" else getattr(env, name) for name in _OF_OBSERVATIONS}
+    class_path = f"{type(source).__module__}.{type(source).__name__}"
+    settings = {name: getattr(env, name) for name in _OF_OBSERVATIONS}
+    settings["items"] = {"class_path": class_path, "init_args": arguments}
     return {"class_path": f"torchrl_gpu.envs.{type(env).__name__}", "init_args": settings}
 
 
@@ -128,7 +129,8 @@ def _packing(policy: InferencePolicy) -> dict[str, object]:
     maps = extras.get("action_shape")
     if not isinstance(bin_, dict) or not isinstance(maps, list):
         return {}
-    computed = {name: _COMPUTED[name] for name in policy.in_keys if name in _COMPUTED}
+    computed = {"by": "PackingEnv.restore, from box_heightmap and item_id"}
+    computed |= {name: _COMPUTED[name] for name in policy.in_keys if name in _COMPUTED}
     names = ("visible_items", "orientations", "placements_x", "placements_y")
     described_bin = {
         "size_m": bin_["size"],
@@ -141,7 +143,7 @@ def _packing(policy: InferencePolicy) -> dict[str, object]:
         "action_shape": dict(zip(names, maps, strict=True)),
         "placement": _PLACEMENT,
         "orientation_table": _orientations(policy, maps[1]),
-        "computed_inputs": {"by": "PackingEnv.restore, from box_heightmap and item_id", **computed},
+        "computed_inputs": computed,
     }
 
 
@@ -150,16 +152,14 @@ def _packer(policy: InferencePolicy) -> dict[str, object]:
     packer = policy.policy
     if not isinstance(packer, HierarchicalPacker):
         return {}
-    return {
-        "catalogue": policy.about.get("catalogue"),
-        "choice": {
-            "items": packer.items,
-            "places": packer.places,
-            "largest_items_considered": packer.item_shortlist,
-            "orientations_considered": packer.shortlist,
-            "margin_bin_volumes": packer.margin,
-        },
+    choice = {
+        "items": packer.items,
+        "places": packer.places,
+        "largest_items_considered": packer.item_shortlist,
+        "orientations_considered": packer.shortlist,
+        "margin_bin_volumes": packer.margin,
     }
+    return {"catalogue": policy.about.get("catalogue"), "choice": choice}
 
 
 def _orientations(policy: InferencePolicy, number: int) -> list[list[float]] | None:

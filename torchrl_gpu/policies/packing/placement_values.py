@@ -100,7 +100,8 @@ class LinearPlacementValues(nn.Module):
         self.bin = bin_of(space)
         self.candidates = arguments.whole(where, "candidates", candidates, 1)
         # Cells.
-        self.near = [max(1, round(share * max(self.bin.cells))) for share in NEAR]
+        longest = max(self.bin.cells)
+        self.near = [max(1, round(share * longest)) for share in NEAR]
         self.cell: Tensor
         self.weight: Tensor
         register_settings(self, cell=self.bin.cell)
@@ -113,10 +114,12 @@ class LinearPlacementValues(nn.Module):
         """
         batch = item_size.shape[:-3]
         maps = legal_mask.shape[-4:]
-        heights = box_heightmap.reshape(-1, *self.bin.cells) / self.bin.size[2]
+        heights = box_heightmap.reshape(-1, *self.bin.cells)
+        heights = heights / self.bin.size[2]
         z_map = z_map.reshape(-1, *maps)
         legal = legal_mask.reshape(-1, *maps)
-        found = self.find(item_size.reshape(-1, *item_size.shape[-3:]), z_map, legal)
+        sizes = item_size.reshape(-1, *item_size.shape[-3:])
+        found = self.find(sizes, z_map, legal)
         # Not a product of matrices, whose sums depend on the batch.
         value = (self.numbers(heights, found) * self.weight).sum(2)
         value = torch.where(found.there, value.clamp_min(NEVER / 2), NEVER)
@@ -127,33 +130,37 @@ class LinearPlacementValues(nn.Module):
         """Candidates among the placements of items (B, K, O, 4) on maps (B, K, O, Gx, Gy)."""
         cells_x, cells_y = self.bin.cells
         grid_x, grid_y = z_map.shape[3:]
-        level = torch.where(legal, (z_map / self.bin.tolerance).round(), torch.inf)
-        wedged = (legal & _edge(level, 3) & _edge(level, 4)).flatten(1)
+        level = (z_map / self.bin.tolerance).round()
+        level = torch.where(legal, level, torch.inf)
+        wedged = legal & _edge(level, 3) & _edge(level, 4)
+        wedged = wedged.flatten(1)
         place = indices(grid_x * grid_y, z_map.device)
-        reach = (place // grid_y + place % grid_y).expand(*z_map.shape[1:3], -1).flatten()
+        reach = place // grid_y + place % grid_y
+        reach = reach.expand(*z_map.shape[1:3], -1).flatten()
         # Ranks by level, then by distance from the corner, then by number: no two are equal.
-        rank = torch.where(wedged, level.flatten(1), 0.0).long() * (grid_x + grid_y) + reach
+        rank = torch.where(wedged, level.flatten(1), 0.0).long()
+        rank = rank * (grid_x + grid_y) + reach
         number = indices(wedged.shape[1], z_map.device)
         rank = rank * wedged.shape[1] + number
         rank = torch.where(wedged, rank, torch.iinfo(torch.int64).max)
-        action = rank.topk(min(self.candidates, rank.shape[1]), 1, largest=False).indices
+        num_candidates = min(self.candidates, rank.shape[1])
+        action = rank.topk(num_candidates, 1, largest=False).indices
         there = wedged.gather(1, action)
-        variant = (action // (grid_x * grid_y))[..., None].expand(-1, -1, 4)
+        variant = action // (grid_x * grid_y)
+        variant = variant[..., None].expand(-1, -1, 4)
         size = item_size.flatten(1, 2).gather(1, variant)
-        p, q = (size[..., :2] / self.cell).round().long().unbind(2)
-        x = torch.minimum(action // grid_y % grid_x * self.bin.step, cells_x - p)
-        y = torch.minimum(action % grid_y * self.bin.step, cells_y - q)
+        extent = (size[..., :2] / self.cell).round().long()
+        p, q = extent.unbind(2)
+        at_x = action // grid_y % grid_x
+        at_y = action % grid_y
+        x = torch.minimum(at_x * self.bin.step, cells_x - p)
+        y = torch.minimum(at_y * self.bin.step, cells_y - q)
         base = z_map.flatten(1).gather(1, action) / self.bin.size[2]
-        return Candidates(
-            action,
-            there,
-            x.clamp_min(0),
-            y.clamp_min(0),
-            p,
-            q,
-            torch.where(there, base, 0.0),
-            size[..., 2] / self.bin.size[2],
-        )
+        x = x.clamp_min(0)
+        y = y.clamp_min(0)
+        base = torch.where(there, base, 0.0)
+        height = size[..., 2] / self.bin.size[2]
+        return Candidates(action, there, x, y, p, q, base, height)
 
     def numbers(self, heights: Tensor, found: Candidates) -> Tensor:
         """Nineteen features (B, M, 19) of candidates on piles (B, X, Y) in bin heights.
@@ -180,43 +187,49 @@ class LinearPlacementValues(nn.Module):
         low = base[..., None, None]
         high = top[..., None, None]
         tall = f.height[..., None, None]
-        covered = ((ring - low) / tall.clamp_min(1e-6)).clamp(0, 1).mean(3)  # (B, M, 4)
+        covered = (ring - low) / tall.clamp_min(1e-6)
+        covered = covered.clamp(0, 1).mean(3)  # (B, M, 4)
         covered_x = covered[..., :2].amax(2)
         covered_y = covered[..., 2:].amax(2)
         side = covered * along
         is_wall = ring[..., 0] >= WALL
         is_inside = ring < WALL
         is_open = ring <= low + SAME
-        is_closed = [self._around(heights, f, cells) > low + SAME for cells in self.near]
+        floor = low + SAME
+        is_closed = [self._around(heights, f, cells) > floor for cells in self.near]
         has_gap = is_open & torch.stack(is_closed).any(0)
         is_higher = (ring > high + SAME) & is_inside
         steps = torch.where(is_inside, (ring - high).abs(), 0.0)
         edge_x = torch.minimum(f.x, cells_x - f.x - f.extent_x)
         edge_y = torch.minimum(f.y, cells_y - f.y - f.extent_y)
-        shape = [base, top, top * top, _HOLLOW * self._hollow(heights, f)]
-        place = [(f.x + f.y).float() / (cells_x + cells_y), (is_wall * along).sum(2)]
-        contact = [side[..., :2].amax(2), side[..., 2:].amax(2), side.sum(2)]
+        hollow = self._hollow(heights, f)
+        corner = (f.x + f.y).float() / (cells_x + cells_y)
+        at_walls = (is_wall * along).sum(2)
+        side_x = side[..., :2].amax(2)
+        side_y = side[..., 2:].amax(2)
         is_flush = (ring - high).abs() < FLUSH
         is_lower = ring < low - SAME
         around = [each.float().mean((2, 3)) for each in (is_flush, is_lower, is_higher)]
-        around.append((has_gap.float().mean(3) * along).sum(2))
-        pile = [
-            (base < SAME).float(),
-            (top - heights.amax((1, 2))[:, None]).clamp_min(0),
-            (steps.mean(3) * along).sum(2),
-        ]
-        corner = [
-            edge_x.float() / cells_x,
-            edge_y.float() / cells_y,
-            torch.minimum(covered_x, covered_y),
-        ]
-        return torch.stack([*shape, *place, *contact, *around, *pile, *corner], 2)
+        gaps = (has_gap.float().mean(3) * along).sum(2)
+        highest = heights.amax((1, 2))[:, None]
+        rise = (top - highest).clamp_min(0)
+        step = (steps.mean(3) * along).sum(2)
+        # In the order of `NAMES`.
+        shape = [base, top, top * top, _HOLLOW * hollow]
+        contact = [corner, at_walls, side_x, side_y, side.sum(2)]
+        pile = [*around, gaps, (base < SAME).float(), rise, step]
+        edges = [edge_x.float() / cells_x, edge_y.float() / cells_y]
+        wedged = torch.minimum(covered_x, covered_y)
+        return torch.stack([*shape, *contact, *pile, *edges, wedged], 2)
 
     def _along(self, found: Candidates) -> tuple[Tensor, Tensor]:
         """Cells (B, M, S) along x and along y at which the sides of boxes are looked at."""
-        share = (torch.arange(SAMPLES, device=found.x.device, dtype=torch.float32) + 0.5) / SAMPLES
-        x = found.x[..., None] + (found.extent_x[..., None] * share).long()
-        y = found.y[..., None] + (found.extent_y[..., None] * share).long()
+        number = torch.arange(SAMPLES, device=found.x.device, dtype=torch.float32)
+        share = (number + 0.5) / SAMPLES
+        within_x = (found.extent_x[..., None] * share).long()
+        within_y = (found.extent_y[..., None] * share).long()
+        x = found.x[..., None] + within_x
+        y = found.y[..., None] + within_y
         return x, y
 
     def _around(self, heights: Tensor, found: Candidates, distance: int) -> Tensor:
@@ -228,14 +241,19 @@ class LinearPlacementValues(nn.Module):
         cells_x, cells_y = self.bin.cells
         along_x, along_y = self._along(found)
         before_x = (f.x - distance)[..., None].expand_as(along_x)
-        behind_x = (f.x + f.extent_x - 1 + distance)[..., None].expand_as(along_x)
+        behind_x = f.x + f.extent_x - 1 + distance
+        behind_x = behind_x[..., None].expand_as(along_x)
         before_y = (f.y - distance)[..., None].expand_as(along_y)
-        behind_y = (f.y + f.extent_y - 1 + distance)[..., None].expand_as(along_y)
+        behind_y = f.y + f.extent_y - 1 + distance
+        behind_y = behind_y[..., None].expand_as(along_y)
         x = torch.stack([before_x, behind_x, along_x, along_x], 2)
         y = torch.stack([along_y, along_y, before_y, behind_y], 2)
-        outside = (x < 0) | (x >= cells_x) | (y < 0) | (y >= cells_y)
-        cell = x.clamp(0, cells_x - 1) * cells_y + y.clamp(0, cells_y - 1)
-        seen = heights.flatten(1).gather(1, cell.flatten(1)).view(cell.shape)
+        outside_x = (x < 0) | (x >= cells_x)
+        outside = outside_x | (y < 0) | (y >= cells_y)
+        row = x.clamp(0, cells_x - 1)
+        cell = row * cells_y + y.clamp(0, cells_y - 1)
+        seen = heights.flatten(1).gather(1, cell.flatten(1))
+        seen = seen.view(cell.shape)
         return torch.where(outside, WALL, seen)
 
     def _hollow(self, heights: Tensor, found: Candidates) -> Tensor:
@@ -248,9 +266,11 @@ class LinearPlacementValues(nn.Module):
         cells_x, cells_y = self.bin.cells
         x, _ = self._along(found)
         sums = pad(heights.cumsum(2), (1, 0)).flatten(1)
-        first = (x.clamp_max(cells_x - 1) * (cells_y + 1) + f.y[..., None]).flatten(1)
+        row = x.clamp_max(cells_x - 1) * (cells_y + 1)
+        first = (row + f.y[..., None]).flatten(1)
         last = first + f.extent_y.clamp_max(cells_y).repeat_interleave(SAMPLES, 1)
-        under = (sums.gather(1, last) - sums.gather(1, first)).view(x.shape).mean(2)
+        under = sums.gather(1, last) - sums.gather(1, first)
+        under = under.view(x.shape).mean(2)
         hollow = f.base * f.extent_y - under
         return f.extent_x * hollow / (cells_x * cells_y)
 
@@ -258,6 +278,7 @@ class LinearPlacementValues(nn.Module):
 def _edge(level: Tensor, axis: int) -> Tensor:
     """Whether the place before or behind along an axis is higher, or does not exist."""
     beyond = torch.full_like(level.narrow(axis, 0, 1), torch.inf)
-    before = torch.cat([beyond, level.narrow(axis, 0, level.shape[axis] - 1)], axis)
-    behind = torch.cat([level.narrow(axis, 1, level.shape[axis] - 1), beyond], axis)
+    number = level.shape[axis] - 1
+    before = torch.cat([beyond, level.narrow(axis, 0, number)], axis)
+    behind = torch.cat([level.narrow(axis, 1, number), beyond], axis)
     return (before > level) | (behind > level)

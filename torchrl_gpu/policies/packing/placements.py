@@ -91,15 +91,20 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
     def _placements(self, tensordict: TensorDictBase) -> Placements:
         given = tensordict.get("item_id", None)
         z_map = tensordict.get("z_map", None)
-        slots = (given.shape[-1] if isinstance(given, Tensor) and given.ndim else None,)
+        num_slots = None
+        if isinstance(given, Tensor) and given.ndim:
+            num_slots = given.shape[-1]
+        slots = (num_slots,)
+        maps = (*slots, *self._maps)
         forms: dict[str, Form] = {
             "item_id": (torch.int64, slots),
-            "legal_mask": (torch.bool, (*slots, *self._maps)),
+            "legal_mask": (torch.bool, maps),
             "box_heightmap": (torch.float32, self.bin.cells),
         }
         if z_map is not None:
-            forms["z_map"] = (torch.float32, (*slots, *self._maps))
-        item_id, legal, heightmap, *_ = checked_entries(type(self).__name__, tensordict, forms, self._device)
+            forms["z_map"] = (torch.float32, maps)
+        where = type(self).__name__
+        item_id, legal, heightmap, *_ = checked_entries(where, tensordict, forms, self._device)
         heightmap = heightmap.reshape(-1, *self.bin.cells)
         item_id = item_id.reshape(-1, item_id.shape[-1])
         row = item_id.clamp(0, self.catalogue.num_items - 1)
@@ -116,7 +121,8 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         extent_x = extent_x[..., None, None]
         extent_y = extent_y[..., None, None]
         z = self.levels(z_map)
-        height = self.levels(self.catalogue.height[row])[..., None, None]
+        height = self.levels(self.catalogue.height[row])
+        height = height[..., None, None]
         return Placements(heightmap, item_id, z_map, legal, x, y, extent_x, extent_y, z, height)
 
     def levels(self, metres: Tensor) -> Tensor:
@@ -159,7 +165,8 @@ def checked_entries(
     entries = []
     for name, (dtype, shape) in forms.items():
         value = tensordict.get(name, None)
-        entries.append(arguments.tensor(where, name, value, dtype, (*tensordict.shape, *shape), device))
+        whole_shape = (*tensordict.shape, *shape)
+        entries.append(arguments.tensor(where, name, value, dtype, whole_shape, device))
     return entries
 
 

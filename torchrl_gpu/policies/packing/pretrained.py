@@ -122,11 +122,13 @@ class PackingPolicy(TensorDictModuleBase):
         """
         from safetensors.torch import save_file
 
-        origin = {"space": json.dumps(self.space.to_dict()), "about": json.dumps(self.about)}
+        space = json.dumps(self.space.to_dict())
+        origin = {"space": space, "about": json.dumps(self.about)}
         if isinstance(self.tables, LinearPlacementValues):
             plain = {"format": FORMAT_OF_WEIGHTS, "names": json.dumps(NAMES)}
             plain["candidates"] = str(self.tables.candidates)
-            save_file({"weight": self.tables.weight.cpu()}, str(path), plain | origin)
+            weight = {"weight": self.tables.weight.cpu()}
+            save_file(weight, str(path), plain | origin)
             return
         tables = self.tables.cpu()
         held = _learned_entries(tables)
@@ -137,9 +139,12 @@ class PackingPolicy(TensorDictModuleBase):
             "pool": str(tables.pool),
         }
         if isinstance(tables, RefinedTables):
-            plain |= {name: json.dumps(getattr(tables, name)) for name in ("sides", "candidates", "width")}
+            for name in ("sides", "candidates", "width"):
+                plain[name] = json.dumps(getattr(tables, name))
             plain["format"] = FORMAT_OF_REFINED
-            held |= {name: value.half() for name, value in tables.state_dict().items() if name.startswith("network.")}
+            for name, value in tables.state_dict().items():
+                if name.startswith("network."):
+                    held[name] = value.half()
         save_file(held, str(path), plain | origin)
 
 
@@ -196,9 +201,11 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     if plain.get("format") == FORMAT_OF_WEIGHTS:
         return _weighted(where, plain, held, space)
     fields = {FORMAT: _FIELDS, FORMAT_OF_REFINED: _FIELDS_OF_REFINED}.get(plain.get("format", ""), ())
-    network = {name: held.pop(name) for name in list(held) if name.startswith("network.")}
+    names_of_network = [name for name in held if name.startswith("network.")]
+    network = {name: held.pop(name) for name in names_of_network}
     needs_network = fields == _FIELDS_OF_REFINED
-    if set(plain) != {*fields} or set(held) != set(_TABLES) or bool(network) != needs_network:
+    has_entries = set(plain) == {*fields} and set(held) == set(_TABLES)
+    if not has_entries or bool(network) != needs_network:
         raise ValueError(f"{where}: {sorted(held | network)} is not what PackingPolicy.save writes")
     levels, patches, trained_in, about, pool, *refined = read_json(where, plain, *fields[1:])
     if not isinstance(patches, list) or not isinstance(about, dict):
@@ -225,7 +232,8 @@ def _fill(where: str, tables: PatchTables, held: Mapping[str, Tensor]) -> None:
     if not bool(value.isfinite().all() and other.isfinite().all()):
         raise ValueError(f"{where}: value and other must be finite")
     entry, order = entry.sort()
-    tables.weight.copy_(spread(tables.plan, images_of(tables.plan, entry), value[order], other))
+    images = images_of(tables.plan, entry)
+    tables.weight.copy_(spread(tables.plan, images, value[order], other))
     tables.drift[entry] = _LEARNED
     tables.path[entry] = _LEARNED
 
@@ -244,12 +252,14 @@ def _refined(
         raise ValueError(f"{where}: sides must be the shortest and the longest side, not {shown(sides)}")
     width = whole(where, "width", width, 1, MOST_WIDTH)
     candidates = whole(where, "candidates", candidates, 1)
-    tables = RefinedTables(space, patches, levels, 0.0, sides=(sides[0], sides[1]), candidates=candidates, width=width)
+    low, high = sides
+    tables = RefinedTables(space, patches, levels, 0.0, sides=(low, high), candidates=candidates, width=width)
     network = dict(tables.network.named_parameters(prefix="network"))
     if set(weights) != set(network):
         raise ValueError(f"{where}: weights must be {', '.join(network)}, not {', '.join(sorted(weights))}")
     for name, weight in network.items():
-        held = tensor(where, name, weights[name], torch.float16, tuple(weight.shape)).float()
+        held = tensor(where, name, weights[name], torch.float16, tuple(weight.shape))
+        held = held.float()
         if not bool(held.isfinite().all()):
             raise ValueError(f"{where}: {name} must be finite")
         weight.data.copy_(held)

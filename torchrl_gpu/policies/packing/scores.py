@@ -42,7 +42,8 @@ class PlacementScores(nn.Module):
         self.blocks = nn.ModuleList(_Block(channels) for _ in range(blocks))
         self.advantage = nn.Conv2d(channels, 1, 1)
         width = 2 * channels
-        self.value = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        first = nn.Linear(width, width)
+        self.value = nn.Sequential(first, nn.ReLU(), nn.Linear(width, 1))
         nn.init.zeros_(self.advantage.weight)
         self.to(memory_format=torch.channels_last)
 
@@ -55,7 +56,8 @@ class PlacementScores(nn.Module):
         """Maps (B·J, C, Gx, Gy), legal actions (B, A) and batch shape of the inputs."""
         item_size = observations[1]
         batch = item_size.shape[:-3]
-        flat = [each.reshape(-1, *each.shape[len(batch) :]) for each in observations]
+        lead = len(batch)
+        flat = [each.reshape(-1, *each.shape[lead:]) for each in observations]
         maps = relu(self.stem(self.features(*flat).flatten(0, 1)))
         for block in self.blocks:
             maps = block(maps)
@@ -81,7 +83,8 @@ class _Block(nn.Module):
         self.out = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, maps: Tensor) -> Tensor:
-        hidden = self.near(maps) + self.far(_pooled(maps))[..., None, None]
+        far = self.far(_pooled(maps))
+        hidden = self.near(maps) + far[..., None, None]
         return relu(maps + self.out(relu(hidden)))
 
 
@@ -89,7 +92,8 @@ def _pooled(maps: Tensor) -> Tensor:
     """Mean and maximum over the map, (B, 2·C)."""
     cells = maps.flatten(-2)
     # Not `amax`, whose backward pass compares every cell with the maximum: a seventh of an update.
-    return torch.cat([cells.mean(-1), cells.max(-1).values], -1)
+    highest = cells.max(-1).values
+    return torch.cat([cells.mean(-1), highest], -1)
 
 
 def _pooled_items(maps: Tensor, rows: int) -> Tensor:
@@ -120,7 +124,8 @@ class PlacementLogits(_HalfOfScores):
 
     def forward(self, *observations: Tensor) -> Tensor:
         maps, legal, batch = self.trunk.maps(*observations)
-        return self.trunk.advantage(maps).float().reshape(*batch, legal.shape[-1])
+        logits = self.trunk.advantage(maps).float()
+        return logits.reshape(*batch, legal.shape[-1])
 
 
 @final
@@ -131,7 +136,8 @@ class PlacementValue(_HalfOfScores):
 
     def forward(self, *observations: Tensor) -> Tensor:
         maps, legal, batch = self.trunk.maps(*observations)
-        return self.trunk.value(_pooled_items(maps, len(legal))).float().reshape(*batch, 1)
+        pooled = _pooled_items(maps, len(legal))
+        return self.trunk.value(pooled).float().reshape(*batch, 1)
 
 
 @final
@@ -197,8 +203,11 @@ class PlacementAtoms(nn.Module):
     def forward(self, *observations: Tensor) -> Tensor:
         """Logits (…, A, Z) float32 of the inputs of `PlacementScores`."""
         maps, legal, batch = self.trunk.maps(*observations)
-        advantage = self.advantage(maps.movedim(1, -1)).float().reshape(legal.shape[0], -1, self.num_atoms)
+        advantage = self.advantage(maps.movedim(1, -1)).float()
+        advantage = advantage.reshape(legal.shape[0], -1, self.num_atoms)
         value = self.value(_pooled_items(maps, legal.shape[0])).float()
         count = legal.sum(1)[:, None].clamp_min(1)
-        mean = torch.where(legal[..., None], advantage, 0.0).sum(1) / count
-        return ((value - mean)[:, None] + advantage).view(*batch, -1, self.num_atoms)
+        legal_advantage = torch.where(legal[..., None], advantage, 0.0)
+        mean = legal_advantage.sum(1) / count
+        logits = (value - mean)[:, None] + advantage
+        return logits.view(*batch, -1, self.num_atoms)

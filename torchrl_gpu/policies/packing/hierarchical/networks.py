@@ -53,7 +53,10 @@ class PlacementUNet(nn.Module):
     def forward(self, planes: Tensor) -> Tensor:
         """Scores (B, Gx, Gy) float32 of planes (B, C, Gx, Gy) float32."""
         gx, gy = planes.shape[-2:]
-        padded = pad(planes, (0, -gy % self.multiple, 0, -gx % self.multiple))
+        # The encoder halves maps several times: their sides must be multiples of that.
+        more_x = -gx % self.multiple
+        more_y = -gy % self.multiple
+        padded = pad(planes, (0, more_y, 0, more_x))
         scores = self.net(padded.contiguous(memory_format=torch.channels_last))
         return scores[:, 0, :gx, :gy].float()
 
@@ -91,7 +94,8 @@ class StateValue(nn.Module):
     def __init__(self, width: int = 64) -> None:
         super().__init__()
         last = _set_zero(nn.Linear(width, 1))
-        hidden = [nn.Linear(self.num_features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+        first = nn.Linear(self.num_features, width)
+        hidden = [first, nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
         self.net = nn.Sequential(*hidden, last)
 
     def forward(self, features: Tensor) -> Tensor:

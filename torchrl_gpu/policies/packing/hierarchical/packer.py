@@ -144,9 +144,11 @@ class PackerNetworks(nn.Module):
         """
         images = planes.flatten(0, 1)
         with _narrow(images):
-            parts = [self.worker(part) + self.linear(part)[:, 0] for part in images.split(_IMAGES)]
+            images_at_once = images.split(_IMAGES)
+            parts = [self.worker(part) + self.linear(part)[:, 0] for part in images_at_once]
             scores = torch.cat(parts)
-        return POINT * scores.float().view(growth.shape) - self.slope * growth
+        added = POINT * scores.float().view(growth.shape)
+        return added - self.slope * growth
 
     def score_items(self, views: Tensor, box: Tensor, waste: Tensor) -> Tensor:
         """Advantages (B, K) float32 of items.
@@ -158,7 +160,8 @@ class PackerNetworks(nn.Module):
         images = views.flatten(0, 1)
         with _narrow(images):
             scores = torch.cat([self.manager(part) for part in images.split(_IMAGES)])
-        return POINT * scores.view(box.shape) + self.box_slope * box - self.waste_slope * waste
+        added = POINT * scores.view(box.shape) + self.box_slope * box
+        return added - self.waste_slope * waste
 
 
 @final
@@ -267,14 +270,15 @@ class HierarchicalPacker(TensorDictModuleBase):
         floats = Entry(torch.float32, (), Bounds(*ANY))
         variants = Bounds(-1, num_variants - 1)
         places = Bounds(0, gx * gy - 1)
-        return {
+        outputs = {
             "slot": Entry(torch.int64, (), slots),
             "variant": Entry(torch.int64, (), variants),
             "place": Entry(torch.int64, (), places),
             "least": floats,
-            "candidates": Entry(torch.int64, (items,), slots),
-            "waste": floats.behind(items),
         }
+        outputs["candidates"] = Entry(torch.int64, (items,), slots)
+        outputs["waste"] = floats.behind(items)
+        return outputs
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the fields of `Decision` and `ItemChoice`, behind the batch shape."""
@@ -295,21 +299,27 @@ class HierarchicalPacker(TensorDictModuleBase):
     def _decide(self, tensordict: TensorDictBase, with_values: bool) -> TensorDictBase:
         shape = tensordict.shape
         given = checked_entries("HierarchicalPacker", tensordict, self._forms, self.box.device)
-        flat = [each.reshape(-1, *each.shape[len(shape) :]) for each in given]
+        lead = len(shape)
+        flat = [each.reshape(-1, *each.shape[lead:]) for each in given]
         heightmap, item_id, item_mask, z_map, legal = flat
         choice = self.pick(heightmap, item_id, item_mask, (z_map, legal))
         row = indices(len(item_id), item_id.device)
         slot = choice.slot
-        placements = self._placements(heightmap, item_id[row, slot], z_map[row, slot], legal[row, slot])
+        item = item_id[row, slot]
+        placements = self._placements(heightmap, item, z_map[row, slot], legal[row, slot])
         written = self._choose(slot, placements)._asdict() | choice._asdict()
         if with_values:
             near = self._near(placements.growth, placements.legal)
             scores = torch.where(near, placements.scores, -torch.inf)
             index = placements.orientation[:, :, None, None].expand_as(scores)
             values = torch.full_like(z_map, -torch.inf)
-            values[row, slot] = values[row, slot].scatter(1, index, scores)
+            of_item = values[row, slot].scatter(1, index, scores)
+            values[row, slot] = of_item
             written["action_value"] = values.flatten(1)
-        return tensordict.update({name: value.view((*shape, *value.shape[1:])) for name, value in written.items()})
+        outputs = {}
+        for name, value in written.items():
+            outputs[name] = value.view((*shape, *value.shape[1:]))
+        return tensordict.update(outputs)
 
     def pick(
         self, heightmap: Tensor, item_id: Tensor, item_mask: Tensor, maps: tuple[Tensor, Tensor] | None = None
@@ -322,8 +332,10 @@ class HierarchicalPacker(TensorDictModuleBase):
             item_mask: Items that fit, (B, K) bool.
             maps: z-maps and legal placements, (B, K, O, Gx, Gy); made again if not given.
         """
-        box = torch.where(item_mask, self.box[self._row(item_id)], -torch.inf)
-        number = min(self.item_shortlist or box.shape[1], box.shape[1])
+        box = self.box[self._row(item_id)]
+        box = torch.where(item_mask, box, -torch.inf)
+        visible = box.shape[1]
+        number = min(self.item_shortlist or visible, visible)
         candidates = box.sort(dim=1, descending=True, stable=True).indices[:, :number]
         unseen = box.new_full(candidates.shape, torch.inf)
         if self.items == "random":
@@ -341,7 +353,8 @@ class HierarchicalPacker(TensorDictModuleBase):
         best = torch.where(allowed, scores, -torch.inf).argmax(1)
         if self.items == "learned":
             best = self._explore(best, allowed, self.item_epsilon)
-        return ItemChoice(candidates.gather(1, best[:, None])[:, 0], candidates, waste)
+        slot = candidates.gather(1, best[:, None])[:, 0]
+        return ItemChoice(slot, candidates, waste)
 
     def waste(self, heightmap: Tensor, item: Tensor, maps: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Volume that the best placement of items (B, J) would close off, in bin volumes.
@@ -356,7 +369,8 @@ class HierarchicalPacker(TensorDictModuleBase):
             z_map = maps[0].flatten(1, 2)
             legal = maps[1].flatten(1, 2)
             growth = self.planes.growth(heightmap, variants.flatten(1), z_map)
-        least = torch.where(legal, growth, torch.inf).amin((2, 3)).view_as(variants).amin(2)
+        least = torch.where(legal, growth, torch.inf).amin((2, 3))
+        least = least.view_as(variants).amin(2)
         return least - self.volume[self._row(item)]
 
     def item_scores(self, heightmap: Tensor, item_id: Tensor, waste: Tensor) -> Tensor:
@@ -382,8 +396,10 @@ class HierarchicalPacker(TensorDictModuleBase):
         box = self.box[row]
         volume = self.volume[row]
         features = [pile.mean(1), pile.amax(1), pile.std(1)]
-        features += [utilization[:, 0], num_packed[:, 0].float() / _USUAL_ITEMS]
-        features += [(item_id >= 0).float().mean(1), box.sum(1), volume.sum(1)]
+        count = num_packed[:, 0].float() / _USUAL_ITEMS
+        features += [utilization[:, 0], count]
+        is_visible = (item_id >= 0).float()
+        features += [is_visible.mean(1), box.sum(1), volume.sum(1)]
         features += [10 * volume.amax(1), 10 * volume[:, -1]]
         return torch.stack(features, 1)
 
@@ -394,7 +410,8 @@ class HierarchicalPacker(TensorDictModuleBase):
         # What is not looked at raises the pile more.
         least = torch.where(legal, growth, torch.inf).amin((1, 2, 3))
         near = self._near(growth, legal).flatten(1)
-        best = torch.where(near, placements.scores.flatten(1), -torch.inf).argmax(1)
+        scores = placements.scores.flatten(1)
+        best = torch.where(near, scores, -torch.inf).argmax(1)
         best = self._explore(best, near, self.epsilon)
         per_map = legal[0, 0].numel()
         turned = (best // per_map)[:, None]
@@ -425,11 +442,13 @@ class HierarchicalPacker(TensorDictModuleBase):
 
         They are those with the least growth.
         """
-        every = indices(self.num_orientations, growth.device).expand(len(growth), -1)
+        every = indices(self.num_orientations, growth.device)
+        every = every.expand(len(growth), -1)
         if self.shortlist is None or self.shortlist >= self.num_orientations:
             return every
         least = torch.where(legal, growth, torch.inf).amin((2, 3))
-        return least.sort(dim=1, stable=True).indices[:, : self.shortlist].sort(1).values
+        order = least.sort(dim=1, stable=True).indices
+        return order[:, : self.shortlist].sort(1).values
 
     def scores_of(self, heightmap: Tensor, variants: Tensor) -> Tensor:
         """Advantages (B, J, Gx, Gy) float32 of variants (B, J) without maps.
@@ -451,15 +470,18 @@ class HierarchicalPacker(TensorDictModuleBase):
         planes = self.planes(heightmap, variants, z_map, legal, growth)
         scores = self.networks.score_places(planes, growth)
         near = self._near(growth, legal)
-        best = torch.where(near, scores, -torch.inf).flatten(1).argmax(1, keepdim=True)
+        scores = torch.where(near, scores, -torch.inf)
+        best = scores.flatten(1).argmax(1, keepdim=True)
         least = torch.where(legal, growth, torch.inf).amin((1, 2, 3))
-        advantage = targets.score_places(planes, growth).flatten(1).gather(1, best)[:, 0]
+        advantages = targets.score_places(planes, growth)
+        advantage = advantages.flatten(1).gather(1, best)[:, 0]
         return advantage + targets.slope * least
 
     def _variants(self, item: Tensor) -> Tensor:
         orientation = indices(self.num_orientations, item.device)
         row = self._row(item)[..., None]
-        return torch.where(row == len(self.box) - 1, -1, row * self.num_orientations + orientation)
+        is_none = row == len(self.box) - 1
+        return torch.where(is_none, -1, row * self.num_orientations + orientation)
 
     def _row(self, item_id: Tensor) -> Tensor:
         """Rows of `box` and `volume`, the last one for ids that are not in the catalogue."""

@@ -23,15 +23,9 @@ from torchrl_gpu.system import arguments
 
 # Sides of the cubes that heights are looked at with, shares of the bin's longer side.
 WINDOWS = (0.06, 0.10, 0.18, 0.26, 0.38)
-NAMES = (
-    *(f"rest_{share:.0%}" for share in WINDOWS),
-    *(f"pits_{share:.0%}" for share in WINDOWS),
-    "edges",
-    "deviation",
-    "cubes",
-    "growth",
-    "base",
-)
+_RESTS = [f"rest_{share:.0%}" for share in WINDOWS]
+_PITS = [f"pits_{share:.0%}" for share in WINDOWS]
+NAMES = (*_RESTS, *_PITS, "edges", "deviation", "cubes", "growth", "base")
 _SHIPPED = Path(__file__).parent.parent / "weights" / "irregular.json"
 
 
@@ -93,22 +87,29 @@ class PileValues(nn.Module):
         rest = []
         pits = []
         for share in WINDOWS:
-            side = 2 * round((share * max(heights.shape[1:]) - 1) / 2) + 1
+            # An odd number of places, so that a window has a middle.
+            side = share * max(grid_x, grid_y)
+            side = 2 * round((side - 1) / 2) + 1
             x = min(side, grid_x)
             y = min(side, grid_y)
             high = _highest(heights, x, y)
             # Beyond the walls no cube may stand.
-            outside = pad(high, (y - 1, y - 1, x - 1, x - 1), value=torch.inf)
+            around = (y - 1, y - 1, x - 1, x - 1)
+            outside = pad(high, around, value=torch.inf)
             reached = -_highest(-outside, x, y)
             rest.append(high.mean((1, 2)))
             pits.append((reached - heights).mean((1, 2)))
         flat = heights.flatten(1)
         none = torch.zeros_like(heights[:, 0, 0])
         # One place along an axis has no steps, and one place alone does not deviate.
-        step_x = none if grid_x == 1 else heights.diff(dim=1).abs().mean((1, 2))
-        step_y = none if grid_y == 1 else heights.diff(dim=2).abs().mean((1, 2))
+        step_x = step_y = none
+        if grid_x > 1:
+            step_x = heights.diff(dim=1).abs().mean((1, 2))
+        if grid_y > 1:
+            step_y = heights.diff(dim=2).abs().mean((1, 2))
         deviation = none if flat.shape[1] == 1 else flat.std(1)
-        shape = [step_x + step_y, deviation, heights.pow(3).mean((1, 2))]
+        cubes = heights.pow(3).mean((1, 2))
+        shape = [step_x + step_y, deviation, cubes]
         return torch.stack([*rest, *pits, *shape, growth, base], 1)
 
 
@@ -163,7 +164,8 @@ class PileValuePacker(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         shape = tensordict.shape
         given = checked_entries("PileValuePacker", tensordict, self._forms, self.box.device)
-        flat = [each.reshape(-1, *each.shape[len(shape) :]) for each in given]
+        lead = len(shape)
+        flat = [each.reshape(-1, *each.shape[lead:]) for each in given]
         heightmap, item_id, z_map, legal = flat
         row = item_id.clamp(0, len(self.box) - 1)
         fits = legal.flatten(2).any(2) & (item_id == row)
@@ -172,7 +174,8 @@ class PileValuePacker(TensorDictModuleBase):
         slots = slots[:, : self.num_items]  # (B, J)
         legal = legal & fits[:, :, None, None, None]
         item = row.gather(1, slots)
-        found = self.candidates(heightmap, item, rows_of(z_map, slots), rows_of(legal, slots))
+        z_maps = rows_of(z_map, slots)
+        found = self.candidates(heightmap, item, z_maps, rows_of(legal, slots))
         best = self.pick(found)[:, None]
         # Those of the item that was picked, (B, 1, T).
         found = CandidatePlacements(*[rows_of(each, best) for each in found])
@@ -185,28 +188,35 @@ class PileValuePacker(TensorDictModuleBase):
         per_turn = z_map[0, 0, 0].numel()
         local = found.turn * per_turn + found.place
         slot = slots.gather(1, best)[:, 0]
-        action = slot * z_map[0, 0].numel() + local[:, 0].gather(1, chosen)[:, 0]
-        return tensordict.set("action", torch.where(fits.any(1), action, 0).view(shape))
+        per_item = z_map[0, 0].numel()
+        action = slot * per_item + local[:, 0].gather(1, chosen)[:, 0]
+        action = torch.where(fits.any(1), action, 0)
+        return tensordict.set("action", action.view(shape))
 
     def candidates(self, heightmap: Tensor, item: Tensor, z_map: Tensor, legal: Tensor) -> CandidatePlacements:
         """Candidate placements of items (B, J), given their maps (B, J, O, Gx, Gy)."""
         turns = indices(z_map.shape[2], item.device)
-        variants = (item[:, :, None] * len(turns) + turns).flatten(1)  # (B, J·O)
-        growth = self.planes.growth(heightmap, variants, z_map.flatten(1, 2)).view_as(z_map)
+        variants = item[:, :, None] * len(turns) + turns
+        variants = variants.flatten(1)  # (B, J·O)
+        growth = self.planes.growth(heightmap, variants, z_map.flatten(1, 2))
+        growth = growth.view_as(z_map)
         # Of each orientation, (B, J, O).
-        least, place = torch.where(legal, growth, torch.inf).flatten(3).min(3)
+        legal_growth = torch.where(legal, growth, torch.inf)
+        least, place = legal_growth.flatten(3).min(3)
         order = least.sort(dim=2, stable=True)
         turn = order.indices[..., : self.num_placements]
         place = place.gather(2, turn)
         per_turn = z_map[0, 0, 0].numel()
         base = z_map.flatten(2).gather(2, turn * per_turn + place)
-        return CandidatePlacements(item, turn, place, order.values[..., : self.num_placements], base)
+        least = order.values[..., : self.num_placements]
+        return CandidatePlacements(item, turn, place, least, base)
 
     def pick(self, found: CandidatePlacements) -> Tensor:
         """Index (B,) of the item that the rule picks among items (B, J)."""
         growth = found.growth[..., 0]
         waste = growth - self.volume[found.item]
-        score = self.box[found.item] - (WASTE_WEIGHT * waste if self.num_items > 1 else 0.0)
+        score = self.box[found.item]
+        score = score - (WASTE_WEIGHT * waste if self.num_items > 1 else 0.0)
         return torch.where(growth.isfinite(), score, -torch.inf).argmax(1)
 
     def after(self, heightmap: Tensor, found: CandidatePlacements) -> Tensor:
@@ -220,5 +230,9 @@ class PileValuePacker(TensorDictModuleBase):
         """Highest cell in each place of the grid, (B, Gx, Gy), in bin heights."""
         step = self.bin.step
         x, y = heightmap.shape[1:]
-        whole = pad(heightmap, (0, -y % step, 0, -x % step))
-        return max_pool2d(whole[:, None], step)[:, 0] / self.bin.size[2]
+        # The last places of the grid may be narrower than a step.
+        more_x = -x % step
+        more_y = -y % step
+        whole = pad(heightmap, (0, more_y, 0, more_x))
+        highest = max_pool2d(whole[:, None], step)[:, 0]
+        return highest / self.bin.size[2]

@@ -40,8 +40,10 @@ class PlacementPlanes(nn.Module):
 
         Arguments are those of `forward`.
         """
-        metres = self.kernels.pile_growth(heightmap, variant, z_map[:, :, None], self.catalogue, self.bin)
-        return metres[:, :, 0] * (self.bin.cell_area / self.bin.volume)
+        z_maps = z_map[:, :, None]
+        metres = self.kernels.pile_growth(heightmap, variant, z_maps, self.catalogue, self.bin)
+        share = self.bin.cell_area / self.bin.volume
+        return metres[:, :, 0] * share
 
     def forward(self, heightmap: Tensor, variant: Tensor, z_map: Tensor, legal: Tensor, growth: Tensor) -> Tensor:
         """Planes of variants.
@@ -57,15 +59,19 @@ class PlacementPlanes(nn.Module):
             (B, J, C, Gx, Gy) float32.
         """
         row = known_rows(variant, len(self.sizes) - 1)
-        planes = self.near(heightmap, self.sizes[row][:, :, None], z_map[:, :, None], legal[:, :, None])
+        size = self.sizes[row]
+        planes = self.near(heightmap, size[:, :, None], z_map[:, :, None], legal[:, :, None])
         # Share of the bin that the item itself takes.
-        own = self.sizes[row][..., 3] / self.bin.volume
-        wasted = ((growth - own[..., None, None]) * 50).clamp(-1, 4)
+        own = size[..., 3] / self.bin.volume
+        wasted = growth - own[..., None, None]
+        wasted = (wasted * 50).clamp(-1, 4)
         gx, gy = self.bin.grid
         u, v = self.shapes.shape[2:]
         shapes = []
-        for plane, outside in zip(self.shapes[row].unbind(2), self._outside, strict=True):
-            shapes.append(pad(plane, (0, gy - v, 0, gx - u), value=outside))
+        of_item = self.shapes[row].unbind(2)
+        around = (0, gy - v, 0, gx - u)
+        for plane, outside in zip(of_item, self._outside, strict=True):
+            shapes.append(pad(plane, around, value=outside))
         return torch.cat([planes, wasted[:, :, None], torch.stack(shapes, 2)], 2)
 
 
@@ -91,7 +97,8 @@ class ItemViews(nn.Module):
         """
         pile = adaptive_max_pool2d(heightmap[:, None] / self.height, self.cells)  # (B, 1, V, V)
         row = known_rows(item_id, len(self.views) - 1)
-        piles = pile[:, None].expand(-1, item_id.shape[1], -1, -1, -1)
+        visible = item_id.shape[1]
+        piles = pile[:, None].expand(-1, visible, -1, -1, -1)
         return torch.cat([self.views[row], piles], 2)
 
 
@@ -107,12 +114,17 @@ def _shapes(catalogue: Catalogue, env: PackingEnv) -> tuple[Tensor, list[float]]
         Top, and bottom upside down, as far as items reach, (M + 1, 2, U, V), with a padding row; and what each of the
         two is beyond.
     """
-    item = torch.arange(-1, catalogue.num_items, device=env.device, dtype=torch.int64).roll(-1)
+    # The last row is no item, whose maps are empty.
+    item = torch.arange(-1, catalogue.num_items, device=env.device, dtype=torch.int64)
+    item = item.roll(-1)
     top, bottom = catalogue.maps(item, torch.zeros_like(item))
     bottom = torch.where(bottom.isinf(), env.bin.size[2], bottom)
-    planes = [plane / env.bin.size[2] for plane in (top, -bottom)]
+    height = env.bin.size[2]
+    planes = [top / height, -bottom / height]
     outside = [float(plane.min()) if plane.numel() else 0.0 for plane in planes]
-    pooled = [_on_grid(plane, beyond, env) for plane, beyond in zip(planes, outside, strict=True)]
+    pooled = []
+    for plane, beyond in zip(planes, outside, strict=True):
+        pooled.append(_on_grid(plane, beyond, env))
     return torch.stack(pooled, 1), outside
 
 
@@ -124,7 +136,9 @@ def _on_grid(plane: Tensor, outside: float, env: PackingEnv) -> Tensor:
     gx, gy = env.grid
     step = env.grid_step
     plane = plane[:, : gx * step, : gy * step]
-    whole = pad(plane, (0, -plane.shape[2] % step, 0, -plane.shape[1] % step), value=outside)
+    more_x = -plane.shape[1] % step
+    more_y = -plane.shape[2] % step
+    whole = pad(plane, (0, more_y, 0, more_x), value=outside)
     return max_pool2d(whole[:, None], step)[:, 0]
 
 
@@ -132,7 +146,8 @@ def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:
     """Sides and volume, (M + 1, 4) float32, metres, with a padding row of zeros."""
     cell = torch.tensor(env.bin.cell, device=env.device, dtype=torch.float32)
     extent = catalogue.extent[:, 0] * cell
-    sizes = torch.cat([extent, catalogue.height, catalogue.volume[:, None]], 1).float()
+    volume = catalogue.volume[:, None]
+    sizes = torch.cat([extent, catalogue.height, volume], 1).float()
     return torch.cat([sizes, torch.zeros_like(sizes[:1])])
 
 
@@ -152,14 +167,17 @@ def _principal_views(env: PackingEnv, cells: int) -> Tensor:
     top, _ = catalogue.maps(item, faces_up)  # (M, 6, P, Q)
     p = min(top.shape[-2], env.bin.cells[0])
     q = min(top.shape[-1], env.bin.cells[1])
-    whole = pad(top[..., :p, :q], (0, env.bin.cells[1] - q, 0, env.bin.cells[0] - p))
+    cells_x, cells_y = env.bin.cells
+    whole = pad(top[..., :p, :q], (0, cells_y - q, 0, cells_x - p))
     views = adaptive_max_pool2d(whole / env.bin.size[2], cells)
     return torch.cat([views, torch.zeros_like(views[:1])])
 
 
 def _faces(env: PackingEnv) -> list[int]:
     """First orientations of an environment that turn another face straight up."""
-    up = orientation_set(env.orientations, boxes=env.catalogue.flat)[:, 2].round(6) + 0.0
+    turns = orientation_set(env.orientations, boxes=env.catalogue.flat)
+    # Adding 0 makes 0 of −0.
+    up = turns[:, 2].round(6) + 0.0
     first: dict[tuple[float, ...], int] = {}
     for orientation, face in enumerate(up.tolist()):
         if max(map(abs, face)) == 1:

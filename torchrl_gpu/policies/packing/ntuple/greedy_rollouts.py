@@ -53,14 +53,10 @@ class _Rollout(native.Arguments):
         *native.of_type(c_float, "bin_volume scale"),
         ("pool", c_int64),
     )
-    _state = (
-        *native.of_type(c_void_p, " ".join(_STATE)),
-        *native.of_type(c_void_p, "placements placement_z"),
-        ("longest", c_int64),
-        *native.of_type(c_void_p, " ".join(_MAPS)),
-    )
+    _state = native.of_type(c_void_p, " ".join((*_STATE, "placements", "placement_z")))
+    _maps = native.of_type(c_void_p, " ".join(_MAPS))
     _outputs = native.of_type(c_void_p, "before action after reward utilization done value chosen")
-    _fields_ = (*_settings, *_state, *_outputs)
+    _fields_ = (*_settings, *_state, ("longest", c_int64), *_maps, *_outputs)
 
 
 @final
@@ -127,7 +123,7 @@ def _uncovered_option(env: PackingEnv) -> str:
     }
     for name, is_covered in covered.items():
         if not is_covered:
-            value = type(env.item_sequences).__name__ if name == "items" else repr(getattr(env, name))
+            value = repr(getattr(env, name)) if name != "items" else type(env.item_sequences).__name__
             return f"whole rollouts do not cover {name} {value}"
     return ""
 
@@ -136,7 +132,8 @@ def _other_bin(env: PackingEnv, tables: PatchTables) -> str:
     """Difference between the bins of tables and environment, or ""."""
     ours = env.bin
     theirs = tables.bin
-    if (ours.size, ours.cells, ours.step) == (theirs.size, theirs.cells, theirs.step):
+    same_size = ours.size == theirs.size and ours.cells == theirs.cells
+    if same_size and ours.step == theirs.step:
         return ""
     return f"whole rollouts need tables of the bin {ours.size} in {ours.cells} cells, not {theirs.size}, {theirs.cells}"
 
@@ -146,7 +143,8 @@ def _copied(state: PackingState) -> PackingState:
 
     `placements` are shared: single steps write them in place, too.
     """
-    copied = {name: getattr(state, name).clone() for name in (*_STATE, *_MAPS)}
+    names = (*_STATE, *_MAPS)
+    copied = {name: getattr(state, name).clone() for name in names}
     return replace(state, **copied)
 
 
@@ -173,23 +171,15 @@ def _play(env: PackingEnv, tables: PatchTables, state: PackingState, outputs: di
     weight = tables.weight.contiguous()
     patches = PatchArguments.of(tables.plan, levels, weight)
     problem = described_problem(state.heightmap, state.item_id, catalogue, bin_)
-    tensors = {
-        "env_number": env.env_numbers,
-        "standing": standing_height(catalogue, bin_),
-        "item_volume": catalogue.volume,
-        "gain": env.item_sizes[..., 3] / tables.bin.volume,
-    }
+    tensors = {"env_number": env.env_numbers, "item_volume": catalogue.volume}
+    tensors["standing"] = standing_height(catalogue, bin_)
+    tensors["gain"] = env.item_sizes[..., 3] / tables.bin.volume
     names = (*_STATE, *_MAPS, "placements", "placement_z")
     tensors |= {name: getattr(state, name) for name in names}
     assert all(tensors[name].is_contiguous() for name in tensors if name != "gain")
-    rollout = _Rollout.of(
-        tensors | outputs,
-        steps=steps,
-        bin_volume=bin_.volume,
-        scale=tables.plan.levels / tables.bin.size[2],
-        pool=tables.pool,
-        longest=state.placements.shape[1],
-    )
+    numbers = {"steps": steps, "pool": tables.pool, "longest": state.placements.shape[1]}
+    scale = tables.plan.levels / tables.bin.size[2]
+    rollout = _Rollout.of(tensors | outputs, bin_volume=bin_.volume, scale=scale, **numbers)
     source = _describe_source(env.item_sequences, env.seed)
     native.library().play_rollout(byref(problem), byref(rollout), byref(source), byref(patches))
 

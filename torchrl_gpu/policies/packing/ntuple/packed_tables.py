@@ -55,7 +55,8 @@ def unpack_table(where: str, prefix: str, plan: PatchPlan, state: Mapping[str, o
     dense = dict(state)
     if prefix + "learned" not in state:
         return dense
-    held = {name: dense.pop(prefix + name, None) for name in ("learned", "other", *_NUMBERS)}
+    names = ("learned", "other", *_NUMBERS)
+    held = {name: dense.pop(prefix + name, None) for name in names}
     place = f"{where}: {prefix.removesuffix('.')}" if prefix else where
     for name, value in zip(_NUMBERS, _unpack(place, plan, held), strict=True):
         dense[prefix + name] = value
@@ -76,7 +77,9 @@ def _pack(plan: PatchPlan, numbers: list[object]) -> dict[str, Tensor] | None:
     if plan.entries > MOST_ENTRIES or len(tensors) < len(numbers):
         return None
     weight, drift, path = tensors
-    learned = (drift.view(torch.int32) | path.view(torch.int32)).nonzero()[:, 0]
+    # An entry has learned if any bit of its sums is set.
+    bits = drift.view(torch.int32) | path.view(torch.int32)
+    learned = bits.nonzero()[:, 0]
     if 4 * len(learned) > plan.entries:
         return None
     images = images_of(plan, learned)
@@ -100,7 +103,8 @@ def _unpack(where: str, plan: PatchPlan, held: Mapping[str, object]) -> list[Ten
     # While images are looked for, each entry takes many times its room in the file.
     if 4 * count > most:
         raise ValueError(f"{where}: learned names {count:,} entries, more than a quarter of {most:,}")
-    if count and not bool((learned.diff() > 0).all() & (learned[0] >= 0) & (learned[-1] < most)):
+    rises = (learned.diff() > 0).all()
+    if count and not bool(rises & (learned[0] >= 0) & (learned[-1] < most)):
         raise ValueError(f"{where}: learned must rise, from 0 or more to below {most:,}, not {shown(learned)}")
     learned = learned.long()
     other = arguments.tensor(where, "other", held["other"], torch.float32, (1,))

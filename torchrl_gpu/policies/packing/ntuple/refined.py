@@ -69,7 +69,8 @@ class RefinedTables(PatchTables):
             raise ValueError(
                 f"{where}: sides must be the shortest and longest of at most {_MOST_SIDES} lengths, not {tuple(sides)}"
             )
-        if abs(self.bin.size[2] / self.plan.levels - cell) > 1e-6 * cell:
+        level = self.bin.size[2] / self.plan.levels
+        if abs(level - cell) > 1e-6 * cell:
             raise ValueError(
                 f"{where}: levels must be as high as cells are long, and {self.plan.levels} levels of a bin"
                 f" {self.bin.size[2]:g} m high are not"
@@ -79,12 +80,16 @@ class RefinedTables(PatchTables):
         self.sides = (low, high)
         highest = self.plan.levels - low
         # Half a level above each, so that rounding does not matter, metres.
-        self._levels = [(level + 0.5) * cell for level in range(highest - LEVELS + 1, highest + 1)]
+        lowest = highest - LEVELS + 1
+        self._levels = [(level + 0.5) * cell for level in range(lowest, highest + 1)]
         lengths = range(low, high + 1)
-        bases = np.array([(x, y, low) for x, y in itertools.product(lengths, lengths)], np.int64)
-        self._boxes = box_catalogue(bases, bases.prod(1) * cell**3, self.bin, "fixed")
+        sides_of_bases = itertools.product(lengths, lengths)
+        bases = np.array([(x, y, low) for x, y in sides_of_bases], np.int64)
+        volumes = bases.prod(1) * cell**3
+        self._boxes = box_catalogue(bases, volumes, self.bin, "fixed")
         self._kernels: Kernels | None = None
-        first = nn.Linear(3 * LEVELS * len(bases) + 2, width)
+        num_inputs = 3 * LEVELS * len(bases) + 2
+        first = nn.Linear(num_inputs, width)
         second = nn.Linear(width, width)
         last = nn.Linear(width, 1)
         nn.init.zeros_(last.weight)
@@ -96,7 +101,8 @@ class RefinedTables(PatchTables):
         items, turns, *grid = legal_mask.shape[-4:]
         per_turn = grid[0] * grid[1]
         values = by_tables.reshape(-1, turns * per_turn)  # (R, A)
-        best, action = values.topk(min(self.candidates, values.shape[1]), 1)  # (R, M)
+        number = min(self.candidates, values.shape[1])
+        best, action = values.topk(number, 1)  # (R, M)
         row = indices(values.shape[0], values.device)
         row = row[:, None].expand_as(action)
         # Here illegal placements cost nothing. On a GPU their number would have to be waited for.
@@ -108,9 +114,12 @@ class RefinedTables(PatchTables):
         best = best.flatten()
         action = action.flatten()
         row = row.flatten()
-        size = item_size.reshape(values.shape[0], turns, 4)[row, action // per_turn]
-        top = z_map.reshape(values.shape)[row, action] + size[:, 2]
-        heights = self.levels_of(box_heightmap.reshape(-1, *self.bin.cells))[row // items]
+        sizes = item_size.reshape(values.shape[0], turns, 4)
+        size = sizes[row, action // per_turn]
+        z = z_map.reshape(values.shape)[row, action]
+        top = z + size[:, 2]
+        bins = box_heightmap.reshape(-1, *self.bin.cells)
+        heights = self.levels_of(bins)[row // items]
         after = self._after(heights, size, action % per_turn, top)
         gain = size[:, 3] / self.bin.volume
         corrected = self.corrected(after, best - gain) + gain
@@ -124,14 +133,13 @@ class RefinedTables(PatchTables):
     def corrected(self, levels: Tensor, value: Tensor) -> Tensor:
         """Values (N,) of bins (N, X, Y) uint8, levels, whose tables give `value`."""
         count = self.places(levels).float()
-        mean = levels.float().mean((1, 2))[:, None] / self.plan.levels
-        seen = [
-            (count > 0).float(),
-            count.clamp_max(_MANY) / _MANY,
-            count.log1p() / 4,
-            mean,
-            value[:, None].clamp(-1, 1),
-        ]
+        mean = levels.float().mean((1, 2))[:, None]
+        mean = mean / self.plan.levels
+        # Whether there is a place, how many of few, and the logarithm of many.
+        some = (count > 0).float()
+        few = count.clamp_max(_MANY) / _MANY
+        many = count.log1p() / 4
+        seen = [some, few, many, mean, value[:, None].clamp(-1, 1)]
         correction = self.network(torch.cat(seen, 1))[:, 0]
         return value + _SCALE * correction
 
@@ -152,7 +160,8 @@ class RefinedTables(PatchTables):
             z = z.flatten(0, 2).flatten(1)
             legal = legal.flatten(0, 2).flatten(1)
             counts = count_at_most(z, legal, self._levels)
-            found.append(counts.view(part.shape[0], len(base) * LEVELS))
+            num_counts = len(base) * LEVELS
+            found.append(counts.view(part.shape[0], num_counts))
         return torch.cat(found)
 
     def _after(self, heights: Tensor, size: Tensor, place: Tensor, top: Tensor) -> Tensor:
@@ -165,16 +174,21 @@ class RefinedTables(PatchTables):
             top: How high the boxes reach, metres, (R,).
         """
         inside = []
-        places = (place // self.bin.grid[1], place % self.bin.grid[1])
+        along_y = self.bin.grid[1]
+        places = (place // along_y, place % along_y)
         for axis, at in enumerate(places):
             cells = self.seen[axis]
-            extent = (size[:, axis] / self.bin.cell[axis]).round().long()
-            first = torch.minimum(at * self.bin.step, cells - extent)[:, None]
+            extent = size[:, axis] / self.bin.cell[axis]
+            extent = extent.round().long()
+            first = torch.minimum(at * self.bin.step, cells - extent)
+            first = first[:, None]
             cell = indices(cells, place.device)
-            inside.append((cell >= first) & (cell < first + extent[:, None]))
+            end = first + extent[:, None]
+            inside.append((cell >= first) & (cell < end))
         in_x, in_y = inside
         under = in_x[:, :, None] & in_y[:, None, :]
-        reached = level_heights(top, self.bin.size[2], self.plan.levels)[:, None, None]
+        reached = level_heights(top, self.bin.size[2], self.plan.levels)
+        reached = reached[:, None, None]
         return torch.where(under, torch.maximum(heights, reached), heights)
 
     def __getstate__(self) -> dict[str, object]:

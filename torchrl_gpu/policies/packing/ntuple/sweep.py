@@ -105,10 +105,12 @@ def sweep_by_steps(levels: Tensor, reward: Tensor, done: Tensor, *, lam: float, 
         if t == 0:
             break
         # One look-up for both bins, of which the earlier one is learned next.
-        value, before = values(torch.cat([bins[t], bins[t - 1]])).split(rows)
+        both = torch.cat([bins[t], bins[t - 1]])
+        value, before = values(both).split(rows)
         known = goal if t < last else torch.where(ends[t], goal, value)
         mixed = torch.lerp(value, known, lam)
-        goal = torch.where(ends[t - 1], 0.0, rewards[t] + mixed)
+        ends_before = ends[t - 1]
+        goal = torch.where(ends_before, 0.0, rewards[t] + mixed)
         counts = torch.ones_like(counts)
     return torch.stack(squares).mean()
 

@@ -64,7 +64,8 @@ class PatchTables(nn.Module):
             raise ValueError(f"PatchTables: pool must divide {tuple(self.bin.cells)} cells, and {self.pool} does not")
         self.seen = tuple(cells // self.pool for cells in self.bin.cells)
         if levels is None:
-            cells = round(self.bin.size[2] / (min(self.bin.cell) * self.pool))
+            cell = min(self.bin.cell) * self.pool
+            cells = round(self.bin.size[2] / cell)
             levels = cells if cells <= _MOST_LEVELS else _LEVELS
         self.plan = PatchPlan(tuple(patches), levels)
         self.plan.check_fits(self.seen)
@@ -88,7 +89,8 @@ class PatchTables(nn.Module):
         items, turns, *grid = legal_mask.shape[-4:]
         sizes = item_size.reshape(-1, items * turns, 4)
         extent = (sizes[..., :2] / self.cell).round().long()
-        top = (z_map + item_size[..., 2, None, None]).reshape(-1, items * turns, *grid)
+        top = z_map + item_size[..., 2, None, None]
+        top = top.reshape(-1, items * turns, *grid)
         heights = self.levels_of(box_heightmap.reshape(-1, *self.bin.cells))
         reached = level_heights(top, self.bin.size[2], self.plan.levels)
         legal = legal_mask.reshape(top.shape)
@@ -103,7 +105,8 @@ class PatchTables(nn.Module):
         """Levels (…, X / pool, Y / pool) uint8 of heightmaps (…, X, Y) in metres."""
         if self.pool > 1:
             (x, y), pool = self.seen, self.pool
-            blocks = heightmap.unflatten(-1, (y, pool)).unflatten(-3, (x, pool))
+            blocks = heightmap.unflatten(-1, (y, pool))
+            blocks = blocks.unflatten(-3, (x, pool))
             heightmap = blocks.amax((-3, -1))
         return level_heights(heightmap, self.bin.size[2], self.plan.levels)
 

@@ -106,13 +106,15 @@ class PatchPlan:
     def __post_init__(self) -> None:
         levels = whole("PatchPlan", "levels", self.levels, 1, MOST_LEVELS)
         object.__setattr__(self, "levels", levels)
-        if isinstance(self.shapes, str) or not all(isinstance(each, str) for each in self.shapes):
+        are_words = all(isinstance(each, str) for each in self.shapes)
+        if isinstance(self.shapes, str) or not are_words:
             raise ValueError(
                 f"PatchPlan: shapes must be a list such as ['2x2', '1x4', '3x3:2'], not {shown(self.shapes)}"
             )
         object.__setattr__(self, "shapes", tuple(self.shapes))
         parsed = [_parse(shape, self.levels) for shape in self.shapes]
-        if not parsed or len(parsed) > MOST_SHAPES or len(set(parsed)) < len(parsed):
+        has_duplicates = len(set(parsed)) < len(parsed)
+        if not parsed or len(parsed) > MOST_SHAPES or has_duplicates:
             raise ValueError(f"PatchPlan: shapes must be 1 to {MOST_SHAPES} different ones, not {shown(self.shapes)}")
         if self.entries > MOST_ENTRIES:
             raise ValueError(
@@ -138,17 +140,23 @@ class PatchPlan:
 
     def patches(self, cells: Sequence[int]) -> int:
         """Number of patches of a bin of (X, Y) cells."""
-        return sum(math.prod(self.sides(each, cells)) for each in self.oriented)
+        numbers = [self.sides(each, cells) for each in self.oriented]
+        return sum(map(math.prod, numbers))
 
     @staticmethod
     def sides(shape: OrientedShape, cells: Sequence[int]) -> tuple[int, int]:
         """Numbers of patches of a shape along x and along y in a bin of (X, Y) cells."""
-        return cells[0] + 3 - shape.rows, cells[1] + 3 - shape.columns
+        # The frame adds a cell at each end, and a patch must touch the bin or lie in it.
+        along_x = cells[0] + 3 - shape.rows
+        along_y = cells[1] + 3 - shape.columns
+        return along_x, along_y
 
     def check_fits(self, cells: Sequence[int]) -> None:
         """Raise ValueError unless every shape fits a bin of (X, Y) cells with its frame."""
         for each in self.oriented:
-            if each.rows > cells[0] + 2 or each.columns > cells[1] + 2:
+            fits_x = each.rows <= cells[0] + 2
+            fits_y = each.columns <= cells[1] + 2
+            if not fits_x or not fits_y:
                 raise ValueError(
                     f"PatchPlan: a patch of {each.rows}x{each.columns} does not fit a bin of {tuple(cells)} cells and"
                     " its frame"
@@ -194,7 +202,8 @@ class PatchPlan:
 def _parse(shape: str, levels: int) -> tuple[int, int, int | None]:
     """Rows, columns and clip of a shape in words."""
     found = _SHAPE.fullmatch(shape)
-    rows, columns = sorted(map(int, found.groups()[:2])) if found else (0, 0)
+    sides = found.groups()[:2] if found else ("0", "0")
+    rows, columns = sorted(map(int, sides))
     if not found or rows * columns > MOST_CELLS:
         raise ValueError(
             f"PatchPlan: a shape has at most {MOST_CELLS} cells, such as '2x2', '1x4' or '3x3:2', and"
@@ -206,8 +215,11 @@ def _parse(shape: str, levels: int) -> tuple[int, int, int | None]:
 
 def _sizes(shape: OrientedShape, levels: int) -> list[int]:
     """Number of digits that each cell of a patch can have in the patch's index."""
-    others = levels + 1 if shape.clip is None else 2 * shape.clip + 1
-    return [levels + 1, *[others] * (len(shape.cells) - 1)]
+    others = levels + 1
+    if shape.clip is not None:
+        others = 2 * shape.clip + 1
+    num_others = len(shape.cells) - 1
+    return [levels + 1, *[others] * num_others]
 
 
 def _orientations(
@@ -220,7 +232,9 @@ def _orientations(
         middle = (rows // 2, columns // 2)
         cells = [middle, *(each for each in cells if each != middle)]
     others = levels + 1 if clip is None else 2 * clip + 1
-    place = [others ** (len(cells) - 1 - i) for i in range(len(cells))]
+    # The digit of the last cell counts in ones.
+    last = len(cells) - 1
+    place = [others ** (last - i) for i in range(len(cells))]
     images = []
     for flip_x, flip_y, turned in itertools.product((False, True), repeat=3):
         if turned and rows != columns:
@@ -228,7 +242,8 @@ def _orientations(
         moved = [_moved(each, rows, columns, flip_x, flip_y, turned) for each in cells]
         # The cell that others are compared with must stay in its place.
         if clip is None or moved[0] == cells[0]:
-            images.append(tuple(place[cells.index(each)] for each in moved))
+            factors = [place[cells.index(each)] for each in moved]
+            images.append(tuple(factors))
     weights = tuple(dict.fromkeys(images))
     found = [OrientedShape(rows, columns, tuple(cells), clip, table, offset, weights)]
     if rows != columns:
@@ -294,11 +309,15 @@ def value_placements(
     device = heights.device
     step = whole(where, "step", step, 1)
     pool = whole(where, "pool", pool, 1)
-    grid = tuple(-(-cells * pool // step) for cells in heights.shape[1:])
-    variants = extent.shape[1] if isinstance(extent, Tensor) and extent.ndim == 3 else 1
-    extent = tensor(where, "extent", extent, torch.int64, (rows, variants, 2), device, cast=True).contiguous()
-    top = tensor(where, "top", top, torch.uint8, (rows, variants, *grid), device).contiguous()
-    legal = tensor(where, "legal", legal, torch.bool, (rows, variants, *grid), device).contiguous()
+    grid = [-(-cells * pool // step) for cells in heights.shape[1:]]
+    variants = 1
+    if isinstance(extent, Tensor) and extent.ndim == 3:
+        variants = extent.shape[1]
+    shape = (rows, variants, *grid)
+    extent = tensor(where, "extent", extent, torch.int64, (rows, variants, 2), device, cast=True)
+    extent = extent.contiguous()
+    top = tensor(where, "top", top, torch.uint8, shape, device).contiguous()
+    legal = tensor(where, "legal", legal, torch.bool, shape, device).contiguous()
     weight = _weight(where, weight, plan, device)
     if not native.runs_on(heights):
         kernels = in_triton(TRITON_PLACEMENTS, heights.device)
@@ -323,7 +342,8 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
         return _value_bins(framed(heights, plan), weight, plan)
     out = native.output(len(heights), dtype=torch.float32)
     arguments = PatchArguments.of(plan, heights, weight)
-    native.library().value_bins(byref(arguments), c_int64(len(heights)), _address(heights), _address(out))
+    number = c_int64(len(heights))
+    native.library().value_bins(byref(arguments), number, _address(heights), _address(out))
     return out
 
 
@@ -339,14 +359,17 @@ def shape_values(heights: Tensor, weight: Tensor, plan: PatchPlan, part: Sequenc
     is_mine = [each.table in part for each in plan.oriented]
     out = heights.new_zeros(len(is_mine), len(heights), dtype=torch.float64)
     if not native.runs_on(heights):
-        sizes = [math.prod(plan.sides(each, heights.shape[1:])) for each in plan.oriented]
+        sides = [plan.sides(each, heights.shape[1:]) for each in plan.oriented]
+        sizes = list(map(math.prod, sides))
         weights = weight[entries_of(framed(heights, plan), plan)].double()
-        for row, mine, values in zip(out, is_mine, weights.split(sizes, 1), strict=True):
+        parts = zip(out, is_mine, weights.split(sizes, 1), strict=True)
+        for row, mine, values in parts:
             row.copy_(values.sum(1) * mine)
         return out
     found = native.output(sum(is_mine), len(heights), dtype=torch.float64)
     arguments = PatchArguments.of(plan, heights, weight, tuple(part))
-    native.library().shape_values(byref(arguments), c_int64(len(heights)), _address(heights), _address(found))
+    number = c_int64(len(heights))
+    native.library().shape_values(byref(arguments), number, _address(heights), _address(found))
     out[torch.tensor(is_mine, dtype=torch.bool, device="cpu")] = found
     return out
 
@@ -409,7 +432,8 @@ def learn_bins(
     heights = _heights(where, heights, plan)
     device = heights.device
     error = tensor(where, "error", error, torch.float32, (len(heights),), device)
-    counts = tensor(where, "counts", counts, torch.bool, (len(heights),), device).contiguous() & error.isfinite()
+    counts = tensor(where, "counts", counts, torch.bool, (len(heights),), device).contiguous()
+    counts = counts & error.isfinite()
     check_tables(where, heights, tables, plan, scratch)
     clipped = error.double().nan_to_num(0.0).clamp(-_LARGEST, _LARGEST)
     units = (clipped * _ONE).round().long()
@@ -421,11 +445,15 @@ def learn_bins(
         if kernels is not None:
             return kernels.learn_bins(heights, units, counts, tables, plan, rate, scratch)
         return _learn_bins(heights, units, counts, tables, plan, rate)
-    arguments = PatchArguments.of(plan, heights, tables.weight, None if part is None else tuple(part))
+    tables_that_move = None if part is None else tuple(part)
+    arguments = PatchArguments.of(plan, heights, tables.weight, tables_that_move)
     written = [each.data_ptr() for each in (*tables, scratch, units, counts)]
-    recorded = [None, None, None] if changes is None else [each.data_ptr() for each in changes]
+    recorded: list[int | None] = [None, None, None]
+    if changes is not None:
+        recorded = [each.data_ptr() for each in changes]
     update = _Update(*written, *recorded, rate)
-    native.library().learn_bins(byref(arguments), byref(update), c_int64(len(heights)), _address(heights))
+    number = c_int64(len(heights))
+    native.library().learn_bins(byref(arguments), byref(update), number, _address(heights))
     return None
 
 
@@ -470,7 +498,8 @@ def sweep_in_cpp(
     done = tensor(where, "done", done, torch.bool, (rows, steps), _CPU).contiguous()
     for name, each in zip(Tables._fields, tables, strict=True):
         tensor(where, name, each, torch.float32, (plan.entries,), _CPU, contiguous=True)
-    if flat.shape[0] != rows * steps or not rows * steps:
+    number = rows * steps
+    if flat.shape[0] != number or not number:
         raise ValueError(f"{where}: levels must be of {rows} × {steps} bins, at least one, not {len(flat)}")
     error = native.output(steps, rows, dtype=torch.float32)
     counts = native.output(steps, rows, dtype=torch.bool)
@@ -489,7 +518,8 @@ def _heights(where: str, heights: Tensor, plan: PatchPlan) -> Tensor:
     if not isinstance(heights, Tensor) or heights.ndim != 3:
         raise ValueError(f"{where}: heights must be uint8 of shape (N, X, Y), not {shown(heights)}")
     plan.check_fits(heights.shape[1:])
-    return tensor(where, "heights", heights, torch.uint8, tuple(heights.shape), heights.device).contiguous()
+    checked = tensor(where, "heights", heights, torch.uint8, tuple(heights.shape), heights.device)
+    return checked.contiguous()
 
 
 def _weight(where: str, weight: Tensor, plan: PatchPlan, device: torch.device) -> Tensor:
@@ -529,11 +559,15 @@ def entries_of(bins: Tensor, plan: PatchPlan) -> Tensor:
     """Weight index of each patch of framed bins, (N, patches) int64."""
     found = []
     for each in plan.oriented:
-        rows, columns = plan.sides(each, (bins.shape[1] - 2, bins.shape[2] - 2))
-        cells = [bins[:, x : x + rows, y : y + columns] for x, y in each.cells]
+        size = (bins.shape[1] - 2, bins.shape[2] - 2)
+        rows, columns = plan.sides(each, size)
+        cells = []
+        for x, y in each.cells:
+            cells.append(bins[:, x : x + rows, y : y + columns])
         if each.clip is not None:
             first, *others = cells
-            differences = [(cell - first).clamp(-each.clip, each.clip) + each.clip for cell in others]
+            clip = each.clip
+            differences = [(cell - first).clamp(-clip, clip) + clip for cell in others]
             cells = [first, *differences]
         entry = torch.zeros_like(cells[0])
         for cell, factor in zip(cells, each.weights[0], strict=True):
@@ -567,11 +601,14 @@ def by_torch(
         end = (first + size - 1).div(pool, rounding_mode="floor")
         at = torch.arange(-1, cells + 1, device=device, dtype=torch.int64)
         # Whether it covers each cell of the frame and the bin, (N, V, G, cells + 2).
-        inside.append((at >= begin[..., None]) & (at <= end[..., None]))
+        after_begin = at >= begin[..., None]
+        inside.append(after_begin & (at <= end[..., None]))
         fits = (size > 0) & (first >= 0)
-        there = there & (fits[..., :, None] if axis == 0 else fits[..., None, :])
+        fits = fits[..., :, None] if axis == 0 else fits[..., None, :]
+        there = there & fits
     covers_x, covers_y = inside
-    under = covers_x[:, :, :, None, :, None] & covers_y[:, :, None, :, None, :]
+    in_x = covers_x[:, :, :, None, :, None]
+    under = in_x & covers_y[:, :, None, :, None, :]
     levels = top.clamp_max(plan.levels).long()[..., None, None]
     reached = torch.where(under, levels, 0)
     after = torch.maximum(before, reached).flatten(0, 3)
@@ -590,13 +627,18 @@ def _learn_bins(heights: Tensor, units: Tensor, counts: Tensor, tables: Tables, 
     first = _first_images(plan, heights.device)
     entry = first[entries_of(framed(heights, plan), plan)]
     rows = counts[:, None].expand_as(entry)
-    count = torch.zeros_like(first).index_add_(0, entry.flatten(), rows.flatten().long())
+    entries = entry.flatten()
+    zeros = torch.zeros_like(first)
+    count = zeros.index_add_(0, entries, rows.flatten().long())
     errors = (units[:, None] * rows).flatten()
-    sums = torch.zeros_like(first).index_add_(0, entry.flatten(), errors)
-    mean = (sums.double() / count.clamp_min(1).double() / _ONE).float()
+    sums = torch.zeros_like(first).index_add_(0, entries, errors)
+    number = count.clamp_min(1).double()
+    mean = (sums.double() / number / _ONE).float()
     tables.drift.add_(mean)
     tables.path.add_(mean.abs())
-    coherence = torch.where(tables.path > 0, tables.drift.abs() / tables.path, 1.0)
+    # Near 1 for entries whose errors have one sign, near 0 for those whose errors only scatter.
+    coherence = tables.drift.abs() / tables.path
+    coherence = torch.where(tables.path > 0, coherence, 1.0)
     step = rate * coherence.double() * mean.double()
     moved = tables.weight + step.float()
     tables.weight.copy_(moved[first])
@@ -608,17 +650,19 @@ def _learn_bins(heights: Tensor, units: Tensor, counts: Tensor, tables: Tables, 
 class _Patch(Structure):
     """`struct Patch` of afterstates.h."""
 
-    _fields_ = (
-        *((name, c_int64) for name in ("rows", "columns", "cells", "clip", "table", "offset")),
+    _numbers = native.of_type(c_int64, "rows columns cells clip table offset")
+    _lists = (
         ("x", c_int64 * MOST_CELLS),
         ("y", c_int64 * MOST_CELLS),
         ("weight", c_int64 * MOST_IMAGES * MOST_CELLS),
     )
+    _fields_ = (*_numbers, *_lists)
 
     @classmethod
     def of(cls, shape: OrientedShape) -> _Patch:
         clip = -1 if shape.clip is None else shape.clip
-        patch = cls(shape.rows, shape.columns, len(shape.cells), clip, shape.table, shape.offset)
+        num_cells = len(shape.cells)
+        patch = cls(shape.rows, shape.columns, num_cells, clip, shape.table, shape.offset)
         for i, (x, y) in enumerate(shape.cells):
             patch.x[i] = x
             patch.y[i] = y
@@ -632,18 +676,18 @@ class _Patch(Structure):
 @lru_cache
 def _patches(plan: PatchPlan, part: tuple[int, ...] | None) -> Array[_Patch]:
     """Shapes of a plan for C++, of all tables or of some."""
-    shapes = [each for each in plan.oriented if part is None or each.table in part]
+    shapes = list(plan.oriented)
+    if part is not None:
+        shapes = [each for each in shapes if each.table in part]
     return (_Patch * len(shapes))(*map(_Patch.of, shapes))
 
 
 class PatchArguments(Structure):
     """`struct Patches` of afterstates.h."""
 
-    _fields_ = (
-        *((name, c_int64) for name in ("shapes", "tables", "cells_x", "cells_y", "levels", "threads")),
-        ("patch", c_void_p),
-        ("weight", c_void_p),
-    )
+    _numbers = native.of_type(c_int64, "shapes tables cells_x cells_y levels threads")
+    _pointers = native.of_type(c_void_p, "patch weight")
+    _fields_ = (*_numbers, *_pointers)
 
     @classmethod
     def of(
@@ -654,7 +698,8 @@ class PatchArguments(Structure):
         The tensors must outlive the call.
         """
         patches = _patches(plan, part)
-        sizes = (len(patches), len(plan.shapes), *heights.shape[1:], plan.levels, kernel_threads())
+        counts = (len(patches), len(plan.shapes))
+        sizes = (*counts, *heights.shape[1:], plan.levels, kernel_threads())
         described = cls(*sizes, addressof(patches), weight.data_ptr())
         # C++ has their addresses alone: they must live as long as the description.
         described.held = (patches, heights, weight)
@@ -664,23 +709,19 @@ class PatchArguments(Structure):
 class _Update(Structure):
     """`struct Learnt` of afterstates.h."""
 
-    _fields_ = (
-        *((name, c_void_p) for name in ("weight", "drift", "path", "seen", "error", "counts")),
-        *((name, c_void_p) for name in ("changed", "num_changed", "marked")),
-        ("rate", c_double),
-    )
+    _inputs = native.of_type(c_void_p, "weight drift path seen error counts")
+    _record = native.of_type(c_void_p, "changed num_changed marked")
+    _fields_ = (*_inputs, *_record, ("rate", c_double))
 
 
 class _Sweep(native.Arguments):
     """`struct Sweep` of sweep.h."""
 
-    _fields_ = (
-        *native.of_type(c_int64, "rows steps"),
-        *native.of_type(c_void_p, "levels reward done"),
-        ("lam", c_float),
-        ("rate", c_double),
-        *native.of_type(c_void_p, "weight drift path error counts"),
-    )
+    _sizes = native.of_type(c_int64, "rows steps")
+    _steps = native.of_type(c_void_p, "levels reward done")
+    _rates = (("lam", c_float), ("rate", c_double))
+    _learned = native.of_type(c_void_p, "weight drift path error counts")
+    _fields_ = (*_sizes, *_steps, *_rates, *_learned)
 
 
 def _address(values: Tensor) -> c_void_p:

@@ -35,7 +35,10 @@ class Afterstates:
                 f"{where}: stability {env.stability} needs to know which cells bear load, which a look-ahead does not"
                 f" follow; plan in an environment of stability {known}, or use the policy without a planner"
             )
-        self._weaker = None if env.fallback is None else replace(env.bin, stability=env.fallback)
+        # The rule that counts for items that have no stable placement.
+        self._weaker = None
+        if env.fallback is not None:
+            self._weaker = replace(env.bin, stability=env.fallback)
         self.catalogue = env.catalogue
         self.bin = env.bin
         self.kernels = env.kernels
@@ -47,7 +50,8 @@ class Afterstates:
 
     def gain(self, item: Tensor) -> Tensor:
         """Share of the bin that each item (…) int64 fills, 0 for none (−1)."""
-        share = self.catalogue.volume[item.clamp_min(0)] / self.bin.volume
+        volume = self.catalogue.volume[item.clamp_min(0)]
+        share = volume / self.bin.volume
         return torch.where(item >= 0, share, 0.0)
 
     def values(self, heightmap: Tensor, item: Tensor, *, side_by_side: bool = False) -> tuple[Tensor, Tensor]:

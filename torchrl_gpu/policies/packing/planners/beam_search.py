@@ -64,24 +64,22 @@ class _BeamSearch(TensorDictModuleBase):
         self.out_keys = ["action"]
         self.numbers: Tensor
         self.item_numbers: Tensor
-        item_numbers = torch.randint(
-            2**62,
-            (env.catalogue.num_items + 1,),
-            generator=torch.Generator().manual_seed(1),
-            dtype=torch.int64,
-            device="cpu",
-        )
+        generator = torch.Generator().manual_seed(1)
+        size = (env.catalogue.num_items + 1,)
+        item_numbers = torch.randint(2**62, size, generator=generator, dtype=torch.int64, device="cpu")
         item_numbers = item_numbers.to(env.device)
         register_settings(self, numbers=_hash_numbers(env), item_numbers=item_numbers)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         shown = [tensordict.get(key) for key in self.in_keys]
         rows = shown[0].shape[:-2]
-        flat = [each.reshape(-1, *each.shape[len(rows) :]) for each in shown]
+        lead = len(rows)
+        flat = [each.reshape(-1, *each.shape[lead:]) for each in shown]
         heightmap = flat[0]
         items = torch.cat(flat[1:], 1)
         visible = flat[1].shape[1]
-        size = max(1, _MOST_VALUES // (self.beam * visible * self.afterstates.num_actions))
+        per_bin = self.beam * visible * self.afterstates.num_actions
+        size = max(1, _MOST_VALUES // per_bin)
         actions = []
         for bins, known in zip(heightmap.split(size), items.split(size), strict=True):
             actions.append(self._search(bins, known))
@@ -90,7 +88,9 @@ class _BeamSearch(TensorDictModuleBase):
     def _search(self, heightmap: Tensor, items: Tensor) -> Tensor:
         """Actions (N,) in bins (N, X, Y) with known items (N, T), −1 for none."""
         none = heightmap.new_zeros(len(heightmap), 1)
-        start = Lines(heightmap[:, None], none, none > 0, none.long() - 1, items[:, None])
+        # One line without a placement in each bin: its first action is still −1.
+        first = none.long() - 1
+        start = Lines(heightmap[:, None], none, none > 0, first, items[:, None])
         return self._lines(start).first[:, 0]
 
     def _lines(self, lines: Lines) -> Lines:
@@ -108,36 +108,48 @@ class _BeamSearch(TensorDictModuleBase):
         device = lines.left.device
         placed = torch.where(lines.ended[..., None], -1, lines.left)  # (N, W, K)
         # (N·W, K, A) each.
-        values, z = self.afterstates.values(lines.heightmap.flatten(0, 1), placed.flatten(0, 1), side_by_side=True)
+        bins = lines.heightmap.flatten(0, 1)
+        values, z = self.afterstates.values(bins, placed.flatten(0, 1), side_by_side=True)
         values = values.view(rows, width, number)
         legal = values > NEVER / 2
         gain = self.afterstates.gain(placed).repeat_interleave(per_item, 2)
         added = torch.where(counts[:, None, None], values, gain)
-        goes_on = torch.where(legal, lines.gain[..., None] + added, NEVER)
+        gains = lines.gain[..., None] + added
+        goes_on = torch.where(legal, gains, NEVER)
         stops = torch.where(legal.any(2), NEVER, lines.gain)
         score = torch.cat([goes_on.flatten(1), stops], 1)  # (N, W·K·A + W)
-        best, at = score.topk(min(_SPARE * self.beam, score.shape[1]), 1)  # (N, C)
+        num_grown = min(_SPARE * self.beam, score.shape[1])
+        best, at = score.topk(num_grown, 1)  # (N, C)
 
         # What each of the best ones is: the line that it continues, and the item and action that it adds.
         ended = (at >= width * number) | (best < NEVER / 2)
-        line = torch.where(ended, at - width * number, at // number).clamp_min(0)
+        line = torch.where(ended, at - width * number, at // number)
+        line = line.clamp_min(0)
         action = at % number
         row = indices(rows, device)[:, None]
         own = (row * width + line).flatten()
         slot = torch.where(ended, 0, action // per_item)[..., None]
-        left = lines.left.flatten(0, 1)[own].view(*at.shape, items)
-        item = torch.where(ended, -1, left.gather(2, slot)[..., 0])
-        base = z.view(rows, -1).gather(1, line * number + action)
+        left = lines.left.flatten(0, 1)[own]
+        left = left.view(*at.shape, items)
+        item = left.gather(2, slot)[..., 0]
+        item = torch.where(ended, -1, item)
+        choice = line * number + action
+        base = z.view(rows, -1).gather(1, choice)
         before = lines.heightmap.flatten(0, 1)[own]
         place = (action % per_item).flatten()
         after = self.afterstates.after(before, item.flatten(), place, base.flatten())
         after = after.view(*at.shape, *lines.heightmap.shape[2:])
         first = lines.first.gather(1, line)
-        first = torch.where(first < 0, torch.where(ended, 0, action), first)
+        own_first = torch.where(ended, 0, action)
+        first = torch.where(first < 0, own_first, first)
         gains = lines.gain.gather(1, line) + self.afterstates.gain(item)
-        left = torch.where(ended[..., None], left, left.scatter(2, slot, -1))
-        grown = Lines(after, torch.where(best < NEVER / 2, NEVER, gains), ended, first, left)
-        order = self._different(grown).to(torch.uint8).sort(dim=1, descending=True, stable=True)
+        remaining = left.scatter(2, slot, -1)
+        left = torch.where(ended[..., None], left, remaining)
+        gains = torch.where(best < NEVER / 2, NEVER, gains)
+        grown = Lines(after, gains, ended, first, left)
+        # Different lines first, each kind in the order of its score.
+        is_different = self._different(grown).to(torch.uint8)
+        order = is_different.sort(dim=1, descending=True, stable=True)
         keep = order.indices[:, : self.beam]
         return Lines(*[each[row, keep] for each in grown])
 
@@ -147,11 +159,13 @@ class _BeamSearch(TensorDictModuleBase):
         Lines that have ended count as one. Bins are compared by sums of random numbers, as comparing all pairs of bins
         would take C² times their cells; two different bins get the same sum with a probability of about 2⁻⁵².
         """
-        levels = (lines.heightmap / self.afterstates.bin.tolerance).round().flatten(2).double()
+        levels = (lines.heightmap / self.afterstates.bin.tolerance).round()
+        levels = levels.flatten(2).double()
         # The same for every image of a bin, (N, C). Adding the items left wraps around.
         image = (levels @ self.numbers).amin(2).long()
         image = image + self.item_numbers[lines.left + 1].sum(2)
-        image, order = torch.where(lines.ended, -1, image).sort(dim=1, stable=True)
+        image = torch.where(lines.ended, -1, image)
+        image, order = image.sort(dim=1, stable=True)
         new = torch.ones_like(image, dtype=torch.bool)
         new[:, 1:] = image[:, 1:] != image[:, :-1]
         return torch.empty_like(new).scatter_(1, order, new)
@@ -185,7 +199,9 @@ class StreamSearch(_BeamSearch):
 
     def _lines(self, lines: Lines) -> Lines:
         stream = lines.left[:, 0]
-        for item, following in zip(stream[:, : self.depth].unbind(1), stream[:, 1:].unbind(1), strict=False):
+        items = stream[:, : self.depth].unbind(1)
+        following_items = stream[:, 1:].unbind(1)
+        for item, following in zip(items, following_items, strict=False):
             left = item[:, None, None].expand(*lines.gain.shape, 1)
             lines = self._grow(lines._replace(left=left), following >= 0)
         return lines
@@ -209,7 +225,8 @@ class VisibleSearch(_BeamSearch):
         most = env.visible_items
         if most < 2:
             raise ValueError(f"{where}: visible_items must be 2 or more, as it searches among them, not {most}")
-        depth = arguments.whole(where, "depth", min(_DEPTH, most) if depth is None else depth, 1, most)
+        depth = min(_DEPTH, most) if depth is None else depth
+        depth = arguments.whole(where, "depth", depth, 1, most)
         super().__init__(env, tables, depth, beam, ["item_id"])
 
     def _lines(self, lines: Lines) -> Lines:
@@ -229,11 +246,13 @@ def _hash_numbers(env: PackingEnv) -> Tensor:
     levels = round(env.bin.size[2] / env.bin.tolerance)
     most = 2**52 // (levels * cells[0] * cells[1])
     generator = torch.Generator().manual_seed(0)
-    numbers = torch.randint(1, most, cells, generator=generator, dtype=torch.int64, device="cpu").double()
+    numbers = torch.randint(1, most, cells, generator=generator, dtype=torch.int64, device="cpu")
+    numbers = numbers.double()
     images = [numbers]
     # Otherwise placements have no mirror images.
     if env.grid_step == 1 and env.catalogue.flat:
         images += [numbers.flip(0), numbers.flip(1), numbers.flip(0, 1)]
-        if cells[0] == cells[1] and env.bin.cell[0] == env.bin.cell[1] and env.orientations in _TURNED:
+        is_square = cells[0] == cells[1] and env.bin.cell[0] == env.bin.cell[1]
+        if is_square and env.orientations in _TURNED:
             images += [each.T for each in images]
     return torch.stack([each.flatten() for each in images], 1).to(env.device)

@@ -93,7 +93,8 @@ class ExpectedPlacement(TensorDictModuleBase):
             if knows != "the distribution":
                 raise ValueError(f"{where}: futures are drawn from the distribution, and knows is {knows!r}")
             futures = arguments.whole(where, "futures", futures, 1, _MOST_FUTURES)
-            self.draws = [each.to(env.device) for each in _draws(self.candidates, futures, self.depth)]
+            draws = _draws(self.candidates, futures, self.depth)
+            self.draws = [each.to(env.device) for each in draws]
         elif depth > 1:
             raise ValueError(f"{where}: depth {depth} needs futures: without them it looks one item ahead")
         self.afterstates = Afterstates(env, tables, where)
@@ -114,9 +115,11 @@ class ExpectedPlacement(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         shown = [tensordict.get(key) for key in self.in_keys]
         rows = shown[0].shape[:-2]
-        flat = [each.reshape(-1, *each.shape[len(rows) :]) for each in shown]
+        lead = len(rows)
+        flat = [each.reshape(-1, *each.shape[lead:]) for each in shown]
         lines = max((len(each) for each in self.draws), default=self.num_items)
-        size = max(1, _MOST_VALUES // (self.candidates * lines * self.afterstates.num_actions))
+        per_row = self.candidates * lines * self.afterstates.num_actions
+        size = max(1, _MOST_VALUES // per_row)
         parts = zip(*[each.split(size) for each in flat], strict=True)
         chosen = [self._choose(*part) for part in parts]
         return tensordict.set("action", torch.cat(chosen).view(rows))
@@ -133,9 +136,11 @@ class ExpectedPlacement(TensorDictModuleBase):
         before = heightmap.repeat_interleave(self.candidates, 0)
         after = self.afterstates.after(before, item.flatten(), action.flatten(), z.flatten())  # (N·M, X, Y)
         if self.draws:
-            score = self._halve(after.unflatten(0, action.shape), is_legal, item_id[:, 0], *known)
+            after = after.unflatten(0, action.shape)
+            score = self._halve(after, is_legal, item_id[:, 0], *known)
         else:
-            shares = self._shares_after(item_id[:, 0], *known)[:, None]  # (N, 1, I)
+            shares = self._shares_after(item_id[:, 0], *known)
+            shares = shares[:, None]  # (N, 1, I)
             values_ahead = self._values_ahead(after, shares.expand(*action.shape, -1))
             ahead = (values_ahead * shares).sum(2)
             gain = self.afterstates.gain(item_id[:, :1])
@@ -189,7 +194,8 @@ class ExpectedPlacement(TensorDictModuleBase):
                 heightmap = heightmap[row[:, None], keep]
             futures = self._futures(draws, item, known)
             # Bins that are done cost nothing more.
-            futures = torch.where(legal.any(1)[:, None, None], futures, -1)
+            goes_on = legal.any(1)[:, None, None]
+            futures = torch.where(goes_on, futures, -1)
             total = total + self._returns(heightmap, futures).sum(2)
         num_futures = sum(map(len, self.draws))
         total = torch.where(there, total / num_futures, NEVER)
@@ -208,7 +214,8 @@ class ExpectedPlacement(TensorDictModuleBase):
         drawn = []
         for draw in draws.unbind(1):
             until = self._shares_after(item, known).cumsum(1)
-            found = torch.searchsorted(until, draw.repeat(rows).view(len(until), -1))
+            wanted = draw.repeat(rows).view(len(until), -1)
+            found = torch.searchsorted(until, wanted)
             following = found.flatten().clamp_max(self.num_items - 1)
             known = self._with(known, item)
             item = following
@@ -221,14 +228,16 @@ class ExpectedPlacement(TensorDictModuleBase):
             return None
         if self.next_items is None:
             return known + self.afterstates.gain(item)[:, None]
-        number = (known >= 0).sum(1, keepdim=True).clamp_max(known.shape[1] - 1)
+        last = known.shape[1] - 1
+        number = (known >= 0).sum(1, keepdim=True).clamp_max(last)
         return known.scatter(1, number, item[:, None])
 
     def _returns(self, heightmap: Tensor, futures: Tensor) -> Tensor:
         """λ-returns (N, M, F) of sequences (N, F, D) that are packed greedily."""
         rows, bins = heightmap.shape[:2]
         heightmap = heightmap.flatten(0, 1).repeat_interleave(futures.shape[1], 0)  # (N·M·F, X, Y)
-        coming = futures[:, None].expand(-1, bins, -1, -1).flatten(0, 2)
+        coming = futures[:, None].expand(-1, bins, -1, -1)
+        coming = coming.flatten(0, 2)
         filled = heightmap.new_zeros(len(heightmap))
         ended = torch.zeros_like(filled, dtype=torch.bool)
         mixed = filled
@@ -239,11 +248,13 @@ class ExpectedPlacement(TensorDictModuleBase):
             ended = best < NEVER / 2
             share = 1 - _LAMBDA if step < self.depth else 1
             weight = _LAMBDA ** (step - 1) * share
-            mixed = mixed + weight * (filled + torch.where(ended, 0.0, best))
+            expected = torch.where(ended, 0.0, best)
+            mixed = mixed + weight * (filled + expected)
             if step < self.depth:
                 item = torch.where(ended, -1, item)
                 filled = filled + self.afterstates.gain(item)
-                z = z[:, 0].gather(1, action[:, None])[:, 0]
+                z = z[:, 0].gather(1, action[:, None])
+                z = z[:, 0]
                 heightmap = self.afterstates.after(heightmap, item, action, z)
         return mixed.view(rows, bins, -1)
 
@@ -262,7 +273,9 @@ def _draws(candidates: int, futures: int, depth: int) -> list[Tensor]:
     while candidates > 2:
         candidates = _half(candidates)
         rounds = rounds + 1
-    ends = [round(futures * (2**number - 1) / (2**rounds - 1)) for number in range(rounds + 1)]
+    # Futures up to each halving: each has twice as many as the one before.
+    whole = 2**rounds - 1
+    ends = [round(futures * (2**number - 1) / whole) for number in range(rounds + 1)]
     generator = torch.Generator().manual_seed(_SEED)
     parts = []
     for begin, end in pairwise(ends):
@@ -303,7 +316,8 @@ def shares_among(items: Tensor, number: int) -> Tensor:
     Rows sum to 1, or to 0 if there is no item.
     """
     there = (items >= 0).float()
-    counts = there.new_zeros(len(items), number).scatter_add_(1, items.clamp_min(0), there)
+    counts = there.new_zeros(len(items), number)
+    counts = counts.scatter_add_(1, items.clamp_min(0), there)
     return counts / there.sum(1, keepdim=True).clamp_min(1)
 
 
@@ -321,12 +335,15 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
     counts = torch.zeros(_FILLS * number * number, dtype=torch.float64, device=device)
     for first in range(0, sequences, _AT_ONCE):
         row = sequences_cut(env, _SEED, first, min(_AT_ONCE, sequences - first))
-        each = torch.where(row >= 0, env.catalogue.volume[row.clamp_min(0)], 0.0)
+        is_item = row >= 0
+        each = env.catalogue.volume[row.clamp_min(0)]
+        each = torch.where(is_item, each, 0.0)
         volume = each.cumsum(1) / env.bin.volume
         last = row[:, :-1].clamp_min(0)
         after = row[:, 1:].clamp_min(0)
-        pairs = (fill_of(volume[:, :-1]) * number + last) * number + after
-        both = (row[:, :-1] >= 0) & (row[:, 1:] >= 0)
+        fill = fill_of(volume[:, :-1])
+        pairs = (fill * number + last) * number + after
+        both = is_item[:, :-1] & is_item[:, 1:]
         counts.index_add_(0, pairs.flatten(), both.double().flatten())
     counts = counts.view(_FILLS, number, number)
     of_any = counts.sum(1, keepdim=True) + 1e-9

@@ -66,7 +66,8 @@ class NextItems(nn.Module):
         # The first row stands for no item.
         self.item_sums: Tensor
         self.register_buffer("item_sums", float32_zeros(self.num_items + 1, _SUMS))
-        self.recent = nn.EmbeddingBag(self.ages * (self.num_items + 1), self.width, mode="sum")
+        num_ages = self.ages * (self.num_items + 1)
+        self.recent = nn.EmbeddingBag(num_ages, self.width, mode="sum")
         self.sums = nn.Linear(_SUMS, self.width, bias=False)
         if self.floor:
             # The first kind is of boxes that others lie on.
@@ -109,11 +110,15 @@ class NextItems(nn.Module):
         age = indices(self.ages - 1, packed.device)
         # Places of the last items, the latest first.
         at = number - 1 - age
-        last = torch.where(at >= 0, packed.gather(1, at.clamp(0, packed.shape[1] - 1)), 0)
+        last = packed.gather(1, at.clamp(0, packed.shape[1] - 1))
+        last = torch.where(at >= 0, last, 0)
         here = (item_id + 1).clamp(0, self.num_items)[:, None]
         ages = indices(self.ages, packed.device)
-        recent = torch.cat([here, last], 1) + ages * (self.num_items + 1)
-        sums = self.item_sums[packed].sum(1) + self.item_sums[here[:, 0]]  # (B, 4)
+        # Each age has embeddings of its own.
+        recent = torch.cat([here, last], 1)
+        recent = recent + ages * (self.num_items + 1)
+        sums = self.item_sums[packed].sum(1)  # (B, 4)
+        sums = sums + self.item_sums[here[:, 0]]
         seen = self.recent(recent) + self.sums(sums)
         if self.floor:
             seen = seen + self._layer(packed, here, number)
@@ -133,10 +138,13 @@ class NextItems(nn.Module):
             here: Row of the item at hand, (B, 1).
             number: Items in `packed`, (B, 1).
         """
-        items = torch.cat([packed, torch.zeros_like(here)], 1).scatter(1, number, here)
+        items = torch.cat([packed, torch.zeros_like(here)], 1)
+        items = items.scatter(1, number, here)
         # Back from the scale of the sums to cells.
-        area = (self.item_sums[:, 2] * (2 * self.floor)).round().int()[items]
-        tall = (self.item_sums[:, 3] * (8 * self.height)).round().int()[items]
+        area = self.item_sums[:, 2] * (2 * self.floor)
+        area = area.round().int()[items]
+        tall = self.item_sums[:, 3] * (8 * self.height)
+        tall = tall.round().int()[items]
         until = area.cumsum(1, dtype=torch.int32)
         total = until[:, -1:]
         base = torch.full_like(until, -1)
@@ -149,7 +157,8 @@ class NextItems(nn.Module):
                 room: int | Tensor = self.floor
             else:
                 room = (area * (top == z)).sum(1, keepdim=True, dtype=torch.int32)
-            stands = (until > filled) & (until <= filled + room) & (items > 0)
+            is_on_level = (until > filled) & (until <= filled + room)
+            stands = is_on_level & (items > 0)
             base = torch.where(stands, z, base)
             top = torch.where(stands, z + tall, top)
             is_open = (filled <= total) & (total < filled + room)
@@ -158,12 +167,13 @@ class NextItems(nn.Module):
             filled = filled + room
         above = top - level
         stands_on_level = base == level
-        kind = 1 + ((items - 1) * (self.height + 1) + above) * 2 + stands_on_level
+        above_item = (items - 1) * (self.height + 1) + above
+        kind = 1 + above_item * 2 + stands_on_level
         is_seen = (items > 0) & (above >= 0) & (top <= self.height)
         kind = torch.where(is_seen, kind, 0)
         open_area = left[:, 0].clamp_max(self.floor)
-        embedding: Tensor = self.boxes(kind) + self.level(level[:, 0]) + self.open_area(open_area)
-        return embedding
+        seen: Tensor = self.boxes(kind) + self.level(level[:, 0])
+        return seen + self.open_area(open_area)
 
     def save(self, path: str | Path, about: dict[str, object]) -> None:
         """Write the weights in half precision, with their origin as plain data.
@@ -176,7 +186,8 @@ class NextItems(nn.Module):
         if self.floor:
             settings["layer_cells"] = [self.floor, self.height]
         plain = {"format": FORMAT, "settings": json.dumps(settings), "about": json.dumps(about)}
-        weights = {name: each.detach().half().cpu() for name, each in self.state_dict().items()}
+        state = self.state_dict()
+        weights = {name: each.detach().half().cpu() for name, each in state.items()}
         save_file(weights, str(path), plain)
 
     @classmethod
@@ -195,11 +206,13 @@ class NextItems(nn.Module):
         ages = arguments.whole(where, "ages", settings.get("ages"), 1)
         width = arguments.whole(where, "width", settings.get("width"), 1)
         cells = settings.get("layer_cells")
-        shapes = without_memory(lambda: cls(number, ages, width, cells), where, 2 * _MOST_BYTES).state_dict()
+        untrained = without_memory(lambda: cls(number, ages, width, cells), where, 2 * _MOST_BYTES)
+        shapes = untrained.state_dict()
         if set(shapes) != set(held):
             raise ValueError(f"{where}: weights must be {sorted(shapes)}, not {sorted(held)}")
         for name, each in held.items():
-            arguments.tensor(where, name, each, torch.float16, tuple(shapes[name].shape))
+            shape = tuple(shapes[name].shape)
+            arguments.tensor(where, name, each, torch.float16, shape)
             if not bool(each.isfinite().all()):
                 raise ValueError(f"{where}: {name} must be finite")
         # Whatever torch's defaults are.
@@ -222,10 +235,12 @@ def _sums_of(env: PackingEnv) -> Tensor:
     """
     catalogue = env.catalogue
     bin_ = env.bin
-    base = catalogue.extent[:, 0].prod(1).float() / (2 * bin_.cells[0] * bin_.cells[1])
+    floor = bin_.cells[0] * bin_.cells[1]
+    base = catalogue.extent[:, 0].prod(1).float() / (2 * floor)
     volume = catalogue.volume / bin_.volume
     height = catalogue.height[:, 0] / (8 * bin_.size[2])
-    return torch.stack([torch.full_like(volume, 1 / 16), volume, base, height], 1).float()
+    number = torch.full_like(volume, 1 / 16)
+    return torch.stack([number, volume, base, height], 1).float()
 
 
 def cut_as(env: PackingEnv) -> CutSequences | None:
@@ -281,9 +296,11 @@ def next_item_loss(network: NextItems, rows: Tensor, draws: Tensor) -> Tensor:
     number = (rows >= 0).sum(1)
     # Place of the item at hand: the item behind it is to be predicted.
     last = ((number - 1) * draws).long().clamp_max(number - 2)
-    before = indices(rows.shape[1], rows.device) < last[:, None]
+    place = indices(rows.shape[1], rows.device)
+    before = place < last[:, None]
     item = rows.gather(1, last[:, None])[:, 0]
-    following = rows.gather(1, (last + 1)[:, None])[:, 0]
+    behind = (last + 1)[:, None]
+    following = rows.gather(1, behind)[:, 0]
     packed = torch.where(before, rows, -1)
     return functional.cross_entropy(network(packed, item), following)
 
