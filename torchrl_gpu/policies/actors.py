@@ -42,6 +42,7 @@ class Squash(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """Actions (…, D) of real numbers (…, D)."""
         if self.kind == "tanh":
+            # Both kinds map real numbers into (−1, 1); atan has the longer tail.
             unit = torch.tanh(z)
         else:
             unit = torch.atan(z) * (2 / math.pi)
@@ -56,6 +57,7 @@ class Squash(nn.Module):
             # log(1 − tanh²) in a form that is finite for any z.
             slope = 2 * (math.log(2) - z - softplus(-2 * z))
         else:
+            # The derivative of (2/π)·atan(z) is (2/π) / (1 + z²).
             slope = math.log(2 / math.pi) - torch.log1p(z.square())
         return slope + torch.log((self.high - self.low) / 2)
 
@@ -68,7 +70,8 @@ class Squash(nn.Module):
             log_std: Logarithm of its standard deviation, (…, D).
         """
         normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        return (normal - self.log_slope(z)).sum(-1)
+        density = normal - self.log_slope(z)
+        return density.sum(-1)
 
 
 @final
@@ -83,7 +86,8 @@ class DeterministicActor(nn.Module):
 
     def forward(self, *observed: Tensor) -> Tensor:
         """Actions (…, D) float32."""
-        return self.squash(self.network(*observed))
+        numbers = self.network(*observed)
+        return self.squash(numbers)
 
 
 @final
@@ -143,6 +147,7 @@ class CategoricalActor(TensorDictModuleBase):
         log_probs = self.log_probs(tensordict)
         scores = log_probs
         if exploration_type() is ExplorationType.RANDOM:
+            # The least of exponential numbers over probabilities is a draw from them: the Gumbel trick.
             exponential = -torch.rand_like(log_probs).clamp_min(_SMALLEST).log()
             scores = log_probs - exponential.log()
         action = scores.argmax(-1)
@@ -162,7 +167,8 @@ class CategoricalActor(TensorDictModuleBase):
         """Log probabilities of all actions, (…, A) float32, illegal ones next to never."""
         logits = self.network(*observed(self.network, tensordict)).float()
         if self.masked:
-            logits = torch.where(tensordict.get("action_mask"), logits, _NEVER)
+            is_legal = tensordict.get("action_mask")
+            logits = torch.where(is_legal, logits, _NEVER)
         return logits.log_softmax(-1)
 
 
@@ -190,15 +196,19 @@ class SquashedGaussianActor(TensorDictModuleBase):
         if exploration_type() is ExplorationType.RANDOM:
             z = mean + log_std.exp() * torch.randn_like(mean)
         tensordict.set("action", self.squash(z)).set("unsquashed_action", z)
-        return tensordict.set("action_log_prob", self._log_prob(z, mean, log_std))
+        log_prob = self._log_prob(z, mean, log_std)
+        return tensordict.set("action_log_prob", log_prob)
 
     def evaluate(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Log density of the action, and entropy, estimated by one draw, (…) each, nats."""
         mean, log_std = self.network(*observed(self.network, tensordict))
+        # A normal variable has its entropy in closed form; squashing adds the expected slope, of which one draw is
+        # taken.
         other = mean + log_std.exp() * torch.randn_like(mean)
         normal = 0.5 + 0.5 * math.log(2 * math.pi) + log_std
         entropy = (normal + self.squash.log_slope(other)).sum(-1)
-        log_prob = self._log_prob(tensordict.get("unsquashed_action"), mean, log_std)
+        z = tensordict.get("unsquashed_action")
+        log_prob = self._log_prob(z, mean, log_std)
         return log_prob, entropy
 
     def _log_prob(self, z: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -113,7 +113,8 @@ class BCPolicy(nn.Module):
         """Normalised actions, and logarithms of their standard deviations if learned."""
         joined = torch.cat([each.float() for each in observations], -1)
         joined = (joined - self.observation_mean) / self.observation_std
-        out = self.net(joined).float()
+        out = self.net(joined)
+        out = out.float()
         if self.loss == "mse":
             return out, None
         mean, log_std = out.chunk(2, -1)
@@ -128,7 +129,9 @@ class BCPolicy(nn.Module):
             actions: (L, action_dim).
         """
         for name, values in (("observation", observations), ("action", actions)):
+            # In float64, as demonstrations may have millions of rows.
             std, mean = torch.std_mean(values.double(), 0, correction=0)
+            # A constant has a deviation of rounding errors, by which nothing may be divided.
             changes = std > 1e-6 * mean.abs().clamp_min(1e-6)
             getattr(self, f"{name}_mean").copy_(mean)
             getattr(self, f"{name}_std").copy_(torch.where(changes, std, 1.0))
@@ -138,6 +141,7 @@ class BCPolicy(nn.Module):
 
         Both are of rows (B,) with an `action`.
         """
+        # The loss is in normalised units, so that numbers of different units count alike.
         wanted = (batch.get("action").float() - self.action_mean) / self.action_std
         mean, log_std = self._outputs(observed(self, batch))
         square = (mean - wanted).square()
@@ -174,6 +178,7 @@ def vectors_of(record: object) -> tuple[Callable[[], BCPolicy], dict[str, int]]:
     The policy is a partial. The record holds arguments of `BCPolicy` and `widths` in the order of its observations; a
     single width follows from `obs_dim`. ValueError if it describes something else.
     """
+    # The constructor is the list of what a record may hold.
     recorded = {*inspect.signature(BCPolicy).parameters, "widths"}
     if not isinstance(record, Mapping) or not {"obs_dim", "action_dim"} <= set(record) <= recorded:
         raise ValueError(f"bc_policy must be a dict of {', '.join(sorted(recorded))}, not {shown(record)}")

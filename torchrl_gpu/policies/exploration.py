@@ -80,7 +80,8 @@ class EpsilonGreedyModule(TensorDictModuleBase):
 
     def anneal(self, frame: int) -> None:
         """Set epsilon for a number of frames, without reading the device."""
-        self.epsilon.fill_(self.settings.at(frame))
+        epsilon = self.settings.at(frame)
+        self.epsilon.fill_(epsilon)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write `action`, (…) int64 or (…, D) float32, in its own dtype."""
@@ -89,9 +90,11 @@ class EpsilonGreedyModule(TensorDictModuleBase):
         action = tensordict.get("action")
         rows = action[..., :1] if self.num_actions is None else action
         draw = torch.rand(rows.shape, device=action.device, dtype=torch.float32)
+        # Rows explore independently of each other, all numbers of a row together.
         explore = draw < self.epsilon
         random_action = self._random_action(tensordict, action)
-        return tensordict.set("action", torch.where(explore, random_action, action))
+        action = torch.where(explore, random_action, action)
+        return tensordict.set("action", action)
 
     def _random_action(self, tensordict: TensorDictBase, action: Tensor) -> Tensor:
         if self.num_actions is None:
@@ -110,6 +113,7 @@ def random_legal(mask: Tensor) -> Tensor:
         Its index, (…) int64; 0 if the row has none.
     """
     draw = uniform((*mask.shape[:-1], 1), mask.device)
+    # C++ looks through a row without writing a running count of it.
     if native.runs_on(mask):
         return native.pick_true(mask, draw.squeeze(-1))
     if mask.shape[-1] > _BLOCK:
@@ -119,7 +123,8 @@ def random_legal(mask: Tensor) -> Tensor:
     count = rank[..., -1:]
     drawn = (draw * count).int()
     wanted = torch.minimum(drawn, count - 1) + 1
-    return torch.searchsorted(rank, wanted).squeeze(-1)
+    found = torch.searchsorted(rank, wanted)
+    return found.squeeze(-1)
 
 
 def _pick_in_blocks(mask: Tensor, draw: Tensor) -> Tensor:
@@ -169,6 +174,7 @@ class _RowStreams:
         self.num_drawn += number
         # A number takes two draws of 32 bits.
         counter = 2 * indices
+        # A float64 holds 53 bits: 32 of one draw and 21 of the other.
         high = draw_bits(self.key[:, None], counter)
         low = draw_bits(self.key[:, None], counter + 1)
         bits = (high << 21) | (low >> 11)

@@ -20,6 +20,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    # Only generators of this machine are set: a checkpoint of a GPU can go on without one.
     present = random_state(device)
     for name in {"cpu"} | (set(state) & set(present)):
         form = Entry(torch.uint8, tuple(present[name].shape))

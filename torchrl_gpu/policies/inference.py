@@ -72,6 +72,7 @@ class InferencePolicy(TensorDictModuleBase):
             batch = observations.shape[: max(0, observations.ndim - len(shape))]
             action = self._decide(TensorDict({name: observations}, batch))
             return action.to(observations.device)
+        # Observations may come as the environment shows them, in a group, or without it.
         group = self.space.group
         rows = observations.get(group, observations) if group else observations
         action = self._decide(rows)
@@ -86,6 +87,7 @@ class InferencePolicy(TensorDictModuleBase):
         # `active` alone may be missing: then all robots take part.
         names = [name for name in self.in_keys if name != ACTIVE or name in present]
         entries = {name: self._entry(name, rows) for name in names}
+        # All observations have the same batch shape, which the first one tells.
         first = entries[self.in_keys[0]]
         first_shape, _ = self.space.observations[self.in_keys[0]]
         batch = first.shape[: first.ndim - len(first_shape)]

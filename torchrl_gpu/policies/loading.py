@@ -85,6 +85,7 @@ def load_policy(
     """
     chosen = get_device(device)
     where = f"policy {path}"
+    # Every byte is checked, since a damaged weight is still a number.
     content = read_archive(Path(path), "policy", every_byte=True)
     most_bytes = most_bytes_for(Path(path))
     try:
@@ -110,6 +111,7 @@ def _try_out(policy: InferencePolicy, most_bytes: int) -> None:
         num_bytes += math.prod(shape) * getattr(torch, dtype).itemsize
     if num_bytes > most_bytes:
         raise ValueError(f"agent_space has observations of {num_bytes:,} bytes, more than {most_bytes:,}")
+    # Zeros, and true masks: every action is legal and every robot takes part.
     seen = {name: space.zeros(name, 1) for name in forms}
     for name, value in seen.items():
         if value.dtype == torch.bool:
@@ -240,6 +242,7 @@ def _plain(content: Mapping[str, Any], most_bytes: int) -> InferencePolicy:
     if "observation_mean" in state:
         settings = {"obs_dim": obs_dim, "action_dim": action_dim, **settings_of(state, action_dim)}
         return _vectors({**content, "bc_policy": settings}, most_bytes)
+    # The names in a file are the user's own: only the order of the layers counts.
     names, widths = widths_of(state)
     if (widths[0], widths[-1]) != (obs_dim, action_dim):
         raise ValueError(f"obs_dim {obs_dim} and action_dim {action_dim} do not fit its layers of widths {widths}")
@@ -247,7 +250,8 @@ def _plain(content: Mapping[str, Any], most_bytes: int) -> InferencePolicy:
     activation = content.get("activation", "relu")
     network = build_with_weights(lambda: perceptron(widths, activation), weights, most_bytes)
     space = _unbounded("a file", {"observation": obs_dim}, action_dim)
-    return InferencePolicy(Entry("action", network), space, "Perceptron")
+    policy = Entry("action", network)
+    return InferencePolicy(policy, space, "Perceptron")
 
 
 def _unbounded(source: str, widths: Mapping[str, int], num_numbers: int) -> AgentSpace:

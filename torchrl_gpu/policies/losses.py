@@ -31,6 +31,8 @@ def discounted(batch: TensorDictBase, value: Tensor, gamma: float) -> Tensor:
         (B, U).
     """
     reward = batch.get(("next", "reward")).to(value.dtype)
+    # Near the end of an episode a return has fewer steps than the others, so that each row may have a discount of its
+    # own.
     steps: Tensor | None = batch.get("steps_to_next_obs", None)
     factor = gamma if steps is None else gamma ** steps.to(value.dtype)
     terminated = batch.get(("next", "terminated"))
@@ -70,6 +72,7 @@ def quantile_huber(values: Tensor, taus: Tensor, targets: Tensor, kappa: float =
     # Both (…, U, U').
     target = targets.detach()[..., None, :]
     target, value = torch.broadcast_tensors(target, values[..., None])
+    # The loss of torch is not divided by its threshold: with kappa 1 both are the same.
     huber = huber_loss(value, target, reduction="none", delta=kappa)
     is_above = (target < value).to(values.dtype)
     share = (taus[..., None] - is_above).abs()
@@ -111,6 +114,8 @@ def project(probabilities: Tensor, values: Tensor, support: Tensor) -> Tensor:
     inside = torch.minimum(inside, support[-1])
     distance = inside[:, None] - support[:, None]
     distance = distance.abs() / gap
+    # An atom gets what is within one gap of it, in proportion: a triangle around each atom. Finding the two atoms next
+    # to each value, as in the paper, would need scattered additions.
     near = (1 - distance).clamp_min(0)  # (B, Z', Z)
     return (near * probabilities[:, None]).sum(-1)
 
@@ -143,6 +148,7 @@ def generalized_advantage(
     delta = reward + following - value
     done = done | terminated
     advantage = torch.zeros_like(delta[:, 0])
+    # addcmul takes a tensor, and makes one kernel of a multiplication and an addition.
     carry = torch.full_like(delta[:, 0], gamma * lam)
     advantages = []
     for t in reversed(range(delta.shape[1])):
@@ -176,6 +182,8 @@ def standardized(values: Tensor, weight: Tensor | None = None, total: Total | No
     else:
         # A value that does not count may be infinite, and 0 times infinity is NaN.
         values = torch.where(weight > 0, values, 0.0)
+    # Both sums cross processes in one message, and the squares in a second one: deviations from the common mean are
+    # exact where a difference of squares would cancel.
     sums = torch.stack([weight.sum(), (weight * values).sum()])
     if total is not None:
         sums = total(sums)

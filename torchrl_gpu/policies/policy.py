@@ -41,6 +41,7 @@ class Entry(TensorDictModuleBase):
     def __init__(self, name: str, module: nn.Module, more: Sequence[str] = ()) -> None:
         super().__init__()
         self.module = module
+        # tensordict reads both lists when modules are put behind one another.
         self.in_keys = [*in_keys(module), *more]
         self.out_keys = [name]
 

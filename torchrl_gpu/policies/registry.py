@@ -72,6 +72,8 @@ class Registry:
         arguments = (given.get("init_args") or {}) if has_path else given
         if not isinstance(arguments, Mapping):
             raise ValueError(f"{name}: init_args must be arguments by name, not {shown(arguments)}")
+        # Only classes of the kind that is asked for may be named, so that a checkpoint cannot put a network where an
+        # agent belongs.
         known = [each for each in self.classes if issubclass(each, kinds or object)]
         listed = ", ".join(each.__name__ for each in known) if kinds else "the agents and networks"
         if has_path:
@@ -91,6 +93,8 @@ class Registry:
             return value
         if "class_path" in value:
             return self.build(name, value)
+        # An argument without a class path is a settings dataclass if the annotation names one, as jsonargparse writes
+        # them.
         kind = inspect.signature(cls, eval_str=True).parameters[name].annotation
         named = get_args(kind) or (kind,)
         settings: list[type] = [each for each in self.classes if is_dataclass(each) and each in named]
@@ -175,6 +179,7 @@ def check_plain(where: str, value: object) -> None:
 
     A tree from outside may refer to itself, so it is walked with a limit and not by recursion.
     """
+    # Values that may still come, and those that wait to be looked at.
     left = _MOST_VALUES
     waiting = [value]
     while waiting:

@@ -39,6 +39,7 @@ class RiskLevel(nn.Module):
         self.in_keys = ["clearance"] if self.adaptive else []
         self.cvar = cvar
         self.distance = distance
+        # A buffer, so that the level moves to the device with the agent, and no checkpoint sets it.
         self.level: Tensor
         register_settings(self, level=1.0 if cvar == "adaptive" else float(cvar))
 

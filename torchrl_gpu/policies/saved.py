@@ -62,6 +62,7 @@ class SavedPolicy:
         record = content.get(ENTRY)
         if not isinstance(state, Mapping) or not isinstance(record, Mapping):
             return None
+        # The record is the run's own config, from which its agent is made again.
         settings = settings_of_run(record)
         about = origin_of(content, record, settings)
         return cls(state, settings, content.get("agent_space"), about, most_bytes, registry)
@@ -130,6 +131,7 @@ def build_with_weights(make: Callable[[], Module], weights: Mapping[str, object]
     The module is first made without memory, so that a file that contradicts itself cannot take any: memory is used
     only for weights that are known to fit.
     """
+    # The shapes are those that the settings ask for; the file's weights must be exactly these.
     shapes = without_memory(make, "settings", most_bytes)
     weights = unpacked_state("weights", shapes, weights)
     check_weights("weights", weights, shapes)

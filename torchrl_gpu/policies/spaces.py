@@ -52,6 +52,7 @@ class AgentSpace:
     extras: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # A frozen dataclass is written to in this way only.
         object.__setattr__(self, "extras", _plain(self.extras))
         low = self.low or ()
         high = self.high or ()
@@ -87,6 +88,7 @@ class AgentSpace:
         if isinstance(action, Categorical):
             return cls(source, group, observations, num_actions=int(action.space.n), extras=extras)
         if isinstance(action, Bounded):
+            # Bounds are the same for all rows, so that those of the first one stand for all.
             first = (0,) * (action.ndim - 1)
             low = tuple(action.space.low[first].tolist())
             high = tuple(action.space.high[first].tolist())
@@ -106,6 +108,7 @@ class AgentSpace:
         if not isinstance(given, Mapping) or set(given) != set(_FORMS):
             found = list(given) if isinstance(given, Mapping) else given
             arguments.refuse("AgentSpace", "space", f"a mapping of {', '.join(_FORMS)}", found)
+        # First the form of each entry is checked, and then the space as a whole, when it is made.
         entries = {name: _plain(value) for name, value in given.items()}
         for name, fits in _TESTS.items():
             if not fits(entries[name]):
@@ -228,6 +231,7 @@ def end_without_actions(rows: TensorDictBase, space: AgentSpace) -> TensorDictBa
     # The keys of a tensordict: it has no `in` of its own.
     if not space.masked or "next" not in rows.keys():  # noqa: SIM118
         return rows
+    # A shallow copy: tensors are shared, and only replaced entries are new.
     after = rows.get("next").copy()
     is_stuck = ~after.get("action_mask").any(-1, keepdim=True)
     for key in ("terminated", "done"):
@@ -245,7 +249,7 @@ def of_action(values: Tensor, action: Tensor, axis: int) -> Tensor:
     return values.take_along_dim(action[:, None, None], axis).squeeze(axis)
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def _plain(value: object, depth: int = 0) -> Any:
     """Copy plain data, with lists in place of tuples.
 
     ValueError unless it is made of numbers, text, lists and dicts.

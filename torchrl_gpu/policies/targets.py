@@ -36,6 +36,7 @@ class SoftTargets:
 
     def update(self, online: Tensors, targets: Tensors, number: int) -> None:
         """Move target weights in place after update `number`, counted from 1."""
+        # One kernel for all weights: there may be hundreds of small ones.
         torch._foreach_lerp_(targets, online, self.tau)
 
 
@@ -100,6 +101,7 @@ def forget_settings(loss: LossModule, **networks: nn.Module) -> None:
             set_names += [f"{kind}{name}_params.{setting}" for setting in settings_in(network)]
     # `settings_in` reads this attribute.
     loss.set_names = tuple(set_names)
+    # Loading needs the entries again, since TorchRL's loss is strict about them.
     loss.register_state_dict_post_hook(_leave_out)
     loss.register_load_state_dict_pre_hook(_put_back)
 
@@ -122,6 +124,7 @@ def _set_names(loss: nn.Module) -> tuple[str, ...]:
 
 def fixed(network: nn.Module, *inputs: Tensor) -> Tensor:
     """Output of a network, with gradients to its inputs and none to its weights."""
+    # The weights are replaced for this one call, so that the module itself keeps its gradients.
     weights = {name: weight.detach() for name, weight in network.named_parameters()}
     output: Tensor = functional_call(network, weights, inputs)
     return output

@@ -44,6 +44,7 @@ class UnpacksState(Protocol):
 
 def unpacked_state(where: str, module: nn.Module, state: Mapping[str, object]) -> dict[str, object]:
     """State dict of a file in the form that a module loads, see `UnpacksState`."""
+    # Modules undo their own form one after the other, each on its own names.
     unpacked = dict(state)
     for name, each in module.named_modules():
         if isinstance(each, UnpacksState):
@@ -113,6 +114,7 @@ def check_weights(where: str, state: Mapping[str, object], module: nn.Module, *,
     versions, are ignored; unless `strict`, so are missing and other weights. The message begins with `where` and names
     the weights.
     """
+    # Missing and other names come first, then kinds, forms and values: each check may rely on the ones before.
     wanted = module.state_dict()
     state = without_settings(state, module)
     name_of_module = type(module).__name__
@@ -171,6 +173,7 @@ def without_memory(make: Callable[[], Module], where: str, most_bytes: int) -> M
     ValueError if weights and buffers together have more than `most_bytes`, a trial pass would take more than any
     network of this package at its usual sizes, or there would be more layers than memory for their names.
     """
+    # The device `meta` makes tensors without memory, but counts them as if they had some.
     with torch.device("meta"), _SizeLimit(where, most_bytes):
         return make()
 
@@ -198,6 +201,7 @@ class _SizeLimit(TorchDispatchMode):
         # TorchRL asks this of its targets, and `meta` does not know the answer.
         if func is torch.ops.aten.is_set_to.default:
             return False
+        # The operator runs first, as only its result tells how large it is: on `meta` that costs nothing.
         out = func(*args, **(kwargs or {}))
         self._operators += 1
         is_view_or_in_place = any(each.alias_info is not None for each in func._schema.returns)

@@ -49,6 +49,7 @@ class PolicyWrapper(TensorDictModuleBase):
         if cvar is not None:
             self.policy = agent.policy_at(RiskLevel(cvar, cvar_distance))
         self.exploration = agent.exploration
+        # Entries of agents that are grouped have keys of several names.
         group = () if flat else agent.space.group
         explored: Sequence[str] = ()
         replaced: Sequence[str] = ()
@@ -75,10 +76,12 @@ class PolicyWrapper(TensorDictModuleBase):
 
         `action` is (…) int64 or (…, D) float32.
         """
+        # Evaluation in eval mode is greedy, whatever exploration type the caller has set.
         explores = self.training and exploration_type() is ExplorationType.RANDOM
         with set_exploration_type(ExplorationType.RANDOM if explores else ExplorationType.DETERMINISTIC):
             written = self._in_blocks(self._rows(tensordict))
         active: Tensor | None = tensordict.get(self._active, None)
+        # A discrete action of a robot that takes no part is ignored by the environment.
         if active is not None and not self._discrete:
             written["action"] = torch.where(active, written["action"], 0.0)
         for name, key in self._writes.items():

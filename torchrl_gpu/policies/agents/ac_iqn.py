@@ -93,6 +93,7 @@ class ACIQN(Agent):
         observations = observed(self.critic, batch)
         taus = self._draw_taus(batch)
         values = self.critic(*observations, batch["action"], taus)
+        # The penalty is on the numbers before they are squashed, so the actor is called in two parts.
         z = self.actor.network(*observed(self.actor, detached(batch)))
         # The actor's loss reaches the actor alone: the critic's weights and the observations are taken as given.
         given = [each.detach() for each in observations]

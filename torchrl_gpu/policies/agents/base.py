@@ -77,7 +77,9 @@ class Agent(nn.Module, ABC):
         self.gamma = gamma
         self.n_steps = n_steps
         self.targets = targets
+        # Exploration is a module of its own, so that its epsilon moves with the agent and checkpoints hold it.
         self.exploration = None if exploration is None else EpsilonGreedyModule(exploration, space)
+        # Checkpoints of older versions hold settings as weights: they are dropped before they are loaded.
         self.register_load_state_dict_pre_hook(drop_settings)
 
     @property
@@ -154,6 +156,7 @@ class Agent(nn.Module, ABC):
             torch.clear_autocast_cache()
         # TorchRL's losses write their errors into an old entry, whatever its shape.
         rows = batch.exclude("td_error")
+        # Agents know one batch axis alone.
         rows = rows if batch.ndim == 1 else rows.reshape(-1)
         losses, error = self._losses(end_without_actions(rows, self.space))
         batch.set("td_error", error.detach().reshape(*batch.shape, 1))
@@ -173,6 +176,7 @@ class Agent(nn.Module, ABC):
     def update_targets(self, update: int) -> None:
         """Update the target networks after update number `update`, counted from 1."""
         if self.targets is not None:
+            # All weights together, so that an update is one kernel and not one for each weight.
             online, targets = zip(*self._target_pairs(), strict=True)
             self.targets.update(online, targets, update)
             torch.clear_autocast_cache()

@@ -59,6 +59,7 @@ class DDPG(Agent):
         self.saturation_penalty = arguments.number("DDPG", "saturation_penalty", saturation_penalty, 0)
         act = self._check_network(actor(space), gives=[space.action_shape])
         value = self._check_network(critic(space), gives=[(1,)], takes=[space.action_shape])
+        # TorchRL's loss looks for this name.
         critic_module = Entry("state_action_value", value, ["action"])
         self.policy = Entry("action", DeterministicActor(act, Squash(*space.bounds, squash)))
         self.objective = DDPGLoss(

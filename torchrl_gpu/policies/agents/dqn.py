@@ -56,7 +56,8 @@ class DQN(Agent):
         HardUpdate(self.objective)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
-        loss = self.objective(batch)["loss"]
+        out = self.objective(batch)
+        loss = out["loss"]
         # TorchRL writes the square of the error.
         return {"value": loss}, batch["td_error"].sqrt()
 

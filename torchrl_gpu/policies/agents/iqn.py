@@ -103,7 +103,8 @@ class IQN(Agent):
 
     def _policy(self, network: nn.Module, risk: RiskLevel, num_taus: int) -> TensorDictSequential:
         scores = QuantileScores(network, risk.check(self.name, self.space), num_taus)
-        return TensorDictSequential(scores, greedy_module(self.space))
+        greedy = greedy_module(self.space)
+        return TensorDictSequential(scores, greedy)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         action = batch["action"]
@@ -121,6 +122,7 @@ class IQN(Agent):
         device = observations[0].device
         taus = torch.rand(len(after), self.num_taus, device=device, dtype=torch.float32)
         values = self.target(*observations, taus)
+        # Double Q-learning: one network chooses and the other one values, so that noise is not taken for value.
         chooser = self.scores.network if self._double else self.target
         even = self.scores.risk(after) * self.even
         scores = _mean(chooser, observations, even, len(after))
@@ -163,5 +165,6 @@ def _mean(network: nn.Module, observations: list[Tensor], taus: Tensor, rows: in
     mean = getattr(network, "mean", None)
     if mean is not None:
         return mean(*observations, taus)
+    # Parts bound the memory of quantiles, of which there are as many as rows times τ times actions.
     sums = [network(*observations, part).sum(-2) for part in in_parts(taus, rows)]
     return torch.stack(sums).sum(0) / taus.shape[-1]

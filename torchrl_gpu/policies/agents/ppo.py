@@ -78,6 +78,7 @@ class PPO(Agent):
             network = self._check_network(actor(space), gives=[space.values_shape])
             self.policy = CategoricalActor(network, space.masked)
         self.critic = self._check_network(critic(space), gives=[(1,)])
+        # Metrics are buffers that are written to in place: a CUDA graph replays at fixed addresses.
         register_settings(self, entropy=0.0, kl=0.0, clip_fraction=0.0)
 
     @property
@@ -110,6 +111,7 @@ class PPO(Agent):
             (N·T,) `batch_keys`: `advantage` (…, 1), standardised over all steps that count, and `value_target` (…, 1).
             If there is `active`, `priority_weight` (…) is 0 for steps that do not count.
         """
+        # A state without a legal action ends the episode, as nothing can follow.
         after = end_without_actions(steps, self.space)["next"]
         value = self._values(steps)
         next_value = self._values(after)
@@ -129,6 +131,7 @@ class PPO(Agent):
     def _values(self, states: TensorDictBase) -> Tensor:
         """Values (N, T, 1) of states (N, T)."""
         inputs = [each.flatten(0, 1) for each in observed(self.critic, states)]
+        # A GPU takes all rows at once, and a graph cannot loop over parts of unknown number.
         if is_traced() or inputs[0].device.type != "cpu":
             values = self.critic(*inputs)
         else:
@@ -140,6 +143,8 @@ class PPO(Agent):
         log_prob, entropy = self.policy.evaluate(batch)
         log_ratio = log_prob - batch["action_log_prob"]
         ratio = log_ratio.exp()
+        # Both terms are means over the same rows, so that the coefficient of the entropy keeps its meaning with
+        # weights.
         gain = clipped_surrogate(ratio, batch["advantage"][..., 0], self.clip)
         predicted = self.critic(*observed(self.critic, batch))
         error = predicted - batch["value_target"]
@@ -150,7 +155,8 @@ class PPO(Agent):
             is_clipped = (ratio - 1).abs() > self.clip
             seen = {"entropy": entropy, "kl": ratio - 1 - log_ratio, "clip_fraction": is_clipped.float()}
             for name, each in seen.items():
-                getattr(self, name).copy_(weighted_mean(each, batch))
+                buffer: Tensor = getattr(self, name)
+                buffer.copy_(weighted_mean(each, batch))
         return losses, error.abs()
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:

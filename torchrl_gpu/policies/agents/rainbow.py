@@ -92,7 +92,8 @@ class Rainbow(Agent):
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         all_logits = self.online.network(*observed(self.online, batch))
         logits = of_action(all_logits, batch["action"], 1)
-        error = cross_entropy(logits, self._td_target(batch))
+        td_target = self._td_target(batch)
+        error = cross_entropy(logits, td_target)
         return {"value": weighted_mean(error, batch)}, error
 
     @torch.no_grad()
@@ -100,12 +101,15 @@ class Rainbow(Agent):
         """Target distribution: probabilities (B, Z) of the atoms after the reward."""
         after = batch["next"]
         observations = observed(self.online, after)
+        # The observations of the online network, as both networks take the same ones.
         probabilities = self.target.network(*observations).softmax(-1)
+        # Double Q-learning: one network chooses and the other one values.
         scores = self.online(*observations) if self._double else self.target.mean_of(probabilities)
         chosen = legal_values(scores, after, self.space).argmax(-1)
         support = self.online.support
         values = discounted(batch, support.expand(len(batch), -1), self.gamma)
-        return project(of_action(probabilities, chosen, 1), values, support)
+        chosen_probabilities = of_action(probabilities, chosen, 1)
+        return project(chosen_probabilities, values, support)
 
     def update_targets(self, update: int) -> None:
         super().update_targets(update)
@@ -141,7 +145,8 @@ class ExpectedScores(nn.Module):
         mean = getattr(self.network, "mean", None)
         if mean is not None:
             return mean(*observations, self.support)
-        probabilities = self.network(*observations).softmax(-1)
+        logits = self.network(*observations)
+        probabilities = logits.softmax(-1)
         return self.mean_of(probabilities)
 
     def mean_of(self, probabilities: Tensor) -> Tensor:

@@ -77,15 +77,18 @@ class SAC(Agent):
         self.target_critics = target_of(self.critics)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
+        # Both critics take the same observations, which are looked up once.
         observations = observed(self.critics[0], batch)
         values = [critic(*observations, batch["action"])[..., 0] for critic in self.critics]
         action, log_prob = self.policy.sample(detached(batch))
+        # The actor's gradient must not reach the observations: features learn from the critics alone.
         given = [each.detach() for each in observations]
         actor_values = [fixed(critic, *given, action)[..., 0] for critic in self.critics]
         value = torch.minimum(*actor_values)
         td_target = self._td_target(batch)
         errors = [mse_loss(each, td_target, reduction="none") for each in values]
         critic_loss = torch.stack(errors).sum(0)
+        # The weight of the entropy is taken as given here, and learned by a loss of its own.
         actor_loss = self.log_alpha.exp().detach() * log_prob - value
         losses = {"critic": weighted_mean(critic_loss, batch), "actor": weighted_mean(actor_loss, batch)}
         if self.target_entropy is not None:
@@ -101,6 +104,7 @@ class SAC(Agent):
         action, log_prob = self.policy.sample(after)
         values = [critic(*observed(critic, after), action) for critic in self.target_critics]
         value = torch.minimum(*values)
+        # The value of a state is that of its actions plus the entropy of choosing among them.
         soft = value - self.log_alpha.exp() * log_prob[..., None]
         return discounted(batch, soft, self.gamma)[..., 0]
 

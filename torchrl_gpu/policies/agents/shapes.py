@@ -42,6 +42,7 @@ def check_network(
     wanted = " and ".join(_shape_text(shape) for shape in gives)
     fault = f"{agent}: {name} must return {wanted} for {', '.join(given)}"
     try:
+        # Whatever the network raises is named with what was asked of it.
         outputs = _outputs(network, inputs)
     except Exception as error:
         raise ValueError(f"{fault}, but raises {type(error).__name__}: {error}") from error
@@ -59,7 +60,8 @@ def _outputs_text(outputs: Sequence[object]) -> str:
         elif each.shape[:1] != (_ROWS,):
             return "another batch shape"
         else:
-            texts.append(_shape_text(each.shape[1:]))
+            shape = each.shape[1:]
+            texts.append(_shape_text(shape))
     return " and ".join(texts)
 
 
@@ -85,6 +87,7 @@ def checked_in_keys(agent: str, space: AgentSpace, network: nn.Module) -> list[s
 def _outputs(network: nn.Module, inputs: Sequence[Tensor]) -> list[object]:
     weights = [*network.parameters(), *network.buffers()]
     device = weights[0].device if weights else torch.device("cpu")
+    # Modules are put back one by one, as some may have been in eval mode before.
     training = [module for module in network.modules() if module.training]
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

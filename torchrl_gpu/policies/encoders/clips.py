@@ -46,8 +46,10 @@ class VideoEncoder(nn.Module, ABC):
         Autocast does not change the type.
         """
         if clip.dtype is not torch.uint8 or clip.shape[-4:] != self.clip_shape:
-            wanted = ", ".join(map(str, self.clip_shape))
+            sides = map(str, self.clip_shape)
+            wanted = ", ".join(sides)
             arguments.refuse(type(self).__name__, "clip", f"a tensor of torch.uint8 (…, {wanted})", clip)
+        # Encoders see one batch axis alone.
         features = self.encode(clip.reshape(-1, *self.clip_shape))
         return features.view(*clip.shape[:-4], self.num_features)
 

@@ -66,6 +66,7 @@ class FromClips(Agent):
             )
         arguments.whole("FromClips", "shift", shift, 0, min(shape[-2:]) - 1)
         self.reconstruction = arguments.number("FromClips", "reconstruction", reconstruction, 0.0)
+        # A trial pass tells how many features the encoder gives.
         network = encoder(tuple(shape))
         with torch.no_grad():
             size = tuple(network(space.zeros(CLIP, 2)).shape[1:])
@@ -73,7 +74,8 @@ class FromClips(Agent):
             raise ValueError(f"FromClips: the encoder must give features (…, D), not (…, {', '.join(map(str, size))})")
         observations: dict[str, tuple[tuple[int, ...], str]] = {FEATURES: (size, "float32")}
         observations |= {name: form for name, form in space.observations.items() if name != CLIP}
-        inner = agent(replace(space, observations=observations))
+        inner_space = replace(space, observations=observations)
+        inner = agent(inner_space)
         if not inner.teaches_encoders:
             raise ValueError(
                 f"FromClips: the first loss of {inner.name} teaches an encoder nothing: take an agent such as SAC"
@@ -86,6 +88,7 @@ class FromClips(Agent):
         self.agent = inner
         self.shift = shift
         self.exploration = inner.exploration
+        # One encoder for the agent's policy and for its losses.
         self.policy = EncodedPolicy(network, inner.policy)
         self.decoder = ClipDecoder(size[0], tuple(shape)) if self.reconstruction else None
 
@@ -124,7 +127,8 @@ class FromClips(Agent):
         self.agent.reset_targets()
 
     def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
-        return EncodedPolicy(self.encoder, self.agent.policy_at(risk))
+        policy = self.agent.policy_at(risk)
+        return EncodedPolicy(self.encoder, policy)
 
     def alternatives(self) -> Mapping[str, Policy]:
         alternatives = self.agent.alternatives()
@@ -185,6 +189,7 @@ def random_shift(clips: Tensor, most: int) -> Tensor:
     padded[..., -most:] = clips[..., -1:]
     shifts = torch.randint(-most, most + 1, (2, num, 1, 1), device=device, dtype=torch.int64)
     down, right = shifts
+    # Rows beyond the border repeat the first or the last one.
     row = (indices(height, device) + down).clamp(0, height - 1)  # (B, 1, H)
     picture = indices(num * channels, device).view(num, channels, 1)
     # Where each row of the result begins among all pixels.
@@ -234,6 +239,8 @@ class EncodedPolicy(TensorDictModuleBase):
         self.out_keys = list(policy.out_keys)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        features = self.encoder(tensordict.get(CLIP))
+        clip = tensordict.get(CLIP)
+        features = self.encoder(clip)
         decided = self.policy(tensordict.copy().set(FEATURES, features))
-        return tensordict.update(decided.select(*self.out_keys))
+        outputs = decided.select(*self.out_keys)
+        return tensordict.update(outputs)

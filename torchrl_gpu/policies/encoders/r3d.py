@@ -103,13 +103,15 @@ class R3D18(VideoEncoder):
         register_settings(self, mean=255 * float32(_KINETICS_MEAN), std=255 * float32(_KINETICS_STD))
 
     def encode(self, clips: Tensor) -> Tensor:
-        return self.projection(self.pooled(clips))
+        pooled = self.pooled(clips)
+        return self.projection(pooled)
 
     def pooled(self, clips: Tensor) -> Tensor:
         """Mean of the last layer (B, 512) for clips (B, T, 3, H, W) uint8.
 
         On a CPU it does not run under autocast.
         """
+        # Channels go before frames in 3D convolutions.
         pixels = clips.transpose(1, 2).to(self.mean.dtype)  # (B, 3, T, H, W)
         mean = self.mean[:, None, None, None]
         std = self.std[:, None, None, None]

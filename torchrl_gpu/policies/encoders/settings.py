@@ -92,12 +92,14 @@ class ClipEncoder:
         encoder = cls(clip_shape, self.num_features, checkpointing=self.checkpointing, **taken)
         if isinstance(self.pretrained, str):
             where = f"weights {self.pretrained}"
-            state = read_weights(Path(self.pretrained).expanduser())
+            path = Path(self.pretrained).expanduser()
+            state = read_weights(path)
         elif self.pretrained and cls.published_weights is not None:
             where = f"published weights of {self.arch}"
             state = cls.published_weights()
         else:
             return encoder
+        # Files of torchvision have other names, which the encoder knows.
         adapted = encoder.adapted(state)
         check_weights(where, adapted, encoder)
         encoder.load_state_dict(adapted)

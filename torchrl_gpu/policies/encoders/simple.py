@@ -104,7 +104,8 @@ class Simple3DCNN(_PatchEncoder):
         x = _pixel_convolution(clips, self.stem.weight, self.stem.bias)
         x = _convolution(x, self.second)
         x = _convolution(x, self.third)
-        return self.projection(x.mean(1).flatten(1))
+        pooled = x.mean(1)
+        return self.projection(pooled.flatten(1))
 
 
 def _cells(encoder: VideoEncoder) -> int:
@@ -137,7 +138,8 @@ def _pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     rows = height // _CELL
     columns = width // _CELL
     kept = frames - taken + 1
-    words = clips.contiguous().view(torch.int32)
+    pixels = clips.contiguous()
+    words = pixels.view(torch.int32)
     words = words.view(batch, frames, 3, rows, 2, 2, _PATCH, width // _PATCH)
     # (B, T-t+1, rows, 2, 2, t, 3, 4, W/4), where t frames are taken at a time.
     windows = words.unfold(1, taken, 1).permute(0, 1, 3, 4, 5, 8, 2, 6, 7)
@@ -185,4 +187,5 @@ def _convolution(x: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
         frames = [x[:, i : i + kept] for i in range(taken)]
         x = torch.cat(frames, 3)
     flat = weight.permute(0, 2, 3, 4, 1).flatten(1)
-    return linear(x, flat, layer.bias).relu_()
+    out = linear(x, flat, layer.bias)
+    return out.relu_()

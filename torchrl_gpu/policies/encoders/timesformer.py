@@ -68,10 +68,12 @@ class TimeSformer(VideoEncoder):
         columns = sides[1] // self.patch
         num_patches = rows * columns
         self.embedding = nn.Conv2d(3, width, self.patch, self.patch)
-        self.class_token = nn.Parameter(float32_zeros(width))
+        no_token = float32_zeros(width)
+        self.class_token = nn.Parameter(no_token)
         # The class token's position comes first.
         self.space = nn.Parameter(float32_zeros(1 + num_patches, width))
-        self.time = nn.Parameter(float32_zeros(frames, width))
+        no_time = float32_zeros(frames, width)
+        self.time = nn.Parameter(no_time)
         blocks = [Block(frames, width, num_heads) for _ in range(depth)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width, _EPS)
@@ -89,7 +91,8 @@ class TimeSformer(VideoEncoder):
             packed = self.stage(block, packed)
             first = packed[:, :1]
             tokens = packed[:, 1:].unflatten(1, tokens.shape[1:3])
-        return self.projection(self.norm(first.squeeze(1)))
+        normed = self.norm(first.squeeze(1))
+        return self.projection(normed)
 
     def _tokens(self, clips: Tensor) -> Tensor:
         """Tokens (B, T, S, D) of the patches."""
@@ -120,7 +123,8 @@ class Attention(nn.Module):
         # (B, heads, L, D/heads) each.
         q, k, v = heads.permute(2, 0, 3, 1, 4)
         attended = scaled_dot_product_attention(q, k, v)
-        return self.out(attended.transpose(1, 2).flatten(2))
+        joined = attended.transpose(1, 2).flatten(2)
+        return self.out(joined)
 
 
 class Block(nn.Module):
@@ -149,13 +153,15 @@ class Block(nn.Module):
         # In memory (B, S, T, D), as attention over time has it.
         over_time = self.time_norm(tokens.transpose(1, 2))
         over_time = over_time.reshape(batch * places, frames, width)
-        moved = self.time_out(self.time(over_time))
+        attended = self.time(over_time)
+        moved = self.time_out(attended)
         moved = moved.view(batch, places, frames, width)
         tokens = tokens + moved.transpose(1, 2)
         copies = first[:, None].expand(-1, frames, -1, -1)
         over_space = self.space_norm(torch.cat([copies, tokens], 2))
         over_space = over_space.flatten(0, 1)  # (B·T, 1 + S, D)
         moved = self.space(over_space).unflatten(0, (batch, frames))
+        # The class token has a copy in each frame, and becomes their mean.
         first = first + moved[:, :, 0].mean(1, keepdim=True)
         tokens = tokens + moved[:, :, 1:]
         packed = torch.cat([first, tokens.flatten(1, 2)], 1)

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.system.arguments import choice, refuse
 from torchrl_gpu.system.machine import version
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, ValueInfoProto
 
 SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2"}
 # Sizes of the batches that are compared.
@@ -81,12 +84,15 @@ def export_policy(
     why_no_graph = getattr(policy.policy, "why_no_graph", None)
     if why_no_graph is not None:
         raise ValueError(f"export_policy: no graph can hold {why_no_graph}")
+    # A policy says by itself how many rows its graph takes at once; others take all.
     rows_at_once: int | None = getattr(policy.policy, "graph_rows", None)
     if rows_at_once is None and not isinstance(policy.policy, PolicyWrapper | Entry):
         raise ValueError(f"export_policy: policy must be one that load_policy gave, not {policy.name}")
     ours = copy.deepcopy(policy).cpu()
+    # Written next to the file and renamed only when it has been checked: a failed export leaves nothing.
     fresh = out.with_name(f".{out.name}.new")
     try:
+        # The file is read back by the runtime that will use it.
         run = _WRITERS[format](_Graph(ours), made_up(ours, 2), fresh, ours.in_keys, rows_at_once)
         worst = max(_difference(ours, run, made_up(ours, rows)) for rows in _BATCHES)
         if not worst <= _TOLERANCE:
@@ -129,7 +135,8 @@ def _write_pt2(graph: nn.Module, example: list[Tensor], path: Path, names: list[
     with path.open("wb") as file, warnings.catch_warnings():
         # Of weights in one storage, on another device than the CPU.
         warnings.simplefilter("ignore")
-        torch.export.save(_program(graph, example), file)
+        program = _program(graph, example)
+        torch.export.save(program, file)
     return _open_pt2(path, names)
 
 
@@ -141,6 +148,7 @@ def _write_onnx(graph: nn.Module, example: list[Tensor], path: Path, names: list
         program = torch.onnx.export(
             _program(graph, example), dynamo=True, input_names=names, output_names=["action"], verbose=False
         )
+        # Only without `dynamo` there is none.
         assert program is not None
         model = program.model_proto
     if chunk is not None:
@@ -166,7 +174,8 @@ def _open_onnx(path: Path, names: list[str]) -> Run:
 
 def _open_pt2(path: Path, names: list[str]) -> Run:
     with path.open("rb") as file:
-        loaded = torch.export.load(file).module()
+        program = torch.export.load(file)
+        loaded = program.module()
     return lambda observations: loaded(*observations)
 
 
@@ -192,8 +201,7 @@ def _milliseconds(job: Callable[[], object]) -> float:
     return 1e3 * (time.perf_counter() - begun)
 
 
-# What onnx reads and writes has types that only its generated code knows.
-def _go_by_chunks(model: Any, rows: int) -> None:
+def _go_by_chunks(model: ModelProto, rows: int) -> None:
     """Put the nodes of a graph into a loop over `rows` rows of the batch at a time.
 
     Initializers stay outside. A loop's plain outputs must have one shape in all turns, and the last chunk may be
@@ -225,7 +233,7 @@ def _go_by_chunks(model: Any, rows: int) -> None:
     del graph.value_info[:]
 
 
-def _chunk_body(graph: Any, result: Any) -> Any:
+def _chunk_body(graph: GraphProto, result: ValueInfoProto) -> GraphProto:
     """Return the turn of a loop: a graph's nodes on a part of the batch.
 
     `result` is added to the sequence.
@@ -265,7 +273,7 @@ def _chunk_body(graph: Any, result: Any) -> Any:
     return helper.make_graph(inside, "chunk", inputs, outputs)
 
 
-def _pack_tables(graph: Any) -> None:
+def _pack_tables(graph: GraphProto) -> None:
     """Store the graph's tables as the most frequent value and all others.
 
     They are bit-identical when expanded, which ONNX Runtime does once, when it opens the file.
@@ -371,7 +379,8 @@ def _describe(policy: InferencePolicy, out: Path, format: str, worst: float) -> 
     """Write the manifest of an exported file, and its LEAPP description."""
     import yaml
 
-    sha256 = hashlib.sha256(out.read_bytes()).hexdigest()
+    content = out.read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
     checked = {"batches": list(_BATCHES), "largest_difference": worst, "tolerance": _TOLERANCE}
     manifest: dict[str, Any] = {"file": out.name, "file_format": format, "sha256": sha256, "parity": checked}
     manifest |= manifest_of(policy)

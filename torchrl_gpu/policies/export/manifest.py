@@ -64,6 +64,7 @@ def manifest_of(policy: InferencePolicy) -> dict[str, object]:
 
 def _meanings(policy: InferencePolicy) -> Meanings:
     """What the task of a policy's environment says of its entries."""
+    # The framework knows no task: whoever made the environment says what its entries mean.
     task = task_named(policy.space.source)
     if task is None or not task.meanings:
         return _NOTHING_KNOWN

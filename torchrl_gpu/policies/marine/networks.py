@@ -62,7 +62,8 @@ class UnicycleEncoder(nn.Module):
         normalised = observation.to(self.size.dtype) / self.size
         robot, static, moving = normalised.split([4, 15, 20], -1)
         features = [self.robot(robot), self.static(static), self.moving(moving)]
-        return relu(torch.cat(features, -1), inplace=True)
+        joined = torch.cat(features, -1)
+        return relu(joined, inplace=True)
 
 
 @final
@@ -122,13 +123,15 @@ class _Network(nn.Module):
         super().__init__()
         self.encoder = encoder_of(space, normalised)
         self.in_keys = self.encoder.in_keys
+        # The order in which layers are made is the order in which their weights are drawn.
         self._add_layers(space)
         num_outputs = self._num_outputs(space)
         self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, num_outputs)
 
     def forward(self, *observations: Tensor) -> Any:
         """Outputs (…, O) float32."""
-        return self.head(self.encoder(*observations))
+        features = self.encoder(*observations)
+        return self.head(features)
 
     def _add_layers(self, space: AgentSpace) -> None:
         """Make the layers between encoder and head."""
@@ -295,7 +298,8 @@ class NavigationCritic(_Network):
         """Values (…, 1) float32 of observations, followed by actions (…, D)."""
         *observations, action = inputs
         features = self.encoder(*observations)
-        return self.head(features, relu(self.action(action)))
+        of_action = relu(self.action(action))
+        return self.head(features, of_action)
 
 
 @final
@@ -328,13 +332,16 @@ class _Head(nn.Module):
         self.out = nn.Linear(num_hidden, num_outputs)
 
     def forward(self, features: Tensor, action: Tensor | None = None) -> Tensor:
-        return self.out(self.hidden(features, action)).float()
+        hidden = self.hidden(features, action)
+        return self.out(hidden).float()
 
     def hidden(self, features: Tensor, action: Tensor | None = None) -> Tensor:
-        hidden = relu(self.first(features), inplace=True)
+        first = self.first(features)
+        hidden = relu(first, inplace=True)
         if action is not None:
             hidden = hidden * action
-        return relu(self.second(hidden), inplace=True)
+        second = self.second(hidden)
+        return relu(second, inplace=True)
 
 
 def _noisy(num_features: int, num_hidden: int, num_outputs: int, sigma: float) -> nn.Sequential:

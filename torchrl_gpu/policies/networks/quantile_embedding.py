@@ -34,7 +34,8 @@ class TauEmbedding(nn.Module):
     def forward(self, taus: Tensor) -> Tensor:
         """Features (…, U, F) of fractions (…, U)."""
         cosines = torch.cos(taus[..., None] * self.frequency)
-        return relu(self.layer(cosines), inplace=True)
+        features = self.layer(cosines)
+        return relu(features, inplace=True)
 
 
 def in_parts(taus: Tensor, rows: int) -> tuple[Tensor, ...]:
@@ -45,5 +46,6 @@ def in_parts(taus: Tensor, rows: int) -> tuple[Tensor, ...]:
     # An exported graph is for any number of rows.
     if torch.compiler.is_exporting():
         return (taus,)
+    # Rows times fractions that fit a cache, or at least one fraction at a time.
     pairs = _AT_ONCE.get(taus.device.type, _AT_ONCE_ELSEWHERE)
     return taus.split(max(1, pairs // max(1, rows)), -1)

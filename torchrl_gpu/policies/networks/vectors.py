@@ -38,6 +38,7 @@ class _Vectors(nn.Module):
     ) -> None:
         super().__init__()
         where = type(self).__name__
+        # Masks and indices are no vectors: only real numbers are.
         vectors = []
         for name, (shape, dtype) in space.observations.items():
             if len(shape) == 1 and "float" in dtype:

@@ -65,9 +65,11 @@ class PlacementFeatures(nn.Module):
         size = item_size.flatten(1, 2)  # (B, J, 4)
         extent = (size[..., :2] / self.cell).round()
         extent = extent.nan_to_num(0.0)
+        # An item that is larger than the bin fits nowhere, however large it is.
         extent = extent.clamp(0, max(self.bin.cells) + 1).long()  # (B, J, 2)
         share = size / self.whole
         side_of_cube = share[..., 3:] ** (1 / 3)
+        # The cube root brings volumes to the scale of lengths.
         size = torch.cat([share[..., :3], side_of_cube], -1)
         under, sides = self._surroundings(pile, extent)
         top = z + size[..., 2, None, None]
@@ -83,7 +85,8 @@ class PlacementFeatures(nn.Module):
             highest_pile = max_pool2d(pile[:, None], step, ceil_mode=True)[:, 0]
         planes += [plane[:, None].expand_as(z) for plane in (mean_pile, highest_pile)]
         # A plane of ones, zero beyond the border, lets convolutions see the wall.
-        planes.append(torch.ones_like(z))
+        ones = torch.ones_like(z)
+        planes.append(ones)
         return torch.stack(planes, 2)
 
     def _surroundings(self, pile: Tensor, extent: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -107,6 +110,7 @@ class PlacementFeatures(nn.Module):
         y_end = (y + q).clamp_max(cells_y + 1)
 
         def mean(x0: Tensor, x1: Tensor, y0: Tensor, y1: Tensor) -> Tensor:
+            # The sum over a rectangle is that of its four corners in the integral image.
             highest = _corner(sums, x1, y1, cells_y) - _corner(sums, x0, y1, cells_y)
             total = highest - _corner(sums, x1, y0, cells_y) + _corner(sums, x0, y0, cells_y)
             size_x = (x1 - x0)[..., :, None]

@@ -46,7 +46,8 @@ class RandomLegal(TensorDictModuleBase):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         legal = tensordict.get("legal_mask")
-        return tensordict.set("action", random_legal(legal.flatten(-4)))
+        action = random_legal(legal.flatten(-4))
+        return tensordict.set("action", action)
 
 
 @final
@@ -128,12 +129,14 @@ def _joint_extent(occupied: Tensor, first: Tensor, extent: Tensor) -> Tensor:
     """
     cells = occupied.shape[1]
     at = indices(cells, occupied.device)
+    # An empty bin has no occupied cell: then the footprint alone counts.
     low = torch.where(occupied, at, cells).amin(1)
     low = low[:, None, None, None, None]
     high = torch.where(occupied, at + 1, 0).amax(1)
     high = high[:, None, None, None, None]
     end = torch.maximum(high, first + extent)
-    return (end - torch.minimum(low, first)).double()
+    begin = torch.minimum(low, first)
+    return (end - begin).double()
 
 
 @final
@@ -163,6 +166,7 @@ class VolumeSorted(TensorDictModuleBase):
         forms: dict[str, Form] = {"legal_mask": (torch.bool, self._maps), "item_id": (torch.int64, self._maps[:1])}
         if tensordict.get("z_map", None) is not None:
             forms["z_map"] = torch.float32, self._maps
+        # The policy behind this one sees one item: what it needs of the others is selected here.
         legal, item_id, *_ = checked_entries("VolumeSorted", tensordict, forms, self.volume.device)
         volume = self.volume[item_id.clamp(0, len(self.volume) - 1)]  # (…, K)
         fits = legal.flatten(-3).any(-1)
@@ -240,7 +244,9 @@ class RandomItem(TensorDictModuleBase):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         legal = tensordict.get("legal_mask").flatten(-3)
-        slot = random_legal(legal.any(-1))
+        fits = legal.any(-1)
+        slot = random_legal(fits)
+        # Two draws: the item first, all equally likely, and then one of its placements.
         of_item = legal.take_along_dim(slot[..., None, None], -2).squeeze(-2)
         place = random_legal(of_item)
         return tensordict.set("action", slot * legal.shape[-1] + place)
@@ -264,6 +270,7 @@ def irregular_baselines(
     policies[RULE] = packer.choosing("box", "growth")
     if env.visible_items > 1:
         policies[LESS_WASTE] = packer.choosing("waste", "growth")
+    # Pile values are shipped with the package and need no training.
     policies[VALUES] = PileValuePacker(env)
     if learned:
         policies[WORKER] = packer.choosing("box", "learned")

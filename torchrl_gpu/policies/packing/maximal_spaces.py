@@ -99,6 +99,7 @@ class _Corners(PlacementHeuristic):
     def choose(self, placements: Placements) -> Tensor:
         p = placements
         cells_x, cells_y = self.bin.cells
+        # Environments at a time.
         width = max(1, _RECTANGLES_AT_ONCE // (cells_x * cells_y) ** 2)
         extent_x = p.extent_x.reshape(p.legal.shape[:3])
         extent_y = p.extent_y.reshape(p.legal.shape[:3])
@@ -122,7 +123,8 @@ class _Corners(PlacementHeuristic):
         Returns:
             (N, K, O, X, Y); `NONE` where there is no such space.
         """
-        spaces = maximal_spaces(self.levels(heightmap), self.ceiling)
+        heights = self.levels(heightmap)
+        spaces = maximal_spaces(heights, self.ceiling)
         score = torch.where(spaces.maximal, self.score(spaces), NONE)
         x, y = self._cells(heightmap.device)
         # Sides of the rectangles, (X, X) and (Y, Y).
@@ -270,6 +272,7 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         depth = depth.long().flatten(1)
         behind = torch.iinfo(torch.int64).max - num_actions + number
         ahead = depth * num_actions + number
+        # Legal placements by depth, the others behind all of them.
         rank = torch.where(p.legal.flatten(1), ahead, behind)
         action = rank.topk(min(self.num_candidates, num_actions), largest=False, sorted=True).indices
         k = action // (num_orientations * grid_x * grid_y)

@@ -72,6 +72,7 @@ def settings_of(env: PackingEnv) -> dict[str, object]:
     Of an item source only plain arguments are included.
     """
     source: ItemSource = env.items
+    # A validation environment wraps the training's source, whose settings count.
     while isinstance(source, SameItems):
         source = source.source
     arguments = {}
@@ -90,6 +91,7 @@ def settings_of(env: PackingEnv) -> dict[str, object]:
 def catalogue_of(env: PackingEnv) -> dict[str, object]:
     """Identity of an item catalogue: number of items, names, and a hash of their maps."""
     catalogue = env.catalogue
+    # The catalogue itself may be large; its hash tells whether another one is the same.
     hashed = hashlib.sha256()
     for name in ("extent", "height", "volume", "top", "bottom"):
         value = getattr(catalogue, name)

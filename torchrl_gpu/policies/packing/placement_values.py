@@ -119,6 +119,7 @@ class LinearPlacementValues(nn.Module):
         z_map = z_map.reshape(-1, *maps)
         legal = legal_mask.reshape(-1, *maps)
         sizes = item_size.reshape(-1, *item_size.shape[-3:])
+        # Only candidates are valued.
         found = self.find(sizes, z_map, legal)
         # Not a product of matrices, whose sums depend on the batch.
         value = (self.numbers(heights, found) * self.weight).sum(2)
@@ -265,6 +266,7 @@ class LinearPlacementValues(nn.Module):
         f = found
         cells_x, cells_y = self.bin.cells
         x, _ = self._along(found)
+        # Sums up to each cell of a line: what lies under a box is the difference of two of them.
         sums = pad(heights.cumsum(2), (1, 0)).flatten(1)
         row = x.clamp_max(cells_x - 1) * (cells_y + 1)
         first = (row + f.y[..., None]).flatten(1)

@@ -108,6 +108,7 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         heightmap = heightmap.reshape(-1, *self.bin.cells)
         item_id = item_id.reshape(-1, item_id.shape[-1])
         row = item_id.clamp(0, self.catalogue.num_items - 1)
+        # Ids outside of the catalogue become −1, which the kernels take for no item.
         item_id = torch.where(item_id == row, item_id, -1)
         if z_map is None:
             z_map, _ = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin.dropped)
@@ -179,9 +180,12 @@ def first_best(scores: Sequence[Tensor], legal: Tensor) -> Tensor:
     Returns:
         Indices (N,) int64 into the flattened rest of the shape, 0 where nothing is legal.
     """
+    # In float64, in which all whole numbers of tolerances and cells are exact.
     wide = [score.expand(legal.shape).double() for score in scores]
     if native.runs_on(legal):
         return native.first_best(wide, legal)
+    # Score after score, only the placements that are still tied stay: a lexicographic order without a common number for
+    # all scores, which could overflow.
     tied = legal.flatten(1)
     for score in wide:
         score = score.flatten(1)

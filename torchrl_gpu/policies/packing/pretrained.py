@@ -65,6 +65,7 @@ class PackingPolicy(TensorDictModuleBase):
         self.space = space
         self.tables = tables
         self.about = dict(about or {})
+        # The same modules as a DQN's: values first, and then the legal action of the largest.
         self.policy = TensorDictSequential(Entry("action_value", tables), greedy_module(space))
         self.in_keys = list(self.policy.in_keys)
         self.out_keys = list(self.policy.out_keys)
@@ -103,6 +104,7 @@ class PackingPolicy(TensorDictModuleBase):
             ValueError: The file is something else, is cut off, or does not hold such tables.
         """
         path = Path(name)
+        # A name of the package goes before a file of that name.
         if str(name) in cls.names():
             path = _FOLDER / f"{name}.safetensors"
         if not path.is_file():
@@ -151,6 +153,7 @@ class PackingPolicy(TensorDictModuleBase):
 def _learned_entries(tables: PatchTables) -> dict[str, Tensor]:
     """Entries that have learned, their weights, and the weight of all others."""
     moved = (tables.path > 0).nonzero()[:, 0]
+    # All entries that have not learned have one value, of which one is kept.
     untouched = torch.ones_like(tables.path, dtype=torch.bool)
     images = images_of(tables.plan, moved)
     for each in images:
@@ -198,6 +201,7 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     """Read a policy from a file that `save` wrote."""
     where = f"policy {path}"
     plain, held = read_tensors(path, where, _MOST_BYTES)
+    # The format says which fields and tensors must be there, and nothing else may be.
     if plain.get("format") == FORMAT_OF_WEIGHTS:
         return _weighted(where, plain, held, space)
     fields = {FORMAT: _FIELDS, FORMAT_OF_REFINED: _FIELDS_OF_REFINED}.get(plain.get("format", ""), ())
@@ -231,6 +235,7 @@ def _fill(where: str, tables: PatchTables, held: Mapping[str, Tensor]) -> None:
         raise ValueError(f"{where}: entry must be from 0 to {tables.plan.entries - 1:,}, the entries of the tables")
     if not bool(value.isfinite().all() and other.isfinite().all()):
         raise ValueError(f"{where}: value and other must be finite")
+    # `images_of` takes rising entries, and a file may have them in any order.
     entry, order = entry.sort()
     images = images_of(tables.plan, entry)
     tables.weight.copy_(spread(tables.plan, images, value[order], other))

@@ -33,6 +33,7 @@ def read_policy(saved: SavedPolicy, env: BatchedEnv | None) -> InferencePolicy |
     """
     if "networks" in saved.settings:
         return _packer(saved, env)
+    # Other runs are for other tasks, or for the framework's own reader.
     if not _packs_by_values(saved.settings):
         return None
     if env is not None:
@@ -83,6 +84,7 @@ def _packing_values(saved: SavedPolicy, space: AgentSpace) -> PatchTables | Line
         return tables
     asked = saved.settings.get("candidates", _CANDIDATES)
     candidates = arguments.whole("config", "candidates", asked, 1, _MOST_CANDIDATES)
+    # The weights are zeros until those of the file are loaded.
     make_values = partial(LinearPlacementValues, space, [0.0] * len(NAMES), candidates)
     values: LinearPlacementValues = saved.build(make_values, "values.")
     return values

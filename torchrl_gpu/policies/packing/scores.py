@@ -45,6 +45,7 @@ class PlacementScores(nn.Module):
         first = nn.Linear(width, width)
         self.value = nn.Sequential(first, nn.ReLU(), nn.Linear(width, 1))
         nn.init.zeros_(self.advantage.weight)
+        # Convolutions of few channels are faster with channels last, on CPUs and GPUs alike.
         self.to(memory_format=torch.channels_last)
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
@@ -68,6 +69,7 @@ class PlacementScores(nn.Module):
         num = legal.shape[0]
         advantage = self.advantage(maps).reshape(num, -1).float()
         value = self.value(_pooled_items(maps, num)).float()  # (B, 1)
+        # A row without a legal action has no mean; its values are never used.
         count = legal.sum(1, keepdim=True).clamp_min(1)
         mean = torch.where(legal, advantage, 0.0).sum(1, keepdim=True) / count
         return value + advantage - mean
@@ -113,6 +115,7 @@ class _HalfOfScores(nn.Module):
     def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
         super().__init__()
         self.trunk = PlacementScores(space, channels, blocks)
+        # Weights without gradients would stop optimizers that are captured in a graph.
         delattr(self.trunk, self.unused)
 
 
@@ -163,6 +166,7 @@ class PlacementQuantiles(nn.Module):
         maps, legal, batch = self.scores.maps(*observations)
         num = legal.shape[0]
         number = taus.shape[-1]
+        # The trunk runs once for all τ, and only its maps are scaled.
         maps = maps.unflatten(0, (num, 1, -1))
         taus = taus.expand(*batch, number).reshape(num, number)
         scale = self.taus(taus)[:, :, None, :, None, None]

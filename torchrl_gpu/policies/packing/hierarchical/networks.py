@@ -72,6 +72,7 @@ class ViewResNet(nn.Module):
         from torchvision.models import resnet18
 
         net = resnet18(num_classes=1, norm_layer=_group_norm)
+        # Views take the place of the three colours of pictures.
         net.conv1 = nn.Conv2d(num_views, 64, 7, 2, 3, bias=False)
         _set_zero(net.fc)
         self.net = net
@@ -100,7 +101,8 @@ class StateValue(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Values (B,) float32 of features (B, 10) float32."""
-        return self.net(features)[:, 0].float()
+        values = self.net(features)[:, 0]
+        return values.float()
 
 
 def _set_zero(layer: nn.Module) -> nn.Module:

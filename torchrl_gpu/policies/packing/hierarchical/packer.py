@@ -122,12 +122,14 @@ class PackerNetworks(nn.Module):
         super().__init__()
         for name, value in (("slope", slope), ("box_slope", box_slope), ("waste_slope", waste_slope)):
             arguments.number("PackerNetworks", name, value)
+        # A linear score beside the U-Net learns from few transitions what the U-Net learns late.
         self.worker = PlacementUNet(PlacementPlanes.num_planes, encoder, channels)
         self.linear = nn.Conv2d(PlacementPlanes.num_planes, 1, 1, bias=False)
         nn.init.zeros_(self.linear.weight)
         self.manager = ViewResNet(ItemViews.num_views)
         self.value = StateValue()
-        self.slope = nn.Parameter(float32(slope))
+        first_slope = float32(slope)
+        self.slope = nn.Parameter(first_slope)
         self.box_slope = nn.Parameter(float32(box_slope))
         self.waste_slope = nn.Parameter(float32(waste_slope))
 
@@ -250,6 +252,7 @@ class HierarchicalPacker(TensorDictModuleBase):
 
         Weights, maps of the items and epsilons are shared.
         """
+        # A shallow copy of a module shares its parameters and buffers.
         other = copy.copy(self)
         other._set_rules(items, places)
         return other
@@ -312,6 +315,7 @@ class HierarchicalPacker(TensorDictModuleBase):
             near = self._near(placements.growth, placements.legal)
             scores = torch.where(near, placements.scores, -torch.inf)
             index = placements.orientation[:, :, None, None].expand_as(scores)
+            # Other items and orientations were not looked at: they can never be the best.
             values = torch.full_like(z_map, -torch.inf)
             of_item = values[row, slot].scatter(1, index, scores)
             values[row, slot] = of_item
@@ -336,10 +340,13 @@ class HierarchicalPacker(TensorDictModuleBase):
         box = torch.where(item_mask, box, -torch.inf)
         visible = box.shape[1]
         number = min(self.item_shortlist or visible, visible)
+        # The largest boxes come first, and those that do not fit, with −∞, last.
         candidates = box.sort(dim=1, descending=True, stable=True).indices[:, :number]
+        # Rules that do not look at the waste have none to tell.
         unseen = box.new_full(candidates.shape, torch.inf)
         if self.items == "random":
-            return ItemChoice(random_legal(item_mask), candidates, unseen)
+            slot = random_legal(item_mask)
+            return ItemChoice(slot, candidates, unseen)
         if self.items == "box":
             return ItemChoice(candidates[:, 0], candidates, unseen)
         item = item_id.gather(1, candidates)
@@ -370,6 +377,7 @@ class HierarchicalPacker(TensorDictModuleBase):
             legal = maps[1].flatten(1, 2)
             growth = self.planes.growth(heightmap, variants.flatten(1), z_map)
         least = torch.where(legal, growth, torch.inf).amin((2, 3))
+        # Of each orientation first, then of the best one.
         least = least.view_as(variants).amin(2)
         return least - self.volume[self._row(item)]
 
@@ -485,7 +493,8 @@ class HierarchicalPacker(TensorDictModuleBase):
 
     def _row(self, item_id: Tensor) -> Tensor:
         """Rows of `box` and `volume`, the last one for ids that are not in the catalogue."""
-        return known_rows(item_id, len(self.box) - 1)
+        none = len(self.box) - 1
+        return known_rows(item_id, none)
 
     def _maps(self, heightmap: Tensor, variants: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """z-maps, legal placements and growth of variants (B, J), (B, J, Gx, Gy) each."""
@@ -504,7 +513,8 @@ class HierarchicalPacker(TensorDictModuleBase):
         if exploration_type() is not ExplorationType.RANDOM:
             return best
         explore = torch.rand(best.shape, device=best.device, dtype=torch.float32) < epsilon
-        return torch.where(explore, random_legal(allowed), best)
+        drawn = random_legal(allowed)
+        return torch.where(explore, drawn, best)
 
 
 def rows_of(value: Tensor, index: Tensor) -> Tensor:

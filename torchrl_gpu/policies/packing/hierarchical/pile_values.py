@@ -181,7 +181,9 @@ class PileValuePacker(TensorDictModuleBase):
         found = CandidatePlacements(*[rows_of(each, best) for each in found])
         there = found.growth.isfinite()
         growth = torch.where(there, found.growth, 0.0)
-        piles = self.heights(self.after(heightmap, found))
+        # Every candidate is placed and valued at once: bins times candidates are the rows.
+        after = self.after(heightmap, found)
+        piles = self.heights(after)
         base = found.base.flatten() / self.bin.size[2]
         value = self.values(piles, growth.flatten(), base).view_as(growth)
         chosen = torch.where(there, value, -torch.inf).argmax(2)
@@ -190,7 +192,8 @@ class PileValuePacker(TensorDictModuleBase):
         slot = slots.gather(1, best)[:, 0]
         per_item = z_map[0, 0].numel()
         action = slot * per_item + local[:, 0].gather(1, chosen)[:, 0]
-        action = torch.where(fits.any(1), action, 0)
+        any_fits = fits.any(1)
+        action = torch.where(any_fits, action, 0)
         return tensordict.set("action", action.view(shape))
 
     def candidates(self, heightmap: Tensor, item: Tensor, z_map: Tensor, legal: Tensor) -> CandidatePlacements:
@@ -214,6 +217,7 @@ class PileValuePacker(TensorDictModuleBase):
     def pick(self, found: CandidatePlacements) -> Tensor:
         """Index (B,) of the item that the rule picks among items (B, J)."""
         growth = found.growth[..., 0]
+        # What the pile grows by without being filled by the item is lost.
         waste = growth - self.volume[found.item]
         score = self.box[found.item]
         score = score - (WASTE_WEIGHT * waste if self.num_items > 1 else 0.0)

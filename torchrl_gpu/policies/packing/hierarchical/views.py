@@ -58,7 +58,8 @@ class PlacementPlanes(nn.Module):
         Returns:
             (B, J, C, Gx, Gy) float32.
         """
-        row = known_rows(variant, len(self.sizes) - 1)
+        none = len(self.sizes) - 1
+        row = known_rows(variant, none)
         size = self.sizes[row]
         planes = self.near(heightmap, size[:, :, None], z_map[:, :, None], legal[:, :, None])
         # Share of the bin that the item itself takes.
@@ -118,13 +119,15 @@ def _shapes(catalogue: Catalogue, env: PackingEnv) -> tuple[Tensor, list[float]]
     item = torch.arange(-1, catalogue.num_items, device=env.device, dtype=torch.int64)
     item = item.roll(-1)
     top, bottom = catalogue.maps(item, torch.zeros_like(item))
+    # Cells without material have their bottom at infinity, which no network may see.
     bottom = torch.where(bottom.isinf(), env.bin.size[2], bottom)
     height = env.bin.size[2]
     planes = [top / height, -bottom / height]
     outside = [float(plane.min()) if plane.numel() else 0.0 for plane in planes]
     pooled = []
     for plane, beyond in zip(planes, outside, strict=True):
-        pooled.append(_on_grid(plane, beyond, env))
+        on_grid = _on_grid(plane, beyond, env)
+        pooled.append(on_grid)
     return torch.stack(pooled, 1), outside
 
 
@@ -161,6 +164,7 @@ def _principal_views(env: PackingEnv, cells: int) -> Tensor:
     if len(faces) != 6:
         catalogue, _ = env.items.build(env.bin, "axis", 1, 1)
         catalogue = catalogue.to(env.device)
+        # Orientations that do not show six faces: the item is built again with all turns about the axes.
         faces = [view % catalogue.num_orientations for view in range(6)]
     item = indices(catalogue.num_items, env.device)[:, None]
     faces_up = torch.tensor(faces, device=env.device, dtype=torch.int64)
@@ -177,6 +181,7 @@ def _faces(env: PackingEnv) -> list[int]:
     """First orientations of an environment that turn another face straight up."""
     turns = orientation_set(env.orientations, boxes=env.catalogue.flat)
     # Adding 0 makes 0 of −0.
+    # The third row of a rotation says what points straight up afterwards.
     up = turns[:, 2].round(6) + 0.0
     first: dict[tuple[float, ...], int] = {}
     for orientation, face in enumerate(up.tolist()):

@@ -68,6 +68,7 @@ class GreedyRollouts:
 
     def problem(self, env: BatchedEnv, policy: Policy, keys: Sequence[NestedKey], more: Sequence[NestedKey]) -> str:
         """Reason not to play a policy in an environment, in one line, or ""."""
+        # Subclasses may override what a rollout does by itself.
         if type(env) is not PackingEnv or not env.catalogue.flat:
             return "whole rollouts are of a PackingEnv of boxes"
         if type(policy) is not PackingPolicy or type(policy.tables) is not PatchTables:
@@ -75,6 +76,7 @@ class GreedyRollouts:
         for key in (*keys, *more):
             if key not in _KEPT:
                 return f"whole rollouts do not keep {key}"
+        # C++ plays on a CPU, Triton on a CUDA device, if they cover the options and the bin is the same.
         problem = _uncovered_option(env) or _other_bin(env, policy.tables)
         if problem or (native.runs_on(policy.tables.weight) and env.is_native):
             return problem
@@ -100,10 +102,12 @@ class GreedyRollouts:
             _play(env, policy.tables, state, rollout, steps)
         else:
             rollout = in_triton(TRITON_ROLLOUTS, env.device).play(env, policy.tables, state, steps)
+        # What the environment shows, with the outputs of the policy at the last step, as single steps leave it.
         shown = current.copy()
         decided = {"action_value": rollout["value"], "chosen_action_value": rollout["chosen"]}
         decided["action"] = rollout["action"][:, -1].clone()
-        after = dict(env.go_on(state).items())
+        observed = env.go_on(state)
+        after = dict(observed.items())
         shown.update(decided | after)
         return _steps(rollout, env.num_envs), shown
 
@@ -176,7 +180,9 @@ def _play(env: PackingEnv, tables: PatchTables, state: PackingState, outputs: di
     tensors["gain"] = env.item_sizes[..., 3] / tables.bin.volume
     names = (*_STATE, *_MAPS, "placements", "placement_z")
     tensors |= {name: getattr(state, name) for name in names}
+    # `Arguments.of` makes copies of others, and what C++ writes into a copy would be lost.
     assert all(tensors[name].is_contiguous() for name in tensors if name != "gain")
+    # Numbers of the struct, in any order: fields are filled by name.
     numbers = {"steps": steps, "pool": tables.pool, "longest": state.placements.shape[1]}
     scale = tables.plan.levels / tables.bin.size[2]
     rollout = _Rollout.of(tensors | outputs, bin_volume=bin_.volume, scale=scale, **numbers)

@@ -80,9 +80,11 @@ def _pack(plan: PatchPlan, numbers: list[object]) -> dict[str, Tensor] | None:
     # An entry has learned if any bit of its sums is set.
     bits = drift.view(torch.int32) | path.view(torch.int32)
     learned = bits.nonzero()[:, 0]
+    # Beyond a quarter the numbers of the entries cost more than they save.
     if 4 * len(learned) > plan.entries:
         return None
     images = images_of(plan, learned)
+    # The first entry that no image of a learned one reaches has the weight of all others.
     untouched = torch.ones_like(weight, dtype=torch.uint8)
     for each in images:
         untouched[each] = 0
@@ -103,7 +105,8 @@ def _unpack(where: str, plan: PatchPlan, held: Mapping[str, object]) -> list[Ten
     # While images are looked for, each entry takes many times its room in the file.
     if 4 * count > most:
         raise ValueError(f"{where}: learned names {count:,} entries, more than a quarter of {most:,}")
-    rises = (learned.diff() > 0).all()
+    steps = learned.diff()
+    rises = (steps > 0).all()
     if count and not bool(rises & (learned[0] >= 0) & (learned[-1] < most)):
         raise ValueError(f"{where}: learned must rise, from 0 or more to below {most:,}, not {shown(learned)}")
     learned = learned.long()

@@ -87,6 +87,7 @@ class RefinedTables(PatchTables):
         bases = np.array([(x, y, low) for x, y in sides_of_bases], np.int64)
         volumes = bases.prod(1) * cell**3
         self._boxes = box_catalogue(bases, volumes, self.bin, "fixed")
+        # Made on the device of the first use, and again after a move.
         self._kernels: Kernels | None = None
         num_inputs = 3 * LEVELS * len(bases) + 2
         first = nn.Linear(num_inputs, width)
@@ -124,15 +125,18 @@ class RefinedTables(PatchTables):
         gain = size[:, 3] / self.bin.volume
         corrected = self.corrected(after, best - gain) + gain
         refined = torch.where(best > NEVER / 2, corrected, NEVER)
+        # Below all corrected ones, but still in the tables' order.
         lower = torch.where(values > NEVER / 2, values - 1, NEVER)
         return lower.index_put_((row, action), refined).view(by_tables.shape)
 
     def values(self, levels: Tensor) -> Tensor:
-        return self.corrected(levels, super().values(levels))
+        value = super().values(levels)
+        return self.corrected(levels, value)
 
     def corrected(self, levels: Tensor, value: Tensor) -> Tensor:
         """Values (N,) of bins (N, X, Y) uint8, levels, whose tables give `value`."""
-        count = self.places(levels).float()
+        places = self.places(levels)
+        count = places.float()
         mean = levels.float().mean((1, 2))[:, None]
         mean = mean / self.plan.levels
         # Whether there is a place, how many of few, and the logarithm of many.

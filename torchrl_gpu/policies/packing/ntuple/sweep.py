@@ -89,6 +89,7 @@ def sweep_by_steps(levels: Tensor, reward: Tensor, done: Tensor, *, lam: float, 
 
     The last bin of a trajectory that was not finished is not learned from: what came after it is not known yet.
     """
+    # Unbound once: indexing step by step would cost as much as a small sweep.
     bins = levels.unbind(1)
     rewards = reward.unbind(1)
     ends = done.unbind(1)
@@ -163,6 +164,7 @@ def _fault_of(seed: int, rows: int, steps: int, lam: float) -> str:
     """Fault of a sweep over random bins, or ""."""
     plan = PatchPlan(("2x2", "1x3", "3x3:1"), 4)
     draw = torch.Generator().manual_seed(seed)
+    # Few cells and levels, so that bins share entries and many are walls.
     levels = torch.randint(0, 5, (rows, steps, 5, 6), generator=draw, dtype=torch.uint8, device="cpu")
     reward = torch.rand(rows, steps, generator=draw, dtype=torch.float32, device="cpu")
     done = torch.rand(rows, steps, generator=draw, dtype=torch.float32, device="cpu") < 0.3

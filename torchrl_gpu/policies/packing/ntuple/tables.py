@@ -78,6 +78,7 @@ class PatchTables(nn.Module):
         register_settings(self, cell=self.bin.cell)
         for name, value in (("weight", initial), ("drift", 0.0), ("path", 0.0)):
             self.register_buffer(name, float32_zeros(self.plan.entries).fill_(value))
+        # Made when learning begins: a policy that only acts needs none.
         self._scratch: Tensor | None = None
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
@@ -88,6 +89,7 @@ class PatchTables(nn.Module):
         batch = item_size.shape[:-3]
         items, turns, *grid = legal_mask.shape[-4:]
         sizes = item_size.reshape(-1, items * turns, 4)
+        # Boxes are of whole cells; rounding undoes what metres have lost.
         extent = (sizes[..., :2] / self.cell).round().long()
         top = z_map + item_size[..., 2, None, None]
         top = top.reshape(-1, items * turns, *grid)

@@ -350,6 +350,7 @@ def rollout_kernel(
         )  # fmt: skip
         _copy(heights, after + row * AREA, AREA, LANES)
         tl.debug_barrier()
+        # An episode ends after an illegal placement, or when nothing is legal any more.
         over = (was_fine == 0) | (_any(fine, ACTIONS, LANES) == 0)
         tl.store(was_legal + row, was_fine.to(tl.uint8))
         tl.store(filled_after + row, filled)
@@ -473,6 +474,7 @@ def _arguments(
     numbers = (steps, state.placements.shape[1], catalogue.num_items, _signed(seed_bits(env.seed)), *source.numbers)
     numbers += (g.cell.shape[1], len(plan.oriented), plan.levels)
     scale = float(np.float32(plan.levels / tables.bin.size[2]))
+    # Triton's tensors have powers of two as sizes.
     lines = triton.next_power_of_2(slots * orientations * bin_.grid[1])
     of_items = {
         "KIND": source.kind,

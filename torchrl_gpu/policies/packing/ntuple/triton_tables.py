@@ -123,6 +123,7 @@ def _digits(bins, base, patch, there, cell, clip, patches, levels, CELLS: tl.con
     `base` is where the bin of a patch begins.
     """
     limit = tl.load(clip + patch, mask=there, other=-1)
+    # The first digit is a height; the others are heights or differences from it.
     first = _height(bins, base, cell, patch, there, levels)
     alike = (first,) * CELLS
     digits = alike[:1]

@@ -201,6 +201,7 @@ class PatchPlan:
 
 def _parse(shape: str, levels: int) -> tuple[int, int, int | None]:
     """Rows, columns and clip of a shape in words."""
+    # Rows go before columns, so that "4x1" and "1x4" are the same shape.
     found = _SHAPE.fullmatch(shape)
     sides = found.groups()[:2] if found else ("0", "0")
     rows, columns = sorted(map(int, sides))
@@ -304,6 +305,7 @@ def value_placements(
         pool: Fine cells along each side of a cell of `heights`.
     """
     where = "value_placements"
+    # Everything is checked here, once for all backends: kernels in C++ and Triton read memory by these sizes.
     heights = _heights(where, heights, plan)
     rows = heights.shape[0]
     device = heights.device
@@ -510,6 +512,7 @@ def sweep_in_cpp(
     sweep = _Sweep.of(tensors, rows=rows, steps=steps, lam=lam, rate=share)
     function = native.library().sweep_bins
     function.restype = c_int64
+    # C++ returns 0, and has learned nothing, if entries that should be equal are not.
     was_learned = function(byref(patches), byref(sweep))
     return (error, counts) if was_learned else None
 
@@ -640,6 +643,7 @@ def _learn_bins(heights: Tensor, units: Tensor, counts: Tensor, tables: Tables, 
     coherence = tables.drift.abs() / tables.path
     coherence = torch.where(tables.path > 0, coherence, 1.0)
     step = rate * coherence.double() * mean.double()
+    # Steps are computed in float64 and rounded once, as C++ and Triton do.
     moved = tables.weight + step.float()
     tables.weight.copy_(moved[first])
 

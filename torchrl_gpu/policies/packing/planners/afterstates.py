@@ -67,6 +67,7 @@ class Afterstates:
         z_map, legal = self.kernels.drop_map(heightmap, item, self.catalogue, self.bin)
         if self._weaker is not None:
             others = self.kernels.drop_map(heightmap, item, self.catalogue, self._weaker)[1]
+            # The weaker rule counts for items that have no stable placement, and for visible ones only if none has.
             stands = legal.flatten(2).any(2)  # (B, J)
             if side_by_side:
                 stands = stands.any(1, keepdim=True)

@@ -117,6 +117,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         rows = shown[0].shape[:-2]
         lead = len(rows)
         flat = [each.reshape(-1, *each.shape[lead:]) for each in shown]
+        # Rows of one placement: its futures, or the items of the catalogue.
         lines = max((len(each) for each in self.draws), default=self.num_items)
         per_row = self.candidates * lines * self.afterstates.num_actions
         size = max(1, _MOST_VALUES // per_row)
@@ -186,6 +187,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         for number, draws in enumerate(self.draws):
             if number:
                 score = torch.where(there, total, NEVER)
+                # The better half of the placements meets further futures.
                 keep = score.topk(_half(place.shape[1]), 1).indices
                 total = total.gather(1, keep)
                 there = there.gather(1, keep)
@@ -242,6 +244,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         ended = torch.zeros_like(filled, dtype=torch.bool)
         mixed = filled
         for step, item in enumerate(coming.unbind(1), 1):
+            # A future ends with the first item that fits nowhere.
             item = torch.where(ended, -1, item)
             values, z = self.afterstates.values(heightmap, item[:, None])
             best, action = values[:, 0].max(1)
