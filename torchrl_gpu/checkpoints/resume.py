@@ -119,10 +119,11 @@ class CheckedRestore(_CheckpointConnector):
             raise
         except Exception as error:  # of a stranger's file: readers stumble over it in many ways
             text = " ".join(str(error).split()) or type(error).__name__
-            if isinstance(error, ValueError) and "; got" in text:
+            where = f"checkpoint {self._ckpt_path}"
+            # Our own messages say by themselves which file is at fault, and how.
+            if isinstance(error, ValueError) and ("; got" in text or text.startswith(where)):
                 raise
             reason = f"{type(error).__name__}: {text}"[:240]
-            where = f"checkpoint {self._ckpt_path}"
             wanted = "want one that Lightning can go on from"
             raise ValueError(f"{where}: {wanted}; got what fails with {reason}") from error
 
