@@ -88,9 +88,7 @@ CLIPS: list[Mutant] = [
         "return batch if has_gradients",
         "policies/encoders/test_from_clips.py",
     ),
-    mutant(
-        "outcomes_are_not_seen", "or key in outcomes:", ":", "policies/test_spaces.py", "training/test_configs.py"
-    ),
+    mutant("outcomes_are_not_seen", "or key in outcomes:", ":", "policies/test_spaces.py", "training/test_configs.py"),
 ]
 
 UPDATES: list[Mutant] = [
