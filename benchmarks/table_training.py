@@ -116,7 +116,7 @@ def look_ups_per_step(module: AfterstateLearning) -> float:
     for _ in range(module.rollout_steps):
         legal = shown["legal_mask"].flatten(1).sum(1)
         sides = env.catalogue.extent[shown["item_id"][:, 0], 0]
-        for each in tables.plan.lying:
+        for each in tables.plan.oriented:
             touched = (sides[:, 0] + each.rows - 1) * (sides[:, 1] + each.columns - 1)
             needed += int((legal * touched).sum())
         shown = env.step_and_maybe_reset(policy(shown))[1]

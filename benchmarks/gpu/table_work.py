@@ -79,7 +79,7 @@ def passes(extent: Tensor, legal: Tensor, plan: PatchPlan, lanes: int) -> Tensor
         lanes: Placements of a turn.
     """
     moved = torch.zeros_like(extent[:, 0])
-    for shape in plan.lying:
+    for shape in plan.oriented:
         rows = extent[:, 0] + shape.rows - 1
         columns = extent[:, 1] + shape.columns - 1
         moved = torch.maximum(moved, rows * columns)

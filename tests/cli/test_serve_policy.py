@@ -210,8 +210,8 @@ def test_the_packer_is_served_with_the_config_of_its_run(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["serve-policy"], "the --config of `torchrl-gpu serve-policy`"),
-        (["export"], "the --config of `torchrl-gpu serve-policy`, which serves it where `export` cannot"),
+        (["serve-policy"], "--config to `torchrl-gpu serve-policy`"),
+        (["export"], "--config to `torchrl-gpu serve-policy`"),
         (["serve-policy", "--config", "no.yaml"], "no.yaml"),
         (["serve-policy", "--config", "run.yaml", "--model.env.num_envz", "3"], "num_envz"),
         (["serve-policy", "--config", "dishwashing_feasible.yaml"], "--config must be of a run that packs"),

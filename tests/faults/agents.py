@@ -7,8 +7,8 @@ from faults.mutant import Mutant, mutant
 AGENTS: list[Mutant] = [
     mutant(
         "epsilon_stops_at_its_end",
-        "self.start + (self.end - self.start) * min(1.0, frame / self.frames)",
-        "self.start + (self.end - self.start) * (frame / self.frames)",
+        "progress = min(1.0, frame / self.frames)",
+        "progress = frame / self.frames",
         "policies/test_exploration.py",
     ),
     mutant(
@@ -40,8 +40,8 @@ AGENTS: list[Mutant] = [
     ),
     mutant(
         "density_of_squashed_actions",
-        "return (normal - self.log_slope(z)).sum(-1)",
-        "return (normal + self.log_slope(z)).sum(-1)",
+        "density = normal - self.log_slope(z)",
+        "density = normal + self.log_slope(z)",
         "policies/test_actors.py",
     ),
 ]
@@ -64,14 +64,14 @@ LEARNERS: list[Mutant] = [
     ),
     mutant(
         "the_smaller_critic_is_believed",
-        "value = torch.minimum(*(critic(*observed(critic, after), action)",
-        "value = torch.maximum(*(critic(*observed(critic, after), action)",
+        "value = torch.minimum(*values)",
+        "value = torch.maximum(*values)",
         "policies/agents/test_twins.py",
         k="sac",
     ),
     mutant(
         "one_action_for_all_quantiles",
-        "return of_action(values, legal_values(scores, after, self.space).argmax(-1), 2)",
+        "return of_action(values, chosen, 2)",
         "return values.amax(-1)",
         "policies/agents/test_twins.py",
         k="IQN or losses",
@@ -85,15 +85,15 @@ LEARNERS: list[Mutant] = [
     ),
     mutant(
         "quantiles_lean_the_right_way",
-        "(taus[..., None] - (target < value).to",
-        "(taus[..., None] - (target > value).to",
+        "is_above = (target < value).to",
+        "is_above = (target > value).to",
         "policies/test_losses.py",
         k="quantile",
     ),
     mutant(
         "values_beyond_the_atoms",
-        "inside = torch.minimum(torch.maximum(values, support[0]), support[-1])",
-        "inside = torch.maximum(values, support[0])",
+        "inside = torch.minimum(inside, support[-1])",
+        "inside = torch.maximum(inside, support[0])",
         "policies/test_losses.py",
     ),
     mutant(
@@ -125,15 +125,15 @@ LEARNERS: list[Mutant] = [
     ),
     mutant(
         "the_clip_holds_on_both_sides",
-        "ratio.clamp(1 - clip, 1 + clip) * advantage",
-        "ratio.clamp_max(1 + clip) * advantage",
+        "clipped = ratio.clamp(1 - clip, 1 + clip)",
+        "clipped = ratio.clamp_max(1 + clip)",
         _SURROGATE,
         k="surrogate",
     ),
     mutant(
         "entropy_is_sought",
-        "weighted_mean(-gain - self.entropy_coeff * entropy",
-        "weighted_mean(-gain + self.entropy_coeff * entropy",
+        "actor_loss = -gain - self.entropy_coeff * entropy",
+        "actor_loss = -gain + self.entropy_coeff * entropy",
         "policies/agents/test_ppo.py",
         k="torchrl",
     ),

@@ -84,13 +84,11 @@ CLIPS: list[Mutant] = [
     ),
     mutant(
         "actors_teach_no_encoder",
-        "return batch.detach() if any(",
-        "return batch if any(",
+        "return batch.detach() if has_gradients",
+        "return batch if has_gradients",
         "policies/encoders/test_from_clips.py",
     ),
-    mutant(
-        "outcomes_are_not_seen", "and key not in outcomes", "", "policies/test_spaces.py", "training/test_configs.py"
-    ),
+    mutant("outcomes_are_not_seen", "or key in outcomes:", ":", "policies/test_spaces.py", "training/test_configs.py"),
 ]
 
 UPDATES: list[Mutant] = [
@@ -152,14 +150,14 @@ RUNS: list[Mutant] = [
     ),
     mutant(
         "tables_that_would_not_come_back_stay_whole",
-        "return small if same else None",
-        "return small",
+        "if not torch.equal(restored.view(torch.int32), weight.view(torch.int32)):",
+        "if False:",
         "policies/packing/ntuple/test_packed_tables.py",
     ),
     mutant(
         "packed_tables_name_no_entry_twice",
-        "(learned.diff() > 0).all()",
-        "(learned.diff() >= 0).all()",
+        "rises = (steps > 0).all()",
+        "rises = (steps >= 0).all()",
         "policies/packing/ntuple/test_packed_tables.py",
     ),
     mutant(
@@ -206,15 +204,15 @@ RUNS: list[Mutant] = [
     ),
     mutant(
         "ended_bins_are_worth_nothing",
-        "goal = torch.where(done[t - 1], 0.0, reward[t]",
-        "goal = torch.where(done[t], 0.0, reward[t]",
+        "ends_before = ends[t - 1]",
+        "ends_before = ends[t]",
         _TABLES,
         k="twin",
     ),
     mutant(
         "unknown_futures_are_left_out",
-        "torch.zeros_like(reward[0]), done[last], []",
-        "torch.zeros_like(reward[0]), torch.ones_like(done[last]), []",
+        "counts = ends[last]",
+        "counts = torch.ones_like(ends[last])",
         _TABLES,
         k="twin",
     ),

@@ -249,7 +249,7 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
         (["--visible", "some"], "--visible must be a whole number or all"),
         (["--tries", "9"], "tries does nothing without visible all"),
         (["--stability", "hope"], "stability must be one of"),
-        (["--policy", "wish"], "Policy: want one of"),
+        (["--policy", "wish"], "PackingPolicy: .*wish"),
         (["--unit", "cubits"], "unit must be one of"),
         (["--unit", "cm"], "unit of the list"),
         (["--column", "length"], "--column must be NAME=HEADER"),

@@ -65,21 +65,21 @@ def test_a_loaded_clone_decides_as_the_one_that_was_saved(tmp_path: Path, kind: 
     assert torch.equal(loaded(seen)["action"], wanted)
     assert loaded.space == space
     assert wanted.unique(dim=0).shape[0] > 1, "these observations tell policies apart"
-    with pytest.raises(ValueError, match="want no env"):
+    with pytest.raises(ValueError, match=r"env.*hierarchical packer"):
         load_policy(tmp_path / "last.ckpt", "cpu", env=solids_env(1))
 
 
 @pytest.mark.parametrize(
     ("kind", "changes", "said"),
     [
-        ("alone", {"widths": [4, 3]}, r"want widths of 2 observations, 6 numbers in all; got \[4, 3\]"),
-        ("alone", {"widths": None}, "want widths of 2 observations"),
-        ("alone", {"observations": ["state", "state"]}, "want observations that are different names"),
-        ("alone", {"code": "1"}, "bc_policy: want action_dim, "),
-        ("alone", {"hidden": [16]}, r"weights: want .*net.0.weight as torch.float32 \(16, 6\); got"),
-        ("plain", {"loss": "mse"}, r"weights: want net.3.weight as torch.float32 \(3, 8\); got"),
+        ("alone", {"widths": [4, 3]}, r"widths .*2 observations, 6 .*\[4, 3\]"),
+        ("alone", {"widths": None}, "widths .*2 observations.*None"),
+        ("alone", {"observations": ["state", "state"]}, r"bc_policy: observations .*\['state', 'state'\]"),
+        ("alone", {"code": "1"}, r"bc_policy .*action_dim, .*'obs_dim': 6"),
+        ("alone", {"hidden": [16]}, r"weights: net.0.weight .*float32 \(16, 6\), .*\(8, 6\)"),
+        ("plain", {"loss": "mse"}, r"weights: net.3.weight .*float32 \(3, 8\), .*\(6, 8\)"),
         ("plain", {"hidden": [10**9] * 3}, "bytes"),
-        ("washes", {"observations": ["state"]}, r"want a space with vectors {'state': 6} and 2 actions; got"),
+        ("washes", {"observations": ["state"]}, r"agent_space .*'state': 6.* and 2 "),
     ],
 )
 def test_what_a_clone_says_must_be_so(tmp_path: Path, kind: str, changes: dict[str, Any], said: str) -> None:
@@ -116,7 +116,7 @@ def test_one_vector_may_come_as_a_tensor(tmp_path: Path) -> None:
 def test_several_entries_do_not_come_as_a_tensor(tmp_path: Path) -> None:
     path, _ = checkpoints.saved(tmp_path, "DQN packs")
     policy = load_policy(path, "cpu")
-    with pytest.raises(ValueError, match=r"want a TensorDict with box_heightmap, .*; got one tensor alone"):
+    with pytest.raises(ValueError, match=r"box_heightmap, .*TensorDict"):
         policy(torch.zeros(2, 5))
     with pytest.raises(ValueError, match="box_heightmap must be a tensor; got none"):
         policy(TensorDict({}, [2]))
@@ -152,7 +152,7 @@ def test_the_weights_of_a_clone_say_what_it_is(tmp_path: Path, settings: dict[st
     seen = torch.randn(4, 48)
     assert torch.equal(load_policy(tmp_path / "net.pt", "cpu")(seen), made(seen))
     torch.save(content | {"obs_dim": 40}, tmp_path / "net.pt")
-    with pytest.raises(ValueError, match=r"want observation_mean as torch.float32 \(40,\); got torch.float32 \(48,\)"):
+    with pytest.raises(ValueError, match=r"observation_mean .*float32 \(40,\), .*float32 \(48,\)"):
         load_policy(tmp_path / "net.pt", "cpu")
 
 
@@ -173,7 +173,7 @@ def test_a_space_that_contradicts_itself_is_refused_when_it_is_loaded(
     content = checkpoints.content_of(agent, init_args)
     content["agent_space"]["observations"][name] = form
     torch.save(content, tmp_path / "last.ckpt")
-    with pytest.raises(ValueError, match=r"want .*; got"):
+    with pytest.raises(ValueError, match=f"^policy {re.escape(str(tmp_path))}"):
         load_policy(tmp_path / "last.ckpt", "cpu")
 
 
@@ -218,9 +218,9 @@ def own(folder: Path) -> tuple[Path, OwnAgent]:
 
 def test_classes_of_ones_own_are_let_in_by_name(tmp_path: Path) -> None:
     path, agent = own(tmp_path)
-    with pytest.raises(ValueError, match=r"agent: want one of ACIQN, .*--classes\); got .*OwnAgent"):
+    with pytest.raises(ValueError, match=r"agent .*ACIQN, .*--classes.*OwnAgent"):
         load_policy(path, "cpu")
-    with pytest.raises(ValueError, match=r"net: want one of the agents and networks of .*; got .*OwnScores"):
+    with pytest.raises(ValueError, match=r"net .*agents and networks .*OwnScores"):
         load_policy(path, "cpu", classes=[OwnAgent])
     loaded = load_policy(path, "cpu", classes=[OwnAgent, OwnScores])
     seen = torch.randn(7, 6)
@@ -237,7 +237,7 @@ def test_registered_classes_are_let_in_everywhere(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("path", ["os.system", "antigravity.DQN", f"{__name__}.OwnScores", "DQN", "torchrl_gpu.DQN", 3])
 def test_a_name_that_is_not_registered_is_never_imported(path: Any) -> None:
-    with pytest.raises(ValueError, match=r"agent: want one of ACIQN, .*; got"):
+    with pytest.raises(ValueError, match=r"agent .*ACIQN, "):
         REGISTRY.build("agent", {"class_path": path}, Agent)
     assert "antigravity" not in sys.modules
 
@@ -246,7 +246,7 @@ def test_the_command_line_imports_classes_of_ones_own() -> None:
     assert import_classes("x", f"{__name__}.OwnAgent,{__name__}.OwnScores") == [OwnAgent, OwnScores]
     assert import_classes("x", None) == []
     for wrong in ("OwnAgent", "no.such.Thing", f"{__name__}.own", f"{__name__}.Nothing", "."):
-        with pytest.raises(ValueError, match=r"x: --classes must be module\.Class; got"):
+        with pytest.raises(ValueError, match=r"x: --classes .*module\.Class.*"):
             import_classes("x", wrong)
 
 
@@ -262,12 +262,12 @@ def test_every_command_that_loads_a_policy_takes_classes(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"obs_dim": 6}, "want weights from 6 numbers to 3, as the file says; got some of \\[5, 8, 3\\]"),
+        ({"obs_dim": 6}, "obs_dim 6 .*action_dim 3 .*\\[5, 8, 3\\]"),
         ({"obs_dim": "5"}, "obs_dim must be a whole number"),
         ({"activation": "sine"}, "activation must be one of relu, tanh"),
-        ({"model_state_dict": [1]}, "got a model_state_dict that is a list"),
-        ({"model_state_dict": {"norm": torch.ones(3)}}, "want weight and bias of linear layers"),
-        ({"model_state_dict": {"w": torch.ones(3, 5), "b": torch.ones(4)}}, "want weight and bias of linear layers"),
+        ({"model_state_dict": [1]}, "model_state_dict .* list"),
+        ({"model_state_dict": {"norm": torch.ones(3)}}, "model_state_dict .*linear layers"),
+        ({"model_state_dict": {"w": torch.ones(3, 5), "b": torch.ones(4)}}, "model_state_dict .*linear layers"),
     ],
 )
 def test_what_a_plain_file_says_must_be_so(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -290,7 +290,7 @@ def test_the_packer_is_loaded_into_an_environment(tmp_path: Path) -> None:
         ENTRY: {"config": {"model": {"init_args": recorded | {"shortlist": 3, "item_shortlist": 2}}}},
     }
     torch.save(content, tmp_path / "packer.ckpt")
-    with pytest.raises(ValueError, match=r"want the environment .* env=PackingEnv\(…\) .* the --config .*; got none"):
+    with pytest.raises(ValueError, match=r"hierarchical packer .*env=PackingEnv\(…\).*--config"):
         load_policy(tmp_path / "packer.ckpt", "cpu")
     policy = load_policy(tmp_path / "packer.ckpt", "cpu", env=env)
     shown = env.reset()
@@ -311,7 +311,7 @@ def test_two_hundred_hostile_files_are_refused(tmp_path: Path) -> None:
     first, *ends = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     assert len(ends) == sum(number for _, number in hostile_files.MAKERS)
     assert [each for each in ends if each["end"] != "refused"] == []
-    form = re.compile("policy .*(want|must be) .*; got .*")
+    form = re.compile(r"policy \S+: \S+ .*")
     assert [each for each in ends if not form.fullmatch(each["said"])] == []
     assert [each for each in ends if each["mib"] > first["mib"] + 300] == []
     assert not (tmp_path / "ran").exists(), "code in a file has run"

@@ -47,17 +47,17 @@ def test_a_packing_environment_tells_its_bin() -> None:
 def test_an_environment_of_another_kind() -> None:
     spec: Any = NavigationSpec(flat=True)
     spec.full_action_spec = Composite(action=Unbounded((4, 2)), shape=(4,))
-    with pytest.raises(ValueError, match="AgentSpace: want an action that is an index or bounded; NavigationSpec has"):
+    with pytest.raises(ValueError, match=r"AgentSpace: .*action of NavigationSpec .*Unbounded"):
         AgentSpace.of(spec)
     spec.action_keys = ["left", "right"]
-    with pytest.raises(ValueError, match="AgentSpace: want an environment with one action; NavigationSpec has"):
+    with pytest.raises(ValueError, match=r"AgentSpace: NavigationSpec .*one action"):
         AgentSpace.of(spec)
 
 
 def test_a_mask_is_one_flag_for_each_action() -> None:
     spec: Any = NavigationSpec("v3", flat=True)
     spec.observation_spec = Composite(action_mask=Unbounded((4, 24), dtype=torch.bool), shape=(4,))
-    with pytest.raises(ValueError, match=r"AgentSpace: want an action_mask of one flag for each of 25 actions; .*24"):
+    with pytest.raises(ValueError, match=r"AgentSpace: action_mask .*25.*24"):
         AgentSpace.of(spec)
 
 
@@ -65,11 +65,11 @@ def test_discrete_or_continuous() -> None:
     discrete, continuous = (space_of(num_actions=n) for n in (25, None))
     assert (discrete.values_shape, continuous.action_shape) == ((25,), (2,))
     assert not continuous.masked
-    with pytest.raises(ValueError, match="AgentSpace: want a discrete action; that of NavigationSpec is continuous"):
+    with pytest.raises(ValueError, match=r"AgentSpace: .*NavigationSpec is continuous"):
         continuous.values_shape  # noqa: B018
-    with pytest.raises(ValueError, match="AgentSpace: want a continuous action; that of NavigationSpec is discrete"):
+    with pytest.raises(ValueError, match=r"AgentSpace: .*NavigationSpec is discrete"):
         discrete.bounds  # noqa: B018
-    with pytest.raises(ValueError, match="AgentSpace: want pixels to observe; NavigationSpec gives only observation"):
+    with pytest.raises(ValueError, match=r"AgentSpace: NavigationSpec .*pixels.*observation"):
         discrete.size_of("pixels")
 
 
@@ -110,11 +110,11 @@ def test_it_goes_through_json_and_checkpoints(kind: str, tmp_path: Path) -> None
         ({"observations": {1: [[1], "float32"]}}, "space must be made of numbers, text, lists and dicts by name"),
         ({"num_actions": 0}, "num_actions must be a whole number above 0, or none; got 0"),
         ({"num_actions": True}, "num_actions must be a whole number above 0, or none; got True"),
-        ({"num_actions": 24}, "want an action_mask of one flag for each of 24 actions; .* has shape \\(25,\\)"),
-        ({"num_actions": None}, "want a number of actions, or bounds with low <= high; got None actions, low \\[\\]"),
-        ({"low": [0.0], "high": [1.0]}, "want a number of actions, or bounds with low <= high; got 25 actions"),
-        ({"num_actions": None, "low": [0.0, 2.0], "high": [1.0, 1.0]}, "low <= high; got None actions"),
-        ({"num_actions": None, "low": [0.0], "high": [1.0, 1.0]}, "low <= high; got None actions"),
+        ({"num_actions": 24}, "action_mask .*24.*\\(25,\\)"),
+        ({"num_actions": None}, "num_actions.*None actions, low \\[\\]"),
+        ({"low": [0.0], "high": [1.0]}, "num_actions.*25 actions"),
+        ({"num_actions": None, "low": [0.0, 2.0], "high": [1.0, 1.0]}, "low <= high.*None actions"),
+        ({"num_actions": None, "low": [0.0], "high": [1.0, 1.0]}, "low <= high.*None actions"),
         ({"num_actions": None, "low": [float("nan")], "high": [1.0]}, "low must be finite numbers, or none; got"),
         ({"num_actions": None, "low": ["0"], "high": [1.0]}, "low must be finite numbers, or none; got"),
         ({"extras": []}, "extras must be a mapping of names; got"),
@@ -137,9 +137,9 @@ def test_what_is_no_space_at_all(given: Any) -> None:
 def test_a_bin_that_was_tampered_with(changes: dict[str, Any]) -> None:
     given = AgentSpace.of(packing_env()).to_dict()
     given["extras"]["bin"] |= changes
-    with pytest.raises(ValueError, match=r"^(Bin: .* must |AgentSpace: want a packing environment's, with its bin; )"):
+    with pytest.raises(ValueError, match=r"^(Bin: .* must |AgentSpace: .*the bin )"):
         dqn(AgentSpace.from_dict(given))
-    with pytest.raises(ValueError, match="want a packing environment's, with its bin; NavigationSpec gives None"):
+    with pytest.raises(ValueError, match="NavigationSpec has the bin None"):
         dqn(space_of("v2"))
 
 

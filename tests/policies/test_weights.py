@@ -95,9 +95,9 @@ def test_shapes_come_without_memory() -> None:
 @pytest.mark.parametrize(
     ("make", "most", "message"),
     [
-        (lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(30, 30)), 1_000, "want networks of at most 1,000 bytes; got"),
-        (Wide, 10**9, "want tensors of at most"),
-        (lambda: nn.Sequential(*(nn.Linear(1, 1) for _ in range(10**9))), 10**9, "operators; got"),
+        (lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(30, 30)), 1_000, "networks .*1,000 bytes"),
+        (Wide, 10**9, "tensors .* bytes"),
+        (lambda: nn.Sequential(*(nn.Linear(1, 1) for _ in range(10**9))), 10**9, "10,000 operators"),
     ],
 )
 def test_what_is_too_large_is_refused(make: Any, most: int, message: str) -> None:

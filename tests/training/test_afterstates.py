@@ -262,7 +262,7 @@ def test_a_stranger_names_entries_that_are_not_there(tmp_path: Path) -> None:
     path, _, content = policy_file(tmp_path)
     content["state_dict"]["tables.learned"][-1] = 2**31 - 1
     torch.save(content, path)
-    with pytest.raises(ValueError, match=r"^policy .*: weights: want learned to rise, .*; got "):
+    with pytest.raises(ValueError, match=r"^policy .*: weights: learned must rise, .*torch.int32"):
         load_policy(path, "cpu")
 
 
@@ -273,7 +273,7 @@ def test_a_small_file_names_large_tables(tmp_path: Path) -> None:
     made.run_config["model"]["init_args"]["tables"]["init_args"] = large
     content[ENTRY] = {"config": made.run_config}
     torch.save(content, path)
-    with pytest.raises(ValueError, match=r"networks of at most [\d,]+ bytes"):
+    with pytest.raises(ValueError, match=r"networks .*[\d,]+ bytes"):
         load_policy(path, "cpu")
 
 

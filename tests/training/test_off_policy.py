@@ -158,7 +158,7 @@ def test_a_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path) -> Non
     made = fit(module(agent=scores(4), prioritized=True), tmp_path, 2, EpisodeCheckpoint())
     torch.load(last(tmp_path), weights_only=True)
     check_checkpoint(last(tmp_path), made)
-    with pytest.raises(ValueError, match=r"want agent\..* as torch.float32 \(5"):
+    with pytest.raises(ValueError, match=r"agent\..* must be torch.float32 \(5"):
         check_checkpoint(last(tmp_path), module(agent=scores(5)))
 
 

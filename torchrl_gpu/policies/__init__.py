@@ -1,4 +1,8 @@
-"""Policies over TensorDicts."""
+"""Agents, networks, and trained policies by themselves, all over TensorDicts.
+
+Training is in `training`, environments in `envs`. Read `spaces.py` first (what an agent sees and does), then
+`agents/base.py` and `wrapper.py` (how an agent acts in an environment), then `loading.py`.
+"""
 
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, PPO, SAC, Agent, Rainbow
 from torchrl_gpu.policies.cloning import BCPolicy, ClonedChoice

@@ -1,4 +1,4 @@
-"""Save, restore and temporary seeding of torch's random generators."""
+"""State of torch's random generators: save, restore, seed for a while."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    # Only generators of this machine are set: a checkpoint of a GPU can go on without one.
     present = random_state(device)
     for name in {"cpu"} | (set(state) & set(present)):
         form = Entry(torch.uint8, tuple(present[name].shape))
@@ -29,17 +30,17 @@ def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
         if "cuda" in state and device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda"].cpu(), device)
     except RuntimeError as error:
-        raise ValueError(f"checkpoint: random must be states of generators; got what fails with {error}") from error
+        raise ValueError(f"checkpoint: random must be states of torch's generators: {error}") from error
 
 
 def generators_kept(device: torch.device) -> AbstractContextManager[None]:
-    """Context manager that restores torch's generators on exit."""
+    """Return a context manager that restores torch's generators on exit."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Context manager that seeds torch's generators, and restores them on exit."""
+    """Seed torch's generators for a while, and restore them on exit."""
     with generators_kept(device):
         torch.manual_seed(seed)
         yield

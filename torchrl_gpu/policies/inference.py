@@ -18,15 +18,15 @@ from torchrl_gpu.system.policy_messages import ACTIVE
 
 @final
 class InferencePolicy(TensorDictModuleBase):
-    """The greedy policy of a trained agent, without an environment, targets or exploration.
+    """Greedy policy of a trained agent, without targets or exploration.
 
-    Masks and whatever normalises observations are inside. It is in eval mode, takes no gradients and draws no numbers,
-    so that the same observations give the same actions.
+    It needs no environment: masks and whatever normalises observations are inside. It is in eval mode, takes no
+    gradients and draws no numbers, so the same observations always give the same actions.
 
     Args:
-        policy: Writes `action` for rows whose observations stand at the root, whatever the batch.
+        policy: Writes `action` for rows whose observations stand at the root, in any batch shape.
         space: What the agent observes and does.
-        name: Of the agent.
+        name: Name of the agent.
         about: Origin, as plain data: its environment's settings under `env`, versions, commit, frames.
     """
 
@@ -34,54 +34,79 @@ class InferencePolicy(TensorDictModuleBase):
         self, policy: TensorDictModuleBase, space: AgentSpace, name: str, about: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__()
-        self.policy, self.space, self.name, self.about = policy, space, name, dict(about or {})
-        self.in_keys, self.out_keys = [str(key) for key in policy.in_keys], ["action"]
-        is_told = space.observations.get(ACTIVE, ((), ""))[1] == "bool"
-        if space.num_actions is None and is_told and ACTIVE not in self.in_keys:
-            self.in_keys.append(ACTIVE)  # where it is false a continuous action is 0
+        self.policy = policy
+        self.space = space
+        self.name = name
+        self.about = dict(about or {})
+        self.in_keys = [str(key) for key in policy.in_keys]
+        self.out_keys = ["action"]
+        # Where `active` is false a continuous action is 0.
+        _, active_dtype = space.observations.get(ACTIVE, ((), ""))
+        if space.num_actions is None and active_dtype == "bool" and ACTIVE not in self.in_keys:
+            self.in_keys.append(ACTIVE)
         self.requires_grad_(False).eval()
 
     @property
     def device(self) -> torch.device:
-        return next((each.device for each in chain(self.parameters(), self.buffers())), torch.device("cpu"))
+        for each in chain(self.parameters(), self.buffers()):
+            return each.device
+        return torch.device("cpu")
 
     def forward(self, observations: TensorDictBase | Tensor) -> TensorDictBase | Tensor:
         """Actions of a batch, (…) int64 or (…, D) float32.
 
         Args:
             observations: A TensorDict with the entries `in_keys`, at the root or in the group of robots that the
-                environment had, which gets `action` beside them; or, where there is one entry, that alone, (…, F). They
-                are moved to `device`, actions back. Where `active` is missing, all robots take part.
+                environment had, which then gets `action`; or, if there is one entry, its tensor alone, (…, F).
+                Observations are moved to `device`, actions back. Without `active` all robots take part.
 
         Raises:
             ValueError: An entry is missing, or of another dtype or shape.
         """
         if isinstance(observations, Tensor):
             if len(set(self.in_keys) - {ACTIVE}) > 1:
-                raise ValueError(f"{self.name}: want a TensorDict with {', '.join(self.in_keys)}; got one tensor alone")
-            shape, _ = self.space.observations[self.in_keys[0]]
+                names = ", ".join(self.in_keys)
+                raise ValueError(f"{self.name}: put {names} into a TensorDict: one tensor alone is not enough")
+            name = self.in_keys[0]
+            shape, _ = self.space.observations[name]
             batch = observations.shape[: max(0, observations.ndim - len(shape))]
-            return self._decided(TensorDict({self.in_keys[0]: observations}, batch)).to(observations.device)
+            action = self._decide(TensorDict({name: observations}, batch))
+            return action.to(observations.device)
+        # Observations may come as the environment shows them, in a group, or without it.
         group = self.space.group
         rows = observations.get(group, observations) if group else observations
-        action = self._decided(rows)
-        rows.set("action", action if rows.device is None else action.to(rows.device))
+        action = self._decide(rows)
+        if rows.device is not None:
+            action = action.to(rows.device)
+        rows.set("action", action)
         return observations
 
     @torch.no_grad()
-    def _decided(self, rows: TensorDictBase) -> Tensor:
-        there = set(rows.keys())
-        entries = {name: self._checked(name, rows) for name in self.in_keys if name != ACTIVE or name in there}
+    def _decide(self, rows: TensorDictBase) -> Tensor:
+        present = set(rows.keys())
+        # `active` alone may be missing: then all robots take part.
+        names = [name for name in self.in_keys if name != ACTIVE or name in present]
+        entries = {name: self._entry(name, rows) for name in names}
+        # All observations have the same batch shape, which the first one tells.
         first = entries[self.in_keys[0]]
-        batch = first.shape[: first.ndim - len(self.space.observations[self.in_keys[0]][0])]
+        first_shape, _ = self.space.observations[self.in_keys[0]]
+        batch = first.shape[: first.ndim - len(first_shape)]
         if ACTIVE in self.in_keys and ACTIVE not in entries:
-            entries[ACTIVE] = first.new_ones((*batch, *self.space.observations[ACTIVE][0]), dtype=torch.bool)
-        action: Tensor = self.policy(TensorDict(entries, batch)).get("action")
+            active_shape, _ = self.space.observations[ACTIVE]
+            entries[ACTIVE] = first.new_ones((*batch, *active_shape), dtype=torch.bool)
+        action: Tensor = self.policy(TensorDict(dict(entries), batch)).get("action")
         return action
 
-    def _checked(self, name: str, rows: TensorDictBase) -> Tensor:
+    def _entry(self, name: str, rows: TensorDictBase) -> Tensor:
+        """An observation on the policy's device.
+
+        ValueError if it is missing, or of another dtype or shape.
+        """
         shape, dtype = self.space.observations[name]
         value = rows.get(name, None)
-        batch = rows.shape if value is None else value.shape[: max(0, value.ndim - len(shape))]
-        checked = arguments.tensor(self.name, name, value, getattr(torch, dtype), (*batch, *shape))
+        batch = rows.shape
+        if value is not None:
+            batch = value.shape[: max(0, value.ndim - len(shape))]
+        kind = getattr(torch, dtype)
+        checked = arguments.tensor(self.name, name, value, kind, (*batch, *shape))
         return checked.to(self.device)

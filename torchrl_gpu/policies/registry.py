@@ -1,10 +1,13 @@
-"""Classes that the settings in a checkpoint may name: those listed here, and those that users register."""
+"""Classes that the settings in a checkpoint may name.
+
+Some are listed here, tasks name theirs, and users register their own.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, TypeVar, get_args
@@ -18,13 +21,16 @@ from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
 from torchrl_gpu.system.arguments import shown
 from torchrl_gpu.tasks import load_part, tasks
 
-_MOST_VALUES = 10_000  # of all settings together
+# Values of all settings together.
+_MOST_VALUES = 10_000
 
 Class = TypeVar("Class", bound=type)
 
 
 class Registry:
-    """Makes objects from class paths and their arguments, which are plain data, as a run's checkpoints record them.
+    """Builder of objects from class paths and plain arguments.
+
+    A run's checkpoint records its settings in this form.
 
     A path is looked up among the registered classes and never imported.
     """
@@ -34,80 +40,108 @@ class Registry:
 
     @property
     def classes(self) -> list[type]:
-        """The registered classes, and those of tasks."""
-        of_tasks = [load_part(each) for task in tasks() for each in task.classes]
-        return [*self._classes, *of_tasks]
+        """Registered classes, and those of tasks."""
+        classes = [*self._classes]
+        for task in tasks():
+            classes += [load_part(each) for each in task.classes]
+        return classes
 
     def with_classes(self, classes: Iterable[type]) -> Registry:
-        """A registry that knows further classes."""
+        """Return a registry that knows further classes."""
         return Registry([*self._classes, *classes])
 
     def add(self, cls: type) -> None:
         """Register a class."""
         self._classes.append(cls)
 
-    def build(self, name: str, given: Any, *kinds: type) -> Any:
-        """The object that settings describe: of a dataclass an instance, else the class as a partial of its arguments.
+    # What comes back is of a class that only the settings name.
+    def build(self, name: str, given: object, *kinds: type) -> Any:
+        """Build what settings describe.
 
-        ValueError where it describes something else.
+        Of a dataclass it is an instance, of any other class a partial with its arguments. ValueError if the settings
+        describe something else.
 
         Args:
             name: Of the setting, in errors.
-            given: `class_path` and `init_args`; of a dataclass the arguments alone will do.
-            kinds: Classes of which it is to be one, or bases of them; any class without.
+            given: `class_path` and `init_args`; for a dataclass the arguments alone will do.
+            kinds: Classes, or their bases, out of which it must be one; any class if there are none.
         """
         if not isinstance(given, Mapping):
-            raise ValueError(f"{name}: want a class_path and its init_args; got {shown(given)}")
-        arguments = given.get("init_args") or {} if "class_path" in given else given
+            raise ValueError(f"{name} must be a class_path and its init_args, not {shown(given)}")
+        has_path = "class_path" in given
+        arguments = (given.get("init_args") or {}) if has_path else given
         if not isinstance(arguments, Mapping):
-            raise ValueError(f"{name}: want init_args by name; got {shown(arguments)}")
+            raise ValueError(f"{name}: init_args must be arguments by name, not {shown(arguments)}")
+        # Only classes of the kind that is asked for may be named, so that a checkpoint cannot put a network where an
+        # agent belongs.
         known = [each for each in self.classes if issubclass(each, kinds or object)]
         listed = ", ".join(each.__name__ for each in known) if kinds else "the agents and networks"
-        if "class_path" in given:
-            module, _, class_name = str(given["class_path"]).rpartition(".")
-            fits = [
-                each
-                for each in known  # in this module, or in a package around it
-                if each.__qualname__ == class_name
-                and module != "torchrl_gpu"
-                and f"{each.__module__}.".startswith(f"{module}.")
-            ]
-            own = "a class of your own that is registered (@register, load_policy(…, classes=…), --classes)"
-            wanted, came = f"one of {listed} of torchrl_gpu, or {own}", given["class_path"]
+        if has_path:
+            found = _class_at(name, given["class_path"], known, listed)
         else:
-            fits = [each for each in known if is_dataclass(each) and set(arguments) <= set(_parameters(each))]
-            wanted, came = f"the arguments of one of {listed}", given
-        if not fits:
-            raise ValueError(f"{name}: want {wanted}; got {shown(came)}")
-        found = fits[0]
-        if strange := [each for each in arguments if each not in _parameters(found)]:
-            raise ValueError(f"{name}: want arguments of {found.__name__}; got {shown(strange[0])}")
-        made = {each: self._argument(found, each, value) for each, value in arguments.items()}
-        return found(**made) if is_dataclass(found) else partial(found, **made)
+            found = _dataclass_of(name, arguments, known, listed)
+        parameters = _parameters(found)
+        for each in arguments:
+            if each not in parameters:
+                raise ValueError(f"{name}: {found.__name__} has no argument {shown(each)}")
+        built = {each: self._argument(found, each, value) for each, value in arguments.items()}
+        return found(**built) if is_dataclass(found) else partial(found, **built)
 
-    def _argument(self, cls: type, name: str, value: Any) -> Any:
+    def _argument(self, cls: type, name: str, value: object) -> object:
         """An argument of a class, with the objects that its settings describe."""
         if not isinstance(value, Mapping):
             return value
         if "class_path" in value:
             return self.build(name, value)
+        # An argument without a class path is a settings dataclass if the annotation names one, as jsonargparse writes
+        # them.
         kind = inspect.signature(cls, eval_str=True).parameters[name].annotation
         named = get_args(kind) or (kind,)
         settings: list[type] = [each for each in self.classes if is_dataclass(each) and each in named]
         return self.build(name, value, *settings) if settings else value
 
 
+def _class_at(name: str, class_path: object, known: list[type], listed: str) -> type:
+    """Known class of a path.
+
+    Paths may leave out the modules of a package, but not all of them: `torchrl_gpu.policies.DQN` names the class of
+    `torchrl_gpu.policies.agents.dqn`.
+    """
+    module, _, class_name = str(class_path).rpartition(".")
+    for each in known:
+        is_within = module != "torchrl_gpu" and f"{each.__module__}.".startswith(f"{module}.")
+        if each.__qualname__ == class_name and is_within:
+            return each
+    raise ValueError(
+        f"{name} must be one of {listed} of torchrl_gpu, or a class of your own that is registered (@register,"
+        f" load_policy(…, classes=…), --classes), not {shown(class_path)}"
+    )
+
+
+def _dataclass_of(name: str, arguments: Mapping[str, object], known: list[type], listed: str) -> type:
+    """First known dataclass that has all of these arguments."""
+    for each in known:
+        if is_dataclass(each) and set(arguments) <= set(_parameters(each)):
+            return each
+    raise ValueError(f"{name} must be the arguments of one of {listed}, not {shown(arguments)}")
+
+
 def import_classes(where: str, names: str | None) -> list[type]:
-    """Imports the agents and networks of one's own that a user names: module.Class,module.Class; for `load_policy`."""
+    """Import the agents and networks that a user names, for `load_policy`.
+
+    Args:
+        where: Place for messages.
+        names: module.Class,module.Class, or None.
+    """
     found = []
     for name in filter(None, (names or "").split(",")):
         module, _, attribute = name.strip().rpartition(".")
         try:
             each = getattr(importlib.import_module(module), attribute, None)
         except (ImportError, ValueError, TypeError) as error:
-            raise ValueError(f"{where}: --classes must be module.Class; got {name!r}: {error}") from error
+            raise ValueError(f"{where}: --classes must be module.Class, not {name!r}: {error}") from error
         if not isinstance(each, type):
-            raise ValueError(f"{where}: --classes must be module.Class; got {name!r}, which is none")
+            raise ValueError(f"{where}: --classes must be module.Class, and {name!r} is no class")
         found.append(each)
     return found
 
@@ -116,34 +150,51 @@ def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(cls).parameters
 
 
-REGISTRY = Registry(
-    [
-        *(ACIQN, DDPG, DQN, IQN, PPO, SAC, Rainbow),
-        *(vectors.VectorActor, vectors.VectorCritic, vectors.VectorGaussian, vectors.VectorScores, vectors.VectorValue),
-        *(ClipEncoder, EpsilonGreedy, SoftTargets, PeriodicTargets),
-    ]
-)
+_AGENTS = [ACIQN, DDPG, DQN, IQN, PPO, SAC, Rainbow]
+_NETWORKS = [
+    vectors.VectorActor,
+    vectors.VectorCritic,
+    vectors.VectorGaussian,
+    vectors.VectorScores,
+    vectors.VectorValue,
+]
+_SETTINGS = [ClipEncoder, EpsilonGreedy, SoftTargets, PeriodicTargets]
+
+REGISTRY = Registry([*_AGENTS, *_NETWORKS, *_SETTINGS])
 
 
 def register(cls: Class) -> Class:
-    """Lets settings name a class of one's own, an agent, a network or an encoder of clips; also a decorator."""
+    """Let settings name a class of your own: an agent, a network or an encoder.
+
+    It also serves as a decorator.
+    """
     if issubclass(cls, VideoEncoder):
         register_encoder(cls)
     REGISTRY.add(cls)
     return cls
 
 
-def check_plain(where: str, value: Any) -> None:
-    """ValueError unless a tree of lists and dicts has few and plain leaves: one from outside may refer to itself."""
-    left, waiting = _MOST_VALUES, [value]
+def check_plain(where: str, value: object) -> None:
+    """Raise ValueError unless a tree of lists and dicts is small and plain.
+
+    A tree from outside may refer to itself, so it is walked with a limit and not by recursion.
+    """
+    # Values that may still come, and those that wait to be looked at.
+    left = _MOST_VALUES
+    waiting = [value]
     while waiting:
         each = waiting.pop()
         left -= 1
-        inner = list(each.values()) if isinstance(each, dict) else each if isinstance(each, list | tuple) else None
-        named = not isinstance(each, dict) or all(isinstance(name, str) for name in each)
-        if left - len(waiting) - len(inner or ()) < 0 or not named:
-            raise ValueError(f"{where}: want at most {_MOST_VALUES:,} plain values by name; got others")
+        inner: Sequence[object] | None = None
+        if isinstance(each, dict):
+            if not all(isinstance(name, str) for name in each):
+                raise ValueError(f"{where}: the names of its values must be text")
+            inner = list(each.values())
+        elif isinstance(each, list | tuple):
+            inner = each
+        if left - len(waiting) - len(inner or ()) < 0:
+            raise ValueError(f"{where} has more than {_MOST_VALUES:,} values")
         if inner is not None:
             waiting.extend(inner)
         elif each is not None and not isinstance(each, bool | int | float | str):
-            raise ValueError(f"{where}: want numbers, text, lists and dicts; got {shown(each)}")
+            raise ValueError(f"{where} must be made of numbers, text, lists and dicts, not {shown(each)}")

@@ -1,4 +1,4 @@
-"""What a checkpoint says of a run's policy, validated before anything is made of it."""
+"""What a checkpoint says of a run's policy, validated before use."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from torchrl_gpu.system.archives import ENTRY
 
 Module = TypeVar("Module", bound=nn.Module)
 
+# How messages name what they look for.
 OF_A_RUN = "a checkpoint that `lightning fit --config …` wrote"
-NO_ENV = "want no env, which only the hierarchical packer takes; got one"
+NO_ENV = "leave env out: only checkpoints of the hierarchical packer take one"
 
+# Characters of a message about a stranger's file.
 _LONGEST_ERROR = 600
 
 # Networks may take this many bytes, and this many more for each byte of the file.
@@ -31,35 +33,36 @@ _BYTES_PER_BYTE = 8
 
 @dataclass(frozen=True)
 class SavedPolicy:
-    """A run's policy as its checkpoint has it.
+    """A run's policy as its checkpoint records it.
 
     Attributes:
         state: Weights by name.
         settings: Arguments of the run's module.
         agent_space: The environment's space as plain data, not yet validated.
         about: Origin, as plain data.
-        most_bytes: That the policy may take.
+        most_bytes: Bytes that the policy may take.
         registry: Makes the objects that settings describe.
     """
 
-    state: Mapping[str, Any]
+    state: Mapping[str, object]
     settings: Mapping[str, Any]
     agent_space: object
-    about: dict[str, Any]
+    about: dict[str, object]
     most_bytes: int
     registry: Registry
 
     @classmethod
-    def of(cls, content: Mapping[str, Any], most_bytes: int, registry: Registry) -> SavedPolicy | None:
-        """The policy of a checkpoint; None where it is no checkpoint of a run.
+    def of(cls, content: Mapping[str, object], most_bytes: int, registry: Registry) -> SavedPolicy | None:
+        """Read the policy of a checkpoint, or None if no run wrote it.
 
         Raises:
-            ValueError: The record of the run is something else.
+            ValueError: The record of the run is incomplete or not plain.
         """
         state = content.get("state_dict")
         record = content.get(ENTRY)
         if not isinstance(state, Mapping) or not isinstance(record, Mapping):
             return None
+        # The record is the run's own config, from which its agent is made again.
         settings = settings_of_run(record)
         about = origin_of(content, record, settings)
         return cls(state, settings, content.get("agent_space"), about, most_bytes, registry)
@@ -70,54 +73,69 @@ class SavedPolicy:
         return AgentSpace.from_dict(self.agent_space)
 
     def build(self, make: Callable[[], Module], prefix: str) -> Module:
-        """The module that a function makes, with the weights whose names begin with `prefix`."""
-        return build_with_weights(make, weights_behind(self.state, prefix), self.most_bytes)
+        """Build a module with the weights whose names begin with `prefix`."""
+        weights = weights_behind(self.state, prefix)
+        return build_with_weights(make, weights, self.most_bytes)
 
 
 class Reader(Protocol):
-    """Makes the policy of a checkpoint of a task's own runs."""
+    """Function that makes the policy of a checkpoint of a task's own runs."""
 
     def __call__(self, saved: SavedPolicy, env: BatchedEnv | None) -> InferencePolicy | None:
-        """The policy; None where it is not one of these runs.
+        """Return the policy, or None if this is none of the task's runs.
 
-        `env` is the environment that the user gave, if any. ValueError where the policy needs one, or takes none.
+        `env` is the environment that the user gave, if any. ValueError if the policy needs one, or takes none.
         """
         ...
 
 
-def settings_of_run(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arguments of the module of a run, from its record; ValueError where it has none."""
-    found: Any = record
+def settings_of_run(record: Mapping[str, object]) -> Mapping[str, Any]:
+    """Arguments of the module of a run, from its record.
+
+    ValueError if the record has none.
+    """
+    settings = recorded_arguments(record)
+    if settings is None:
+        raise ValueError(f"no record of how its agent is made: load {OF_A_RUN}")
+    check_plain("config", settings)
+    return settings
+
+
+def recorded_arguments(record: object) -> Mapping[str, Any] | None:
+    """Arguments of the module in a run's record, or None."""
+    found = record
     for name in ("config", "model", "init_args"):
         found = found.get(name) if isinstance(found, Mapping) else None
-    if not isinstance(found, Mapping):
-        raise ValueError(f"want {OF_A_RUN}, which records how its agent is made; got one without that record")
-    check_plain("config", found)
-    return found
+    return found if isinstance(found, Mapping) else None
 
 
-def origin_of(content: Mapping[str, Any], record: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def origin_of(
+    content: Mapping[str, object], record: Mapping[str, object], settings: Mapping[str, object]
+) -> dict[str, object]:
     """Module, versions, commit, frames and environment of a run, as plain data."""
-    about = {name: record.get(name) for name in ("module", "versions", "commit")}
-    about |= {"frames": content.get("frames"), "env": settings.get("env")}
-    check_plain("record", about)
-    return about
+    origin = {name: record.get(name) for name in ("module", "versions", "commit")}
+    origin["frames"] = content.get("frames")
+    origin["env"] = settings.get("env")
+    check_plain("record", origin)
+    return origin
 
 
-def weights_behind(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The entries of a state dict whose names begin with `prefix`, without it."""
+def weights_behind(state: Mapping[str, object], prefix: str) -> dict[str, object]:
+    """Entries of a state dict whose names begin with `prefix`, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in state.items() if str(name).startswith(prefix)}
 
 
-def build_with_weights(make: Callable[[], Module], weights: Mapping[str, Any], most_bytes: int) -> Module:
-    """The module that a function makes, with weights from a file.
+def build_with_weights(make: Callable[[], Module], weights: Mapping[str, object], most_bytes: int) -> Module:
+    """Build a module with weights from a file.
 
-    No memory is taken before the weights are known to fit.
+    The module is first made without memory, so that a file that contradicts itself cannot take any: memory is used
+    only for weights that are known to fit.
     """
+    # The shapes are those that the settings ask for; the file's weights must be exactly these.
     shapes = without_memory(make, "settings", most_bytes)
     weights = unpacked_state("weights", shapes, weights)
     check_weights("weights", weights, shapes)
-    # Fresh weights are drawn, and thrown away.
+    # Fresh weights are drawn and thrown away: the caller's generators must not notice.
     with torch.random.fork_rng(devices=[]):
         module = make()
     module.load_state_dict(without_settings(weights, module))
@@ -129,14 +147,14 @@ def most_bytes_for(path: Path) -> int:
     return _FREE_BYTES + _BYTES_PER_BYTE * path.stat().st_size
 
 
-def words_of(error: Exception) -> str:
-    """The message of an error in one line, or its type where it has none."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def describe_error(error: Exception) -> str:
-    """What is wrong with a file, in one line of limited length."""
-    words = words_of(error)
-    if "; got" not in words:
-        words = f"want settings that an agent can be made of; got what fails with: {words}"
+    """What is wrong with a file, in one line of limited length.
+
+    A ValueError is this package's own, and its message stands by itself. Anything else was raised by settings that do
+    not fit together, and is named by its type.
+    """
+    words = " ".join(str(error).split())
+    if not isinstance(error, ValueError) or not words:
+        kind = type(error).__name__
+        words = f"settings fail with {kind}: {words}" if words else f"settings fail with {kind}"
     return words if len(words) <= _LONGEST_ERROR else words[: _LONGEST_ERROR - 1] + "…"

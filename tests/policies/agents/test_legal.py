@@ -213,24 +213,24 @@ EACH = [(name, argument) for name in AGENTS for argument in networks_for(name)]
 @pytest.mark.parametrize(("name", "argument"), EACH)
 def test_a_wrong_width_is_refused(name: str, argument: str) -> None:
     made(name, lambda out: out, argument)  # the same wrapped, as it is
-    with pytest.raises(ValueError, match=rf"^{name}: want Wrong to give \(…, .*\) for observation \(…, .*\); got \(…"):
+    with pytest.raises(ValueError, match=rf"^{name}: Wrong .*\(…, .*\) for observation \(…, .*\), not \(…"):
         made(name, cut, argument)
 
 
 @pytest.mark.parametrize(("name", "argument"), EACH)
 def test_another_number_of_outputs_or_rows_is_refused(name: str, argument: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{name}: want Wrong to give .*; got "):
+    with pytest.raises(ValueError, match=rf"^{name}: Wrong .*, not "):
         made(name, lambda out: out[0] if isinstance(out, tuple) else (out, out), argument)
-    with pytest.raises(ValueError, match=rf"^{name}: want Wrong to give .*; got another batch shape$"):
+    with pytest.raises(ValueError, match=rf"^{name}: Wrong .*another batch shape$"):
         made(name, lambda out: tuple(o[:1] for o in out) if isinstance(out, tuple) else out[:1], argument)
-    with pytest.raises(ValueError, match=rf"^{name}: want Wrong to give .*; got str$"):
+    with pytest.raises(ValueError, match=rf"^{name}: Wrong .*\bstr$"):
         made(name, lambda out: ["scores"], argument)
 
 
 @pytest.mark.parametrize(("name", "argument"), EACH)
 def test_a_network_without_in_keys_is_refused(name: str, argument: str) -> None:
     networks = {**networks_for(name), argument: lambda env: nn.Linear(32, 25)}
-    with pytest.raises(ValueError, match=f"^{name}: want a network with in_keys, a list of .*; Linear has none$"):
+    with pytest.raises(ValueError, match=f"^{name}: Linear has none .*in_keys"):
         getattr(policies, name)(AgentSpace.of(spec_for(name)), **networks)
 
 
@@ -238,19 +238,19 @@ def test_one_name_is_no_list_of_names() -> None:
     class OneName(Scores):
         in_keys = "observation"  # type: ignore[assignment]
 
-    with pytest.raises(ValueError, match=r"^DQN: want a network with in_keys, .*; OneName has 'observation'$"):
+    with pytest.raises(ValueError, match=r"^DQN: OneName has 'observation' .*in_keys"):
         policies.DQN(AgentSpace.of(Corridor(2)), network=OneName)
 
 
-@pytest.mark.parametrize(("atoms", "shown"), [(None, "none"), (1, "1"), (5.0, "5.0")])
+@pytest.mark.parametrize(("atoms", "shown"), [(None, "None"), (1, "1"), (5.0, "5.0")])
 def test_rainbow_wants_the_number_of_atoms(atoms: Any, shown: str) -> None:
     class Some(Atoms):
         num_atoms = atoms
 
-    with pytest.raises(ValueError, match=rf"^Rainbow: want a network with num_atoms, .*; Some has {shown}$"):
+    with pytest.raises(ValueError, match=rf"^Rainbow: num_atoms of Some .*{shown}$"):
         policies.Rainbow(AgentSpace.of(Corridor(2)), network=Some)
     if atoms is None:
-        with pytest.raises(ValueError, match=r"^Rainbow: want a network with num_atoms, .*; Scores has none$"):
+        with pytest.raises(ValueError, match=r"^Rainbow: num_atoms of Scores .*None$"):
             policies.Rainbow(AgentSpace.of(Corridor(2)), network=Scores)
 
 
@@ -258,7 +258,7 @@ def test_rainbow_wants_as_many_atoms_as_it_is_told() -> None:
     class Fewer(Atoms):
         num_atoms = 7
 
-    wanted = r"want Fewer to give \(…, 3, 7\) for observation \(…, 4\); got \(…, 3, 5\)"
+    wanted = r"Fewer .*\(…, 3, 7\) for observation \(…, 4\), not \(…, 3, 5\)"
     with pytest.raises(ValueError, match=wanted):
         policies.Rainbow(AgentSpace.of(Corridor(2)), network=Fewer)
 
@@ -268,7 +268,7 @@ def test_what_a_network_raises_is_told() -> None:
         def forward(self, observation: Tensor) -> Tensor:
             return super().forward(observation[..., :2])
 
-    with pytest.raises(ValueError, match=r"^DQN: want Broken to give \(…, 3\) .*; it raised RuntimeError: ") as raised:
+    with pytest.raises(ValueError, match=r"^DQN: Broken .*\(…, 3\) .*RuntimeError: ") as raised:
         policies.DQN(AgentSpace.of(Corridor(2)), network=Broken)
     assert isinstance(raised.value.__cause__, RuntimeError)
 

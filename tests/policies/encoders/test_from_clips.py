@@ -196,19 +196,17 @@ def test_nothing_is_read_by_the_host() -> None:
 def test_what_it_cannot_see_is_refused() -> None:
     agent = AGENTS["SAC"][1]
     plain = AgentSpace("Somewhere", (), {"speed": ((2,), "float32")}, low=(0.0,), high=(1.0,))
-    with pytest.raises(
-        ValueError, match=r"FromClips: want clips \(T, C, H, W\) uint8 to observe; Somewhere gives speed"
-    ):
+    with pytest.raises(ValueError, match=r"FromClips: Somewhere .*clips \(T, C, H, W\) uint8.*speed"):
         FromClips(plain, encoder=Mean, agent=agent)
     floats = AgentSpace("Somewhere", (), {"clip": (SHAPE, "float32")}, low=(0.0,), high=(1.0,))
-    with pytest.raises(ValueError, match=r"those of Somewhere are float32 \(4, 3, 6, 5\)"):
+    with pytest.raises(ValueError, match=r"clip of Somewhere .*float32 \(4, 3, 6, 5\)"):
         FromClips(floats, encoder=Mean, agent=agent)
     for shift in (-1, 5):
         with pytest.raises(ValueError, match=f"FromClips: shift must be at (least 0|most 4); got {shift}"):
             FromClips(CONTINUOUS, encoder=Mean, agent=agent, shift=shift)
-    with pytest.raises(ValueError, match=r"FromClips: want an agent whose first loss teaches an encoder.*got DDPG"):
+    with pytest.raises(ValueError, match=r"FromClips: .*DDPG.*encoder"):
         FromClips(CONTINUOUS, encoder=Mean, agent=partial(DDPG, actor=VectorActor, critic=VectorCritic))
-    with pytest.raises(ValueError, match=r"want an encoder that gives features \(…, D\); got \(…, 4, 3, 6, 5\)"):
+    with pytest.raises(ValueError, match=r"encoder .*\(…, D\), not \(…, 4, 3, 6, 5\)"):
         FromClips(CONTINUOUS, encoder=lambda shape: nn.Identity(), agent=agent)
 
 

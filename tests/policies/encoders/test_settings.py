@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 import urllib.error
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_an_encoder_of_ones_own_is_another_arch(monkeypatch: pytest.MonkeyPatch)
         ({"pretrained": 3}, "pretrained must be true, false or the path of a file; got 3"),
         (
             {"arch": "timesformer", "pretrained": True},
-            "pretrained must be false or the path of a file, since only r3d18 has published weights; got true for",
+            "pretrained .*r3d18 .*timesformer",
         ),
     ],
 )
@@ -114,7 +115,7 @@ def test_without_network_it_says_which_file_to_place_where(monkeypatch: pytest.M
     with pytest.raises(ValueError) as error:
         ClipEncoder("r3d18", pretrained=True).make(SHAPES["r3d18"])
     message = str(error.value)
-    assert message.startswith("R3D18: want its Kinetics weights from torch's cache or the network; got URLError:")
+    assert message.startswith("R3D18: no Kinetics weights in torch's cache, nor from the network: URLError:")
     assert f"place it at {tmp_path / 'checkpoints' / 'r3d_18-b3b3357e.pth'}" in message
     assert "https://download.pytorch.org/models/r3d_18-b3b3357e.pth" in message
 
@@ -138,7 +139,7 @@ def path(tmp_path: Path) -> Path:
 def refused(path: Path) -> str:
     with pytest.raises(ValueError) as error:
         ClipEncoder(pretrained=str(path)).make(SHAPE)
-    assert str(error.value).startswith(f"weights {path}: want ")
+    assert re.match(rf"weights {re.escape(str(path))}\b", str(error.value))
     return str(error.value)
 
 
@@ -149,22 +150,22 @@ def without(state: dict[str, Any], *names: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda s: without(s, "stem.bias"), "this Simple2DCNN; got none for stem.bias"),
-        (lambda s: without(s, *list(s)[:5]), "none for stem.weight, stem.bias, second.weight and 2 more"),
-        (lambda s: s | {"extra": torch.zeros(1)}, "got others too extra"),
-        (lambda s: s | {7: torch.zeros(1)}, "got others too 7"),
-        (lambda s: s | {"stem.bias": 3}, "got no tensors stem.bias"),
+        (lambda s: without(s, "stem.bias"), "no weights for stem.bias of Simple2DCNN"),
+        (lambda s: without(s, *list(s)[:5]), "no weights for stem.weight, stem.bias, second.weight and 2 more"),
+        (lambda s: s | {"extra": torch.zeros(1)}, "extra is none of"),
+        (lambda s: s | {7: torch.zeros(1)}, "7 is none of"),
+        (lambda s: s | {"stem.bias": 3}, "stem.bias of Simple2DCNN must be dense tensors"),
         (
             lambda s: s | {"stem.bias": torch.zeros(17)},
-            r"want stem.bias as torch.float32 (16,); got torch.float32 (17,)",
+            r"stem.bias must be torch.float32 (16,), not torch.float32 (17,)",
         ),
         (
             lambda s: s | {"stem.bias": torch.zeros(16, dtype=torch.float16)},
-            r"want stem.bias as torch.float32 (16,); got torch.float16 (16,)",
+            r"stem.bias must be torch.float32 (16,), not torch.float16 (16,)",
         ),
-        (lambda s: s | {"stem.bias": torch.full((16,), torch.nan)}, "want finite weights; got others in stem.bias"),
-        (lambda s: s | {"stem.bias": torch.full((16,), torch.inf)}, "want finite weights; got others in stem.bias"),
-        (lambda s: [s], "want a state dict; got a list"),
+        (lambda s: s | {"stem.bias": torch.full((16,), torch.nan)}, "stem.bias must be finite"),
+        (lambda s: s | {"stem.bias": torch.full((16,), torch.inf)}, "stem.bias must be finite"),
+        (lambda s: [s], "state dict, not a list"),
     ],
 )
 def test_other_weights_are_refused_by_name(change: Callable[[Any], Any], message: str, path: Path) -> None:
@@ -176,7 +177,7 @@ def test_other_weights_are_refused_by_name(change: Callable[[Any], Any], message
 def test_no_code_of_a_file_runs(write: Callable[[Any, Path], Any], path: Path) -> None:
     mark = path.with_name("ran")
     write({"stem.bias": Hostile(mark)}, path)
-    assert "want tensors only; got a pickle that calls" in refused(path)
+    assert "tensors only, not a pickle that calls" in refused(path)
     assert not mark.exists()
 
 
@@ -184,9 +185,9 @@ def test_no_code_of_a_file_runs(write: Callable[[Any, Path], Any], path: Path) -
 def test_a_file_that_was_cut_off_is_refused(length: int, path: Path) -> None:
     torch.save(ClipEncoder().make(SHAPE).state_dict(), path)
     path.write_bytes(path.read_bytes()[:length])
-    assert "got " in refused(path)
+    assert re.search("torch.save|tensors only", refused(path))
 
 
 def test_a_file_that_is_not_there_is_named(path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=f"weights {path}: want an existing file; got none there"):
+    with pytest.raises(FileNotFoundError, match=f"weights {path}: no such file"):
         ClipEncoder(pretrained=str(path)).make(SHAPE)

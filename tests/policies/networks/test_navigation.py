@@ -228,7 +228,5 @@ def test_means_under_autocast(network: Callable, dtype: torch.dtype) -> None:
 def test_an_observation_of_another_length() -> None:
     spec = NavigationSpec(flat=True)
     spec.observation_spec["observation"] = spec.observation_spec["clearance"].clone()
-    with pytest.raises(
-        ValueError, match="encoder_of: want observations of 39 or 32 numbers; those of NavigationSpec have 1"
-    ):
+    with pytest.raises(ValueError, match=r"encoder_of: observation of NavigationSpec .*39 or 32 .*1$"):
         NavigationScores(AgentSpace.of(spec))  # type: ignore[arg-type]

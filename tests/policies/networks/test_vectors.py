@@ -55,7 +55,7 @@ def test_the_order_of_names_is_that_of_the_inputs() -> None:
 @pytest.mark.parametrize("names", [["map"], ["nothing"], []])
 @pytest.mark.parametrize("make", [VectorScores, VectorCritic])
 def test_what_is_no_vector_is_refused(make: Any, names: list[str]) -> None:
-    wanted = rf"^{make.__name__}: want observations among .* Somewhere, place, speed; got"
+    wanted = rf"^{make.__name__}: observations .* Somewhere, place, speed, not"
     with pytest.raises(ValueError, match=wanted):
         make(space_of(make), names)
 

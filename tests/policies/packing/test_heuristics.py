@@ -143,7 +143,7 @@ def test_without_a_space_the_deepest_placement_is_made(rule: type[PlacementHeuri
 @pytest.mark.parametrize("rule", [OnlineBinPacking, BoundaryRule])
 def test_bins_of_too_many_cells_are_refused(rule: type[PlacementHeuristic]) -> None:
     env = PackingEnv(1, bin_size=(33.0, 32.0, 9.0), resolution=(33, 32), include=(), device="cpu", seed=0)
-    with pytest.raises(ValueError, match="want a bin of at most 1,024 cells; got 1,056"):
+    with pytest.raises(ValueError, match=r"1,056 cells .*1,024"):
         rule(env)
 
 

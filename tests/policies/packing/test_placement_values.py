@@ -146,7 +146,7 @@ def test_batches_of_any_shape_and_no_host_reads() -> None:
 @pytest.mark.parametrize(
     ("weights", "candidates", "message"),
     [
-        ([1.0] * 4, 40, "LinearPlacementValues: want 19 weights; got 4"),
+        ([1.0] * 4, 40, "LinearPlacementValues: weights .*19.*4"),
         ([float("nan")] * 19, 40, "LinearPlacementValues: base must be a finite number; got nan"),
         ([1.0] * 19, 0, "LinearPlacementValues: candidates must be at least 1; got 0"),
     ],

@@ -107,14 +107,14 @@ def rewrite(path: Path, change: Callable[..., None]) -> None:
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="PackingPolicy: want one of"):
+    with pytest.raises(FileNotFoundError, match=r"PackingPolicy: .*no file"):
         PackingPolicy.from_pretrained("nobody", "cpu")
     path = tmp_path / "cut.safetensors"
     trained().save(path)
     whole = path.read_bytes()
     for broken in (b"", whole[:50], whole[:-100], b"\xff" * 100):
         path.write_bytes(broken)
-        with pytest.raises(ValueError, match="want a safetensors file"):
+        with pytest.raises(ValueError, match="safetensors"):
             PackingPolicy.from_pretrained(path, "cpu")
 
 
@@ -184,39 +184,39 @@ def test_saved_weights_choose_as_they_did(tmp_path: Path) -> None:
 
 
 OF_TABLES: list[tuple[Any, str]] = [
-    (changed(format="another"), "want a file that PackingPolicy.save wrote"),
-    (changed(more=torch.zeros(1)), "want a file that PackingPolicy.save wrote"),
+    (changed(format="another"), "PackingPolicy.save"),
+    (changed(more=torch.zeros(1)), "PackingPolicy.save"),
     (changed(entry=torch.tensor([-1], dtype=torch.int32)), "value must have"),
-    (changed(entry=torch.tensor([2**30], dtype=torch.int32), value=torch.zeros(1).half()), "entries that the"),
+    (changed(entry=torch.tensor([2**30], dtype=torch.int32), value=torch.zeros(1).half()), "entry .*the tables"),
     (changed(value=torch.zeros(3)), "value must be"),
-    (changed(other=torch.tensor([torch.nan])), "want finite values"),
-    (changed(patches="[[[["), "want JSON"),
-    (changed(patches='"2x2"'), "want a list of patches"),
+    (changed(other=torch.tensor([torch.nan])), "other must be finite"),
+    (changed(patches="[[[["), "invalid JSON in patches"),
+    (changed(patches='"2x2"'), "patches .*'2x2'"),
     (changed(patches='["9x9"]'), "at most 9 cells"),
     (changed(levels="-1"), "levels"),
-    (changed(levels="9" * 5000), "want JSON"),
+    (changed(levels="9" * 5000), "invalid JSON in levels"),
     (changed(space='{"source": 1}'), "AgentSpace"),
 ]
 OF_REFINED: list[tuple[Any, str]] = [
-    (changed(sides="[1, 2, 3]"), "want the shortest and the longest side"),
+    (changed(sides="[1, 2, 3]"), r"sides .*\[1, 2, 3\]"),
     (changed(sides="[1, 9]"), "network.0.weight must have"),
     (changed(width="-1"), "width must be"),
     (changed(width="4000"), "network.0.weight must have"),
     (changed(candidates="0"), "candidates must be"),
-    (changed(**{"network.4.bias": torch.tensor([torch.nan]).half()}), "want a finite network.4.bias"),
+    (changed(**{"network.4.bias": torch.tensor([torch.nan]).half()}), "network.4.bias must be finite"),
     (changed(**{"network.4.bias": torch.zeros(1)}), "network.4.bias must"),
     (changed(**{"network.9": torch.zeros(1)}), "network.9"),
-    (changed(format=pretrained.FORMAT), "want a file that PackingPolicy.save wrote"),
+    (changed(format=pretrained.FORMAT), "PackingPolicy.save"),
 ]
 OF_WEIGHTS: list[tuple[Any, str]] = [
-    (changed(more=torch.zeros(1)), "want a file that PackingPolicy.save wrote"),
-    (changed(more="1"), "want a file that PackingPolicy.save wrote"),
+    (changed(more=torch.zeros(1)), "PackingPolicy.save"),
+    (changed(more="1"), "PackingPolicy.save"),
     (changed(weight=torch.zeros(3)), "weight must have"),
     (changed(weight=torch.full((len(NAMES),), torch.nan)), "base must be a finite number"),
-    (changed(names='["base"]'), "want weights of base, top"),
+    (changed(names='["base"]'), "names .*base, top"),
     (changed(candidates="0"), "candidates must be at least 1"),
-    (changed(candidates="[["), "want JSON beside the weights"),
-    (changed(about="3"), "want weights of"),
+    (changed(candidates="[["), "invalid JSON in candidates"),
+    (changed(about="3"), "about .*3"),
     (changed(space='{"source": 1}'), "AgentSpace"),
 ]
 
@@ -259,6 +259,6 @@ def test_it_is_exported(make: Callable[[], PackingPolicy], tmp_path: Path) -> No
 
 
 def test_refined_tables_are_served_and_not_exported(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="got refined tables, whose places are counted by the packing kernels"):
+    with pytest.raises(ValueError, match="refined tables, whose places are counted by the packing kernels"):
         export_policy(InferencePolicy(refined(), refined().space, "values"), tmp_path / "values.onnx")
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,7 @@
-"""Agents, one final class each: policy, losses and target updates."""
+"""Agents, one final class in one file each: policy, losses and target updates.
+
+Loss functions are in `policies/losses.py`, optimizers and replay in `training`. Read `base.py` first, then `dqn.py`.
+"""
 
 from torchrl_gpu.policies.agents.ac_iqn import ACIQN
 from torchrl_gpu.policies.agents.base import Agent

@@ -21,7 +21,9 @@ from torchrl_gpu.system import arguments
 
 @final
 class ACIQN(Agent):
-    """AC-IQN agent: a deterministic actor that maximises the mean, or the CVaR, of an implicit quantile critic.
+    """AC-IQN agent: a deterministic actor on an implicit quantile critic.
+
+    The actor maximises the mean, or the conditional value at risk, of the critic's quantiles.
 
     Lin, Szenher, Huang, Englot, "Distributional Reinforcement Learning Based Integrated Decision Making and Control for
     Autonomous Surface Vehicles", RA-L 10(2), 2025: DDPG whose critic is an IQN (Dabney et al., ICML 2018). `td_error`
@@ -68,12 +70,16 @@ class ACIQN(Agent):
         arguments.whole("ACIQN", "num_taus", num_taus, 1)
         arguments.number("ACIQN", "kappa", kappa, above=0)
         action = space.action_shape
-        act = self._checked(actor(space), gives=[action])
-        self.critic = self._checked(critic(space), gives=[(num_taus,)], takes=[action, (num_taus,)])
-        self.num_taus, self.kappa, self.saturation_penalty = num_taus, kappa, saturation_penalty
+        act = self._check_network(actor(space), gives=[action])
+        taus = (num_taus,)
+        self.critic = self._check_network(critic(space), gives=[taus], takes=[action, taus])
+        self.num_taus = num_taus
+        self.kappa = kappa
+        self.saturation_penalty = saturation_penalty
         self.risk = RiskLevel(cvar, cvar_distance).check("ACIQN", space)
         self.policy = Entry("action", DeterministicActor(act, Squash(*space.bounds, squash)))
-        self.target_actor, self.target_critic = target_of(self.actor), target_of(self.critic)
+        self.target_actor = target_of(self.actor)
+        self.target_critic = target_of(self.critic)
 
     @property
     def observations(self) -> list[str]:
@@ -84,28 +90,35 @@ class ACIQN(Agent):
         return cast("DeterministicActor", self.policy.module)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
-        observations, taus = observed(self.critic, batch), self._drawn(batch)
+        observations = observed(self.critic, batch)
+        taus = self._draw_taus(batch)
         values = self.critic(*observations, batch["action"], taus)
+        # The penalty is on the numbers before they are squashed, so the actor is called in two parts.
         z = self.actor.network(*observed(self.actor, detached(batch)))
+        # The actor's loss reaches the actor alone: the critic's weights and the observations are taken as given.
         given = [each.detach() for each in observations]
-        value = fixed(self.critic, *given, self.actor.squash(z), self.risk(batch) * self._drawn(batch)).mean(-1)
+        action = self.actor.squash(z)
+        risky_taus = self.risk(batch) * self._draw_taus(batch)
+        value = fixed(self.critic, *given, action, risky_taus).mean(-1)
         td_target = self._td_target(batch)
-        losses = {
-            "critic": weighted_mean(quantile_huber(values, taus, td_target, self.kappa), batch),
-            "actor": weighted_mean(self.saturation_penalty * z.square().sum(-1) - value, batch),
-        }
+        penalty = self.saturation_penalty * z.square().sum(-1)
+        errors = quantile_huber(values, taus, td_target, self.kappa)
+        critic_loss = weighted_mean(errors, batch)
+        losses = {"critic": critic_loss, "actor": weighted_mean(penalty - value, batch)}
         return losses, quantile_error(values, td_target)
 
     @torch.no_grad()
     def _td_target(self, batch: TensorDictBase) -> Tensor:
-        """Target samples (B, U) of the return from each transition on, by the target networks."""
+        """Target networks' samples (B, U) of the return after each transition."""
         after = batch["next"]
         action = self.target_actor(*observed(self.target_actor, after))
-        values = self.target_critic(*observed(self.target_critic, after), action, self._drawn(after))
+        taus = self._draw_taus(after)
+        values = self.target_critic(*observed(self.target_critic, after), action, taus)
         return discounted(batch, values, self.gamma)
 
-    def _drawn(self, batch: TensorDictBase) -> Tensor:
-        return torch.rand(len(batch), self.num_taus, device=self.risk.level.device, dtype=torch.float32)
+    def _draw_taus(self, batch: TensorDictBase) -> Tensor:
+        device = self.risk.level.device
+        return torch.rand(len(batch), self.num_taus, device=device, dtype=torch.float32)
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         return weight_pairs((self.actor, self.target_actor), (self.critic, self.target_critic))

@@ -25,30 +25,31 @@ NetworkFactory = Callable[[AgentSpace], nn.Module]
 
 
 class Agent(nn.Module, ABC):
-    """Base class of agents: policy, losses and target updates; all else belongs to the training module.
+    """Base class of agents: policy, losses and target updates.
 
-    An update is: `losses(batch)`, one backward pass (over their sum, or one each: every loss reaches the weights of its
-    own group only), a step of the optimizers of `parameter_groups`, `update_targets(update)`. Entries stand at the root
-    of every batch, whatever group the environment keeps them in; `PolicyWrapper` acts in that group.
+    All else belongs to the training module. An update is `losses(batch)`, one backward pass (over their sum, or one
+    each: every loss reaches the weights of its own group only), a step of the optimizers of `parameter_groups`, and
+    `update_targets(update)`. Entries stand at the root of every batch, whatever group the environment keeps them in;
+    `PolicyWrapper` acts in that group.
 
-    A subclass sets `policy`, which writes the greedy `action` and the agent's other outputs for it.
+    A subclass sets `policy`, which writes the greedy `action` and what else the agent computes for it.
 
     Args:
         space: What it observes and does.
         gamma: Discount of a step.
         n_steps: Rewards summed before bootstrapping.
-        exploration: Epsilon-greedy, besides what its policy draws itself; None for none.
-        targets: How its target networks follow, softly (`tau`) or every so many updates (`period`); None for none.
+        exploration: Epsilon-greedy, in addition to what its policy draws itself; None for no exploration.
+        targets: How its target networks follow, softly (`tau`) or every few updates (`period`); None if it has none.
+
+    Attributes:
+        discrete: Whether its action is an index; None if either kind will do.
+        teaches_encoders: Whether its first loss has a gradient by observations, which an encoder can learn from.
+        learns_from_replay: Whether batches are transitions of any policy, or rollouts of the present one.
     """
 
     discrete: ClassVar[bool | None]
-    """Whether its action is an index; None where either will do."""
-
     teaches_encoders: ClassVar[bool] = True
-    """Whether the first of its losses has a gradient by observations, so that what makes them learns from it."""
-
     learns_from_replay: ClassVar[bool] = True
-    """Whether batches are transitions of whatever policy; else they are of rollouts of the present one."""
 
     policy: TensorDictModuleBase
 
@@ -70,20 +71,25 @@ class Agent(nn.Module, ABC):
         if not isinstance(targets, TargetUpdate | None):
             arguments.refuse(where, "targets", "SoftTargets, PeriodicTargets or none", targets)
         if self.discrete not in (None, space.num_actions is not None):
-            wanted, came = ("discrete", "continuous") if self.discrete else ("continuous", "discrete")
-            raise ValueError(f"{self.name}: want a {wanted} action; that of {space.source} is {came}")
-        self.space, self.gamma, self.n_steps, self.targets = space, gamma, n_steps, targets
+            kind = "discrete" if self.discrete else "continuous"
+            raise ValueError(f"{self.name}: the action must be {kind}, and that of {space.source} is not")
+        self.space = space
+        self.gamma = gamma
+        self.n_steps = n_steps
+        self.targets = targets
+        # Exploration is a module of its own, so that its epsilon moves with the agent and checkpoints hold it.
         self.exploration = None if exploration is None else EpsilonGreedyModule(exploration, space)
+        # Checkpoints of older versions hold settings as weights: they are dropped before they are loaded.
         self.register_load_state_dict_pre_hook(drop_settings)
 
     @property
     def name(self) -> str:
-        """Display name of the agent in messages and tables."""
+        """Name of the agent in messages and tables."""
         return type(self).__name__
 
     @property
     def observations(self) -> list[str]:
-        """Names of the observations that a batch must hold, of the state and of the next state."""
+        """Observations that a batch must hold, of the state and of the next state."""
         return [str(key) for key in self.policy.in_keys]
 
     @property
@@ -95,27 +101,36 @@ class Agent(nn.Module, ABC):
 
     @property
     def targets_update_every_step(self) -> bool:
-        """True where `update_targets` does the same at every update number, so that a CUDA graph may hold it."""
+        """Whether `update_targets` does the same at every update.
+
+        A CUDA graph may then hold it.
+        """
         return self.targets is None or self.targets.every_step
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """Scalars on the device to log beside the losses."""
+        """Scalars on the device to log with the losses."""
         return {} if self.exploration is None else {"epsilon": self.exploration.epsilon}
 
     @property
     def learned_settings(self) -> Sequence[str]:
-        """Names of arguments that are the first value of something learned, which checkpoints hold."""
+        """Arguments that are only the first value of something learned.
+
+        Checkpoints hold what has been learned.
+        """
         return ()
 
     def anneal(self, frame: int) -> None:
-        """Updates schedules, such as epsilon, for the number of frames played."""
+        """Update schedules, such as epsilon, for the number of frames played."""
         if self.exploration is not None:
             self.exploration.anneal(frame)
 
     def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
-        """The greedy policy at another level of risk, over the same weights; ValueError where actions know none."""
-        raise ValueError(f"{self.name}: cvar wants an agent whose actions depend on it, such as IQN; got {risk.cvar!r}")
+        """Greedy policy at another level of risk, over the same weights.
+
+        ValueError if the agent's actions do not depend on risk.
+        """
+        raise ValueError(f"{self.name}: cvar {risk.cvar!r} needs an agent whose actions depend on it, such as IQN")
 
     def alternatives(self) -> Mapping[str, Policy]:
         """Other greedy policies over the same weights, by name, for result tables."""
@@ -124,30 +139,34 @@ class Agent(nn.Module, ABC):
     def losses(self, batch: TensorDictBase) -> dict[str, Tensor]:
         """Losses of a batch of transitions, one for each parameter group.
 
-        Of discrete agents: only actions of `action_mask` are bootstrapped, all of them where the environment has none;
-        a state without a legal action has the value 0, whether it is terminated or not.
+        A discrete agent bootstraps only from actions of `action_mask`, or from all if the environment has none. A state
+        without a legal action has the value 0, whether it is terminated or not.
 
         Args:
-            batch: Any batch shape, with `observations` and the `action`, a legal one; in `next` `observations`,
-                `reward` (the return so far), `done` and `terminated`, (…, 1); `steps_to_next_obs` (…, 1) where returns
-                have more than one step; optionally `priority_weight` (…), 0 for rows that do not count.
+            batch: Any batch shape, with `observations` and a legal `action`; in `next`, `observations`, `reward` (the
+                return so far), `done` and `terminated`, (…, 1); `steps_to_next_obs` (…, 1) if returns have more than
+                one step; optionally `priority_weight` (…), 0 for rows that do not count.
 
         Returns:
-            A scalar for each name of `parameter_groups`; `td_error` (…, 1), the size of the error, is written into
-            `batch`, for priorities.
+            A scalar for each name of `parameter_groups`. The size of the error, `td_error` (…, 1), is written into
+            `batch` for priorities.
         """
-        if not is_traced():  # what torch 2.11 cannot trace
-            torch.clear_autocast_cache()  # it may hold weights as they were before the last step
-        rows = batch.exclude("td_error")  # TorchRL's losses write theirs into an old one, whatever its shape
+        # The cache of autocast may hold weights as they were before the last step. torch 2.11 cannot trace the call.
+        if not is_traced():
+            torch.clear_autocast_cache()
+        # TorchRL's losses write their errors into an old entry, whatever its shape.
+        rows = batch.exclude("td_error")
+        # Agents know one batch axis alone.
         rows = rows if batch.ndim == 1 else rows.reshape(-1)
         losses, error = self._losses(end_without_actions(rows, self.space))
         batch.set("td_error", error.detach().reshape(*batch.shape, 1))
         return losses
 
     def loss(self, batch: TensorDictBase) -> TensorDict:
-        """`losses` and their sum, `loss`, whose gradient is that of each of them."""
+        """`losses`, and their sum as `loss`, whose gradient is that of each of them."""
         losses = self.losses(batch)
-        return TensorDict({"loss": torch.stack(list(losses.values())).sum(), **losses})
+        total = torch.stack(list(losses.values())).sum()
+        return TensorDict({"loss": total, **losses})
 
     @abstractmethod
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
@@ -155,21 +174,22 @@ class Agent(nn.Module, ABC):
 
     @torch.no_grad()
     def update_targets(self, update: int) -> None:
-        """Updates the target networks after update number `update`, the first being 1."""
+        """Update the target networks after update number `update`, counted from 1."""
         if self.targets is not None:
+            # All weights together, so that an update is one kernel and not one for each weight.
             online, targets = zip(*self._target_pairs(), strict=True)
             self.targets.update(online, targets, update)
             torch.clear_autocast_cache()
 
     @torch.no_grad()
     def reset_targets(self) -> None:
-        """Copies the online weights into the targets, as at construction."""
+        """Copy the online weights into the targets, as at construction."""
         for online, target in self._target_pairs():
             target.copy_(online)
 
     @abstractmethod
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Online weights, each with the target weight that follows it."""
+        """Pairs of an online weight and the target weight that follows it."""
 
     @property
     @abstractmethod
@@ -178,8 +198,12 @@ class Agent(nn.Module, ABC):
 
     @property
     def parameters_to_train(self) -> list[Tensor]:
-        return [weight for group in self.parameter_groups.values() for weight in group]
+        """Weights of all groups."""
+        weights: list[Tensor] = []
+        for group in self.parameter_groups.values():
+            weights += group
+        return weights
 
-    def _checked(self, network: nn.Module, gives: Sequence[Shape], takes: Sequence[Shape] = ()) -> nn.Module:
+    def _check_network(self, network: nn.Module, gives: Sequence[Shape], takes: Sequence[Shape] = ()) -> nn.Module:
         check_network(self.name, self.space, network, gives, takes)
         return network

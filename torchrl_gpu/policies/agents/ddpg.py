@@ -39,7 +39,8 @@ class DDPG(Agent):
     """
 
     discrete: ClassVar = False
-    teaches_encoders: ClassVar = False  # TorchRL's loss takes observations as given
+    # TorchRL's loss takes observations as given.
+    teaches_encoders: ClassVar = False
 
     def __init__(
         self,
@@ -56,8 +57,9 @@ class DDPG(Agent):
     ) -> None:
         super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
         self.saturation_penalty = arguments.number("DDPG", "saturation_penalty", saturation_penalty, 0)
-        act = self._checked(actor(space), gives=[space.action_shape])
-        value = self._checked(critic(space), gives=[(1,)], takes=[space.action_shape])
+        act = self._check_network(actor(space), gives=[space.action_shape])
+        value = self._check_network(critic(space), gives=[(1,)], takes=[space.action_shape])
+        # TorchRL's loss looks for this name.
         critic_module = Entry("state_action_value", value, ["action"])
         self.policy = Entry("action", DeterministicActor(act, Squash(*space.bounds, squash)))
         self.objective = DDPGLoss(
@@ -65,7 +67,8 @@ class DDPG(Agent):
         )
         self.objective.make_value_estimator(gamma=gamma)
         forget_settings(self.objective, actor_network=self.policy, value_network=critic_module)
-        HardUpdate(self.objective)  # without an updater TorchRL warns
+        # Without an updater TorchRL warns.
+        HardUpdate(self.objective)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         out = self.objective(batch)
@@ -73,8 +76,10 @@ class DDPG(Agent):
         if self.saturation_penalty:
             actor = cast("DeterministicActor", self.policy.module)
             z = actor.network(*observed(actor, batch))
-            losses["actor"] = losses["actor"] + self.saturation_penalty * weighted_mean(z.square().sum(-1), batch)
-        return losses, out["td_error"].sqrt()  # squared by TorchRL
+            penalty = weighted_mean(z.square().sum(-1), batch)
+            losses["actor"] = losses["actor"] + self.saturation_penalty * penalty
+        # TorchRL's error is squared.
+        return losses, out["td_error"].sqrt()
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         return loss_pairs(self.objective, "actor_network", "value_network")

@@ -45,18 +45,21 @@ class DQN(Agent):
         targets: TargetUpdate = SoftTargets(),
     ) -> None:
         super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
-        net = self._checked(network(space), gives=[space.values_shape])
+        net = self._check_network(network(space), gives=[space.values_shape])
         self.policy = TensorDictSequential(Entry("action_value", net), greedy_module(space))
         self.objective = DQNLoss(
             self.policy, loss_function="smooth_l1", double_dqn=double, delay_value=True, action_space="categorical"
         )
         self.objective.make_value_estimator(gamma=gamma)
         forget_settings(self.objective, value_network=self.policy)
-        HardUpdate(self.objective)  # without an updater TorchRL warns; its count of updates would not survive a resume
+        # Without an updater TorchRL warns. Its own count of updates would not survive a resume, so it is never stepped.
+        HardUpdate(self.objective)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
-        loss = self.objective(batch)["loss"]
-        return {"value": loss}, batch["td_error"].sqrt()  # TorchRL writes its square
+        out = self.objective(batch)
+        loss = out["loss"]
+        # TorchRL writes the square of the error.
+        return {"value": loss}, batch["td_error"].sqrt()
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         return loss_pairs(self.objective, "value_network")

@@ -26,10 +26,10 @@ from torchrl_gpu.system import arguments
 
 @final
 class IQN(Agent):
-    """IQN agent: learns quantiles of the return at any fraction τ; acts on their mean up to a level of risk.
+    """IQN agent: quantiles of the return at any fraction τ.
 
-    Dabney, Ostrovski, Silver, Munos, "Implicit Quantile Networks for Distributional RL", ICML 2018. `td_error` is the
-    mean distance of quantiles from targets.
+    It acts on their mean up to a level of risk. Dabney, Ostrovski, Silver, Munos, "Implicit Quantile Networks for
+    Distributional RL", ICML 2018. `td_error` is the mean distance of quantiles from targets.
 
     Departs from the paper: scores are means over evenly spaced τ, not over random ones, so that the greedy action is
     one action; the online network chooses the bootstrapped action unless `double` is False.
@@ -37,14 +37,14 @@ class IQN(Agent):
     Args:
         space: Its action is one index.
         network: Makes the network of a space: `forward` takes the entries named by its `in_keys` and then τ,
-            (…, U) or (U,), and gives quantiles (…, U, A) float32. A `mean`, where it has one, takes the same and gives
+            (…, U) or (U,), and gives quantiles (…, U, A) float32. An optional method `mean` takes the same and gives
             the means over τ (…, A): faster, or in less memory.
         num_taus: τ drawn for each state in a loss, for the prediction and for the target alike.
         acting_taus: τ for each decision.
         kappa: Errors up to which the loss is quadratic.
         cvar: Level of the conditional value at risk that decisions are made by, when acting and when bootstrapping;
             "adaptive" takes it from `clearance`.
-        cvar_distance: Clearance from which on the adaptive level is 1, metres.
+        cvar_distance: Clearance from which the adaptive level is 1, metres.
         double: Whether the online network chooses the bootstrapped action.
         gamma, n_steps, exploration, targets: As in `Agent`.
     """
@@ -72,9 +72,13 @@ class IQN(Agent):
         arguments.whole("IQN", "acting_taus", acting_taus, 1)
         arguments.number("IQN", "kappa", kappa, above=0)
         (actions,) = space.values_shape
-        taus = 3 if actions == 2 else 2  # as few as can be told from the actions
-        net = self._checked(network(space), gives=[(taus, actions)], takes=[(taus,)])
-        self.num_taus, self.kappa, self._double = num_taus, kappa, double
+        # As few τ as will do, but not as many as actions: swapped axes must show.
+        taus = 3 if actions == 2 else 2
+        shape = (taus, actions)
+        net = self._check_network(network(space), gives=[shape], takes=[(taus,)])
+        self.num_taus = num_taus
+        self.kappa = kappa
+        self._double = double
         self.policy = self._policy(net, RiskLevel(cvar, cvar_distance), acting_taus)
         self.even: Tensor
         register_settings(self, even=midpoints(num_taus))
@@ -82,11 +86,15 @@ class IQN(Agent):
 
     @property
     def scores(self) -> QuantileScores:
-        """Scores that the greedy policy maximises; their `network` is the online network."""
+        """Scores that the greedy policy maximises.
+
+        Their `network` is the online network.
+        """
         return cast("QuantileScores", self.policy[0])
 
     def policy_at(self, risk: RiskLevel) -> TensorDictSequential:
-        return self._policy(self.scores.network, risk, self.scores.num_taus).to(self.scores.even.device)
+        policy = self._policy(self.scores.network, risk, self.scores.num_taus)
+        return policy.to(self.scores.even.device)
 
     def alternatives(self) -> Mapping[str, Policy]:
         if "clearance" not in self.space.observations:
@@ -95,24 +103,31 @@ class IQN(Agent):
 
     def _policy(self, network: nn.Module, risk: RiskLevel, num_taus: int) -> TensorDictSequential:
         scores = QuantileScores(network, risk.check(self.name, self.space), num_taus)
-        return TensorDictSequential(scores, greedy_module(self.space))
+        greedy = greedy_module(self.space)
+        return TensorDictSequential(scores, greedy)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
-        taus = torch.rand(len(batch), self.num_taus, device=batch["action"].device, dtype=torch.float32)
-        values = of_action(self.scores.network(*observed(self.target, batch), taus), batch["action"], 2)
+        action = batch["action"]
+        taus = torch.rand(len(batch), self.num_taus, device=action.device, dtype=torch.float32)
+        quantiles = self.scores.network(*observed(self.target, batch), taus)
+        values = of_action(quantiles, action, 2)
         td_target = discounted(batch, self._next_values(batch["next"]), self.gamma)
         loss = quantile_huber(values, taus, td_target, self.kappa)
         return {"value": weighted_mean(loss, batch)}, quantile_error(values, td_target)
 
     @torch.no_grad()
     def _next_values(self, after: TensorDictBase) -> Tensor:
-        """Quantiles (B, U) at random τ of the states that follow, by the target network."""
+        """Target network's quantiles (B, U) at random τ of the next states."""
         observations = observed(self.target, after)
-        taus = torch.rand(len(after), self.num_taus, device=observations[0].device, dtype=torch.float32)
+        device = observations[0].device
+        taus = torch.rand(len(after), self.num_taus, device=device, dtype=torch.float32)
         values = self.target(*observations, taus)
+        # Double Q-learning: one network chooses and the other one values, so that noise is not taken for value.
         chooser = self.scores.network if self._double else self.target
-        scores = _mean(chooser, observations, self.scores.risk(after) * self.even, len(after))
-        return of_action(values, legal_values(scores, after, self.space).argmax(-1), 2)
+        even = self.scores.risk(after) * self.even
+        scores = _mean(chooser, observations, even, len(after))
+        chosen = legal_values(scores, after, self.space).argmax(-1)
+        return of_action(values, chosen, 2)
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         return weight_pairs((self.scores.network, self.target))
@@ -124,25 +139,32 @@ class IQN(Agent):
 
 @final
 class QuantileScores(TensorDictModuleBase):
-    """Scores of actions: the mean of their quantiles at evenly spaced τ up to a level of risk."""
+    """Scores of actions: mean quantiles at evenly spaced τ up to a level of risk."""
 
     def __init__(self, network: nn.Module, risk: RiskLevel, num_taus: int) -> None:
         super().__init__()
-        self.network, self.risk, self.num_taus = network, risk, num_taus
+        self.network = network
+        self.risk = risk
+        self.num_taus = num_taus
         self.in_keys = [*in_keys(network), *risk.in_keys]
         self.out_keys = ["action_value"]
         self.even: Tensor
         register_settings(self, even=midpoints(num_taus))
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action_value` (…, A) float32."""
-        taus = self.risk(tensordict) * self.even  # (…, U) of each row, or (U,) for all
-        scores = _mean(self.network, observed(self.network, tensordict), taus, math.prod(tensordict.shape))
+        """Write `action_value` (…, A) float32."""
+        # (…, U) if each row has its own level, (U,) if all share one.
+        taus = self.risk(tensordict) * self.even
+        rows = math.prod(tensordict.shape)
+        scores = _mean(self.network, observed(self.network, tensordict), taus, rows)
         return tensordict.set("action_value", scores)
 
 
 def _mean(network: nn.Module, observations: list[Tensor], taus: Tensor, rows: int) -> Tensor:
-    """Means (…, A) of a network's quantiles at τ, (…, U) or (U,), of that many rows."""
-    if (mean := getattr(network, "mean", None)) is not None:
+    """Means (…, A) over τ, (…, U) or (U,), of a network's quantiles of `rows` rows."""
+    mean = getattr(network, "mean", None)
+    if mean is not None:
         return mean(*observations, taus)
-    return torch.stack([network(*observations, part).sum(-2) for part in in_parts(taus, rows)]).sum(0) / taus.shape[-1]
+    # Parts bound the memory of quantiles, of which there are as many as rows times τ times actions.
+    sums = [network(*observations, part).sum(-2) for part in in_parts(taus, rows)]
+    return torch.stack(sums).sum(0) / taus.shape[-1]

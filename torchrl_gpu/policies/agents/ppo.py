@@ -16,19 +16,20 @@ from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.tracing import is_traced
 
-_BLOCK = 1024  # rows at a time on a CPU, so that what lies between layers stays in its cache
+# Rows at a time on a CPU: what lies between layers then stays in its cache.
+_BLOCK = 1024
 
 
 @final
 class PPO(Agent):
-    """PPO agent: an actor trained on the clipped surrogate of its latest rollout, and a critic of state values.
+    """PPO agent: clipped surrogate for the actor, and a critic of state values.
 
     Schulman et al., "Proximal Policy Optimization Algorithms", 2017, with generalised advantage estimates. It learns
-    from trajectories and no replay: `estimate` values a rollout once, `losses` are of minibatches of it. TorchRL's
+    from trajectories without replay: `estimate` values a rollout once, `losses` are of minibatches of it. TorchRL's
     `ClipPPOLoss` reads the device back at every call; ours is tested against it. `td_error` is that of the critic.
 
-    Departs from the paper: advantages are standardised over the whole rollout, actor and critic share no weights, masks
-    hold in the distribution, continuous actions are squashed into their bounds.
+    Departs from the paper: advantages are standardised over the whole rollout, actor and critic share no weights,
+    masks apply in the distribution, continuous actions are squashed into their bounds.
 
     Args:
         space: What it observes and does; its action is an index or bounded.
@@ -42,8 +43,9 @@ class PPO(Agent):
         squash: How a continuous action is kept within its bounds.
     """
 
+    # `estimate` would need the encoder's gradients too.
     discrete: ClassVar[bool | None] = None
-    teaches_encoders: ClassVar = False  # `estimate` would need them too
+    teaches_encoders: ClassVar = False
     learns_from_replay: ClassVar = False
 
     def __init__(
@@ -65,19 +67,24 @@ class PPO(Agent):
         arguments.choice("PPO", "squash", squash, ("tanh", "atan"))
         if space.num_actions is not None:
             arguments.check_effect("PPO", "a continuous action", squash=(squash, "tanh"))
-        self.lam, self.clip, self.entropy_coeff = lam, clip, entropy_coeff
+        self.lam = lam
+        self.clip = clip
+        self.entropy_coeff = entropy_coeff
         self.policy: CategoricalActor | SquashedGaussianActor
         if space.num_actions is None:
-            network = self._checked(actor(space), gives=[space.action_shape] * 2)
+            network = self._check_network(actor(space), gives=[space.action_shape] * 2)
             self.policy = SquashedGaussianActor(network, Squash(*space.bounds, squash))
         else:
-            self.policy = CategoricalActor(self._checked(actor(space), gives=[space.values_shape]), space.masked)
-        self.critic = self._checked(critic(space), gives=[(1,)])
+            network = self._check_network(actor(space), gives=[space.values_shape])
+            self.policy = CategoricalActor(network, space.masked)
+        self.critic = self._check_network(critic(space), gives=[(1,)])
+        # Metrics are buffers that are written to in place: a CUDA graph replays at fixed addresses.
         register_settings(self, entropy=0.0, kl=0.0, clip_fraction=0.0)
 
     @property
     def observations(self) -> list[str]:
-        return list(dict.fromkeys([*map(str, self.policy.in_keys), *in_keys(self.critic)]))
+        seen = [*map(str, self.policy.in_keys), *in_keys(self.critic)]
+        return list(dict.fromkeys(seen))
 
     @property
     def batch_keys(self) -> list[NestedKey]:
@@ -85,7 +92,10 @@ class PPO(Agent):
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """Of the last minibatch: entropy, KL divergence of the change (Schulman's estimate, nats), share of clipped."""
+        """Entropy, KL divergence and clipped share of the last minibatch.
+
+        The divergence is that of the change of the policy by Schulman's estimate, nats.
+        """
         return {name: getattr(self, name) for name in ("entropy", "kl", "clip_fraction")}
 
     @torch.no_grad()
@@ -93,29 +103,27 @@ class PPO(Agent):
         """Advantages and value targets of a rollout, without a host read.
 
         Args:
-            steps: (N, T) in order, each trajectory by itself, with `observations` and what the policy wrote; in `next`
-                `observations`, `reward`, `done` and `terminated`, (…, 1); `active` (…, 1) where some do not count.
+            steps: (N, T) in order, each row one trajectory, with `observations` and what the policy wrote; in `next`,
+                `observations`, `reward`, `done` and `terminated`, (…, 1); `active` (…, 1) if some do not count.
             total: As in `standardized`, over the rollouts of several processes.
 
         Returns:
-            (N·T,) `batch_keys`: `advantage` (…, 1), standardised over all steps that count, and `value_target` (…, 1);
-            `priority_weight` (…), 0 for those that do not, where there is `active`.
+            (N·T,) `batch_keys`: `advantage` (…, 1), standardised over all steps that count, and `value_target` (…, 1).
+            If there is `active`, `priority_weight` (…) is 0 for steps that do not count.
         """
+        # A state without a legal action ends the episode, as nothing can follow.
         after = end_without_actions(steps, self.space)["next"]
         value = self._values(steps)
+        next_value = self._values(after)
+        terminated = after["terminated"]
         advantage = generalized_advantage(
-            after["reward"],
-            value,
-            self._values(after),
-            after["terminated"],
-            after["done"],
-            gamma=self.gamma,
-            lam=self.lam,
+            after["reward"], value, next_value, terminated, after["done"], gamma=self.gamma, lam=self.lam
         )
         active: Tensor | None = steps.get("active", None)
         weight = None if active is None else active.float()
         out = steps.select(*self.batch_keys, strict=False)
-        out["advantage"], out["value_target"] = standardized(advantage, weight, total), advantage + value
+        out["advantage"] = standardized(advantage, weight, total)
+        out["value_target"] = advantage + value
         if weight is not None:
             out["priority_weight"] = weight[..., 0]
         return out.flatten()
@@ -123,32 +131,32 @@ class PPO(Agent):
     def _values(self, states: TensorDictBase) -> Tensor:
         """Values (N, T, 1) of states (N, T)."""
         inputs = [each.flatten(0, 1) for each in observed(self.critic, states)]
+        # A GPU takes all rows at once, and a graph cannot loop over parts of unknown number.
         if is_traced() or inputs[0].device.type != "cpu":
             values = self.critic(*inputs)
         else:
-            values = torch.cat(
-                [self.critic(*part) for part in zip(*(each.split(_BLOCK) for each in inputs), strict=True)]
-            )
+            blocks = zip(*[each.split(_BLOCK) for each in inputs], strict=True)
+            values = torch.cat([self.critic(*block) for block in blocks])
         return values.view(*states.shape, 1)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         log_prob, entropy = self.policy.evaluate(batch)
         log_ratio = log_prob - batch["action_log_prob"]
         ratio = log_ratio.exp()
+        # Both terms are means over the same rows, so that the coefficient of the entropy keeps its meaning with
+        # weights.
         gain = clipped_surrogate(ratio, batch["advantage"][..., 0], self.clip)
-        error = self.critic(*observed(self.critic, batch)) - batch["value_target"]
-        losses = {
-            "critic": weighted_mean(error[..., 0].square(), batch),
-            "actor": weighted_mean(-gain - self.entropy_coeff * entropy, batch),
-        }
+        predicted = self.critic(*observed(self.critic, batch))
+        error = predicted - batch["value_target"]
+        actor_loss = -gain - self.entropy_coeff * entropy
+        losses = {"critic": weighted_mean(error[..., 0].square(), batch)}
+        losses["actor"] = weighted_mean(actor_loss, batch)
         with torch.no_grad():
-            seen = {
-                "entropy": entropy,
-                "kl": ratio - 1 - log_ratio,
-                "clip_fraction": ((ratio - 1).abs() > self.clip).float(),
-            }
+            is_clipped = (ratio - 1).abs() > self.clip
+            seen = {"entropy": entropy, "kl": ratio - 1 - log_ratio, "clip_fraction": is_clipped.float()}
             for name, each in seen.items():
-                getattr(self, name).copy_(weighted_mean(each, batch))
+                buffer: Tensor = getattr(self, name)
+                buffer.copy_(weighted_mean(each, batch))
         return losses, error.abs()
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:

@@ -25,7 +25,9 @@ from torchrl_gpu.system import arguments
 
 @final
 class Rainbow(Agent):
-    """Rainbow agent: distributional double Q-learning over n-step returns with noisy, dueling networks and priorities.
+    """Rainbow agent: distributional double Q-learning over n-step returns.
+
+    Networks are noisy and dueling, replay has priorities.
 
     Hessel et al., AAAI 2018; distributions over atoms are those of Bellemare et al., ICML 2017, noise that of Fortunato
     et al., ICLR 2018. TorchRL's `DistributionalDQNLoss` computes its targets on the host, and knows no masks; ours is
@@ -66,14 +68,15 @@ class Rainbow(Agent):
         atoms = getattr(net, "num_atoms", None)
         if not isinstance(atoms, int) or atoms < 2:
             raise ValueError(
-                "Rainbow: want a network with num_atoms, the number of values of its distributions, at least 2;"
-                f" {type(net).__name__} has {'none' if atoms is None else repr(atoms)}"
+                f"Rainbow: num_atoms of {type(net).__name__} must be the number of values of its distributions, at"
+                f" least 2, not {atoms!r}"
             )
-        self._checked(net, gives=[(*space.values_shape, atoms)])
+        self._check_network(net, gives=[(*space.values_shape, atoms)])
         support = torch.linspace(v_min, v_max, atoms, dtype=torch.float32, device=torch.get_default_device())
         expected = ExpectedScores(net, support)
         self.policy = TensorDictSequential(Entry("action_value", expected), greedy_module(space))
-        self.target, self._double = target_of(expected), double
+        self.target = target_of(expected)
+        self._double = double
 
     @property
     def learned_settings(self) -> Sequence[str]:
@@ -84,10 +87,13 @@ class Rainbow(Agent):
     def online(self) -> ExpectedScores:
         return cast("ExpectedScores", self.policy[0].module)
 
-    @set_exploration_type(ExplorationType.RANDOM)  # noise on
+    # Noise is on while learning, whatever the caller's exploration type.
+    @set_exploration_type(ExplorationType.RANDOM)
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
-        logits = of_action(self.online.network(*observed(self.online, batch)), batch["action"], 1)
-        error = cross_entropy(logits, self._td_target(batch))
+        all_logits = self.online.network(*observed(self.online, batch))
+        logits = of_action(all_logits, batch["action"], 1)
+        td_target = self._td_target(batch)
+        error = cross_entropy(logits, td_target)
         return {"value": weighted_mean(error, batch)}, error
 
     @torch.no_grad()
@@ -95,11 +101,15 @@ class Rainbow(Agent):
         """Target distribution: probabilities (B, Z) of the atoms after the reward."""
         after = batch["next"]
         observations = observed(self.online, after)
+        # The observations of the online network, as both networks take the same ones.
         probabilities = self.target.network(*observations).softmax(-1)
+        # Double Q-learning: one network chooses and the other one values.
         scores = self.online(*observations) if self._double else self.target.mean_of(probabilities)
         chosen = legal_values(scores, after, self.space).argmax(-1)
-        values = discounted(batch, self.online.support.expand(len(batch), -1), self.gamma)
-        return project(of_action(probabilities, chosen, 1), values, self.online.support)
+        support = self.online.support
+        values = discounted(batch, support.expand(len(batch), -1), self.gamma)
+        chosen_probabilities = of_action(probabilities, chosen, 1)
+        return project(chosen_probabilities, values, support)
 
     def update_targets(self, update: int) -> None:
         super().update_targets(update)
@@ -118,7 +128,10 @@ class Rainbow(Agent):
 
 @final
 class ExpectedScores(nn.Module):
-    """The mean of each action's distribution: by the network's `mean`, where it has one, or of its logits (…, A, Z)."""
+    """Mean of each action's distribution.
+
+    The network's own `mean` gives it if there is one, otherwise its logits (…, A, Z).
+    """
 
     def __init__(self, network: nn.Module, support: Tensor) -> None:
         super().__init__()
@@ -129,9 +142,12 @@ class ExpectedScores(nn.Module):
 
     def forward(self, *observations: Tensor) -> Tensor:
         """Scores (…, A) float32."""
-        if (mean := getattr(self.network, "mean", None)) is not None:
+        mean = getattr(self.network, "mean", None)
+        if mean is not None:
             return mean(*observations, self.support)
-        return self.mean_of(self.network(*observations).softmax(-1))
+        logits = self.network(*observations)
+        probabilities = logits.softmax(-1)
+        return self.mean_of(probabilities)
 
     def mean_of(self, probabilities: Tensor) -> Tensor:
         """Means (…) of distributions (…, Z)."""

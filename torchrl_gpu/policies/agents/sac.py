@@ -23,7 +23,9 @@ from torchrl_gpu.system import arguments
 
 @final
 class SAC(Agent):
-    """SAC agent: two soft Q-value critics, and an actor that maximises the smaller of them plus the entropy.
+    """SAC agent: two soft Q-value critics, and an actor that climbs them.
+
+    The actor maximises the smaller of the two values plus the entropy.
 
     Haarnoja et al., ICML 2018, and "Soft actor-critic algorithms and applications", 2018. TorchRL's `SACLoss` with its
     `TanhNormal` reads the device back at every call; ours is tested against it. `td_error` is the larger of the two.
@@ -62,8 +64,8 @@ class SAC(Agent):
         arguments.number("SAC", "alpha", alpha, above=0)
         arguments.optional(arguments.number, "SAC", "target_entropy", target_entropy)
         action = space.action_shape
-        act = self._checked(actor(space), gives=[action, action])
-        critics = [self._checked(critic(space), gives=[(1,)], takes=[action]) for _ in range(2)]
+        act = self._check_network(actor(space), gives=[action, action])
+        critics = [self._check_network(critic(space), gives=[(1,)], takes=[action]) for _ in range(2)]
         self.critics = nn.ModuleList(critics)
         self.policy = GaussianActor(act, Squash(*space.bounds, squash))
         self.target_entropy = target_entropy
@@ -75,26 +77,34 @@ class SAC(Agent):
         self.target_critics = target_of(self.critics)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
+        # Both critics take the same observations, which are looked up once.
         observations = observed(self.critics[0], batch)
         values = [critic(*observations, batch["action"])[..., 0] for critic in self.critics]
         action, log_prob = self.policy.sample(detached(batch))
+        # The actor's gradient must not reach the observations: features learn from the critics alone.
         given = [each.detach() for each in observations]
-        value = torch.minimum(*(fixed(critic, *given, action)[..., 0] for critic in self.critics))
+        actor_values = [fixed(critic, *given, action)[..., 0] for critic in self.critics]
+        value = torch.minimum(*actor_values)
         td_target = self._td_target(batch)
-        critic_loss = torch.stack([mse_loss(each, td_target, reduction="none") for each in values]).sum(0)
+        errors = [mse_loss(each, td_target, reduction="none") for each in values]
+        critic_loss = torch.stack(errors).sum(0)
+        # The weight of the entropy is taken as given here, and learned by a loss of its own.
         actor_loss = self.log_alpha.exp().detach() * log_prob - value
         losses = {"critic": weighted_mean(critic_loss, batch), "actor": weighted_mean(actor_loss, batch)}
         if self.target_entropy is not None:
             alpha_loss = -self.log_alpha * (log_prob.detach() + self.target_entropy)
             losses["alpha"] = weighted_mean(alpha_loss, batch)
-        return losses, torch.maximum(*((each - td_target).abs() for each in values))
+        distances = [(each - td_target).abs() for each in values]
+        return losses, torch.maximum(*distances)
 
     @torch.no_grad()
     def _td_target(self, batch: TensorDictBase) -> Tensor:
-        """Targets (B,): rewards, and the smaller of the target critics' values with the entropy behind."""
+        """Targets (B,): reward plus the smaller target value with its entropy."""
         after = batch["next"]
         action, log_prob = self.policy.sample(after)
-        value = torch.minimum(*(critic(*observed(critic, after), action) for critic in self.target_critics))
+        values = [critic(*observed(critic, after), action) for critic in self.target_critics]
+        value = torch.minimum(*values)
+        # The value of a state is that of its actions plus the entropy of choosing among them.
         soft = value - self.log_alpha.exp() * log_prob[..., None]
         return discounted(batch, soft, self.gamma)[..., 0]
 
@@ -103,10 +113,9 @@ class SAC(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        groups: dict[str, list[Tensor]] = {
-            "critic": list(self.critics.parameters()),
-            "actor": list(self.policy.parameters()),
-        }
+        groups: dict[str, list[Tensor]] = {}
+        groups["critic"] = list(self.critics.parameters())
+        groups["actor"] = list(self.policy.parameters())
         return groups if self.target_entropy is None else {**groups, "alpha": [self.log_alpha]}
 
     @property

@@ -1,1 +1,4 @@
-"""What is particular to policies that wash dishes: the meaning of what they see and do."""
+"""What is particular to policies that wash dishes.
+
+Here: the meaning of what they see and do. The environment is in `envs/dishes`, agents are those of `policies/agents`.
+"""

@@ -1,4 +1,4 @@
-"""What observations and actions of a shift at the sink mean, for the manifests of exported policies."""
+"""Meanings of observations and actions at the sink, for export manifests."""
 
 from __future__ import annotations
 

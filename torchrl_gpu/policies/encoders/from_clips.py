@@ -1,9 +1,10 @@
-"""`FromClips`: any agent behind one clip encoder, which learns from the loss of the critics."""
+"""`FromClips`: any agent behind a clip encoder, which learns from the critics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -13,33 +14,36 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 from torchrl_gpu.policies.agents.base import Agent
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.risk import RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
 
-CLIP, FEATURES = "clip", "features"
+CLIP = "clip"
+FEATURES = "features"
 
+# Make an encoder of clips (T, C, H, W): `forward` takes them (…, T, C, H, W) uint8 and gives features (…, D).
 ClipNetworkFactory = Callable[[tuple[int, ...]], nn.Module]
-"""Makes an encoder of clips (T, C, H, W): `forward` takes them (…, T, C, H, W) uint8 and gives features (…, D)."""
 
 
 @final
 class FromClips(Agent):
-    """Agent behind a clip encoder: it observes feature vectors in place of `clip`, uint8 (T, C, H, W).
+    """Agent behind a clip encoder: it observes features in place of `clip`.
 
-    The encoder learns from the first of the agent's losses alone, that of the critics, or of values; an actor learns on
-    features that are given (Yarats et al., ICLR 2022). Next clips are encoded by the same weights, without a gradient.
-    In an update each clip is moved by a few pixels. Where returns are noisy, what they teach an encoder is little: with
-    `reconstruction` it learns besides to keep what a clip shows, so that a small network can draw it from the features
-    (Yarats et al., AAAI 2021).
+    Clips are (T, C, H, W) uint8. The encoder learns from the first of the agent's losses alone, that of the critics or
+    of values; an actor learns on features that it takes as given (Yarats et al., ICLR 2022). Next clips are encoded by
+    the same weights, without a gradient. In an update each clip is moved by a few pixels.
+
+    Noisy returns teach an encoder little: with `reconstruction` it also learns to keep what a clip shows, so that a
+    small network can draw it from the features (Yarats et al., AAAI 2021).
 
     Args:
         space: What it observes and does; `clip` among it.
         encoder: Makes the encoder, such as `ClipEncoder(...).make`.
         agent: Makes the agent, which observes `features` (D,) float32 instead of the clip, and all else.
         shift: Pixels that clips are moved by at most; 0 leaves them.
-        reconstruction: Weight of what is missing in the clips that are drawn from features; 0 draws none.
+        reconstruction: Weight of the reconstruction error; 0 for no decoder.
     """
 
     def __init__(
@@ -52,34 +56,39 @@ class FromClips(Agent):
         reconstruction: float = 0.0,
     ) -> None:
         shape, dtype = space.observations.get(CLIP, ((), ""))
+        if not shape:
+            raise ValueError(
+                f"FromClips: {space.source} does not observe clips (T, C, H, W) uint8 as {CLIP}: it has {space.names}"
+            )
         if len(shape) != 4 or dtype != "uint8":
             raise ValueError(
-                f"FromClips: want clips (T, C, H, W) uint8 to observe; {space.source} gives {space.names}"
-                if not shape
-                else f"FromClips: want clips (T, C, H, W) uint8; those of {space.source} are {dtype} {tuple(shape)}"
+                f"FromClips: {CLIP} of {space.source} must be (T, C, H, W) uint8, not {dtype} {tuple(shape)}"
             )
         arguments.whole("FromClips", "shift", shift, 0, min(shape[-2:]) - 1)
         self.reconstruction = arguments.number("FromClips", "reconstruction", reconstruction, 0.0)
+        # A trial pass tells how many features the encoder gives.
         network = encoder(tuple(shape))
         with torch.no_grad():
             size = tuple(network(space.zeros(CLIP, 2)).shape[1:])
         if len(size) != 1:
-            raise ValueError(
-                f"FromClips: want an encoder that gives features (…, D); got (…, {', '.join(map(str, size))})"
-            )
-        seen = {FEATURES: (size, "float32")} | {k: v for k, v in space.observations.items() if k != CLIP}
-        inner = agent(
-            AgentSpace(space.source, space.group, seen, space.num_actions, space.low, space.high, space.extras)
-        )
+            raise ValueError(f"FromClips: the encoder must give features (…, D), not (…, {', '.join(map(str, size))})")
+        observations: dict[str, tuple[tuple[int, ...], str]] = {FEATURES: (size, "float32")}
+        observations |= {name: form for name, form in space.observations.items() if name != CLIP}
+        inner_space = replace(space, observations=observations)
+        inner = agent(inner_space)
         if not inner.teaches_encoders:
             raise ValueError(
-                f"FromClips: want an agent whose first loss teaches an encoder, such as SAC; got {inner.name}"
+                f"FromClips: the first loss of {inner.name} teaches an encoder nothing: take an agent such as SAC"
             )
-        self.discrete = inner.discrete  # type: ignore[misc]  # that of the agent
+        # Of the agent, where classes of agents have them.
+        self.discrete = inner.discrete  # type: ignore[misc]
         self.learns_from_replay = inner.learns_from_replay  # type: ignore[misc]
         super().__init__(space, gamma=inner.gamma, n_steps=inner.n_steps, exploration=None, targets=inner.targets)
-        self.encoder, self.agent, self.shift = network, inner, shift
+        self.encoder = network
+        self.agent = inner
+        self.shift = shift
         self.exploration = inner.exploration
+        # One encoder for the agent's policy and for its losses.
         self.policy = EncodedPolicy(network, inner.policy)
         self.decoder = ClipDecoder(size[0], tuple(shape)) if self.reconstruction else None
 
@@ -118,17 +127,22 @@ class FromClips(Agent):
         self.agent.reset_targets()
 
     def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
-        return EncodedPolicy(self.encoder, self.agent.policy_at(risk))
+        policy = self.agent.policy_at(risk)
+        return EncodedPolicy(self.encoder, policy)
 
     def alternatives(self) -> Mapping[str, Policy]:
-        return {name: EncodedPolicy(self.encoder, policy) for name, policy in self.agent.alternatives().items()}
+        alternatives = self.agent.alternatives()
+        return {name: EncodedPolicy(self.encoder, policy) for name, policy in alternatives.items()}
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
-        rows, after = batch.copy(), batch.get("next").copy()
+        rows = batch.copy()
+        after = batch.get("next").copy()
         clips = random_shift(rows.get(CLIP), self.shift)
-        rows.set(FEATURES, features := self.encoder(clips))
+        features = self.encoder(clips)
+        rows.set(FEATURES, features)
         with torch.no_grad():
-            after.set(FEATURES, self.encoder(random_shift(after.get(CLIP), self.shift)))
+            next_clips = random_shift(after.get(CLIP), self.shift)
+            after.set(FEATURES, self.encoder(next_clips))
         losses, error = self.agent._losses(rows.set("next", after))
         if self.decoder is not None:
             losses["reconstruction"] = self.reconstruction * self.decoder.missing(features, clips)
@@ -139,34 +153,55 @@ class FromClips(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        """Weights of the agent and of the decoder; the encoder's are in the first group, the critics'."""
-        groups = {name: list(weights) for name, weights in self.agent.parameter_groups.items()}
-        next(iter(groups.values())).extend(weight for weight in self.encoder.parameters() if weight.requires_grad)
-        return groups if self.decoder is None else {**groups, "reconstruction": list(self.decoder.parameters())}
+        """Weights of the agent and of the decoder.
+
+        The encoder's are in the first group, that of the critics.
+        """
+        groups = {}
+        for name, weights in self.agent.parameter_groups.items():
+            groups[name] = list(weights)
+        critics = next(iter(groups.values()))
+        critics.extend(weight for weight in self.encoder.parameters() if weight.requires_grad)
+        if self.decoder is not None:
+            groups["reconstruction"] = list(self.decoder.parameters())
+        return groups
 
 
 def random_shift(clips: Tensor, most: int) -> Tensor:
-    """Clips (B, T, C, H, W), each shifted by whole pixels, all of its frames alike; uncovered pixels repeat the edge.
+    """Shift each clip (B, T, C, H, W) by whole pixels, all of its frames alike.
 
-    Yarats et al., "Mastering visual continuous control", ICLR 2022, without their interpolation: shifts are whole,
-    drawn uniformly for rows and for columns, of at most `most` pixels in either direction.
+    Shifts are drawn uniformly for rows and for columns, at most `most` pixels in either direction; uncovered pixels
+    repeat the edge. Yarats et al., "Mastering visual continuous control", ICLR 2022, without their interpolation.
+
+    Rows of pixels are copied as a whole, from clips with wider edges, which is ten times as fast as an index for every
+    pixel.
     """
     if most == 0:
         return clips
-    num, channels, (height, width) = len(clips), clips.shape[1:3].numel(), clips.shape[-2:]
-    device, wide = clips.device, width + 2 * most
+    num = len(clips)
+    channels = clips.shape[1:3].numel()
+    height, width = clips.shape[-2:]
+    device = clips.device
+    wide = width + 2 * most
     padded = clips.new_empty(*clips.shape[:-1], wide)
-    padded[..., most:-most], padded[..., :most], padded[..., -most:] = clips, clips[..., :1], clips[..., -1:]
-    down, right = torch.randint(-most, most + 1, (2, num, 1, 1), device=device, dtype=torch.int64)
-    row = (torch.arange(height, device=device, dtype=torch.int64) + down).clamp(0, height - 1)  # (B, 1, H)
-    picture = torch.arange(num * channels, device=device, dtype=torch.int64).view(num, channels, 1)
-    begin = (picture * height + row) * wide + most + right  # of each row of the result, in all pixels
+    padded[..., most:-most] = clips
+    padded[..., :most] = clips[..., :1]
+    padded[..., -most:] = clips[..., -1:]
+    shifts = torch.randint(-most, most + 1, (2, num, 1, 1), device=device, dtype=torch.int64)
+    down, right = shifts
+    # Rows beyond the border repeat the first or the last one.
+    row = (indices(height, device) + down).clamp(0, height - 1)  # (B, 1, H)
+    picture = indices(num * channels, device).view(num, channels, 1)
+    # Where each row of the result begins among all pixels.
+    begin = (picture * height + row) * wide + most + right
     rows = padded.flatten().unfold(0, width, 1)
-    return rows.index_select(0, begin.flatten()).view(clips.shape)  # rows as a whole: ten times as fast as by pixels
+    return rows.index_select(0, begin.flatten()).view(clips.shape)
 
 
 class ClipDecoder(nn.Module):
-    """Decoder of small clips from features: a hidden layer, and a linear one for the mean colours of 2×2 pixels.
+    """Decoder of small clips from features: a hidden layer and a linear one.
+
+    It gives the mean colours of 2×2 pixels.
 
     A last row or column of (T, C, H, W) that makes no pair is left out.
     """
@@ -175,12 +210,17 @@ class ClipDecoder(nn.Module):
         super().__init__()
         *leading, height, width = clip_shape
         size = math.prod(leading) * (height // 2) * (width // 2)
-        self.net = nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU(), nn.Linear(hidden, size))
+        first = nn.Linear(num_features, hidden)
+        self.net = nn.Sequential(first, nn.ReLU(), nn.Linear(hidden, size))
 
     def missing(self, features: Tensor, clips: Tensor) -> Tensor:
-        """Reconstruction error, a scalar: squared differences, mean over clips and frames, sum over colours and places.
+        """Reconstruction error, a scalar.
 
-        Clips (B, T, C, H, W) are uint8; their colours count from 0 to 1.
+        Squared differences, mean over clips and frames, sum over colours and places.
+
+        Args:
+            features: (B, D).
+            clips: (B, T, C, H, W) uint8; their colours count from 0 to 1.
         """
         small = avg_pool2d(clips.flatten(0, 1).float(), 2) / 255  # (B·T, C, H/2, W/2)
         drawn = self.net(features).float().view(small.shape)
@@ -193,11 +233,14 @@ class EncodedPolicy(TensorDictModuleBase):
 
     def __init__(self, encoder: nn.Module, policy: TensorDictModuleBase) -> None:
         super().__init__()
-        self.encoder, self.policy = encoder, policy
+        self.encoder = encoder
+        self.policy = policy
         self.in_keys = [CLIP, *(key for key in policy.in_keys if key != FEATURES)]
         self.out_keys = list(policy.out_keys)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        features = self.encoder(tensordict.get(CLIP))
+        clip = tensordict.get(CLIP)
+        features = self.encoder(clip)
         decided = self.policy(tensordict.copy().set(FEATURES, features))
-        return tensordict.update(decided.select(*self.out_keys))
+        outputs = decided.select(*self.out_keys)
+        return tensordict.update(outputs)

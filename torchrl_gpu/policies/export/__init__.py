@@ -1,4 +1,4 @@
-"""Policies as ONNX files and torch programs, with a manifest of their inputs and outputs.
+"""Policies as ONNX files and torch programs, with a manifest.
 
 Serving is in `serving`, loading in `policies.loading`.
 """

@@ -1,9 +1,12 @@
-"""JSON manifest of an exported policy's inputs and outputs, readable without its environment or this package."""
+"""JSON manifest of an exported policy's inputs and outputs.
+
+It can be read without the policy's environment and without this package.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypedDict
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.export.meanings import Meaning, Meanings
@@ -12,33 +15,56 @@ from torchrl_gpu.tasks import load_part, task_named, task_of
 
 FORMAT = "torchrl_gpu policy 1"
 _NOTHING_KNOWN = Meanings({})
+_UNKNOWN_ENTRY = Meaning("an entry of the environment's own")
+# Sections of a policy's origin that stand at other places of a manifest.
+_ELSEWHERE = ("env", "catalogue")
 
 
-def manifest_of(policy: InferencePolicy) -> dict[str, Any]:
-    """Manifest of a policy: names, shapes, types, units and frames of inputs and outputs, mask rule, and origin.
+class EntryRecord(TypedDict):
+    """An input or output in a manifest."""
 
-    Everything is plain data; "batch" stands for the axis of any length.
+    name: str
+    shape: list[str | int]
+    dtype: str
+    meaning: str
+    unit: str | None
+    frame: str | None
+    elements: list[str] | None
+
+
+def manifest_of(policy: InferencePolicy) -> dict[str, object]:
+    """Manifest of a policy, as plain data.
+
+    It has names, shapes, types, units and frames of inputs and outputs, the rule of masks, and the policy's origin;
+    "batch" stands for the axis of any length.
     """
     space = policy.space
-    bounds = {} if space.low is None else {"low": _finite(space.low), "high": _finite(space.high)}
-    shape, dtype = ((), "int64") if space.num_actions is not None else (space.action_shape, "float32")
-    choices = {} if space.num_actions is None else {"low": 0, "high": space.num_actions - 1}
-    return {
+    if space.num_actions is None:
+        action: dict[str, object] = {**_entry(policy, "action", space.action_shape, "float32")}
+        action["low"] = _finite(space.low)
+        action["high"] = _finite(space.high)
+    else:
+        action = {**_entry(policy, "action", (), "int64")}
+        action["low"] = 0
+        action["high"] = space.num_actions - 1
+    inputs = [_entry(policy, name, *space.observations[name]) for name in policy.in_keys]
+    head = {
         "format": FORMAT,
         "policy": policy.name,
         "environment": space.source,
         "group": list(space.group),
-        "inputs": [_entry(policy, name, *space.observations[name]) for name in policy.in_keys],
-        "outputs": [_entry(policy, "action", shape, dtype) | bounds | choices],
+        "inputs": inputs,
+        "outputs": [action],
         "mask": _mask_rule(policy),
-        **_meanings(policy).sections(policy),
-        "made_by": {name: value for name, value in policy.about.items() if name not in ("env", "catalogue")},
-        "environment_settings": policy.about.get("env"),
     }
+    made_by = {name: value for name, value in policy.about.items() if name not in _ELSEWHERE}
+    origin = {"made_by": made_by, "environment_settings": policy.about.get("env")}
+    return {**head, **_meanings(policy).sections(policy), **origin}
 
 
 def _meanings(policy: InferencePolicy) -> Meanings:
     """What the task of a policy's environment says of its entries."""
+    # The framework knows no task: whoever made the environment says what its entries mean.
     task = task_named(policy.space.source)
     if task is None or not task.meanings:
         return _NOTHING_KNOWN
@@ -46,8 +72,8 @@ def _meanings(policy: InferencePolicy) -> Meanings:
     return meanings
 
 
-def describe_environment(env: BatchedEnv) -> dict[str, Any]:
-    """What a manifest says of an environment that a policy was given, as plain data; empty where nothing is known."""
+def describe_environment(env: BatchedEnv) -> dict[str, object]:
+    """What a manifest says of a policy's environment, as plain data, or nothing."""
     task = task_of(type(env))
     if task is None or not task.meanings:
         return {}
@@ -62,7 +88,7 @@ def computed_inputs(policy: InferencePolicy) -> dict[str, str]:
 
 
 def elements_of(policy: InferencePolicy, name: str) -> list[str] | None:
-    """Names of the elements along the last axis of an input or output, where they are known."""
+    """Names of the elements along the last axis of an input or output, if known."""
     meanings = _meanings(policy)
     names = meanings.elements(policy, name)
     if names is None and name in meanings.entries:
@@ -70,10 +96,17 @@ def elements_of(policy: InferencePolicy, name: str) -> list[str] | None:
     return None if names is None else list(names)
 
 
-def _entry(policy: InferencePolicy, name: str, shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
-    known = _meanings(policy).entries.get(name, Meaning("an entry of the environment's own"))
-    about = {"meaning": known.text, "unit": known.unit, "frame": known.frame, "elements": elements_of(policy, name)}
-    return {"name": name, "shape": ["batch", *shape], "dtype": dtype} | about
+def _entry(policy: InferencePolicy, name: str, shape: tuple[int, ...], dtype: str) -> EntryRecord:
+    meaning = _meanings(policy).entries.get(name, _UNKNOWN_ENTRY)
+    return {
+        "name": name,
+        "shape": ["batch", *shape],
+        "dtype": dtype,
+        "meaning": meaning.text,
+        "unit": meaning.unit,
+        "frame": meaning.frame,
+        "elements": elements_of(policy, name),
+    }
 
 
 def _mask_rule(policy: InferencePolicy) -> str:

@@ -1,4 +1,4 @@
-"""What the entries of observations and actions mean, as a task says it for the manifests of exported policies."""
+"""Meanings of observations and actions, which a task gives for export manifests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from torchrl_gpu.policies.inference import InferencePolicy
 
 
 class Meaning(NamedTuple):
-    """Description of an entry: text, unit, frame of reference, names of the elements along its last axis."""
+    """Description of an entry of an observation or an action.
+
+    Attributes:
+        text: In words.
+        unit: Unit, or None.
+        frame: Frame of reference, or None.
+        elements: Names of the elements along its last axis, or None.
+    """
 
     text: str
     unit: str | None = None
@@ -19,17 +26,17 @@ class Meaning(NamedTuple):
 
 
 def no_elements(policy: InferencePolicy, name: str) -> tuple[str, ...] | None:
-    """No names of elements that depend on the policy."""
+    """Return None: no names of elements depend on the policy."""
     return None
 
 
-def no_sections(policy: InferencePolicy) -> dict[str, Any]:
-    """No sections of the task's own."""
+def no_sections(policy: InferencePolicy) -> dict[str, object]:
+    """Return no sections."""
     return {}
 
 
-def nothing_of_environment(env: object) -> dict[str, Any]:
-    """Nothing that a manifest says of an environment."""
+def nothing_of_environment(env: object) -> dict[str, object]:
+    """Return nothing about an environment."""
     return {}
 
 
@@ -39,15 +46,15 @@ class Meanings:
 
     Attributes:
         entries: Meaning of observations and of the action, by name.
-        computed: Observations that are no measurements but follow from others, each with its rule.
-        elements: Names of an entry's elements where they depend on the policy, which replace those of `entries`; None
-            for none.
-        environment: What a manifest says of an environment of the task, by name, as plain data.
-        sections: More of the manifest, by name, as plain data.
+        computed: Observations that follow from others and are not measured, each with its rule.
+        elements: Names of an entry's elements that depend on the policy and replace those of `entries`, or None.
+        environment: Gives what a manifest says of an environment of the task, by name, as plain data. It takes an
+            environment of the task's own class.
+        sections: Gives further sections of a manifest, by name, as plain data.
     """
 
     entries: Mapping[str, Meaning]
     computed: Mapping[str, str] = field(default_factory=dict)
     elements: Callable[[InferencePolicy, str], tuple[str, ...] | None] = no_elements
-    environment: Callable[[Any], dict[str, Any]] = nothing_of_environment
-    sections: Callable[[InferencePolicy], dict[str, Any]] = no_sections
+    environment: Callable[[Any], dict[str, object]] = nothing_of_environment
+    sections: Callable[[InferencePolicy], dict[str, object]] = no_sections

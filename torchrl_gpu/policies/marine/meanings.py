@@ -1,6 +1,8 @@
-"""What observations and actions of marine navigation mean, for the manifests of exported policies."""
+"""Meanings of observations and actions of marine navigation, for export manifests."""
 
 from __future__ import annotations
+
+import itertools
 
 from torchrl_gpu.policies.export.meanings import Meaning, Meanings
 from torchrl_gpu.policies.inference import InferencePolicy
@@ -8,34 +10,28 @@ from torchrl_gpu.policies.inference import InferencePolicy
 _ROBOT = "the robot's own: x ahead, y to port; the origin is its centre"
 _OBJECT = ("x", "y", "vx", "vy", "radius")
 _OWN = ("goal_x", "goal_y", "velocity_x", "velocity_y")
-_VESSEL = (
-    *_OWN,
-    "yaw_rate",
-    "thrust_left",
-    "thrust_right",
-    *(f"object{i}_{name}" for i in range(5) for name in _OBJECT),
+_SLOTS = range(5)
+_OBJECTS = tuple(f"object{i}_{name}" for i, name in itertools.product(_SLOTS, _OBJECT))
+_OBSTACLES = tuple(f"obstacle{i}_{name}" for i, name in itertools.product(_SLOTS, ("x", "y", "radius")))
+_ROBOTS = tuple(f"robot{i}_{name}" for i, name in itertools.product(_SLOTS, _OBJECT[:4]))
+_VESSEL = (*_OWN, "yaw_rate", "thrust_left", "thrust_right", *_OBJECTS)
+_UNICYCLE = (*_OWN, *_OBSTACLES, *_ROBOTS)
+_OBSERVATION = Meaning(
+    "the robot, its goal, and the nearest objects in sight, nearest first, 0 for none", "m, m/s, rad/s, N", _ROBOT
 )
-_UNICYCLE = (
-    *_OWN,
-    *(f"obstacle{i}_{name}" for i in range(5) for name in ("x", "y", "radius")),
-    *(f"robot{i}_{name}" for i in range(5) for name in _OBJECT[:4]),
+_ACTION = Meaning(
+    "discrete: 3 * acceleration + turn (unicycles) or 5 * left + right thrust (vessels); continuous: the"
+    " thrusts' shares",
+    None,
+    _ROBOT,
 )
 _ENTRIES = {
-    "observation": Meaning(
-        "the robot, its goal, and the nearest objects in sight, nearest first, 0 for none",
-        "m, m/s, rad/s, N",
-        _ROBOT,
-    ),
+    "observation": _OBSERVATION,
     "object_mask": Meaning("the slot of the observation holds an object"),
     "active": Meaning("the robot takes part; where it does not, a continuous action is 0"),
     "clearance": Meaning("from the hull to the nearest object in sight; the range where there is none", "m"),
     "action_mask": Meaning("the action may be taken"),
-    "action": Meaning(
-        "discrete: 3 * acceleration + turn (unicycles) or 5 * left + right thrust (vessels); continuous: the"
-        " thrusts' shares",
-        None,
-        _ROBOT,
-    ),
+    "action": _ACTION,
 }
 
 

@@ -1,4 +1,4 @@
-"""The networks of the six navigation agents: an encoder of the environment's version, two hidden layers, a head.
+"""Networks of the navigation agents: an encoder, two hidden layers, a head.
 
 Layers and widths are those released with two papers: Lin, Szenher, Huang, Englot, "Distributional Reinforcement
 Learning Based Integrated Decision Making and Control for Autonomous Surface Vehicles", RA-L 10(2), 2025 (vessels), and
@@ -22,61 +22,86 @@ from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.tracing import is_traced
 
-_LOGITS_AT_ONCE = 1 << 17  # on a CPU, whose cache holds no more
+# Logits at once on a CPU, whose cache holds no more.
+_LOGITS_AT_ONCE = 1 << 17
 # Largest usual size of each kind of entry: metres, metres per second, radians per second, newtons.
-_GOAL, _DISTANCE, _SPEED, _RADIUS, _TURN, _THRUST = 40.0, 20.0, 4.0, 4.0, 1.0, 1000.0
+_GOAL = 40.0
+_DISTANCE = 20.0
+_SPEED = 4.0
+_RADIUS = 4.0
+_TURN = 1.0
+_THRUST = 1000.0
 
 
 @final
 class UnicycleEncoder(nn.Module):
-    """312 features of a unicycle's observation, 39 numbers: itself and its goal, five static and five moving objects.
+    """312 features of a unicycle's observation.
 
-    Numbers are divided by their usual size first, where `normalised`.
+    Its 39 numbers are itself and its goal, five static and five moving objects. They are divided by their usual size
+    first if `normalised`.
     """
 
     in_keys: ClassVar = ["observation"]
-    num_inputs, num_features, num_hidden = 39, 312, 156
+    num_inputs = 39
+    num_features = 312
+    num_hidden = 156
 
     def __init__(self, normalised: bool = True) -> None:
         super().__init__()
-        self.robot, self.static, self.moving = nn.Linear(4, 32), nn.Linear(15, 120), nn.Linear(20, 160)
-        sizes = [_GOAL] * 2 + [_SPEED] * 2 + [_DISTANCE, _DISTANCE, _RADIUS] * 5
+        self.robot = nn.Linear(4, 32)
+        self.static = nn.Linear(15, 120)
+        self.moving = nn.Linear(20, 160)
+        own = [_GOAL, _GOAL, _SPEED, _SPEED]
+        sizes = own + [_DISTANCE, _DISTANCE, _RADIUS] * 5
         sizes += [_DISTANCE, _DISTANCE, _SPEED, _SPEED] * 5
         self.size: Tensor
         register_settings(self, size=sizes if normalised else [1.0] * len(sizes))
 
     def forward(self, observation: Tensor) -> Tensor:
         """Features (…, 312) of observations (…, 39)."""
-        parts = (observation.to(self.size.dtype) / self.size).split([4, 15, 20], -1)
-        encoders = (self.robot, self.static, self.moving)
-        return relu(torch.cat([encode(part) for encode, part in zip(encoders, parts, strict=True)], -1), inplace=True)
+        normalised = observation.to(self.size.dtype) / self.size
+        robot, static, moving = normalised.split([4, 15, 20], -1)
+        features = [self.robot(robot), self.static(static), self.moving(moving)]
+        joined = torch.cat(features, -1)
+        return relu(joined, inplace=True)
 
 
 @final
 class VesselEncoder(nn.Module):
-    """256 features of a vessel's observation, 32 numbers: itself, its goal, and up to five objects behind one encoder.
+    """256 features of a vessel's observation.
 
-    Numbers are divided by their usual size first, where `normalised`: forces are 1000 times the others.
+    Its 32 numbers are itself, its goal, and up to five objects, which go through one encoder. They are divided by their
+    usual size first if `normalised`: forces are 1000 times the others.
     """
 
     in_keys: ClassVar = ["observation", "object_mask"]
-    num_inputs, num_features, num_hidden = 32, 256, 128
+    num_inputs = 32
+    num_features = 256
+    num_hidden = 128
 
     def __init__(self, normalised: bool = True) -> None:
         super().__init__()
-        self.robot, self.object = nn.Linear(7, 56), nn.Linear(5, 40)
-        sizes = [_GOAL] * 2 + [_SPEED] * 2 + [_TURN, _THRUST, _THRUST]
+        self.robot = nn.Linear(7, 56)
+        self.object = nn.Linear(5, 40)
+        sizes = [_GOAL, _GOAL, _SPEED, _SPEED, _TURN, _THRUST, _THRUST]
         sizes += [_DISTANCE, _DISTANCE, _SPEED, _SPEED, _RADIUS] * 5
         self.size: Tensor
         register_settings(self, size=sizes if normalised else [1.0] * len(sizes))
 
     def forward(self, observation: Tensor, object_mask: Tensor) -> Tensor:
-        """Features (…, 256) of observations (…, 32), with `object_mask` (…, 5) bool: the objects that are there."""
-        robot, objects = (observation.to(self.size.dtype) / self.size).split([7, 25], -1)
+        """Features (…, 256) of observations (…, 32).
+
+        `object_mask` (…, 5) bool says which objects exist.
+        """
+        normalised = observation.to(self.size.dtype) / self.size
+        robot, objects = normalised.split([7, 25], -1)
         there = object_mask[..., None]
-        features = self.object(torch.where(there, objects.unflatten(-1, (5, 5)), 0.0))  # (…, 5, 40)
-        features = features * there.to(features.dtype)  # three times as fast as `where`, and as good: all are finite
-        return relu(torch.cat([self.robot(robot), features.flatten(-2)], -1), inplace=True)
+        seen = torch.where(there, objects.unflatten(-1, (5, 5)), 0.0)
+        # Three times as fast as `where`, and the same, as all features are finite.
+        features = self.object(seen)
+        features = features * there.to(features.dtype)
+        own = self.robot(robot)
+        return relu(torch.cat([own, features.flatten(-2)], -1), inplace=True)
 
 
 Encoder = UnicycleEncoder | VesselEncoder
@@ -88,7 +113,7 @@ def encoder_of(space: AgentSpace, normalised: bool = True) -> Encoder:
     for encoder in (UnicycleEncoder, VesselEncoder):
         if size == encoder.num_inputs:
             return encoder(normalised)
-    raise ValueError(f"encoder_of: want observations of 39 or 32 numbers; those of {space.source} have {size}")
+    raise ValueError(f"encoder_of: observation of {space.source} must have 39 or 32 numbers, not {size}")
 
 
 class _Network(nn.Module):
@@ -98,15 +123,18 @@ class _Network(nn.Module):
         super().__init__()
         self.encoder = encoder_of(space, normalised)
         self.in_keys = self.encoder.in_keys
+        # The order in which layers are made is the order in which their weights are drawn.
         self._add_layers(space)
-        self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, self._num_outputs(space))
+        num_outputs = self._num_outputs(space)
+        self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, num_outputs)
 
     def forward(self, *observations: Tensor) -> Any:
         """Outputs (…, O) float32."""
-        return self.head(self.encoder(*observations))
+        features = self.encoder(*observations)
+        return self.head(features)
 
     def _add_layers(self, space: AgentSpace) -> None:
-        """Makes the layers between encoder and head."""
+        """Make the layers between encoder and head."""
 
     def _num_outputs(self, space: AgentSpace) -> int:
         return 1
@@ -131,9 +159,13 @@ class NavigationQuantiles(_Network):
         return space.values_shape[0]
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Quantiles (…, U, A) float32 of observations, followed by shares (…, U) or, the same for all, (U,)."""
+        """Quantiles (…, U, A) float32 of observations and fractions.
+
+        Fractions are (…, U) or, the same for all, (U,).
+        """
         *observations, taus = inputs
-        return self.head(self.encoder(*observations)[..., None, :] * self.taus(taus))
+        features = self.encoder(*observations)[..., None, :]
+        return self.head(features * self.taus(taus))
 
     def mean(self, *inputs: Tensor) -> Tensor:
         """Means (…, A) float32 of the quantiles of the same inputs, with less work.
@@ -143,17 +175,23 @@ class NavigationQuantiles(_Network):
         *observations, taus = inputs
         features = self.encoder(*observations)
         parts = in_parts(taus, features[..., 0].numel())
-        hidden = (self.head.hidden(features[..., None, :] * self.taus(part)) for part in parts)
-        total = sum(each.sum(-2, dtype=torch.promote_types(each.dtype, torch.float32)) for each in hidden)
+        total: Tensor | int = 0
+        for part in parts:
+            product = features[..., None, :] * self.taus(part)
+            hidden = self.head.hidden(product)
+            dtype = torch.promote_types(hidden.dtype, torch.float32)
+            total = total + hidden.sum(-2, dtype=dtype)
         return self.head.out(total / taus.shape[-1]).float()
 
 
 @final
 class NavigationAtoms(nn.Module):
-    """Categorical distribution of the return over fixed values for each action: dueling, with noisy layers.
+    """Categorical distribution of the return over fixed values, for each action.
+
+    It is dueling, with noisy layers.
 
     Args:
-        num_atoms: Values.
+        num_atoms: Number of values.
         sigma: Initial size of the noise.
     """
 
@@ -164,32 +202,49 @@ class NavigationAtoms(nn.Module):
         self.num_atoms = num_atoms
         self.encoder = encoder_of(space, normalised)
         self.in_keys = self.encoder.in_keys
-        width, hidden = self.encoder.num_features, self.encoder.num_hidden
+        width = self.encoder.num_features
+        hidden = self.encoder.num_hidden
         self.value = _noisy(width, hidden, num_atoms, sigma)
-        self.advantage = _noisy(width, hidden, space.values_shape[0] * num_atoms, sigma)
+        num_logits = space.values_shape[0] * num_atoms
+        self.advantage = _noisy(width, hidden, num_logits, sigma)
 
     def forward(self, *observations: Tensor) -> Tensor:
-        """Logits (…, A, Z) float32; the noise is in them under `ExplorationType.RANDOM` only."""
+        """Logits (…, A, Z) float32, noisy under `ExplorationType.RANDOM` only."""
         value, hidden, weights = self._streams(*observations)
         return self._logits(value, hidden, weights)
 
     def mean(self, *inputs: Tensor) -> Tensor:
-        """Means (…, A) float32 of the distributions of the same inputs, followed by the values (Z,), in less memory."""
+        """Means (…, A) float32 of the distributions, in less memory.
+
+        Inputs are those of `forward`, followed by the values (Z,).
+        """
         *observations, values = inputs
         value, hidden, weights = self._streams(*observations)
-        if torch.compiler.is_exporting():  # a graph for any number of rows
-            return (self._logits(value, hidden, weights).softmax(-1) * values).sum(-1)
-        num_logits, rows = len(weights[1]), value[..., 0].numel()
+        # An exported graph is for any number of rows.
+        if torch.compiler.is_exporting():
+            probabilities = self._logits(value, hidden, weights).softmax(-1)
+            return (probabilities * values).sum(-1)
+        num_logits = len(weights[1])
+        rows = value[..., 0].numel()
         if value.device.type == "cpu" and not is_traced():
             rows = _LOGITS_AT_ONCE // num_logits
-        parts = [each.reshape(-1, each.shape[-1]).split(max(1, rows)) for each in (value, hidden)]
-        logits = (self._logits(one, other, weights) for one, other in zip(*parts, strict=True))
-        means = [(each.softmax(-1) * values).sum(-1) for each in logits]
-        return torch.cat(means).view(*value.shape[:-1], num_logits // self.num_atoms)
+        size = max(1, rows)
+        value_parts = value.reshape(-1, value.shape[-1]).split(size)
+        hidden_parts = hidden.reshape(-1, hidden.shape[-1]).split(size)
+        means = []
+        for value_part, hidden_part in zip(value_parts, hidden_parts, strict=True):
+            probabilities = self._logits(value_part, hidden_part, weights).softmax(-1)
+            means.append((probabilities * values).sum(-1))
+        num_actions = num_logits // self.num_atoms
+        return torch.cat(means).view(*value.shape[:-1], num_actions)
 
     def _streams(self, *observations: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Logits of the value (…, Z), the input of the advantage's last layer, and its weights and bias."""
-        features = hidden = self.encoder(*observations)
+        """Logits of the value (…, Z), and what the advantage's last layer needs.
+
+        That is its input, and its weights and bias.
+        """
+        features = self.encoder(*observations)
+        hidden = features
         *layers, last = self.advantage
         for layer in layers:
             hidden = layer(hidden)
@@ -197,7 +252,8 @@ class NavigationAtoms(nn.Module):
         return self.value(features).float(), hidden, (last.weight, last.bias)
 
     def _logits(self, value: Tensor, hidden: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:
-        advantage = linear(hidden, *weights).float().unflatten(-1, (-1, self.num_atoms))
+        advantage = linear(hidden, *weights).float()
+        advantage = advantage.unflatten(-1, (-1, self.num_atoms))
         return advantage + (value - advantage.mean(-2))[..., None, :]
 
 
@@ -211,9 +267,11 @@ class NavigationActor(_Network):
 
 @final
 class NavigationGaussian(_Network):
-    """Gaussian actor: mean and log standard deviation of an action before it is squashed."""
+    """Gaussian actor: mean and log standard deviation of an action before squashing."""
 
-    smallest, largest = -20.0, 2.0  # of the logarithm
+    # Limits of the logarithm.
+    smallest = -20.0
+    largest = 2.0
 
     def _num_outputs(self, space: AgentSpace) -> int:
         return 2 * space.action_shape[0]
@@ -239,7 +297,9 @@ class NavigationCritic(_Network):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Values (…, 1) float32 of observations, followed by actions (…, D)."""
         *observations, action = inputs
-        return self.head(self.encoder(*observations), relu(self.action(action)))
+        features = self.encoder(*observations)
+        of_action = relu(self.action(action))
+        return self.head(features, of_action)
 
 
 @final
@@ -251,31 +311,41 @@ class NavigationQuantileCritic(_Network):
         self.action = nn.Linear(*space.action_shape, self.encoder.num_hidden)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Quantiles (…, U) float32 of observations, actions (…, D) and shares (…, U)."""
+        """Quantiles (…, U) float32 of observations, actions (…, D) and fractions (…, U)."""
         *observations, action, taus = inputs
-        features = self.encoder(*observations)[..., None, :] * self.taus(taus)
-        return self.head(features, relu(self.action(action))[..., None, :]).squeeze(-1)
+        features = self.encoder(*observations)[..., None, :]
+        features = features * self.taus(taus)
+        of_action = relu(self.action(action))[..., None, :]
+        return self.head(features, of_action).squeeze(-1)
 
 
 class _Head(nn.Module):
-    """Head: two hidden layers and the outputs; features of an action multiply the first hidden layer."""
+    """Two hidden layers and the outputs.
+
+    Features of an action multiply the first hidden layer.
+    """
 
     def __init__(self, num_features: int, num_hidden: int, num_outputs: int) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(num_features, num_hidden), nn.Linear(num_hidden, num_hidden)
+        self.first = nn.Linear(num_features, num_hidden)
+        self.second = nn.Linear(num_hidden, num_hidden)
         self.out = nn.Linear(num_hidden, num_outputs)
 
     def forward(self, features: Tensor, action: Tensor | None = None) -> Tensor:
-        return self.out(self.hidden(features, action)).float()
+        hidden = self.hidden(features, action)
+        return self.out(hidden).float()
 
     def hidden(self, features: Tensor, action: Tensor | None = None) -> Tensor:
-        hidden = relu(self.first(features), inplace=True)
+        first = self.first(features)
+        hidden = relu(first, inplace=True)
         if action is not None:
             hidden = hidden * action
-        return relu(self.second(hidden), inplace=True)
+        second = self.second(hidden)
+        return relu(second, inplace=True)
 
 
 def _noisy(num_features: int, num_hidden: int, num_outputs: int, sigma: float) -> nn.Sequential:
-    first, second = (NoisyLinear(size, num_hidden, std_init=sigma) for size in (num_features, num_hidden))
+    first = NoisyLinear(num_features, num_hidden, std_init=sigma)
+    second = NoisyLinear(num_hidden, num_hidden, std_init=sigma)
     last = NoisyLinear(num_hidden, num_outputs, std_init=sigma)
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True), last)

@@ -18,7 +18,9 @@ _AT_ONCE_ELSEWHERE = 1 << 20
 
 @final
 class TauEmbedding(nn.Module):
-    """Features of quantile fractions τ, which multiply those of the state: cosines cos(π·i·τ), i from 0, in one layer.
+    """Features of quantile fractions τ, which multiply those of the state.
+
+    They are cosines cos(π·i·τ), i from 0, in one layer.
 
     Dabney, Ostrovski, Silver, Munos, ICML 2018, eq. 4.
     """
@@ -30,13 +32,20 @@ class TauEmbedding(nn.Module):
         register_settings(self, frequency=math.pi * float32(range(num_cosines)))
 
     def forward(self, taus: Tensor) -> Tensor:
-        """Features (…, U, F) of shares (…, U)."""
-        return relu(self.layer(torch.cos(taus[..., None] * self.frequency)), inplace=True)
+        """Features (…, U, F) of fractions (…, U)."""
+        cosines = torch.cos(taus[..., None] * self.frequency)
+        features = self.layer(cosines)
+        return relu(features, inplace=True)
 
 
 def in_parts(taus: Tensor, rows: int) -> tuple[Tensor, ...]:
-    """Fractions (…, U) split into parts of the size that is best computed at once, each for that many rows."""
-    if torch.compiler.is_exporting():  # a graph for any number of rows
+    """Split fractions (…, U) into parts of the size that is best computed at once.
+
+    Each part is for `rows` rows.
+    """
+    # An exported graph is for any number of rows.
+    if torch.compiler.is_exporting():
         return (taus,)
+    # Rows times fractions that fit a cache, or at least one fraction at a time.
     pairs = _AT_ONCE.get(taus.device.type, _AT_ONCE_ELSEWHERE)
     return taus.split(max(1, pairs // max(1, rows)), -1)

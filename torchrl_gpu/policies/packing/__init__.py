@@ -1,4 +1,9 @@
-"""Policies for bin packing."""
+"""Policies for bin packing: heuristics, networks and trained tables.
+
+The environment is in `envs/packing`, training in `training/packing`. Read `pretrained.py` first (a policy that values
+bins), then `heuristics.py`. n-tuple tables are in `ntuple`, look-ahead in `planners`, the U-Net packer in
+`hierarchical`.
+"""
 
 from torchrl_gpu.policies.packing.heuristics import (
     BASELINES,

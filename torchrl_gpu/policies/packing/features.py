@@ -16,11 +16,17 @@ from torchrl_gpu.system.arguments import shown
 
 
 def bin_of(space: AgentSpace) -> Bin:
-    """The bin of a packing environment; ValueError where the space is of another."""
+    """Return the bin of a packing environment.
+
+    ValueError if the space is that of another environment.
+    """
     given = space.extras.get("bin")
-    names = {each.name: each.default is MISSING for each in fields(Bin)}
-    if not isinstance(given, dict) or not {n for n, needed in names.items() if needed} <= set(given) <= set(names):
-        raise ValueError(f"AgentSpace: want a packing environment's, with its bin; {space.source} gives {shown(given)}")
+    known = {each.name for each in fields(Bin)}
+    needed = {each.name for each in fields(Bin) if each.default is MISSING}
+    if not isinstance(given, dict) or not needed <= set(given) <= known:
+        raise ValueError(
+            f"AgentSpace: {space.source} has the bin {shown(given)}, and not that of a packing environment"
+        )
     return Bin(**given)
 
 
@@ -28,8 +34,8 @@ class PlacementFeatures(nn.Module):
     """Planes over the placement grid for each (visible item, orientation).
 
     Heights are in bin heights. For each placement: whether it is legal, base and top of the item, mean height of the
-    pile under its bounding rectangle, and along its four sides how far the pile beside it (the wall counts as full)
-    rises above its base. The same for all placements: the item's extents, height and volume. For each place of the
+    pile under its bounding rectangle, and along its four sides how far the pile next to it rises above its base (the
+    wall counts as full). The same for all placements: the item's extents, height and volume. For each place of the
     grid: mean and highest pile.
     """
 
@@ -55,50 +61,75 @@ class PlacementFeatures(nn.Module):
             (B, K·O, C, Gx, Gy) float32.
         """
         pile = heightmap / self.bin.size[2]
-        z = z_map.flatten(1, 2) / self.bin.size[2]  # (B, J, Gx, Gy)
+        z = z_map.flatten(1, 2) / self.bin.size[2]
         size = item_size.flatten(1, 2)  # (B, J, 4)
-        extent = (size[..., :2] / self.cell).round().nan_to_num(0.0)
+        extent = (size[..., :2] / self.cell).round()
+        extent = extent.nan_to_num(0.0)
+        # An item that is larger than the bin fits nowhere, however large it is.
         extent = extent.clamp(0, max(self.bin.cells) + 1).long()  # (B, J, 2)
         share = size / self.whole
-        size = torch.cat([share[..., :3], share[..., 3:] ** (1 / 3)], -1)
+        side_of_cube = share[..., 3:] ** (1 / 3)
+        # The cube root brings volumes to the scale of lengths.
+        size = torch.cat([share[..., :3], side_of_cube], -1)
         under, sides = self._surroundings(pile, extent)
-        planes = [legal.flatten(1, 2).float(), z, z + size[..., 2, None, None], z - under]
+        top = z + size[..., 2, None, None]
+        planes = [legal.flatten(1, 2).float(), z, top, z - under]
         planes += [(side - z).clamp(-1, 1) for side in sides]
         planes += [plane[..., None, None].expand_as(z) for plane in size.unbind(-1)]
-        piles = [pile, pile]
-        if (step := self.bin.step) > 1:
-            piles = [pool(pile[:, None], step, ceil_mode=True)[:, 0] for pool in (avg_pool2d, max_pool2d)]
-        planes += [plane[:, None].expand_as(z) for plane in piles]  # mean and highest cell of each place of the grid
-        planes.append(torch.ones_like(z))  # lets convolutions see the wall
+        # Mean and highest cell of each place of the grid.
+        mean_pile = pile
+        highest_pile = pile
+        step = self.bin.step
+        if step > 1:
+            mean_pile = avg_pool2d(pile[:, None], step, ceil_mode=True)[:, 0]
+            highest_pile = max_pool2d(pile[:, None], step, ceil_mode=True)[:, 0]
+        planes += [plane[:, None].expand_as(z) for plane in (mean_pile, highest_pile)]
+        # A plane of ones, zero beyond the border, lets convolutions see the wall.
+        ones = torch.ones_like(z)
+        planes.append(ones)
         return torch.stack(planes, 2)
 
     def _surroundings(self, pile: Tensor, extent: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Mean pile under each placement and in the strips of cells beside it, each (B, J, Gx, Gy)."""
+        """Mean pile under each placement and in the strips of cells along its sides.
+
+        Each is (B, J, Gx, Gy), from an integral image, so that all placements cost the same. The wall is one cell
+        thick.
+        """
         cells_x, cells_y = self.bin.cells
-        walled = pad(pile, (1, 1, 1, 1), value=1.0)  # the wall, one cell thick
-        sums = pad(walled.cumsum(1).cumsum(2), (1, 0, 1, 0)).flatten(1)
+        walled = pad(pile, (1, 1, 1, 1), value=1.0)
+        sums = walled.cumsum(1).cumsum(2)
+        sums = pad(sums, (1, 0, 1, 0)).flatten(1)
         x, _ = grid_positions(extent[..., 0], cells_x, self.bin.step)
         y, _ = grid_positions(extent[..., 1], cells_y, self.bin.step)
-        p, q = (extent[..., axis, None] for axis in (0, 1))
-        x, y = x + 1, y + 1  # in walled cells
-        x_end, y_end = (x + p).clamp_max(cells_x + 1), (y + q).clamp_max(cells_y + 1)
+        p = extent[..., 0, None]
+        q = extent[..., 1, None]
+        # Positions among walled cells.
+        x = x + 1
+        y = y + 1
+        x_end = (x + p).clamp_max(cells_x + 1)
+        y_end = (y + q).clamp_max(cells_y + 1)
 
         def mean(x0: Tensor, x1: Tensor, y0: Tensor, y1: Tensor) -> Tensor:
-            total = _corner(sums, x1, y1, cells_y) - _corner(sums, x0, y1, cells_y)
-            total = total - _corner(sums, x1, y0, cells_y) + _corner(sums, x0, y0, cells_y)
-            return total / ((x1 - x0)[..., :, None] * (y1 - y0)[..., None, :]).clamp_min(1)
+            # The sum over a rectangle is that of its four corners in the integral image.
+            highest = _corner(sums, x1, y1, cells_y) - _corner(sums, x0, y1, cells_y)
+            total = highest - _corner(sums, x1, y0, cells_y) + _corner(sums, x0, y0, cells_y)
+            size_x = (x1 - x0)[..., :, None]
+            size_y = (y1 - y0)[..., None, :]
+            return total / (size_x * size_y).clamp_min(1)
 
         under = mean(x, x_end, y, y_end)
-        sides = [
-            mean(x - 1, x, y, y_end),
-            mean(x_end, x_end + 1, y, y_end),
-            mean(x, x_end, y - 1, y),
-            mean(x, x_end, y_end, y_end + 1),
-        ]
-        return under, sides
+        before_x = mean(x - 1, x, y, y_end)
+        behind_x = mean(x_end, x_end + 1, y, y_end)
+        before_y = mean(x, x_end, y - 1, y)
+        behind_y = mean(x, x_end, y_end, y_end + 1)
+        return under, [before_x, behind_x, before_y, behind_y]
 
 
 def _corner(sums: Tensor, x: Tensor, y: Tensor, cells_y: int) -> Tensor:
-    """Elements (x, y) of the integral image (B, (X+3)·(Y+3)) for x (B, J, Gx) and y (B, J, Gy)."""
-    at = x[..., :, None] * (cells_y + 3) + y[..., None, :]
+    """Elements (x, y) of an integral image (B, (X+3)·(Y+3)).
+
+    x is (B, J, Gx) and y (B, J, Gy).
+    """
+    row = x[..., :, None] * (cells_y + 3)
+    at = row + y[..., None, :]
     return sums.gather(1, at.flatten(1)).view(at.shape)

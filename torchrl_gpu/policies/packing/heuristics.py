@@ -1,4 +1,4 @@
-"""The baselines of packing, on the device: heuristics over all placements, and the rows of evaluation tables."""
+"""Baselines of packing: heuristics over all placements, on the device."""
 
 from __future__ import annotations
 
@@ -13,34 +13,46 @@ from torch import Tensor
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.env import SORT_KEYS
 from torchrl_gpu.policies.exploration import random_legal
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker
 from torchrl_gpu.policies.packing.hierarchical.pile_values import PileValuePacker
 from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, MaximalAccessibleSpace, OnlineBinPacking
 from torchrl_gpu.policies.packing.placements import Form, PlacementHeuristic, Placements, checked_entries, first_best
 from torchrl_gpu.system import arguments
 
-RANDOM, DEEPEST, RULE = "random", "deepest bottom left", "box order + HM"
-LESS_WASTE, VALUES = "least waste + HM", "pile values"
-WORKER, MANAGER, BOTH = "box order + worker", "manager + HM", "manager + worker"
+# Rows of the table of irregular items.
+RANDOM = "random"
+DEEPEST = "deepest bottom left"
+RULE = "box order + HM"
+LESS_WASTE = "least waste + HM"
+VALUES = "pile values"
+WORKER = "box order + worker"
+MANAGER = "manager + HM"
+BOTH = "manager + worker"
 _PER_ITEM = ("item_id", "legal_mask", "z_map", "item_top", "item_bottom")
 
 
 @final
 class RandomLegal(TensorDictModuleBase):
-    """Uniform over the legal actions, drawn on the device from torch's generator; 0 where nothing is legal."""
+    """Uniform over the legal actions, 0 if nothing is legal.
+
+    The draw is made on the device, from torch's generator.
+    """
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
-        self.in_keys, self.out_keys = ["legal_mask"], ["action"]
+        self.in_keys = ["legal_mask"]
+        self.out_keys = ["action"]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         legal = tensordict.get("legal_mask")
-        return tensordict.set("action", random_legal(legal.flatten(-4)))
+        action = random_legal(legal.flatten(-4))
+        return tensordict.set("action", action)
 
 
 @final
 class FirstFit(PlacementHeuristic):
-    """The first legal placement: the first orientation that has one, then least x, then least y."""
+    """The first legal placement, by orientation, then x, then y."""
 
     def choose(self, placements: Placements) -> Tensor:
         return first_best([], placements.legal)
@@ -51,7 +63,7 @@ class DeepestBottomLeft(PlacementHeuristic):
     """Lowest base, then nearest to the corner: least z, then least x + y (cells).
 
     Departs from the released code of Zhao et al. (ICLR 2022): that scores x + y + 100·z in cells, which is the same
-    order while x + y < 100; here the order is exact at any size.
+    order as long as x + y < 100; here the order is exact at any size.
     """
 
     def choose(self, placements: Placements) -> Tensor:
@@ -70,13 +82,17 @@ class HeightmapMinimization(PlacementHeuristic):
 
     def choose(self, placements: Placements) -> Tensor:
         p = placements
-        growth = self.kernels.pile_growth(p.heightmap, p.item_id, p.z_map, self.catalogue, self.bin)  # metres
-        return first_best([(growth.double() / min(self.bin.cell)).round(), p.reach], p.legal)
+        # Metres.
+        growth = self.kernels.pile_growth(p.heightmap, p.item_id, p.z_map, self.catalogue, self.bin)
+        cells = (growth.double() / min(self.bin.cell)).round()
+        return first_best([cells, p.reach], p.legal)
 
 
 @final
 class LeastSurfaceArea(PlacementHeuristic):
-    """Least surface of the box around all that is packed and the candidate, as high as the candidate's top.
+    """Least surface of the box around the pile and the candidate.
+
+    The box is as high as the candidate's top.
 
     With X and Y the extents of the bounding rectangle, the score is X·Y + X·top + Y·top, half that surface. Hu et al.,
     "Solving a new 3D bin packing problem with deep reinforcement learning method", arXiv 1708.05930, as released with
@@ -89,27 +105,46 @@ class LeastSurfaceArea(PlacementHeuristic):
     def choose(self, placements: Placements) -> Tensor:
         p = placements
         occupied = p.heightmap > self.bin.tolerance  # (N, X, Y)
-        length = _joint_extent(occupied.any(2), p.x, p.extent_x) * (self.bin.cell[0] / self.bin.tolerance)
-        width = _joint_extent(occupied.any(1), p.y, p.extent_y) * (self.bin.cell[1] / self.bin.tolerance)
-        area = (length * width + (p.z + p.height) * (length + width)).round()  # whole squares of tolerances
+        # Lengths in tolerances, as heights are.
+        tolerances_x = self.bin.cell[0] / self.bin.tolerance
+        tolerances_y = self.bin.cell[1] / self.bin.tolerance
+        length = _joint_extent(occupied.any(2), p.x, p.extent_x) * tolerances_x
+        width = _joint_extent(occupied.any(1), p.y, p.extent_y) * tolerances_y
+        # Whole squares of tolerances.
+        top = p.z + p.height
+        area = (length * width + top * (length + width)).round()
         return first_best([area, p.z, p.reach], p.legal)
 
 
 def _joint_extent(occupied: Tensor, first: Tensor, extent: Tensor) -> Tensor:
-    """Cells from the first to the last that is occupied (N, X) or under a footprint `first` (N, K, O, …); float64."""
+    """Cells from the first to the last that is occupied or under a footprint.
+
+    Args:
+        occupied: (N, X) bool.
+        first: First cell of footprints, (N, K, O, …).
+        extent: Cells of footprints.
+
+    Returns:
+        float64, the shape of `first`.
+    """
     cells = occupied.shape[1]
-    at = torch.arange(cells, device=occupied.device, dtype=torch.int64)
-    low = torch.where(occupied, at, cells).amin(1)[:, None, None, None, None]
-    high = torch.where(occupied, at + 1, 0).amax(1)[:, None, None, None, None]
-    return (torch.maximum(high, first + extent) - torch.minimum(low, first)).double()
+    at = indices(cells, occupied.device)
+    # An empty bin has no occupied cell: then the footprint alone counts.
+    low = torch.where(occupied, at, cells).amin(1)
+    low = low[:, None, None, None, None]
+    high = torch.where(occupied, at + 1, 0).amax(1)
+    high = high[:, None, None, None, None]
+    end = torch.maximum(high, first + extent)
+    begin = torch.minimum(low, first)
+    return (end - begin).double()
 
 
 @final
 class VolumeSorted(TensorDictModuleBase):
-    """Wrapper policy: the visible item of largest volume that has a legal placement, placed by another policy.
+    """Wrapper policy: the largest visible item that fits, placed by another policy.
 
     The other policy sees that item alone, as an environment with K = 1 would show it. Of equal volumes the first slot
-    goes first; where nothing is legal the action is 0.
+    goes first; if nothing is legal the action is 0.
 
     Args:
         env: Gives the volumes of the items, which an `AgentSpace` does not hold.
@@ -121,7 +156,8 @@ class VolumeSorted(TensorDictModuleBase):
         super().__init__()
         key = SORT_KEYS[arguments.choice("VolumeSorted", "by", by, SORT_KEYS)]
         self.volume = key(env.catalogue, env.bin)
-        self._maps, self.inner = env.action_shape, inner
+        self._maps = env.action_shape
+        self.inner = inner
         self.in_keys = list(dict.fromkeys(["legal_mask", "item_id", *inner.in_keys]))
         self.out_keys = ["action"]
 
@@ -130,82 +166,115 @@ class VolumeSorted(TensorDictModuleBase):
         forms: dict[str, Form] = {"legal_mask": (torch.bool, self._maps), "item_id": (torch.int64, self._maps[:1])}
         if tensordict.get("z_map", None) is not None:
             forms["z_map"] = torch.float32, self._maps
+        # The policy behind this one sees one item: what it needs of the others is selected here.
         legal, item_id, *_ = checked_entries("VolumeSorted", tensordict, forms, self.volume.device)
         volume = self.volume[item_id.clamp(0, len(self.volume) - 1)]  # (…, K)
-        slot = torch.where(legal.flatten(-3).any(-1), volume, -1.0).argmax(-1)
+        fits = legal.flatten(-3).any(-1)
+        slot = torch.where(fits, volume, -1.0).argmax(-1)
         entries = tensordict.select(*self.in_keys, strict=False).items()
-        alone = {key: _take(value, slot) if key in _PER_ITEM else value for key, value in entries}
+        alone = {}
+        for key, value in entries:
+            alone[key] = _take(value, slot) if key in _PER_ITEM else value
         alone["action_mask"] = alone["legal_mask"].flatten(len(batch))
         placed = self.inner(TensorDict(alone, batch_size=batch, device=tensordict.device)).get("action")
-        return tensordict.set("action", slot * legal.shape[-3:].numel() + placed)
+        per_item = legal.shape[-3:].numel()
+        return tensordict.set("action", slot * per_item + placed)
 
 
 def _take(value: Tensor, slot: Tensor) -> Tensor:
-    """The `slot` (…) of `value` (…, K, rest), kept as an axis of one."""
-    index = slot[(..., *[None] * (value.ndim - slot.ndim))]
-    return value.take_along_dim(index.expand(*slot.shape, 1, *value.shape[slot.ndim + 1 :]), slot.ndim)
+    """Slot (…) of values (…, K, rest), kept as an axis of one."""
+    missing = value.ndim - slot.ndim
+    index = slot[(..., *[None] * missing)]
+    shape = (*slot.shape, 1, *value.shape[slot.ndim + 1 :])
+    return value.take_along_dim(index.expand(shape), slot.ndim)
 
 
-BASELINES: dict[str, tuple[str, Callable[[PackingEnv], TensorDictModuleBase]]] = {
-    "random": ("random legal", RandomLegal),
-    "first-fit": ("first fit", FirstFit),
-    "bph": ("online BPH", OnlineBinPacking),
-    "br": ("boundary rule", BoundaryRule),
-    "dbl": ("deepest bottom left", DeepestBottomLeft),
-    "hm": ("heightmap minimisation", HeightmapMinimization),
-    "lsah": ("least surface area", LeastSurfaceArea),
-    "macs": ("maximal accessible space", MaximalAccessibleSpace),
+_Make = Callable[[PackingEnv], TensorDictModuleBase]
+_MAKERS: dict[str, _Make] = {
+    "random": RandomLegal,
+    "first-fit": FirstFit,
+    "bph": OnlineBinPacking,
+    "br": BoundaryRule,
+    "dbl": DeepestBottomLeft,
+    "hm": HeightmapMinimization,
+    "lsah": LeastSurfaceArea,
+    "macs": MaximalAccessibleSpace,
 }
-"""All baselines by the word that `torchrl-gpu evaluate bpp10 --policy` takes: their names, and what makes them."""
+_NAMES = {
+    "random": "random legal",
+    "first-fit": "first fit",
+    "bph": "online BPH",
+    "br": "boundary rule",
+    "dbl": "deepest bottom left",
+    "hm": "heightmap minimisation",
+    "lsah": "least surface area",
+    "macs": "maximal accessible space",
+}
+# All baselines by the word that `torchrl-gpu evaluate bpp10 --policy` takes: their names, and what makes them.
+BASELINES = {word: (_NAMES[word], make) for word, make in _MAKERS.items()}
 
 SHOWN = ("random", "dbl", "hm", "lsah", "macs")
 
 
 def baselines(env: PackingEnv, words: Sequence[str] = SHOWN) -> dict[str, TensorDictModuleBase]:
-    """Baselines by name, keys of `BASELINES`; with several visible items, the largest that fits goes first."""
-    made = {BASELINES[word][0]: BASELINES[word][1](env) for word in words}
-    return made if env.visible_items == 1 else {name: VolumeSorted(env, policy) for name, policy in made.items()}
+    """Baselines by name, out of the keys of `BASELINES`.
+
+    With several visible items the largest that fits goes first.
+    """
+    policies = {}
+    for word in words:
+        name, make = BASELINES[word]
+        policy = make(env)
+        policies[name] = policy if env.visible_items == 1 else VolumeSorted(env, policy)
+    return policies
 
 
 @final
 class RandomItem(TensorDictModuleBase):
-    """A visible item drawn from those that fit, at a placement drawn from its legal ones; 0 where nothing is legal.
+    """A visible item drawn from those that fit, at a placement drawn from its own.
 
-    `RandomLegal` draws from the placements of all items at once, and so the small ones, which have more, more often.
+    The action is 0 if nothing is legal. `RandomLegal` draws from the placements of all items at once, and so small
+    items, which have more of them, more often.
     """
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
-        self.in_keys, self.out_keys = ["legal_mask"], ["action"]
+        self.in_keys = ["legal_mask"]
+        self.out_keys = ["action"]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        legal = tensordict.get("legal_mask").flatten(-3)  # (…, K, O·Gx·Gy)
-        slot = random_legal(legal.any(-1))
-        place = random_legal(legal.take_along_dim(slot[..., None, None], -2).squeeze(-2))
+        legal = tensordict.get("legal_mask").flatten(-3)
+        fits = legal.any(-1)
+        slot = random_legal(fits)
+        # Two draws: the item first, all equally likely, and then one of its placements.
+        of_item = legal.take_along_dim(slot[..., None, None], -2).squeeze(-2)
+        place = random_legal(of_item)
         return tensordict.set("action", slot * legal.shape[-1] + place)
 
 
 def irregular_baselines(
     env: PackingEnv, packer: HierarchicalPacker, learned: bool = True
 ) -> dict[str, TensorDictModuleBase]:
-    """Policies by name: those that Huang et al., RA-L 8(1), 2023, compare, deepest bottom left and two of ours.
+    """Policies for irregular items, by name.
+
+    Those that Huang et al., RA-L 8(1), 2023, compare, deepest bottom left and two of ours.
 
     Args:
         env: Shows the largest items, `order="box"`; with one visible item there is no choice, and no manager.
         packer: Made for `env`; the others share its networks and what it knows of the items.
-        learned: Whether the networks are trained; if not they repeat the rules, and their rows are left out.
-            Pile values come with the package.
+        learned: Whether the networks are trained; if not they repeat the rules, and their rows are left out. Pile
+            values come with the package.
     """
-    policies: dict[str, TensorDictModuleBase] = {
-        RANDOM: RandomItem(env),
-        DEEPEST: VolumeSorted(env, DeepestBottomLeft(env), by="box"),
-        RULE: packer.choosing("box", "growth"),
-    }
+    deepest = VolumeSorted(env, DeepestBottomLeft(env), by="box")
+    policies: dict[str, TensorDictModuleBase] = {RANDOM: RandomItem(env), DEEPEST: deepest}
+    policies[RULE] = packer.choosing("box", "growth")
     if env.visible_items > 1:
         policies[LESS_WASTE] = packer.choosing("waste", "growth")
+    # Pile values are shipped with the package and need no training.
     policies[VALUES] = PileValuePacker(env)
     if learned:
         policies[WORKER] = packer.choosing("box", "learned")
     if learned and env.visible_items > 1:
-        policies |= {MANAGER: packer.choosing("learned", "growth"), BOTH: packer.choosing("learned", "learned")}
+        policies[MANAGER] = packer.choosing("learned", "growth")
+        policies[BOTH] = packer.choosing("learned", "learned")
     return policies

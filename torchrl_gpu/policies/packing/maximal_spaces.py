@@ -1,7 +1,11 @@
-"""Heuristics by free space: corners of empty maximal spaces, and the largest space left accessible."""
+"""Heuristics by free space.
+
+They look for corners of empty maximal spaces, or for the largest space left accessible.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import abstractmethod
 from typing import NamedTuple, final
@@ -11,32 +15,59 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic, Placements, first_best
 
-_MOST_CELLS = 1024  # of a bin's floor: every rectangle of them is looked at
-_COARSE_SIDE = 10  # cells a side that MACS seeks free rectangles on
+# Cells of a bin's floor: every rectangle of them is looked at.
+_MOST_CELLS = 1024
+# Cells along a side on which MACS looks for free rectangles.
+_COARSE_SIDE = 10
 # Rectangles, and elements of MACS's largest tensor, worked on at once: more leaves a core's cache.
-_RECTANGLES_AT_ONCE, _ELEMENTS_AT_ONCE = 1 << 17, 1 << 20
-NONE = 2.0**52  # a score behind all others
+_RECTANGLES_AT_ONCE = 1 << 17
+_ELEMENTS_AT_ONCE = 1 << 20
+# A score behind all others.
+NONE = 2.0**52
+# What the boundary rule adds for a space that all sizes fit into.
+_ALL_FIT = 10
 
 
 class Spaces(NamedTuple):
-    """Rectangles of cells [x0, x1] × [y0, y1], and which of them are empty maximal spaces; (N, X, X, Y, Y) each."""
+    """Rectangles of cells [x0, x1] × [y0, y1], and which are empty maximal spaces.
 
-    level: Tensor  # the highest cell of each rectangle; −1 where x1 < x0 or y1 < y0
-    maximal: Tensor  # bool, whether the space from there to the ceiling is one: no wall moves outwards
+    Attributes:
+        level: Highest cell of each rectangle, (N, X, X, Y, Y); −1 where x1 < x0 or y1 < y0.
+        maximal: Whether the space from there to the ceiling is one, (N, X, X, Y, Y) bool: no wall can move outwards.
+    """
+
+    level: Tensor
+    maximal: Tensor
 
 
 def maximal_spaces(heights: Tensor, ceiling: float) -> Spaces:
-    """Empty maximal spaces, open from above, over heights (N, X, Y) ≥ 0 of a pile, equal where they count as equal."""
-    x, y = (torch.arange(cells, device=heights.device, dtype=torch.int64) for cells in heights.shape[1:])
-    level = heights[:, None].expand(-1, heights.shape[1], -1, -1)  # (N, x0, x, Y)
-    level = torch.where((x >= x[:, None])[..., None], level, -1.0).cummax(2).values  # (N, x0, x1, Y)
-    level = level[..., None, :].expand(*level.shape[:3], heights.shape[2], -1)  # (N, x0, x1, y0, y)
+    """Empty maximal spaces over a pile, open from above.
+
+    All rectangles are looked at together, by running maxima along both axes. A space is maximal if moving any of its
+    walls by one cell raises its floor.
+
+    Args:
+        heights: (N, X, Y), 0 or more, equal if they count as equal.
+        ceiling: Height of the bin in the same unit.
+    """
+    x = indices(heights.shape[1], heights.device)
+    y = indices(heights.shape[2], heights.device)
+    # Running maxima along x, then along y, of rectangles that begin at every cell.
+    level = heights[:, None].expand(-1, len(x), -1, -1)  # (N, X, X, Y)
+    rising_x = (x >= x[:, None])[..., None]
+    level = torch.where(rising_x, level, -1.0).cummax(2).values
+    level = level[..., None, :]
+    level = level.expand(-1, -1, -1, len(y), -1)  # (N, X, X, Y, Y)
     rising = y >= y[:, None]
-    level = torch.where(rising & (level >= 0), level, -1.0).cummax(4).values
+    is_rectangle = rising & (level >= 0)
+    level = torch.where(is_rectangle, level, -1.0).cummax(4).values
     maximal = (level >= 0) & (level < ceiling) & rising
-    for axis, step in ((1, -1), (2, 1), (3, -1), (4, 1)):  # a wall that moves outwards
+    walls = ((1, -1), (2, 1), (3, -1), (4, 1))
+    for axis, step in walls:
+        # The same rectangles with one wall moved outwards by one cell.
         wider = level.roll(-step, axis)
         edge = wider.select(axis, 0 if step < 0 else -1)
         edge.fill_(-1.0)
@@ -45,109 +76,162 @@ def maximal_spaces(heights: Tensor, ceiling: float) -> Spaces:
 
 
 class _Corners(PlacementHeuristic):
-    """Base class of heuristics that place a box into an empty maximal space, at its corner nearest to the bin's own.
+    """Base class of heuristics that place a box at a corner of an empty maximal space.
 
-    Spaces are those that are open from above. Where no such placement is legal, the deepest-bottom-left one is made,
-    where the code released with Zhao et al. (ICLR 2022) ends the episode.
+    It is the corner nearest to the bin's own. Spaces are those that are open from above. If no such placement is legal,
+    the deepest-bottom-left one is made; the code released with Zhao et al. (ICLR 2022) ends the episode then.
     """
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__(env)
         cells = self.bin.cells[0] * self.bin.cells[1]
         if cells > _MOST_CELLS:
-            raise ValueError(f"{type(self).__name__}: want a bin of at most {_MOST_CELLS:,} cells; got {cells:,}")
+            raise ValueError(
+                f"{type(self).__name__}: a bin of {cells:,} cells is too fine: it looks at every rectangle of at most"
+                f" {_MOST_CELLS:,}"
+            )
         self.ceiling = round(self.bin.size[2] / self.bin.tolerance)
 
     @abstractmethod
     def score(self, spaces: Spaces) -> Tensor:
-        """Score of each space, least in the best one, from 0 on, float64, the shape of `spaces.level`."""
+        """Score of each space, 0 or more and least for the best, float64."""
 
     def choose(self, placements: Placements) -> Tensor:
         p = placements
-        width = max(1, _RECTANGLES_AT_ONCE // (self.bin.cells[0] * self.bin.cells[1]) ** 2)
-        sizes = (each.reshape(p.legal.shape[:3]).split(width) for each in (p.extent_x, p.extent_y, p.height))
-        parts = [self._scores(*each) for each in zip(p.heightmap.split(width), *sizes, strict=True)]
+        cells_x, cells_y = self.bin.cells
+        # Environments at a time.
+        width = max(1, _RECTANGLES_AT_ONCE // (cells_x * cells_y) ** 2)
+        extent_x = p.extent_x.reshape(p.legal.shape[:3])
+        extent_y = p.extent_y.reshape(p.legal.shape[:3])
+        height = p.height.reshape(p.legal.shape[:3])
+        parts = []
+        for begin in range(0, max(1, len(height)), width):
+            rows = slice(begin, begin + width)
+            score = self._scores(p.heightmap[rows], extent_x[rows], extent_y[rows], height[rows])
+            parts.append(score)
         of_cell = torch.cat(parts)  # (N, K, O, X, Y)
-        at = (p.x.clamp(0, self.bin.cells[0] - 1) * self.bin.cells[1] + p.y.clamp(0, self.bin.cells[1] - 1)).flatten(3)
-        best = of_cell.flatten(3).gather(3, at).view(p.legal.shape)  # of the spaces in whose corner a placement is
+        x = p.x.clamp(0, cells_x - 1)
+        y = p.y.clamp(0, cells_y - 1)
+        # Best of the spaces in whose corner a placement is.
+        corner = (x * cells_y + y).flatten(3)
+        best = of_cell.flatten(3).gather(3, corner).view(p.legal.shape)
         return first_best([best, p.z, p.reach], p.legal)
 
     def _scores(self, heightmap: Tensor, extent_x: Tensor, extent_y: Tensor, height: Tensor) -> Tensor:
-        """Least score of the spaces that begin at each cell and hold the item, (N, K, O, X, Y); `NONE` for none."""
-        spaces = maximal_spaces(self.levels(heightmap), self.ceiling)
+        """Least score of the spaces that begin at each cell and hold the item.
+
+        Returns:
+            (N, K, O, X, Y); `NONE` where there is no such space.
+        """
+        heights = self.levels(heightmap)
+        spaces = maximal_spaces(heights, self.ceiling)
         score = torch.where(spaces.maximal, self.score(spaces), NONE)
-        x, y = (torch.arange(cells, device=heightmap.device, dtype=torch.int64) for cells in self.bin.cells)
-        length, breadth = x - x[:, None] + 1, y - y[:, None] + 1  # (x0, x1), (y0, y1)
+        x, y = self._cells(heightmap.device)
+        # Sides of the rectangles, (X, X) and (Y, Y).
+        length = x - x[:, None] + 1
+        breadth = y - y[:, None] + 1
         found = []
-        for k in range(height.shape[1]):
-            for o in range(height.shape[2]):
-                p, q, h = (each[:, k, o, None, None] for each in (extent_x, extent_y, height))
-                holds = (length >= p)[..., None, None] & (breadth >= q)[:, None, None]
-                holds = holds & (spaces.level + h[..., None, None] <= self.ceiling)
-                found.append(torch.where(holds, score, NONE).amin((2, 4)))
+        num_items, num_turns = height.shape[1:]
+        for k, o in itertools.product(range(num_items), range(num_turns)):
+            p = extent_x[:, k, o, None, None]
+            q = extent_y[:, k, o, None, None]
+            h = height[:, k, o, None, None]
+            is_long = (length >= p)[..., None, None]
+            is_broad = (breadth >= q)[:, None, None]
+            is_low = spaces.level + h[..., None, None] <= self.ceiling
+            holds = is_long & is_broad & is_low
+            found.append(torch.where(holds, score, NONE).amin((2, 4)))
         return torch.stack(found, 1).unflatten(1, height.shape[1:])
+
+    def _cells(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Numbers of the cells along x and along y, int64."""
+        x = indices(self.bin.cells[0], device)
+        y = indices(self.bin.cells[1], device)
+        return x, y
 
 
 @final
 class OnlineBinPacking(_Corners):
-    """The first empty maximal space that holds the box, by z, then y, then x of its corner; orientations in order.
+    """The first empty maximal space that holds the box, in the order of its corner.
 
-    Online BPH of Ha, Nguyen, Bui and Wang, "An online packing heuristic for the three-dimensional container loading
-    problem in dynamic environments and the Physical Internet", EvoApplications 2017, doi 10.1007/978-3-319-55792-2_10.
+    Corners are ordered by z, then y, then x; orientations keep their order. Online BPH of Ha, Nguyen, Bui and Wang, "An
+    online packing heuristic for the three-dimensional container loading problem in dynamic environments and the
+    Physical Internet", EvoApplications 2017, doi 10.1007/978-3-319-55792-2_10.
     """
 
     def score(self, spaces: Spaces) -> Tensor:
-        x, y = (torch.arange(cells, device=spaces.level.device, dtype=torch.int64) for cells in self.bin.cells)
-        return (spaces.level * len(y) + y[:, None]) * len(x) + x[:, None, None, None]
+        x, y = self._cells(spaces.level.device)
+        rows = spaces.level * len(y) + y[:, None]
+        return rows * len(x) + x[:, None, None, None]
 
 
 @final
 class BoundaryRule(_Corners):
-    """Boundary rule: the empty maximal space that holds the box and scores best by volume and fitting item sizes.
+    """Boundary rule: the best empty maximal space by volume and fitting item sizes.
 
-    A space scores its volume in cells, one for each size of the catalogue that fits into it, and 10 more where all do.
+    A space scores its volume in cells, one for each size of the catalogue that fits into it, and 10 more if all fit.
     The rule "BR" that Zhao et al. (AAAI 2021) compare with, as released with Zhao et al. (ICLR 2022).
     """
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__(env)
-        extent, height = self.catalogue.extent[:, 0], self.levels(self.catalogue.height[:, 0])
-        self.steps = height.unique()  # (U,), the heights that there are
-        x, y = (torch.arange(cells + 1, device=extent.device, dtype=torch.int64) for cells in self.bin.cells)
-        fits = [
-            (extent[:, 0] <= x[:, None])[:, None, None, :],
-            (extent[:, 1] <= y[:, None])[:, None, :],
-            height <= torch.cat([self.steps.new_full((1,), -1.0), self.steps])[:, None],
-        ]
-        self.fitting = (fits[0] & fits[1] & fits[2]).sum(3)  # (X + 1, Y + 1, U + 1), sizes that fit
+        extent = self.catalogue.extent[:, 0]
+        height = self.levels(self.catalogue.height[:, 0])
+        # The different heights of items, (U,).
+        self.steps = height.unique()
+        x = indices(self.bin.cells[0] + 1, extent.device)
+        y = indices(self.bin.cells[1] + 1, extent.device)
+        # Room below the lowest item, in which none fits, and room for the items of each height.
+        none = self.steps.new_full((1,), -1.0)
+        room = torch.cat([none, self.steps])
+        fits_x = extent[:, 0] <= x[:, None]
+        fits_y = extent[:, 1] <= y[:, None]
+        fits_z = height <= room[:, None]
+        # Number of sizes that fit into each space, (X + 1, Y + 1, U + 1).
+        fits = fits_x[:, None, None, :] & fits_y[:, None, :] & fits_z
+        self.fitting = fits.sum(3)
 
     def score(self, spaces: Spaces) -> Tensor:
-        x, y = (torch.arange(cells, device=spaces.level.device, dtype=torch.int64) for cells in self.bin.cells)
-        length = (x - x[:, None] + 1).clamp_min(0)[..., None, None]
+        x, y = self._cells(spaces.level.device)
+        length = (x - x[:, None] + 1).clamp_min(0)
+        length = length[..., None, None]
         breadth = (y - y[:, None] + 1).clamp_min(0)
         room = self.ceiling - spaces.level
-        number = self.fitting[length, breadth, torch.bucketize(room, self.steps, right=True)]
-        number = number + 10 * (number == self.catalogue.num_items)
+        step = torch.bucketize(room, self.steps, right=True)
+        number = self.fitting[length, breadth, step]
+        number = number + _ALL_FIT * (number == self.catalogue.num_items)
         cell = min(self.bin.cell) / self.bin.tolerance
-        most = self.bin.cells[0] * self.bin.cells[1] * self.ceiling + cell * (self.catalogue.num_items + 10)
-        return (most - length * breadth * room - cell * number).round()
+        cells_x, cells_y = self.bin.cells
+        largest = cells_x * cells_y * self.ceiling
+        most = largest + cell * (self.catalogue.num_items + _ALL_FIT)
+        volume = length * breadth * room
+        return (most - volume - cell * number).round()
 
 
 class Candidates(NamedTuple):
-    """Candidate placements, deepest-bottom-left first, (N, C)."""
+    """Candidate placements, deepest-bottom-left first, (N, C).
 
-    action: Tensor  # int64
-    legal: Tensor  # bool
-    item: Tensor  # int64, catalogue row
-    orientation: Tensor  # int64
-    x: Tensor  # int64, cells
-    y: Tensor  # int64, cells
-    z: Tensor  # float32, metres
+    Attributes:
+        action: int64.
+        legal: bool.
+        item: Catalogue row, int64.
+        orientation: int64.
+        x, y: First cell, int64.
+        z: Base, metres, float32.
+    """
+
+    action: Tensor
+    legal: Tensor
+    item: Tensor
+    orientation: Tensor
+    x: Tensor
+    y: Tensor
+    z: Tensor
 
 
 @final
 class MaximalAccessibleSpace(PlacementHeuristic):
-    """Most accessible space left: the sum over height levels of the largest rectangle that is open from above there.
+    """Most accessible space left: largest open rectangles, summed over height levels.
 
     MACS of Hu et al., "TAP-Net: transport-and-pack using reinforcement learning", ACM TOG 39(6), 2020,
     doi 10.1145/3414685.3417796. Ties go to the deepest-bottom-left placement.
@@ -155,9 +239,12 @@ class MaximalAccessibleSpace(PlacementHeuristic):
     Departs from the paper: the sum runs over all levels of the bin, where the code released with Zhao et al. (ICLR
     2022) stops at the base of the candidate; candidates are placements on the grid, not corners of empty maximal
     spaces; above 10 cells a side the rectangles are sought on the heightmap's maxima over blocks of cells.
+
+    Attributes:
+        num_candidates: Most placements that are scored, the deepest-bottom-left ones.
     """
 
-    num_candidates = 256  # most placements that are scored, the deepest-bottom-left ones
+    num_candidates = 256
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__(env)
@@ -165,80 +252,112 @@ class MaximalAccessibleSpace(PlacementHeuristic):
 
     def choose(self, placements: Placements) -> Tensor:
         candidates = self._candidates(placements)
-        coarse = max_pool2d(placements.heightmap[:, None], self.block, ceil_mode=True)[:, 0]  # (N, U, V)
+        heightmap = placements.heightmap[:, None]
+        coarse = max_pool2d(heightmap, self.block, ceil_mode=True)[:, 0]  # (N, U, V)
         per_row = coarse[0].numel() + math.prod(self.catalogue.footprint)
-        width = max(1, _ELEMENTS_AT_ONCE // (len(coarse) * per_row))  # candidates at once
-        parts = zip(*(field.split(width, 1) for field in candidates), strict=True)
-        spaces = [self._space(coarse, Candidates(*part)) for part in parts]
+        # Candidates that are worked on at once.
+        width = max(1, _ELEMENTS_AT_ONCE // (len(coarse) * per_row))
+        fields = [field.split(width, 1) for field in candidates]
+        parts = [Candidates(*part) for part in zip(*fields, strict=True)]
+        spaces = [self._space(coarse, part) for part in parts]
         space = torch.where(candidates.legal, torch.cat(spaces, 1), -1.0)
         return candidates.action.gather(1, space.argmax(1, keepdim=True)).squeeze(1)
 
     def _candidates(self, p: Placements) -> Candidates:
-        """The legal placements by z, then x + y, then action; behind them, by action, those that are not legal."""
+        """Legal placements by z, then x + y, then action, and the others behind them."""
         num_orientations, grid_x, grid_y = p.legal.shape[2:]
         num_actions = p.legal[0].numel()
-        number = torch.arange(num_actions, device=p.legal.device, dtype=torch.int64)
-        rank = (p.z * sum(self.bin.cells) + p.reach).long().flatten(1) * num_actions + number
-        rank = torch.where(p.legal.flatten(1), rank, torch.iinfo(torch.int64).max - num_actions + number)
+        number = indices(num_actions, p.legal.device)
+        depth = p.z * sum(self.bin.cells) + p.reach
+        depth = depth.long().flatten(1)
+        behind = torch.iinfo(torch.int64).max - num_actions + number
+        ahead = depth * num_actions + number
+        # Legal placements by depth, the others behind all of them.
+        rank = torch.where(p.legal.flatten(1), ahead, behind)
         action = rank.topk(min(self.num_candidates, num_actions), largest=False, sorted=True).indices
         k = action // (num_orientations * grid_x * grid_y)
 
-        def taken(values: Tensor) -> Tensor:
+        def take(values: Tensor) -> Tensor:
             return values.expand(p.legal.shape).flatten(1).gather(1, action)
 
-        return Candidates(
-            action=action,
-            legal=taken(p.legal),
-            item=p.item_id.gather(1, k),
-            orientation=action // (grid_x * grid_y) % num_orientations,
-            x=taken(p.x),
-            y=taken(p.y),
-            z=taken(p.z_map),
-        )
+        item = p.item_id.gather(1, k)
+        orientation = action // (grid_x * grid_y) % num_orientations
+        legal = take(p.legal)
+        x = take(p.x)
+        y = take(p.y)
+        return Candidates(action, legal, item, orientation, x, y, take(p.z_map))
 
     def _space(self, coarse: Tensor, candidates: Candidates) -> Tensor:
-        """Accessible space after each candidate, (N, C) float64; `coarse` is (N, U, V) in metres."""
-        after = self.levels(self._placed(coarse, candidates)).float()  # (N, C, U, V), whole numbers
+        """Accessible space after each candidate, (N, C) float64.
+
+        `coarse` is (N, U, V), metres.
+        """
+        # Whole numbers, (N, C, U, V).
+        after = self.levels(self._place(coarse, candidates)).float()
         ceiling = round(self.bin.size[2] / self.bin.tolerance)
         return accessible_space(after.flatten(0, 1), ceiling).view(after.shape[:2])
 
-    def _placed(self, coarse: Tensor, c: Candidates) -> Tensor:
-        """Heightmap by blocks after each candidate, (N, C, U, V): maxima of blocks rise as their cells do."""
+    def _place(self, coarse: Tensor, c: Candidates) -> Tensor:
+        """Heightmap by blocks after each candidate, (N, C, U, V).
+
+        The maximum of a block rises as its cells do.
+        """
         shape = (*c.action.shape, *coarse.shape[1:])
         top, bottom = self.catalogue.maps(c.item, c.orientation)  # (N, C, P, Q)
-        raised = torch.where(bottom.isfinite(), c.z[..., None, None] + top, 0.0).flatten(2)
-        i = torch.arange(top.shape[2], device=top.device, dtype=torch.int64)
-        j = torch.arange(top.shape[3], device=top.device, dtype=torch.int64)
-        u = ((c.x[..., None] + i) // self.block[0]).clamp_max(shape[2] - 1)  # (N, C, P)
-        v = ((c.y[..., None] + j) // self.block[1]).clamp_max(shape[3] - 1)  # (N, C, Q)
-        at = (u[..., :, None] * shape[3] + v[..., None, :]).flatten(2)
-        before = coarse.flatten(1)[:, None].expand(-1, shape[1], -1)
-        return before.scatter_reduce(2, at, raised, "amax", include_self=True).view(shape)
+        raised = c.z[..., None, None] + top
+        raised = torch.where(bottom.isfinite(), raised, 0.0).flatten(2)
+        i = indices(top.shape[2], top.device)
+        j = indices(top.shape[3], top.device)
+        num_x, num_y = coarse.shape[1:]
+        u = (c.x[..., None] + i) // self.block[0]
+        u = u.clamp_max(num_x - 1)  # (N, C, P)
+        v = (c.y[..., None] + j) // self.block[1]
+        v = v.clamp_max(num_y - 1)  # (N, C, Q)
+        block = u[..., :, None] * num_y + v[..., None, :]
+        block = block.flatten(2)
+        before = coarse.flatten(1)[:, None]
+        before = before.expand(-1, shape[1], -1)
+        return before.scatter_reduce(2, block, raised, "amax", include_self=True).view(shape)
 
 
 def accessible_space(heights: Tensor, ceiling: float) -> Tensor:
-    """Sum over levels of the area of the largest rectangle of cells that is open from above at that level.
+    """Sum over levels of the area of the largest rectangle that is open there.
 
     A w×d rectangle is open from the least, over its positions, of the highest cell in it. With the sizes in falling
-    order of area a and M the least such level so far, the sum is Σ (ceiling − M)·(a − next a): no loop over levels.
-    Heights are (B, U, V) float32, the result is (B,) float64, cells times their unit.
+    order of area a and M the least such level so far, the sum is Σ (ceiling − M)·(a − next a). So there is no loop over
+    levels, which may be thousands.
+
+    Args:
+        heights: (B, U, V) float32.
+        ceiling: Height of the bin in the same unit.
+
+    Returns:
+        (B,) float64, cells times the unit of heights.
     """
-    sizes, opens = [], []
-    columns = heights.permute(1, 2, 0).contiguous()  # (U, V, B): windows are slices of leading axes
+    sizes = []
+    opens = []
+    # Batch last, so that windows are slices of leading axes.
+    columns = heights.permute(1, 2, 0).contiguous()
     slab = columns
     for w in range(1, columns.shape[0] + 1):
-        slab = columns if w == 1 else torch.maximum(slab[:-1], columns[w - 1 :])  # (U − w + 1, V, B)
+        # The highest cell of each w columns, from that of w − 1 columns.
+        if w > 1:
+            slab = torch.maximum(slab[:-1], columns[w - 1 :])
         window = slab
         for d in range(1, columns.shape[1] + 1):
-            window = slab if d == 1 else torch.maximum(window[:, :-1], slab[:, d - 1 :])
+            if d == 1:
+                window = slab
+            else:
+                window = torch.maximum(window[:, :-1], slab[:, d - 1 :])
             sizes.append(w * d)
             opens.append(window.flatten(0, 1).amin(0))
     order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    next_sizes = [*(sizes[index] for index in order[1:]), 0]
     space = torch.zeros(heights.shape[0], dtype=torch.float64, device=heights.device)
     lowest = torch.full_like(heights[:, 0, 0], ceiling)
-    for index, following in zip(order, [*order[1:], None], strict=True):
+    for index, next_size in zip(order, next_sizes, strict=True):
         lowest = torch.minimum(lowest, opens[index])
-        step = sizes[index] - (0 if following is None else sizes[following])
+        step = sizes[index] - next_size
         if step:
             space += (ceiling - lowest).double() * step
     return space

@@ -1,4 +1,4 @@
-"""What observations and actions of packing mean, for the manifests of exported policies."""
+"""Meanings of observations and actions of packing, for export manifests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import items
@@ -37,6 +36,10 @@ _OF_OBSERVATIONS = (
 )
 
 _BIN = "x along the bin's length, y along its width, z up from its floor; the origin is a corner of the floor"
+_PLACEMENT = (
+    "gx puts the footprint's first cell at gx * grid_step while that fits; the first beyond stands for"
+    " the placement flush with the far wall; the same for y"
+)
 _COMPUTED = {
     "z_map": "for each placement the largest, over the footprint's cells, of box_heightmap minus the item's underside"
     " above its base, which of boxes is 0; cells of a footprint are item_size / (size_m / cells), rounded up",
@@ -45,16 +48,17 @@ _COMPUTED = {
     "action_mask": "legal_mask, flattened",
     "item_mask": "any of the item's legal_mask",
 }
+_ITEM_SIZE = Meaning(
+    "bounding box and volume of each visible item in each orientation, 0 for none",
+    "m, the volume m^3",
+    _BIN,
+    ("x", "y", "z", "volume"),
+)
 _ENTRIES = {
     "box_heightmap": Meaning("top of the pile in each cell (x, y), 0 where the floor is bare", "m", _BIN),
     "item_id": Meaning("row of the item catalogue in each visible slot, -1 for none"),
     "item_mask": Meaning("the item in the slot has a legal placement"),
-    "item_size": Meaning(
-        "bounding box and volume of each visible item in each orientation, 0 for none",
-        "m, the volume m^3",
-        _BIN,
-        ("x", "y", "z", "volume"),
-    ),
+    "item_size": _ITEM_SIZE,
     "z_map": Meaning("base of the item at first contact; the bin's height where it does not fit", "m", _BIN),
     "legal_mask": Meaning("the placement (slot, orientation, gx, gy) is legal"),
     "action_mask": Meaning("legal_mask, flattened: action i is legal"),
@@ -62,25 +66,33 @@ _ENTRIES = {
 }
 
 
-def settings_of(env: PackingEnv) -> dict[str, Any]:
-    """Environment arguments that determine observations and the meaning of actions, as a configuration has them.
+def settings_of(env: PackingEnv) -> dict[str, object]:
+    """Arguments of an environment that decide observations and actions.
 
     Of an item source only plain arguments are included.
     """
     source: ItemSource = env.items
+    # A validation environment wraps the training's source, whose settings count.
     while isinstance(source, SameItems):
         source = source.source
-    plain = {name: getattr(source, name, None) for name in inspect.signature(type(source)).parameters}
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in plain.items()}
-    given = {name: value for name, value in plain.items() if _is_plain(value)}
-    described = {"class_path": f"{type(source).__module__}.{type(source).__name__}", "init_args": given}
-    settings = {name: described if name == "items" else getattr(env, name) for name in _OF_OBSERVATIONS}
+    arguments = {}
+    for name in inspect.signature(type(source)).parameters:
+        value = getattr(source, name, None)
+        if isinstance(value, Path):
+            value = str(value)
+        if _is_plain(value):
+            arguments[name] = value
+    class_path = f"{type(source).__module__}.{type(source).__name__}"
+    settings = {name: getattr(env, name) for name in _OF_OBSERVATIONS}
+    settings["items"] = {"class_path": class_path, "init_args": arguments}
     return {"class_path": f"torchrl_gpu.envs.{type(env).__name__}", "init_args": settings}
 
 
-def catalogue_of(env: PackingEnv) -> dict[str, Any]:
-    """Identity of an item catalogue: number of items, their names, and a hash of their maps."""
-    catalogue, hashed = env.catalogue, hashlib.sha256()
+def catalogue_of(env: PackingEnv) -> dict[str, object]:
+    """Identity of an item catalogue: number of items, names, and a hash of their maps."""
+    catalogue = env.catalogue
+    # The catalogue itself may be large; its hash tells whether another one is the same.
+    hashed = hashlib.sha256()
     for name in ("extent", "height", "volume", "top", "bottom"):
         value = getattr(catalogue, name)
         hashed.update(b"" if value is None else value.cpu().contiguous().numpy().tobytes())
@@ -94,7 +106,10 @@ def catalogue_of(env: PackingEnv) -> dict[str, Any]:
 
 
 def _names(env: PackingEnv) -> list[str] | None:
-    """Names of all items, in the order of the catalogue; None for boxes, and for sources without names."""
+    """Names of all items, in the order of the catalogue.
+
+    None for boxes, and for sources without names.
+    """
     if env.catalogue.flat or env.catalogue.num_items > _MOST_NAMES:
         return None
     try:
@@ -103,75 +118,87 @@ def _names(env: PackingEnv) -> list[str] | None:
         return None
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _packing(policy: InferencePolicy) -> dict[str, Any]:
-    """The bin, its resolution and grid, and the rotation matrix of each orientation, of a packing policy."""
+def _packing(policy: InferencePolicy) -> dict[str, object]:
+    """Bin, grid, and rotation matrices of the orientations of a packing policy."""
     extras = policy.space.extras
-    bin_, maps = extras.get("bin"), extras.get("action_shape")
+    bin_ = extras.get("bin")
+    maps = extras.get("action_shape")
     if not isinstance(bin_, dict) or not isinstance(maps, list):
         return {}
-    computed = {name: _COMPUTED[name] for name in policy.in_keys if name in _COMPUTED}
+    computed = {"by": "PackingEnv.restore, from box_heightmap and item_id"}
+    computed |= {name: _COMPUTED[name] for name in policy.in_keys if name in _COMPUTED}
     names = ("visible_items", "orientations", "placements_x", "placements_y")
+    described_bin = {
+        "size_m": bin_["size"],
+        "cells": bin_["cells"],
+        "grid_step_cells": bin_["step"],
+        "stability": bin_["stability"],
+    }
     return {
-        "bin": {
-            "size_m": bin_["size"],
-            "cells": bin_["cells"],
-            "grid_step_cells": bin_["step"],
-            "stability": bin_["stability"],
-        },
+        "bin": described_bin,
         "action_shape": dict(zip(names, maps, strict=True)),
-        "placement": "gx puts the footprint's first cell at gx * grid_step while that fits; the first beyond stands for"
-        " the placement flush with the far wall; the same for y",
+        "placement": _PLACEMENT,
         "orientation_table": _orientations(policy, maps[1]),
-        "computed_inputs": {"by": "PackingEnv.restore, from box_heightmap and item_id", **computed},
+        "computed_inputs": computed,
     }
 
 
-def _packer(policy: InferencePolicy) -> dict[str, Any]:
-    """Item catalogue and selection rules of the hierarchical packer; empty for other policies."""
+def _packer(policy: InferencePolicy) -> dict[str, object]:
+    """Item catalogue and selection rules of the hierarchical packer, if it is one."""
     packer = policy.policy
     if not isinstance(packer, HierarchicalPacker):
         return {}
-    return {
-        "catalogue": policy.about.get("catalogue"),
-        "choice": {
-            "items": packer.items,
-            "places": packer.places,
-            "largest_items_considered": packer.item_shortlist,
-            "orientations_considered": packer.shortlist,
-            "margin_bin_volumes": packer.margin,
-        },
+    choice = {
+        "items": packer.items,
+        "places": packer.places,
+        "largest_items_considered": packer.item_shortlist,
+        "orientations_considered": packer.shortlist,
+        "margin_bin_volumes": packer.margin,
     }
+    return {"catalogue": policy.about.get("catalogue"), "choice": choice}
 
 
-def _orientations(policy: InferencePolicy, number: int) -> list[Any] | None:
-    """Rotation matrices, row by row, from the item as it is given; None where they are not recorded."""
+def _orientations(policy: InferencePolicy, number: int) -> list[list[float]] | None:
+    """Rotation matrices, row by row, from the item as it is given.
+
+    None if they are not recorded.
+    """
     settings = (policy.about.get("env") or {}).get("init_args") or {}
-    packer = policy.policy
-    word, source = settings.get("orientations", "yaw"), settings.get("items", "random")
-    path = source.get("class_path", "") if isinstance(source, Mapping) else str(source)
-    words = {"random": items.RandomBoxes, "cut": items.CutBoxes, "procedural": items.ProceduralSolids}
-    cls: Any = words.get(path) or getattr(items, path.rpartition(".")[2], None)
-    boxes = packer.planes.catalogue.flat if isinstance(packer, HierarchicalPacker) else getattr(cls, "boxes", None)
+    word = settings.get("orientations", "yaw")
+    boxes = _are_boxes(policy, settings)
     if number > _MOST_ORIENTATIONS or not isinstance(boxes, bool):
         return None
+    # The record may be one that no environment could have been made of.
     try:
-        table = orientation_set(word, boxes=boxes).round(9).tolist()
-    except ValueError:  # a record that no environment could have been made of
+        table: list[list[float]] = orientation_set(word, boxes=boxes).round(9).tolist()
+    except ValueError:
         return None
     return table if len(table) == number else None
 
 
-def _sections(policy: InferencePolicy) -> dict[str, Any]:
+def _are_boxes(policy: InferencePolicy, settings: Mapping[str, object]) -> object:
+    """Whether the items of a policy's environment are boxes, or None if unknown."""
+    packer = policy.policy
+    if isinstance(packer, HierarchicalPacker):
+        return packer.planes.catalogue.flat
+    source = settings.get("items", "random")
+    path = source.get("class_path", "") if isinstance(source, Mapping) else str(source)
+    words = {"random": items.RandomBoxes, "cut": items.CutBoxes, "procedural": items.ProceduralSolids}
+    cls = words.get(path) or getattr(items, path.rpartition(".")[2], None)
+    return getattr(cls, "boxes", None)
+
+
+def _sections(policy: InferencePolicy) -> dict[str, object]:
     return _packing(policy) | _packer(policy)
 
 
-def _environment(env: PackingEnv) -> dict[str, Any]:
+def _environment(env: PackingEnv) -> dict[str, object]:
     return {"env": settings_of(env), "catalogue": catalogue_of(env)}
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.features import bin_of
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -36,34 +37,54 @@ NAMES = (
     "edge_y",
     "wedged",
 )
-WALL = 2.0  # how high a wall counts, bin heights: above whatever a bin may hold
-SAMPLES = 5  # cells looked at along each side of a box, and lines under it
-NEAR = (0.05, 0.0917)  # how far beside a box a gap is looked for, shares of the bin's longer side
-FLUSH = 4e-3  # tops closer than this, in bin heights, are even
-SAME = 1e-4  # heights closer than this are one but for rounding
+# Height that a wall counts as, bin heights: above whatever a bin may hold.
+WALL = 2.0
+# Cells looked at along each side of a box, and lines under it.
+SAMPLES = 5
+# Distances from a box at which something closes a gap, shares of the bin's longer side.
+NEAR = (0.05, 0.0917)
+# Tops closer than this are even, bin heights.
+FLUSH = 4e-3
+# Heights closer than this are the same but for rounding, bin heights.
+SAME = 1e-4
+# Factor that brings the volume of a hollow to the size of other features.
+_HOLLOW = 20
 
 
 class Candidates(NamedTuple):
-    """Candidate placements, (B, M) each; unused slots have `there` false and 0 or more elsewhere."""
+    """Candidate placements, (B, M) each.
 
-    action: Tensor  # int64
-    there: Tensor  # bool
-    x: Tensor  # int64, first cell
-    y: Tensor  # int64
-    extent_x: Tensor  # int64, cells
-    extent_y: Tensor  # int64
-    base: Tensor  # float32, bin heights
-    height: Tensor  # float32, bin heights
+    Unused slots have `there` false and 0 or more elsewhere.
+
+    Attributes:
+        action: int64.
+        there: bool.
+        x, y: First cell, int64.
+        extent_x, extent_y: Cells, int64.
+        base: Height of the base, bin heights, float32.
+        height: Height of the box, bin heights, float32.
+    """
+
+    action: Tensor
+    there: Tensor
+    x: Tensor
+    y: Tensor
+    extent_x: Tensor
+    extent_y: Tensor
+    base: Tensor
+    height: Tensor
 
 
 @final
 class LinearPlacementValues(nn.Module):
-    """Linear values of box placements: weighted sums of nineteen features of the box and the pile around it.
+    """Linear values of box placements: nineteen features of the box and the pile.
 
-    They are comparable only between placements of one box on one pile. Valued are the placements that are wedged:
-    moved by one place of the grid, one way or the other along x, and one way or the other along y, they would not be
-    legal or would rest higher; where anything is legal, one is. Of more than `candidates` the lowest count, then those
-    nearest to the corner of the bin. Features are shares of the bin's sides, so that weights fit bins of other sizes.
+    They are comparable only between placements of one box on one pile. Features are shares of the bin's sides, so that
+    weights fit bins of other sizes.
+
+    Only wedged placements are valued: moved by one place of the grid, one way or the other along x, and one way or the
+    other along y, they would not be legal or would rest higher. If anything is legal, one such placement is. If there
+    are more than `candidates`, the lowest count, then those nearest to the corner of the bin.
 
     Args:
         space: Gives the bin and the grid of placements.
@@ -78,130 +99,188 @@ class LinearPlacementValues(nn.Module):
         where = "LinearPlacementValues"
         self.bin = bin_of(space)
         self.candidates = arguments.whole(where, "candidates", candidates, 1)
-        self.near = [max(1, round(share * max(self.bin.cells))) for share in NEAR]  # cells
+        # Cells.
+        longest = max(self.bin.cells)
+        self.near = [max(1, round(share * longest)) for share in NEAR]
         self.cell: Tensor
         self.weight: Tensor
         register_settings(self, cell=self.bin.cell)
         self.register_buffer("weight", named_weights(where, NAMES, weights))
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
-        """Values (…, K·O·Gx·Gy) float32 of all placements, `NEVER` where one is not legal or no candidate."""
-        batch, maps = item_size.shape[:-3], legal_mask.shape[-4:]
-        heights = box_heightmap.reshape(-1, *self.bin.cells) / self.bin.size[2]
-        z_map, legal = z_map.reshape(-1, *maps), legal_mask.reshape(-1, *maps)
-        found = self.find(item_size.reshape(-1, *item_size.shape[-3:]), z_map, legal)
-        value = (self.numbers(heights, found) * self.weight).sum(2)  # no product of matrices: as in any batch
+        """Values (…, K·O·Gx·Gy) float32 of all placements.
+
+        One that is not legal or no candidate has the value `NEVER`.
+        """
+        batch = item_size.shape[:-3]
+        maps = legal_mask.shape[-4:]
+        heights = box_heightmap.reshape(-1, *self.bin.cells)
+        heights = heights / self.bin.size[2]
+        z_map = z_map.reshape(-1, *maps)
+        legal = legal_mask.reshape(-1, *maps)
+        sizes = item_size.reshape(-1, *item_size.shape[-3:])
+        # Only candidates are valued.
+        found = self.find(sizes, z_map, legal)
+        # Not a product of matrices, whose sums depend on the batch.
+        value = (self.numbers(heights, found) * self.weight).sum(2)
         value = torch.where(found.there, value.clamp_min(NEVER / 2), NEVER)
-        every = torch.full_like(z_map.flatten(1), NEVER)
-        return every.scatter(1, found.action, value).view(*batch, -1)
+        values = torch.full_like(z_map.flatten(1), NEVER)
+        return values.scatter(1, found.action, value).view(*batch, -1)
 
     def find(self, item_size: Tensor, z_map: Tensor, legal: Tensor) -> Candidates:
-        """The candidates of items (B, K, O, 4) on maps (B, K, O, Gx, Gy)."""
-        (cells_x, cells_y), step, (grid_x, grid_y) = self.bin.cells, self.bin.step, z_map.shape[3:]
-        level = torch.where(legal, (z_map / self.bin.tolerance).round(), torch.inf)
-        wedged = (legal & _edge(level, 3) & _edge(level, 4)).flatten(1)
-        place = torch.arange(grid_x * grid_y, device=z_map.device, dtype=torch.int64)
-        reach = (place // grid_y + place % grid_y).expand(*z_map.shape[1:3], -1).flatten()
-        rank = torch.where(wedged, level.flatten(1), 0.0).long() * (grid_x + grid_y) + reach
-        number = torch.arange(wedged.shape[1], device=z_map.device, dtype=torch.int64)
-        rank = rank * wedged.shape[1] + number  # no two are equal
+        """Candidates among the placements of items (B, K, O, 4) on maps (B, K, O, Gx, Gy)."""
+        cells_x, cells_y = self.bin.cells
+        grid_x, grid_y = z_map.shape[3:]
+        level = (z_map / self.bin.tolerance).round()
+        level = torch.where(legal, level, torch.inf)
+        wedged = legal & _edge(level, 3) & _edge(level, 4)
+        wedged = wedged.flatten(1)
+        place = indices(grid_x * grid_y, z_map.device)
+        reach = place // grid_y + place % grid_y
+        reach = reach.expand(*z_map.shape[1:3], -1).flatten()
+        # Ranks by level, then by distance from the corner, then by number: no two are equal.
+        rank = torch.where(wedged, level.flatten(1), 0.0).long()
+        rank = rank * (grid_x + grid_y) + reach
+        number = indices(wedged.shape[1], z_map.device)
+        rank = rank * wedged.shape[1] + number
         rank = torch.where(wedged, rank, torch.iinfo(torch.int64).max)
-        action = rank.topk(min(self.candidates, rank.shape[1]), 1, largest=False).indices
+        num_candidates = min(self.candidates, rank.shape[1])
+        action = rank.topk(num_candidates, 1, largest=False).indices
         there = wedged.gather(1, action)
-        size = item_size.flatten(1, 2).gather(1, (action // (grid_x * grid_y))[..., None].expand(-1, -1, 4))
-        p, q = (size[..., :2] / self.cell).round().long().unbind(2)
-        return Candidates(
-            action,
-            there,
-            torch.minimum(action // grid_y % grid_x * step, cells_x - p).clamp_min(0),
-            torch.minimum(action % grid_y * step, cells_y - q).clamp_min(0),
-            p,
-            q,
-            torch.where(there, z_map.flatten(1).gather(1, action) / self.bin.size[2], 0.0),
-            size[..., 2] / self.bin.size[2],
-        )
+        variant = action // (grid_x * grid_y)
+        variant = variant[..., None].expand(-1, -1, 4)
+        size = item_size.flatten(1, 2).gather(1, variant)
+        extent = (size[..., :2] / self.cell).round().long()
+        p, q = extent.unbind(2)
+        at_x = action // grid_y % grid_x
+        at_y = action % grid_y
+        x = torch.minimum(at_x * self.bin.step, cells_x - p)
+        y = torch.minimum(at_y * self.bin.step, cells_y - q)
+        base = z_map.flatten(1).gather(1, action) / self.bin.size[2]
+        x = x.clamp_min(0)
+        y = y.clamp_min(0)
+        base = torch.where(there, base, 0.0)
+        height = size[..., 2] / self.bin.size[2]
+        return Candidates(action, there, x, y, p, q, base, height)
 
     def numbers(self, heights: Tensor, found: Candidates) -> Tensor:
-        """The nineteen features (B, M, 19) of candidates on piles (B, X, Y) in bin heights.
+        """Nineteen features (B, M, 19) of candidates on piles (B, X, Y) in bin heights.
 
-        Base and top of the box, top squared; volume of the hollow under it, twentieths of the bin, on five lines along
-        y; x + y of its corner, share of the bin's; length of its sides at walls. Of its four sides the share that
-        neighbours (or walls) cover, times the side's length: the larger along x, the larger along y, the sum of all.
-        Shares of the cells around it that are as high as its top, lower than its base, higher than its top. Length of
-        the sides where there is nothing beside it but something not far off. Whether it stands on the floor; by how
-        much it is above all that was there; height of the steps at its sides, times their lengths; distance to the
-        nearer wall along x and y; and the smaller of the best covered shares along x and y.
+        In the order of `NAMES`: base and top of the box, top squared; volume of the hollow under it, twentieths of the
+        bin, on five lines along y; x + y of its corner, share of the bin's; length of its sides at walls. Of its four
+        sides the share that neighbours (or walls) cover, times the side's length: the larger along x, the larger along
+        y, the sum of all. Shares of the cells around it that are as high as its top, lower than its base, higher than
+        its top. Length of the sides with a gap: nothing next to the box, but something a little further away. Whether
+        it stands on the floor; how far it rises above the highest cell; height of the steps at its sides, times their
+        lengths; distance to the nearer wall along x and y; and the smaller of the best covered shares along x and y.
 
-        Lengths are shares of the bin's side along the same axis. What is around a box is looked at in five cells along
-        each side.
+        Lengths are shares of the bin's side along the same axis. Five cells are looked at along each side of a box.
         """
-        (cells_x, cells_y), f = self.bin.cells, found
-        base, top = f.base, f.base + f.height
-        length, width = f.extent_x.float() / cells_x, f.extent_y.float() / cells_y
-        along = torch.stack([width, width, length, length], 2)  # (B, M, 4), of the sides −x, +x, −y, +y
-        ring = self._around(heights, f, 1)  # (B, M, 4, S)
-        low, high, tall = (each[..., None, None] for each in (base, top, f.height))
-        covered = ((ring - low) / tall.clamp_min(1e-6)).clamp(0, 1).mean(3)  # (B, M, 4)
+        cells_x, cells_y = self.bin.cells
+        f = found
+        base = f.base
+        top = f.base + f.height
+        length = f.extent_x.float() / cells_x
+        width = f.extent_y.float() / cells_y
+        # Lengths of the sides −x, +x, −y, +y, (B, M, 4), and heights next to them, (B, M, 4, S).
+        along = torch.stack([width, width, length, length], 2)
+        ring = self._around(heights, f, 1)
+        low = base[..., None, None]
+        high = top[..., None, None]
+        tall = f.height[..., None, None]
+        covered = (ring - low) / tall.clamp_min(1e-6)
+        covered = covered.clamp(0, 1).mean(3)  # (B, M, 4)
+        covered_x = covered[..., :2].amax(2)
+        covered_y = covered[..., 2:].amax(2)
         side = covered * along
-        wall = ring[..., 0] >= WALL
-        open_ = ring <= low + SAME
-        far = torch.stack([self._around(heights, f, cells) > low + SAME for cells in self.near]).any(0)
-        inside = ring < WALL
-        best = [covered[..., :2].amax(2), covered[..., 2:].amax(2)]
-        numbers = [
-            base,
-            top,
-            top * top,
-            20 * self._hollow(heights, f),
-            (f.x + f.y).float() / (cells_x + cells_y),
-            (wall * along).sum(2),
-            side[..., :2].amax(2),
-            side[..., 2:].amax(2),
-            side.sum(2),
-            ((ring - high).abs() < FLUSH).float().mean((2, 3)),
-            (ring < low - SAME).float().mean((2, 3)),
-            ((ring > high + SAME) & inside).float().mean((2, 3)),
-            ((open_ & far).float().mean(3) * along).sum(2),
-            (base < SAME).float(),
-            (top - heights.amax((1, 2))[:, None]).clamp_min(0),
-            (torch.where(inside, (ring - high).abs(), 0.0).mean(3) * along).sum(2),
-            torch.minimum(f.x, cells_x - f.x - f.extent_x).float() / cells_x,
-            torch.minimum(f.y, cells_y - f.y - f.extent_y).float() / cells_y,
-            torch.minimum(*best),
-        ]
-        return torch.stack(numbers, 2)
+        is_wall = ring[..., 0] >= WALL
+        is_inside = ring < WALL
+        is_open = ring <= low + SAME
+        floor = low + SAME
+        is_closed = [self._around(heights, f, cells) > floor for cells in self.near]
+        has_gap = is_open & torch.stack(is_closed).any(0)
+        is_higher = (ring > high + SAME) & is_inside
+        steps = torch.where(is_inside, (ring - high).abs(), 0.0)
+        edge_x = torch.minimum(f.x, cells_x - f.x - f.extent_x)
+        edge_y = torch.minimum(f.y, cells_y - f.y - f.extent_y)
+        hollow = self._hollow(heights, f)
+        corner = (f.x + f.y).float() / (cells_x + cells_y)
+        at_walls = (is_wall * along).sum(2)
+        side_x = side[..., :2].amax(2)
+        side_y = side[..., 2:].amax(2)
+        is_flush = (ring - high).abs() < FLUSH
+        is_lower = ring < low - SAME
+        around = [each.float().mean((2, 3)) for each in (is_flush, is_lower, is_higher)]
+        gaps = (has_gap.float().mean(3) * along).sum(2)
+        highest = heights.amax((1, 2))[:, None]
+        rise = (top - highest).clamp_min(0)
+        step = (steps.mean(3) * along).sum(2)
+        # In the order of `NAMES`.
+        shape = [base, top, top * top, _HOLLOW * hollow]
+        contact = [corner, at_walls, side_x, side_y, side.sum(2)]
+        pile = [*around, gaps, (base < SAME).float(), rise, step]
+        edges = [edge_x.float() / cells_x, edge_y.float() / cells_y]
+        wedged = torch.minimum(covered_x, covered_y)
+        return torch.stack([*shape, *contact, *pile, *edges, wedged], 2)
 
     def _along(self, found: Candidates) -> tuple[Tensor, Tensor]:
-        """The cells (B, M, S) along x and along y at which the sides of boxes are looked at."""
-        share = (torch.arange(SAMPLES, device=found.x.device, dtype=torch.float32) + 0.5) / SAMPLES
-        x = found.x[..., None] + (found.extent_x[..., None] * share).long()
-        return x, found.y[..., None] + (found.extent_y[..., None] * share).long()
+        """Cells (B, M, S) along x and along y at which the sides of boxes are looked at."""
+        number = torch.arange(SAMPLES, device=found.x.device, dtype=torch.float32)
+        share = (number + 0.5) / SAMPLES
+        within_x = (found.extent_x[..., None] * share).long()
+        within_y = (found.extent_y[..., None] * share).long()
+        x = found.x[..., None] + within_x
+        y = found.y[..., None] + within_y
+        return x, y
 
     def _around(self, heights: Tensor, found: Candidates, distance: int) -> Tensor:
-        """Heights (B, M, 4, S) so many cells beside the sides −x, +x, −y and +y; `WALL` outside the bin."""
-        f, (x, y), (cells_x, cells_y) = found, self._along(found), self.bin.cells
-        at_x = [(f.x - distance)[..., None], (f.x + f.extent_x - 1 + distance)[..., None], x, x]
-        at_y = [y, y, (f.y - distance)[..., None], (f.y + f.extent_y - 1 + distance)[..., None]]
-        x, y = (torch.stack([each.expand_as(x) for each in at], 2) for at in (at_x, at_y))
-        outside = (x < 0) | (x >= cells_x) | (y < 0) | (y >= cells_y)
-        cell = x.clamp(0, cells_x - 1) * cells_y + y.clamp(0, cells_y - 1)
-        seen = heights.flatten(1).gather(1, cell.flatten(1)).view(cell.shape)
+        """Heights (B, M, 4, S) `distance` cells away from the sides −x, +x, −y and +y.
+
+        Outside the bin it is `WALL`.
+        """
+        f = found
+        cells_x, cells_y = self.bin.cells
+        along_x, along_y = self._along(found)
+        before_x = (f.x - distance)[..., None].expand_as(along_x)
+        behind_x = f.x + f.extent_x - 1 + distance
+        behind_x = behind_x[..., None].expand_as(along_x)
+        before_y = (f.y - distance)[..., None].expand_as(along_y)
+        behind_y = f.y + f.extent_y - 1 + distance
+        behind_y = behind_y[..., None].expand_as(along_y)
+        x = torch.stack([before_x, behind_x, along_x, along_x], 2)
+        y = torch.stack([along_y, along_y, before_y, behind_y], 2)
+        outside_x = (x < 0) | (x >= cells_x)
+        outside = outside_x | (y < 0) | (y >= cells_y)
+        row = x.clamp(0, cells_x - 1)
+        cell = row * cells_y + y.clamp(0, cells_y - 1)
+        seen = heights.flatten(1).gather(1, cell.flatten(1))
+        seen = seen.view(cell.shape)
         return torch.where(outside, WALL, seen)
 
     def _hollow(self, heights: Tensor, found: Candidates) -> Tensor:
-        """Volume (B, M) under boxes and above the pile, bin volumes, by `SAMPLES` lines along y."""
-        f, (cells_x, cells_y) = found, self.bin.cells
+        """Volume (B, M) under boxes and above the pile, bin volumes.
+
+        It is estimated on `SAMPLES` lines along y. Running sums give what lies under a line in two look-ups, however
+        long the line is.
+        """
+        f = found
+        cells_x, cells_y = self.bin.cells
         x, _ = self._along(found)
-        sums = pad(heights.cumsum(2), (1, 0)).flatten(1)  # of each line, up to each cell
-        first = (x.clamp_max(cells_x - 1) * (cells_y + 1) + f.y[..., None]).flatten(1)
+        # Sums up to each cell of a line: what lies under a box is the difference of two of them.
+        sums = pad(heights.cumsum(2), (1, 0)).flatten(1)
+        row = x.clamp_max(cells_x - 1) * (cells_y + 1)
+        first = (row + f.y[..., None]).flatten(1)
         last = first + f.extent_y.clamp_max(cells_y).repeat_interleave(SAMPLES, 1)
-        under = (sums.gather(1, last) - sums.gather(1, first)).view(x.shape).mean(2)
-        return f.extent_x * (f.base * f.extent_y - under) / (cells_x * cells_y)
+        under = sums.gather(1, last) - sums.gather(1, first)
+        under = under.view(x.shape).mean(2)
+        hollow = f.base * f.extent_y - under
+        return f.extent_x * hollow / (cells_x * cells_y)
 
 
 def _edge(level: Tensor, axis: int) -> Tensor:
-    """True where the place before or behind along an axis is higher, or is none."""
+    """Whether the place before or behind along an axis is higher, or does not exist."""
     beyond = torch.full_like(level.narrow(axis, 0, 1), torch.inf)
-    before = torch.cat([beyond, level.narrow(axis, 0, level.shape[axis] - 1)], axis)
-    behind = torch.cat([level.narrow(axis, 1, level.shape[axis] - 1), beyond], axis)
+    number = level.shape[axis] - 1
+    before = torch.cat([beyond, level.narrow(axis, 0, number)], axis)
+    behind = torch.cat([level.narrow(axis, 1, number), beyond], axis)
     return (before > level) | (behind > level)

@@ -1,4 +1,4 @@
-"""`PlacementHeuristic`: score maps over all placements, of which the legal one with the least score is taken."""
+"""`PlacementHeuristic`: the legal placement with the least score."""
 
 from __future__ import annotations
 
@@ -17,90 +17,114 @@ from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 from torchrl_gpu.system import arguments
 
+# Dtype of an entry, and its shape without batch.
 Form = tuple[torch.dtype, Sequence[int | None]]
-"""Dtype of an entry, and its shape without batch."""
 
 
 class Placements(NamedTuple):
-    """Every placement of every visible item, (N, K, O, Gx, Gy) or what broadcasts to it.
+    """Every placement of every visible item.
 
-    Lengths along x and y are in cells. `z` and `height` are whole multiples of the bin's tolerance, held in float64:
-    heights that differ by rounding alone are equal, so that ties are ties on every machine.
+    Fields are (N, K, O, Gx, Gy) or broadcast to it. Lengths along x and y are in cells. `z` and `height` are whole
+    multiples of the bin's tolerance, held in float64: heights that differ by rounding alone are equal, so that ties are
+    ties on every machine.
+
+    Attributes:
+        heightmap: (N, X, Y) float32, metres.
+        item_id: (N, K) int64.
+        z_map: (N, K, O, Gx, Gy) float32, metres.
+        legal: (N, K, O, Gx, Gy) bool.
+        x: First cell of the footprint, (N, K, O, Gx, 1) int64.
+        y: First cell of the footprint, (N, K, O, 1, Gy) int64.
+        extent_x, extent_y: (N, K, O, 1, 1) int64.
+        z: (N, K, O, Gx, Gy) float64, tolerances.
+        height: (N, K, O, 1, 1) float64, tolerances.
     """
 
-    heightmap: Tensor  # (N, X, Y) float32, metres
-    item_id: Tensor  # (N, K) int64
-    z_map: Tensor  # (N, K, O, Gx, Gy) float32, metres
-    legal: Tensor  # (N, K, O, Gx, Gy) bool
-    x: Tensor  # (N, K, O, Gx, 1) int64, first cell of the footprint
-    y: Tensor  # (N, K, O, 1, Gy) int64
-    extent_x: Tensor  # (N, K, O, 1, 1) int64
-    extent_y: Tensor  # (N, K, O, 1, 1) int64
-    z: Tensor  # (N, K, O, Gx, Gy) float64, tolerances
-    height: Tensor  # (N, K, O, 1, 1) float64, tolerances
+    heightmap: Tensor
+    item_id: Tensor
+    z_map: Tensor
+    legal: Tensor
+    x: Tensor
+    y: Tensor
+    extent_x: Tensor
+    extent_y: Tensor
+    z: Tensor
+    height: Tensor
 
     @property
     def reach(self) -> Tensor:
-        """x + y, cells, (N, K, O, Gx, Gy) float64, least in the corner of the bin."""
+        """x + y, cells, (N, K, O, Gx, Gy) float64, 0 in the corner of the bin."""
         return self.x.double() + self.y.double()
 
 
 class PlacementHeuristic(TensorDictModuleBase, ABC):
     """Stateless policy that scores every legal placement at once.
 
-    It reads `legal_mask`, `box_heightmap`, `item_id` and, where the environment shows it, `z_map` (made again where it
-    does not), over any batch shape, and writes `action`, int64, the lowest of equally good ones; 0 where nothing is
-    legal. An id that is no row of the catalogue counts as an empty slot. Of the environment it keeps the items, the bin
-    and the kernels, which an `AgentSpace` does not hold, and nothing of its state.
+    It reads `legal_mask`, `box_heightmap`, `item_id` and, if the environment shows it, `z_map` (which it otherwise
+    makes again), over any batch shape. It writes `action`, int64, the lowest of equally good ones, and 0 if nothing is
+    legal. An id that is no row of the catalogue counts as an empty slot. It keeps the items, the bin and the kernels of
+    the environment, which an `AgentSpace` does not hold, and nothing of its state.
     """
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
-        self.catalogue, self.bin, self.kernels = env.catalogue, env.bin, env.kernels
-        self._device, self._maps = env.device, env.action_shape[1:]  # K is whatever is shown: see `VolumeSorted`
-        self.in_keys = ["legal_mask", "box_heightmap", "item_id", *(["z_map"] if "z_map" in env.include else [])]
+        self.catalogue = env.catalogue
+        self.bin = env.bin
+        self.kernels = env.kernels
+        # Without the number of visible items: `VolumeSorted` shows one alone.
+        self._device = env.device
+        self._maps = env.action_shape[1:]
+        self.in_keys = ["legal_mask", "box_heightmap", "item_id"]
+        if "z_map" in env.include:
+            self.in_keys.append("z_map")
         self.out_keys = ["action"]
 
     @abstractmethod
     def choose(self, placements: Placements) -> Tensor:
-        """Actions (N,) int64; 0 where nothing is legal."""
+        """Actions (N,) int64, 0 if nothing is legal."""
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         legal = tensordict.get("legal_mask")
-        return tensordict.set("action", self.choose(self._placements(tensordict)).view(legal.shape[:-4]))
+        action = self.choose(self._placements(tensordict))
+        return tensordict.set("action", action.view(legal.shape[:-4]))
 
     def _placements(self, tensordict: TensorDictBase) -> Placements:
-        given, z_map = tensordict.get("item_id", None), tensordict.get("z_map", None)
-        slots = (given.shape[-1] if isinstance(given, Tensor) and given.ndim else None,)
+        given = tensordict.get("item_id", None)
+        z_map = tensordict.get("z_map", None)
+        num_slots = None
+        if isinstance(given, Tensor) and given.ndim:
+            num_slots = given.shape[-1]
+        slots = (num_slots,)
+        maps = (*slots, *self._maps)
         forms: dict[str, Form] = {
             "item_id": (torch.int64, slots),
-            "legal_mask": (torch.bool, (*slots, *self._maps)),
+            "legal_mask": (torch.bool, maps),
             "box_heightmap": (torch.float32, self.bin.cells),
         }
         if z_map is not None:
-            forms["z_map"] = torch.float32, (*slots, *self._maps)
-        item_id, legal, heightmap, *_ = checked_entries(type(self).__name__, tensordict, forms, self._device)
-        heightmap, item_id = heightmap.reshape(-1, *self.bin.cells), item_id.reshape(-1, item_id.shape[-1])
+            forms["z_map"] = (torch.float32, maps)
+        where = type(self).__name__
+        item_id, legal, heightmap, *_ = checked_entries(where, tensordict, forms, self._device)
+        heightmap = heightmap.reshape(-1, *self.bin.cells)
+        item_id = item_id.reshape(-1, item_id.shape[-1])
         row = item_id.clamp(0, self.catalogue.num_items - 1)
+        # Ids outside of the catalogue become −1, which the kernels take for no item.
         item_id = torch.where(item_id == row, item_id, -1)
         if z_map is None:
             z_map, _ = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin.dropped)
-        legal, z_map = legal.reshape(-1, *legal.shape[-4:]), z_map.reshape(-1, *legal.shape[-4:])
+        z_map = z_map.reshape(-1, *legal.shape[-4:])
+        legal = legal.reshape(-1, *legal.shape[-4:])
         extent_x, extent_y = self.catalogue.extent[row].unbind(-1)  # (N, K, O)
         x, _ = grid_positions(extent_x, self.bin.cells[0], self.bin.step)
         y, _ = grid_positions(extent_y, self.bin.cells[1], self.bin.step)
-        return Placements(
-            heightmap=heightmap,
-            item_id=item_id,
-            z_map=z_map,
-            legal=legal,
-            x=x[..., :, None],
-            y=y[..., None, :],
-            extent_x=extent_x[..., None, None],
-            extent_y=extent_y[..., None, None],
-            z=self.levels(z_map),
-            height=self.levels(self.catalogue.height[row])[..., None, None],
-        )
+        x = x[..., :, None]
+        y = y[..., None, :]
+        extent_x = extent_x[..., None, None]
+        extent_y = extent_y[..., None, None]
+        z = self.levels(z_map)
+        height = self.levels(self.catalogue.height[row])
+        height = height[..., None, None]
+        return Placements(heightmap, item_id, z_map, legal, x, y, extent_x, extent_y, z, height)
 
     def levels(self, metres: Tensor) -> Tensor:
         """Heights as whole multiples of the bin's tolerance, float64."""
@@ -110,35 +134,58 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
 def placed_at(
     item: Tensor, orientation: Tensor, place: Tensor, z: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Placement:
-    """Placements of items (…), −1 for none, at places gx · Gy + gy of the grid and base `z`, metres; flattened."""
+    """Placements of items at places of the grid, flattened.
+
+    Args:
+        item: Catalogue rows, (…) int64, −1 for none.
+        orientation: (…) int64.
+        place: gx · Gy + gy, (…) int64.
+        z: Base, metres, (…).
+        catalogue, bin_: What the items are, and where they go.
+    """
     sides = catalogue.extent[item.clamp_min(0), orientation]
     along_y = bin_.grid[1]
-    x, y = (
-        grid_positions(sides[..., axis], bin_.cells[axis], bin_.step)[0].gather(-1, at[..., None])[..., 0]
-        for axis, at in ((0, place // along_y), (1, place % along_y))
-    )
-    return Placement(*(each.flatten() for each in (item, orientation, x, y, z)))
+    x = _cell_at(place // along_y, sides[..., 0], bin_.cells[0], bin_.step)
+    y = _cell_at(place % along_y, sides[..., 1], bin_.cells[1], bin_.step)
+    return Placement(item.flatten(), orientation.flatten(), x.flatten(), y.flatten(), z.flatten())
+
+
+def _cell_at(place: Tensor, side: Tensor, cells: int, step: int) -> Tensor:
+    """First cell, along one axis, of footprints at places of the grid."""
+    positions, _ = grid_positions(side, cells, step)
+    return positions.gather(-1, place[..., None])[..., 0]
 
 
 def checked_entries(
     where: str, tensordict: TensorDictBase, forms: Mapping[str, Form], device: torch.device | None
 ) -> list[Tensor]:
-    """Tensors of a tensordict, each of its dtype and, behind the batch shape, its shape; see `arguments.tensor`."""
-    return [
-        arguments.tensor(where, name, tensordict.get(name, None), dtype, (*tensordict.shape, *shape), device)
-        for name, (dtype, shape) in forms.items()
-    ]
+    """Tensors of a tensordict, checked for dtype and for shape behind the batch.
+
+    See `arguments.tensor`.
+    """
+    entries = []
+    for name, (dtype, shape) in forms.items():
+        value = tensordict.get(name, None)
+        whole_shape = (*tensordict.shape, *shape)
+        entries.append(arguments.tensor(where, name, value, dtype, whole_shape, device))
+    return entries
 
 
 def first_best(scores: Sequence[Tensor], legal: Tensor) -> Tensor:
-    """The legal element with the least scores, the first score before the second and so on; ties: the lowest index.
+    """Return the legal element with the least scores, or the first of equal ones.
 
-    Scores have no NaN, broadcast to the shape of `legal` (N, …) and are compared as float64. Returns indices (N,) int64
-    into the flattened rest of the shape, 0 where nothing is legal.
+    The first score decides before the second and so on. Scores have no NaN, broadcast to the shape of `legal` (N, …)
+    and are compared as float64.
+
+    Returns:
+        Indices (N,) int64 into the flattened rest of the shape, 0 where nothing is legal.
     """
+    # In float64, in which all whole numbers of tolerances and cells are exact.
     wide = [score.expand(legal.shape).double() for score in scores]
     if native.runs_on(legal):
         return native.first_best(wide, legal)
+    # Score after score, only the placements that are still tied stay: a lexicographic order without a common number for
+    # all scores, which could overflow.
     tied = legal.flatten(1)
     for score in wide:
         score = score.flatten(1)

@@ -1,4 +1,7 @@
-"""Fully convolutional networks over all placements: Q-values, actor and critic, distributions of the return."""
+"""Fully convolutional networks over all placements.
+
+They give Q-values, the halves of an actor-critic, and distributions of the return.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from torchrl_gpu.system import arguments
 
 
 class PlacementScores(nn.Module):
-    """Q-values of all K·O·Gx·Gy placements: a state value plus the advantage of each place of a score map.
+    """Q-values of all K·O·Gx·Gy placements: a state value plus advantages.
 
-    The maps of every (item, orientation) go through one convolutional trunk; blocks exchange what the whole map has, so
-    that each place knows of the others. Dueling: Wang et al. 2016, with the mean taken over legal actions only.
+    The maps of every (item, orientation) go through one convolutional trunk, which ends in a map of advantages. Its
+    blocks share what the whole map contains, so that each place knows of the others. Dueling: Wang et al. 2016, with
+    the mean taken over legal actions only.
 
     Args:
         space: Gives the bin and the grid; the weights fit any other.
@@ -37,19 +41,24 @@ class PlacementScores(nn.Module):
         self.stem = nn.Conv2d(self.features.num_planes, channels, 3, padding=1)
         self.blocks = nn.ModuleList(_Block(channels) for _ in range(blocks))
         self.advantage = nn.Conv2d(channels, 1, 1)
-        self.value = nn.Sequential(nn.Linear(2 * channels, 2 * channels), nn.ReLU(), nn.Linear(2 * channels, 1))
+        width = 2 * channels
+        first = nn.Linear(width, width)
+        self.value = nn.Sequential(first, nn.ReLU(), nn.Linear(width, 1))
         nn.init.zeros_(self.advantage.weight)
+        # Convolutions of few channels are faster with channels last, on CPUs and GPUs alike.
         self.to(memory_format=torch.channels_last)
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
-        """Q-values (…, K·O·Gx·Gy) float32 of observations of any batch shape, as in `PlacementFeatures`."""
+        """Q-values (…, K·O·Gx·Gy) float32 of observations as in `PlacementFeatures`."""
         maps, legal, batch = self.maps(box_heightmap, item_size, z_map, legal_mask)
         return self.dueling(maps, legal).view(*batch, -1)
 
     def maps(self, *observations: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-        """Maps (B·J, C, Gx, Gy), legal actions (B, A) and the batch shape of the inputs of `forward`."""
-        batch = observations[1].shape[:-3]  # of `item_size`
-        flat = [each.reshape(-1, *each.shape[len(batch) :]) for each in observations]
+        """Maps (B·J, C, Gx, Gy), legal actions (B, A) and batch shape of the inputs."""
+        item_size = observations[1]
+        batch = item_size.shape[:-3]
+        lead = len(batch)
+        flat = [each.reshape(-1, *each.shape[lead:]) for each in observations]
         maps = relu(self.stem(self.features(*flat).flatten(0, 1)))
         for block in self.blocks:
             maps = block(maps)
@@ -60,13 +69,14 @@ class PlacementScores(nn.Module):
         num = legal.shape[0]
         advantage = self.advantage(maps).reshape(num, -1).float()
         value = self.value(_pooled_items(maps, num)).float()  # (B, 1)
+        # A row without a legal action has no mean; its values are never used.
         count = legal.sum(1, keepdim=True).clamp_min(1)
         mean = torch.where(legal, advantage, 0.0).sum(1, keepdim=True) / count
         return value + advantage - mean
 
 
 class _Block(nn.Module):
-    """Residual block of two convolutions; features pooled over the whole map are added to the first."""
+    """Residual block of two convolutions, with features pooled over the whole map."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -75,7 +85,8 @@ class _Block(nn.Module):
         self.out = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, maps: Tensor) -> Tensor:
-        hidden = self.near(maps) + self.far(_pooled(maps))[..., None, None]
+        far = self.far(_pooled(maps))
+        hidden = self.near(maps) + far[..., None, None]
         return relu(maps + self.out(relu(hidden)))
 
 
@@ -83,7 +94,8 @@ def _pooled(maps: Tensor) -> Tensor:
     """Mean and maximum over the map, (B, 2·C)."""
     cells = maps.flatten(-2)
     # Not `amax`, whose backward pass compares every cell with the maximum: a seventh of an update.
-    return torch.cat([cells.mean(-1), cells.max(-1).values], -1)
+    highest = cells.max(-1).values
+    return torch.cat([cells.mean(-1), highest], -1)
 
 
 def _pooled_items(maps: Tensor, rows: int) -> Tensor:
@@ -92,14 +104,18 @@ def _pooled_items(maps: Tensor, rows: int) -> Tensor:
 
 
 class _HalfOfScores(nn.Module):
-    """One head of `PlacementScores` on a trunk of its own; arguments as there."""
+    """One head of `PlacementScores` on a trunk of its own.
+
+    Arguments are those of `PlacementScores`. `unused` names the other head.
+    """
 
     in_keys: ClassVar = PlacementScores.in_keys
-    unused: ClassVar[str]  # the other head
+    unused: ClassVar[str]
 
     def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
         super().__init__()
         self.trunk = PlacementScores(space, channels, blocks)
+        # Weights without gradients would stop optimizers that are captured in a graph.
         delattr(self.trunk, self.unused)
 
 
@@ -111,7 +127,8 @@ class PlacementLogits(_HalfOfScores):
 
     def forward(self, *observations: Tensor) -> Tensor:
         maps, legal, batch = self.trunk.maps(*observations)
-        return self.trunk.advantage(maps).float().reshape(*batch, legal.shape[-1])
+        logits = self.trunk.advantage(maps).float()
+        return logits.reshape(*batch, legal.shape[-1])
 
 
 @final
@@ -122,14 +139,15 @@ class PlacementValue(_HalfOfScores):
 
     def forward(self, *observations: Tensor) -> Tensor:
         maps, legal, batch = self.trunk.maps(*observations)
-        return self.trunk.value(_pooled_items(maps, len(legal))).float().reshape(*batch, 1)
+        pooled = _pooled_items(maps, len(legal))
+        return self.trunk.value(pooled).float().reshape(*batch, 1)
 
 
 @final
 class PlacementQuantiles(nn.Module):
-    """Quantiles for every placement, for `IQN`: those of `PlacementScores`, whose maps are multiplied by features of τ.
+    """Quantiles for every placement, for `IQN`.
 
-    Arguments as in `PlacementScores`.
+    The maps of `PlacementScores` are multiplied by features of τ. Arguments are those of `PlacementScores`.
     """
 
     in_keys: ClassVar = PlacementScores.in_keys
@@ -140,23 +158,32 @@ class PlacementQuantiles(nn.Module):
         self.taus = TauEmbedding(channels)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Quantiles (…, U, A) float32 of the inputs of `PlacementScores`, followed by τ (…, U) or (U,)."""
+        """Quantiles (…, U, A) float32.
+
+        Inputs are those of `PlacementScores`, followed by τ (…, U) or (U,).
+        """
         *observations, taus = inputs
         maps, legal, batch = self.scores.maps(*observations)
-        num, number = legal.shape[0], taus.shape[-1]
-        maps = maps.unflatten(0, (num, 1, -1))  # (B, 1, J, C, Gx, Gy)
-        scale = self.taus(taus.expand(*batch, number).reshape(num, number))  # (B, U, C)
-        shaped = (maps * scale[:, :, None, :, None, None]).flatten(0, 2)
-        values = self.scores.dueling(shaped, legal.repeat_interleave(number, 0, output_size=num * number))
+        num = legal.shape[0]
+        number = taus.shape[-1]
+        # The trunk runs once for all τ, and only its maps are scaled.
+        maps = maps.unflatten(0, (num, 1, -1))
+        taus = taus.expand(*batch, number).reshape(num, number)
+        scale = self.taus(taus)[:, :, None, :, None, None]
+        shaped = (maps * scale).flatten(0, 2)
+        legal = legal.repeat_interleave(number, 0, output_size=num * number)
+        values = self.scores.dueling(shaped, legal)
         return values.view(*batch, number, -1)
 
 
 @final
 class PlacementAtoms(nn.Module):
-    """Distributions over fixed values for every placement, for `Rainbow`: dueling, with noisy last layers.
+    """Distributions over fixed values for every placement, for `Rainbow`.
+
+    Dueling, with noisy last layers.
 
     Args:
-        num_atoms: Values.
+        num_atoms: Number of values.
         sigma: Initial size of the noise.
         space, channels, blocks: As in `PlacementScores`.
     """
@@ -172,15 +199,19 @@ class PlacementAtoms(nn.Module):
         self.num_atoms = num_atoms
         self.trunk = PlacementScores(space, channels, blocks)
         for head in ("advantage", "value"):
-            setattr(self.trunk, head, nn.Identity())  # made, and never used
+            # Made, as the trunk makes it, and never used.
+            setattr(self.trunk, head, nn.Identity())
         self.advantage = NoisyLinear(channels, num_atoms, std_init=sigma)
         self.value = NoisyLinear(2 * channels, num_atoms, std_init=sigma)
 
     def forward(self, *observations: Tensor) -> Tensor:
         """Logits (…, A, Z) float32 of the inputs of `PlacementScores`."""
         maps, legal, batch = self.trunk.maps(*observations)
-        advantage = self.advantage(maps.movedim(1, -1)).float().reshape(legal.shape[0], -1, self.num_atoms)
+        advantage = self.advantage(maps.movedim(1, -1)).float()
+        advantage = advantage.reshape(legal.shape[0], -1, self.num_atoms)
         value = self.value(_pooled_items(maps, legal.shape[0])).float()
         count = legal.sum(1)[:, None].clamp_min(1)
-        mean = torch.where(legal[..., None], advantage, 0.0).sum(1) / count
-        return ((value - mean)[:, None] + advantage).view(*batch, -1, self.num_atoms)
+        legal_advantage = torch.where(legal[..., None], advantage, 0.0)
+        mean = legal_advantage.sum(1) / count
+        logits = (value - mean)[:, None] + advantage
+        return logits.view(*batch, -1, self.num_atoms)

@@ -175,7 +175,7 @@ def shares_of(plan: PatchPlan, cells: Sequence[int], processes: int) -> list[tup
     what looking up and learning took.
     """
     work = [0] * len(plan.shapes)
-    for each in plan.lying:
+    for each in plan.oriented:
         rows, columns = plan.sides(each, cells)
         work[each.table] += rows * columns * (len(each.cells) + 1)
     shares: list[list[int]] = [[] for _ in range(processes)]
@@ -197,7 +197,7 @@ class SharedTables:
         self.tables = tables
         self.rank = rank
         self.shares = shares_of(tables.plan, tables.seen, processes)
-        self._sum = sums_over_processes(max(most, processes) * len(tables.plan.lying))
+        self._sum = sums_over_processes(max(most, processes) * len(tables.plan.oriented))
         self._changes = Changes.of(tables.plan)
         self._offsets = [each.offset for each in tables.plan.tables]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -132,12 +133,12 @@ def test_rollouts_are_tried_before_they_are_played(monkeypatch: pytest.MonkeyPat
         return made | {"reward": made["reward"] * 1.5}
 
     monkeypatch.setattr(triton_rollouts, "play", wrong)
-    assert "RandomBoxes, none; got another reward" in triton_rollouts.self_test("cpu")
+    assert re.match("reward .*RandomBoxes, none", triton_rollouts.self_test("cpu"))
 
 
 def test_bins_that_the_kernel_does_not_cover_are_named() -> None:
     wide = environment(resolution=20, bin_size=(20.0, 20.0, 4.0), items=RandomBoxes(1, 3))
-    assert "at most 16 cells along x; got 20" in triton_rollouts.problem(wide)
+    assert re.search("16 cells along x.*20", triton_rollouts.problem(wide))
     bearing = environment(stability="load_bearing", items=RandomBoxes(1, 3))
     assert "load_bearing" in triton_rollouts.problem(bearing)
 

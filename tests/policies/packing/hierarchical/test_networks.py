@@ -114,9 +114,9 @@ def test_scores_are_float32_under_mixed_precision(network: nn.Module, images: Te
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"channels": []}, r"channels must be 2 to 5 widths; got \[\]"),
-        ({"channels": [8]}, r"channels must be 2 to 5 widths; got \[8\]"),
-        ({"channels": [8] * 6}, "channels must be 2 to 5 widths; got"),
+        ({"channels": []}, r"channels .*2 to 5 widths.*\[\]"),
+        ({"channels": [8]}, r"channels .*2 to 5 widths.*\[8\]"),
+        ({"channels": [8] * 6}, r"channels .*2 to 5 widths"),
         ({"encoder": "vgg16"}, "encoder must be one of resnet18, resnet34, resnet50, .*; got 'vgg16'"),
     ],
 )

@@ -390,5 +390,5 @@ def test_the_same_packer_by_other_words() -> None:
 def test_words_and_numbers_that_it_does_not_know(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^HierarchicalPacker: {message}$"):
         packer(solids_env(), **changes)
-    with pytest.raises(ValueError, match=r"^HierarchicalPacker: want an environment that includes z_map; got one of"):
+    with pytest.raises(ValueError, match=r"^HierarchicalPacker: .*include z_map"):
         packer(solids_env(include=("item_top",)))

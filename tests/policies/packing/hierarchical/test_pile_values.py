@@ -163,8 +163,8 @@ def test_what_comes_with_the_package_are_weights_of_these_numbers() -> None:
     [
         ({"items": 0}, "PileValuePacker: items must be at least 1; got 0"),
         ({"placements": 0}, "PileValuePacker: placements must be at least 1; got 0"),
-        ({"include": ()}, "PileValuePacker: want an environment that includes z_map; got one of"),
-        ({"weights": [1.0] * 4}, "PileValues: want 15 weights; got 4"),
+        ({"include": ()}, "PileValuePacker: .*include z_map"),
+        ({"weights": [1.0] * 4}, "PileValues: weights .*15.*4"),
         ({"weights": [float("nan")] * 15}, "PileValues: rest_6% must"),
     ],
 )

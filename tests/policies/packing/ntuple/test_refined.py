@@ -133,12 +133,12 @@ def test_planners_look_ahead_by_refined_values() -> None:
 @pytest.mark.parametrize(
     ("changes", "given", "message"),
     [
-        ({}, {"sides": (3, 1)}, r"want at most 16 sides from the shortest on.*got sides=\(3, 1\), 5 levels"),
+        ({}, {"sides": (3, 1)}, r"sides .*16.*\(3, 1\)"),
         ({}, {"sides": (1, 6)}, "sides must be at most 5; got 6"),
-        ({}, {"sides": (1, 3), "levels": 4}, "levels are as high as cells are long"),
-        ({"bin_size": (5.0, 5.0, 6.0)}, {"sides": (1, 3), "levels": 5}, "levels are as high as cells are long"),
+        ({}, {"sides": (1, 3), "levels": 4}, "levels .*as high as cells"),
+        ({"bin_size": (5.0, 5.0, 6.0)}, {"sides": (1, 3), "levels": 5}, "levels .*as high as cells"),
         ({}, {"sides": (1, 3), "candidates": 0}, "candidates must be"),
-        ({"stability": "load_bearing"}, {"sides": (1, 3)}, "stability load_bearing"),
+        ({"stability": "load_bearing"}, {"sides": (1, 3)}, "stability .*load_bearing"),
     ],
 )
 def test_settings_that_are_refused(changes: dict[str, Any], given: dict[str, Any], message: str) -> None:

@@ -107,10 +107,10 @@ def test_copies_are_whole() -> None:
 
 
 def test_patches_must_fit_the_bin() -> None:
-    with pytest.raises(ValueError, match="PatchPlan: want patches that fit a bin of"):
+    with pytest.raises(ValueError, match=r"PatchPlan: .*does not fit a bin of"):
         PatchTables(AgentSpace.of(environment()), ["1x8"])
     fine = AgentSpace.of(environment(bin_size=(1.2, 0.8, 1.0), resolution=(12, 8)))
-    with pytest.raises(ValueError, match="PatchPlan: want patches that fit a bin of"):
+    with pytest.raises(ValueError, match=r"PatchPlan: .*does not fit a bin of"):
         PatchTables(fine, ["1x6"], pool=4)  # three of them and the frame
     assert PatchTables(fine, ["2x2"], pool=4).seen == (3, 2)
 
@@ -285,7 +285,7 @@ def test_futures_go_on_from_what_came() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"depth": 2}, "a depth of more than 1 wants futures; got depth=2"),
+        ({"depth": 2}, "depth 2 .*futures"),
         ({"futures": 0}, "futures must be at least 1; got 0"),
         ({"futures": 4, "depth": 0}, "depth must be at least 1; got 0"),
         ({"futures": 4, "knows": "the boxes but not their order"}, "futures are drawn from the distribution"),
@@ -335,13 +335,13 @@ def following(counts: Tensor, shown: TensorDictBase) -> Tensor:
 
 def test_what_cannot_be_expected() -> None:
     env = environment(items="cut", include=("z_map",))
-    with pytest.raises(ValueError, match="ExpectedPlacement: want an environment of RandomBoxes or, without a pool"):
+    with pytest.raises(ValueError, match=r"ExpectedPlacement: .*RandomBoxes or"):
         ExpectedPlacement(env, tables_of(env))
     env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map", "packed_items"))
-    with pytest.raises(ValueError, match="ExpectedPlacement: want next_items of 27 items; got one of 26"):
+    with pytest.raises(ValueError, match=r"ExpectedPlacement: next_items .*27 .*26"):
         ExpectedPlacement(env, tables_of(env), next_items=NextItems(26))
-    with pytest.raises(ValueError, match=r"next_items of the layers of this bin, .* cells; got one of \(9, 1048576\)"):
+    with pytest.raises(ValueError, match=r"next_items .*layers of this bin, .*\(9, 1048576\)"):
         ExpectedPlacement(env, tables_of(env), next_items=NextItems(27, 1, 1, layer_cells=(9, 2**20)))
     env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map",))
-    with pytest.raises(ValueError, match="next_items wants the distribution known and packed_items included"):
+    with pytest.raises(ValueError, match=r"next_items .*packed_items"):
         ExpectedPlacement(env, tables_of(env), next_items=NextItems(27))

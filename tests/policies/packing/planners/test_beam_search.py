@@ -279,7 +279,7 @@ def test_planners_say_what_they_know() -> None:
 )
 def test_boxes_that_cannot_be_known(planner: str, changes: dict[str, Any]) -> None:
     env = environment(**{"include": SHOWN, **changes})
-    with pytest.raises(ValueError, match=f"{planner}: want an environment of one visible item"):
+    with pytest.raises(ValueError, match=rf"{planner}: .*one (visible )?item"):
         StreamSearch(env, tables_of(env)) if planner == "StreamSearch" else by_boxes(env)
 
 
@@ -289,7 +289,7 @@ def test_numbers_and_words_that_cannot_be() -> None:
     for name in ("depth", "beam"):
         with pytest.raises(ValueError, match=f"StreamSearch: {name} must be at least 1; got 0"):
             StreamSearch(env, tables, **{name: 0})
-    with pytest.raises(ValueError, match="VisibleSearch: want an environment of several visible items; got one"):
+    with pytest.raises(ValueError, match=r"VisibleSearch: visible_items .*1$"):
         VisibleSearch(env, tables)
     with pytest.raises(ValueError, match="VisibleSearch: depth must be at most 3; got 4"):
         VisibleSearch(environment(visible_items=3), tables, depth=4)

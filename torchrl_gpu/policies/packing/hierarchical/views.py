@@ -9,16 +9,17 @@ from torch.nn.functional import adaptive_max_pool2d, max_pool2d, pad
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.features import PlacementFeatures
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.weights import register_settings
 
 
 class PlacementPlanes(nn.Module):
-    """Input planes of the worker: of one item in any of its orientations, over the placement grid.
+    """Input planes of the worker: one item in any orientation, over the grid.
 
-    Those of `PlacementFeatures`, by how much each placement raises the pile, and top and bottom of the item, its
-    corner at the origin. Made for the bin, the items and the kernels of one environment; holds no weights.
+    They are those of `PlacementFeatures`, how much each placement raises the pile, and top and bottom of the item with
+    its corner at the origin. Made for the bin, the items and the kernels of one environment; holds no weights.
     """
 
     num_planes = PlacementFeatures.num_planes + 3
@@ -26,16 +27,23 @@ class PlacementPlanes(nn.Module):
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
         self.near = PlacementFeatures(AgentSpace.of(env))
-        self.bin, self.kernels, self.catalogue = env.bin, env.kernels, env.catalogue.separated()
+        self.bin = env.bin
+        self.kernels = env.kernels
+        self.catalogue = env.catalogue.separated()
         self.shapes: Tensor
         self.sizes: Tensor
         shapes, self._outside = _shapes(self.catalogue, env)
         register_settings(self, shapes=shapes, sizes=_sizes(self.catalogue, env))
 
     def growth(self, heightmap: Tensor, variant: Tensor, z_map: Tensor) -> Tensor:
-        """Growth of the pile by each placement, (B, J, Gx, Gy) float32, in bin volumes; arguments as below."""
-        metres = self.kernels.pile_growth(heightmap, variant, z_map[:, :, None], self.catalogue, self.bin)
-        return metres[:, :, 0] * (self.bin.cell_area / self.bin.volume)
+        """Growth of the pile by each placement, (B, J, Gx, Gy) float32, bin volumes.
+
+        Arguments are those of `forward`.
+        """
+        z_maps = z_map[:, :, None]
+        metres = self.kernels.pile_growth(heightmap, variant, z_maps, self.catalogue, self.bin)
+        share = self.bin.cell_area / self.bin.volume
+        return metres[:, :, 0] * share
 
     def forward(self, heightmap: Tensor, variant: Tensor, z_map: Tensor, legal: Tensor, growth: Tensor) -> Tensor:
         """Planes of variants.
@@ -50,85 +58,131 @@ class PlacementPlanes(nn.Module):
         Returns:
             (B, J, C, Gx, Gy) float32.
         """
-        row = known_rows(variant, len(self.sizes) - 1)
-        planes = self.near(heightmap, self.sizes[row][:, :, None], z_map[:, :, None], legal[:, :, None])
-        own = self.sizes[row][..., 3] / self.bin.volume  # share of the bin that the item itself takes
-        wasted = ((growth - own[..., None, None]) * 50).clamp(-1, 4)
-        (gx, gy), (u, v) = self.bin.grid, self.shapes.shape[2:]
-        of_item = zip(self.shapes[row].unbind(2), self._outside, strict=True)
-        shapes = [pad(plane, (0, gy - v, 0, gx - u), value=outside) for plane, outside in of_item]
+        none = len(self.sizes) - 1
+        row = known_rows(variant, none)
+        size = self.sizes[row]
+        planes = self.near(heightmap, size[:, :, None], z_map[:, :, None], legal[:, :, None])
+        # Share of the bin that the item itself takes.
+        own = size[..., 3] / self.bin.volume
+        wasted = growth - own[..., None, None]
+        wasted = (wasted * 50).clamp(-1, 4)
+        gx, gy = self.bin.grid
+        u, v = self.shapes.shape[2:]
+        shapes = []
+        of_item = self.shapes[row].unbind(2)
+        around = (0, gy - v, 0, gx - u)
+        for plane, outside in zip(of_item, self._outside, strict=True):
+            shapes.append(pad(plane, around, value=outside))
         return torch.cat([planes, wasted[:, :, None], torch.stack(shapes, 2)], 2)
 
 
 class ItemViews(nn.Module):
-    """Input of the manager: six principal views of each item beside the pile, V × V pixels over the bin's floor."""
+    """Input of the manager: six principal views of each item, and the pile.
+
+    Views have V × V pixels over the bin's floor.
+    """
 
     num_views = 7
 
     def __init__(self, env: PackingEnv, cells: int = 32) -> None:
         super().__init__()
-        self.cells, self.height = cells, env.bin.size[2]
+        self.cells = cells
+        self.height = env.bin.size[2]
         self.views: Tensor
         register_settings(self, views=_principal_views(env, cells))
 
     def forward(self, heightmap: Tensor, item_id: Tensor) -> Tensor:
-        """Views (B, K, 7, V, V) float32, heights in bin heights, of items (B, K) on a pile (B, X, Y), metres."""
+        """Views (B, K, 7, V, V) float32 of items (B, K) on a pile, in bin heights.
+
+        The pile is (B, X, Y), metres.
+        """
         pile = adaptive_max_pool2d(heightmap[:, None] / self.height, self.cells)  # (B, 1, V, V)
         row = known_rows(item_id, len(self.views) - 1)
-        return torch.cat([self.views[row], pile[:, None].expand(-1, item_id.shape[1], -1, -1, -1)], 2)
+        visible = item_id.shape[1]
+        piles = pile[:, None].expand(-1, visible, -1, -1, -1)
+        return torch.cat([self.views[row], piles], 2)
 
 
 def known_rows(row: Tensor, last: int) -> Tensor:
-    """Rows, with `last`, which is no item's, in place of all outside 0 to `last` − 1."""
+    """Map out-of-range rows to `last`, the padding row."""
     return torch.where((row >= 0) & (row < last), row, last)
 
 
 def _shapes(catalogue: Catalogue, env: PackingEnv) -> tuple[Tensor, list[float]]:
-    """(M + 1, 2, U, V): top, and bottom upside down, at the resolution of the grid, as far as items reach; a last row
-    of none. And what each of the two is beyond."""
-    item = torch.arange(-1, catalogue.num_items, device=env.device, dtype=torch.int64).roll(-1)
+    """Maps of items at the resolution of the grid, and their values beyond the items.
+
+    Returns:
+        Top, and bottom upside down, as far as items reach, (M + 1, 2, U, V), with a padding row; and what each of the
+        two is beyond.
+    """
+    # The last row is no item, whose maps are empty.
+    item = torch.arange(-1, catalogue.num_items, device=env.device, dtype=torch.int64)
+    item = item.roll(-1)
     top, bottom = catalogue.maps(item, torch.zeros_like(item))
+    # Cells without material have their bottom at infinity, which no network may see.
     bottom = torch.where(bottom.isinf(), env.bin.size[2], bottom)
-    planes = [plane / env.bin.size[2] for plane in (top, -bottom)]
+    height = env.bin.size[2]
+    planes = [top / height, -bottom / height]
     outside = [float(plane.min()) if plane.numel() else 0.0 for plane in planes]
-    pooled = [_on_grid(plane, beyond, env) for plane, beyond in zip(planes, outside, strict=True)]
+    pooled = []
+    for plane, beyond in zip(planes, outside, strict=True):
+        on_grid = _on_grid(plane, beyond, env)
+        pooled.append(on_grid)
     return torch.stack(pooled, 1), outside
 
 
 def _on_grid(plane: Tensor, outside: float, env: PackingEnv) -> Tensor:
-    """The highest cell in each place of the grid, (M, U, V), of maps (M, P, Q) put into the bin's corner."""
-    (gx, gy), step = env.grid, env.grid_step
+    """Highest cell in each place of the grid, (M, U, V), of maps (M, P, Q).
+
+    The maps are put into the bin's corner.
+    """
+    gx, gy = env.grid
+    step = env.grid_step
     plane = plane[:, : gx * step, : gy * step]
-    whole = pad(plane, (0, -plane.shape[2] % step, 0, -plane.shape[1] % step), value=outside)
+    more_x = -plane.shape[1] % step
+    more_y = -plane.shape[2] % step
+    whole = pad(plane, (0, more_y, 0, more_x), value=outside)
     return max_pool2d(whole[:, None], step)[:, 0]
 
 
 def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:
-    """(M + 1, 4) float32: sides and volume, metres; a last row of zeros."""
+    """Sides and volume, (M + 1, 4) float32, metres, with a padding row of zeros."""
     cell = torch.tensor(env.bin.cell, device=env.device, dtype=torch.float32)
     extent = catalogue.extent[:, 0] * cell
-    sizes = torch.cat([extent, catalogue.height, catalogue.volume[:, None]], 1).float()
+    volume = catalogue.volume[:, None]
+    sizes = torch.cat([extent, catalogue.height, volume], 1).float()
     return torch.cat([sizes, torch.zeros_like(sizes[:1])])
 
 
 def _principal_views(env: PackingEnv, cells: int) -> Tensor:
-    """(M + 1, 6, V, V) float32: tops with each face up, in bin heights; a last row of zeros."""
-    catalogue, faces = env.catalogue, _faces(env)
+    """Tops with each face up, (M + 1, 6, V, V) float32, in bin heights.
+
+    The last row is a padding row of zeros.
+    """
+    catalogue = env.catalogue
+    faces = _faces(env)
     if len(faces) != 6:
         catalogue, _ = env.items.build(env.bin, "axis", 1, 1)
         catalogue = catalogue.to(env.device)
+        # Orientations that do not show six faces: the item is built again with all turns about the axes.
         faces = [view % catalogue.num_orientations for view in range(6)]
-    item = torch.arange(catalogue.num_items, device=env.device, dtype=torch.int64)[:, None]
-    top, _ = catalogue.maps(item, torch.tensor(faces, device=env.device, dtype=torch.int64))  # (M, 6, P, Q)
-    p, q = (min(a, b) for a, b in zip(top.shape[-2:], env.bin.cells, strict=True))
-    whole = pad(top[..., :p, :q], (0, env.bin.cells[1] - q, 0, env.bin.cells[0] - p))
+    item = indices(catalogue.num_items, env.device)[:, None]
+    faces_up = torch.tensor(faces, device=env.device, dtype=torch.int64)
+    top, _ = catalogue.maps(item, faces_up)  # (M, 6, P, Q)
+    p = min(top.shape[-2], env.bin.cells[0])
+    q = min(top.shape[-1], env.bin.cells[1])
+    cells_x, cells_y = env.bin.cells
+    whole = pad(top[..., :p, :q], (0, cells_y - q, 0, cells_x - p))
     views = adaptive_max_pool2d(whole / env.bin.size[2], cells)
     return torch.cat([views, torch.zeros_like(views[:1])])
 
 
 def _faces(env: PackingEnv) -> list[int]:
-    """The first orientations of an environment that turn another face straight up."""
-    up = orientation_set(env.orientations, boxes=env.catalogue.flat)[:, 2].round(6) + 0.0
+    """First orientations of an environment that turn another face straight up."""
+    turns = orientation_set(env.orientations, boxes=env.catalogue.flat)
+    # Adding 0 makes 0 of −0.
+    # The third row of a rotation says what points straight up afterwards.
+    up = turns[:, 2].round(6) + 0.0
     first: dict[tuple[float, ...], int] = {}
     for orientation, face in enumerate(up.tolist()):
         if max(map(abs, face)) == 1:

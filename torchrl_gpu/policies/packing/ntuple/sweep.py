@@ -30,10 +30,10 @@ from torchrl_gpu.system.self_tests import SelfTest
 
 _LOG = logging.getLogger(__name__)
 
+# Give the values (N,) float32 of bins (N, X, Y) uint8, in levels.
 Values = Callable[[Tensor], Tensor]
-"""Values (N,) float32 of bins (N, X, Y) uint8, in levels."""
+# Move the values of bins (N, X, Y) by their errors (N,) float32, if they count, (N,) bool.
 Learn = Callable[[Tensor, Tensor, Tensor], None]
-"""Moves the values of bins (N, X, Y) by their errors (N,) float32, where they count, (N,) bool."""
 
 
 @torch.no_grad()
@@ -62,15 +62,17 @@ def sweep_bins(
         lam: λ of the returns, from 0 to 1.
         scratch: (E, 2) int64, zeros before and after.
     """
-    device, shape = levels.device, tuple(levels.shape[:2])
+    device = levels.device
+    shape = tuple(levels.shape[:2])
     reward = tensor("sweep_bins", "reward", reward, torch.float32, shape, device).contiguous()
     done = tensor("sweep_bins", "done", done, torch.bool, shape, device).contiguous()
     check_tables("sweep_bins", levels.flatten(0, 1), tables, plan, scratch)
-    if (kernels := in_triton(TRITON_TABLES, device)) is not None:
+    kernels = in_triton(TRITON_TABLES, device)
+    if kernels is not None:
         share = rate / plan.patches(levels.shape[2:])
         return kernels.sweep_bins(levels.contiguous(), reward, done, tables, plan, share, lam, scratch)
     if native.runs_on(levels) and not _cpp_problem():
-        square = _swept_in_cpp(levels, reward, done, tables, plan, rate, lam)
+        square = _sweep_in_cpp(levels, reward, done, tables, plan, rate, lam)
         if square is not None:
             return square
     values = partial(value_bins, weight=tables.weight, plan=plan)
@@ -83,13 +85,19 @@ def sweep_bins(
 
 @torch.no_grad()
 def sweep_by_steps(levels: Tensor, reward: Tensor, done: Tensor, *, lam: float, values: Values, learn: Learn) -> Tensor:
-    """The definition of `sweep_bins`, of tables given by two functions.
+    """Definition of `sweep_bins`, of tables given by two functions.
 
-    The last bin of a trajectory that goes on is not learnt from: what came after it is not known yet.
+    The last bin of a trajectory that was not finished is not learned from: what came after it is not known yet.
     """
-    bins, rewards, ends = levels.unbind(1), reward.unbind(1), done.unbind(1)
-    last, rows = len(bins) - 1, len(bins[0])
-    goal, counts, squares = torch.zeros_like(rewards[0]), ends[last], []
+    # Unbound once: indexing step by step would cost as much as a small sweep.
+    bins = levels.unbind(1)
+    rewards = reward.unbind(1)
+    ends = done.unbind(1)
+    last = len(bins) - 1
+    rows = len(bins[0])
+    goal = torch.zeros_like(rewards[0])
+    counts = ends[last]
+    squares = []
     before = values(bins[last])
     for t in range(last, -1, -1):
         error = goal - before
@@ -97,9 +105,13 @@ def sweep_by_steps(levels: Tensor, reward: Tensor, done: Tensor, *, lam: float, 
         squares.append(torch.where(counts, error.square(), 0.0).mean())
         if t == 0:
             break
-        value, before = values(torch.cat([bins[t], bins[t - 1]])).split(rows)
+        # One look-up for both bins, of which the earlier one is learned next.
+        both = torch.cat([bins[t], bins[t - 1]])
+        value, before = values(both).split(rows)
         known = goal if t < last else torch.where(ends[t], goal, value)
-        goal = torch.where(ends[t - 1], 0.0, rewards[t] + torch.lerp(value, known, lam))
+        mixed = torch.lerp(value, known, lam)
+        ends_before = ends[t - 1]
+        goal = torch.where(ends_before, 0.0, rewards[t] + mixed)
         counts = torch.ones_like(counts)
     return torch.stack(squares).mean()
 
@@ -107,7 +119,7 @@ def sweep_by_steps(levels: Tensor, reward: Tensor, done: Tensor, *, lam: float, 
 # -- in one C++ call --
 
 
-def _swept_in_cpp(
+def _sweep_in_cpp(
     levels: Tensor,
     reward: Tensor,
     done: Tensor,
@@ -125,9 +137,9 @@ def _swept_in_cpp(
 
 @cache
 def _cpp_problem() -> str:
-    """Reason not to sweep in one C++ call; "" where it gives the bits of single steps.
+    """Reason not to sweep in one C++ call, or "".
 
-    It depends on torch as well: how its `lerp` rounds.
+    The sweep must give the bits of single steps. That depends on torch as well: on how its `lerp` rounds.
     """
     library = Path(native.library()._name).name
     depends_on = {"library": library, "torch": str(torch.__version__)}
@@ -139,20 +151,25 @@ def _cpp_problem() -> str:
 
 
 def wrong_sweep() -> str:
-    """Fault of sweeps in one C++ call, found beside those step by step; "" for none."""
-    for seed, (rows, steps, lam) in enumerate(((16, 5, 0.8), (21, 4, 0.3), (3, 1, 1.0))):
-        if fault := _wrong_of(seed, rows, steps, lam):
+    """Fault of sweeps in one C++ call compared with single steps, or ""."""
+    cases = [(16, 5, 0.8), (21, 4, 0.3), (3, 1, 1.0)]
+    for seed, (rows, steps, lam) in enumerate(cases):
+        fault = _fault_of(seed, rows, steps, lam)
+        if fault:
             return f"{fault} of {rows} bins, {steps} steps and lam {lam}"
     return ""
 
 
-def _wrong_of(seed: int, rows: int, steps: int, lam: float) -> str:
+def _fault_of(seed: int, rows: int, steps: int, lam: float) -> str:
+    """Fault of a sweep over random bins, or ""."""
     plan = PatchPlan(("2x2", "1x3", "3x3:1"), 4)
     draw = torch.Generator().manual_seed(seed)
+    # Few cells and levels, so that bins share entries and many are walls.
     levels = torch.randint(0, 5, (rows, steps, 5, 6), generator=draw, dtype=torch.uint8, device="cpu")
     reward = torch.rand(rows, steps, generator=draw, dtype=torch.float32, device="cpu")
     done = torch.rand(rows, steps, generator=draw, dtype=torch.float32, device="cpu") < 0.3
-    weight = torch.rand(plan.entries, generator=draw, dtype=torch.float32, device="cpu")[plan.first_images]
+    drawn = torch.rand(plan.entries, generator=draw, dtype=torch.float32, device="cpu")
+    weight = drawn[plan.first_images]
     whole = Tables(weight, torch.zeros_like(weight), torch.zeros_like(weight))
     single = Tables(*(each.clone() for each in whole))
     scratch = torch.zeros(plan.entries, 2, dtype=torch.int64, device="cpu")
@@ -162,8 +179,9 @@ def _wrong_of(seed: int, rows: int, steps: int, lam: float) -> str:
 
     values = partial(value_bins, weight=single.weight, plan=plan)
     wanted = sweep_by_steps(levels, reward, done, lam=lam, values=values, learn=learn)
-    found = _swept_in_cpp(levels, reward, done, whole, plan, 0.5, lam)
+    found = _sweep_in_cpp(levels, reward, done, whole, plan, 0.5, lam)
     if found is None:
         return "no sweep"
-    are_equal = [torch.equal(*pair) for pair in zip((wanted, *single), (found, *whole), strict=True)]
+    pairs = zip((wanted, *single), (found, *whole), strict=True)
+    are_equal = [torch.equal(one, other) for one, other in pairs]
     return "" if all(are_equal) and not scratch.any() else "another sweep"

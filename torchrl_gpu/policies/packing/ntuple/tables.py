@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,22 +24,27 @@ from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.weights import float32_zeros, register_settings
 from torchrl_gpu.system import arguments
 
-NEVER = -1e3  # the value of what is not legal: finite, so that it can be drawn and averaged
+# Value of an illegal placement. It is finite, so that it can be drawn and averaged.
+NEVER = -1e3
+
+# Levels of a bin unless its cells are fewer than the limit.
+_LEVELS = 10
+_MOST_LEVELS = 16
 
 
 class PatchTables(nn.Module):
-    """Values of placements: the immediate gain plus the n-tuple network value of the bin afterwards.
+    """Values of placements: the immediate gain plus the value of the bin afterwards.
 
     A bin's value is the utilization that is still to come, a sum over patches of neighbouring cells, see
-    `ntuple.values`. Items are boxes of whole cells; heights that are no whole levels are rounded. Where cells are
-    fine (a pallet in centimetres), `pool` × `pool` of them are seen as one, as high as the highest.
+    `ntuple.values`. Items are boxes of whole cells; other heights are rounded to whole levels. With fine cells (a
+    pallet in centimetres), `pool` × `pool` of them are seen as one, as high as the highest.
 
     Args:
         space: Gives the bin and the grid of placements.
         patches: Shapes of patches, see `PatchPlan`.
-        levels: Levels that a bin is high; None for its cells, if they are at most 16, else 10.
-        initial: Value of every bin at first: above what can be reached, so that nothing is left untried.
-        pool: Cells along each side of what is seen as one; it divides the bin's.
+        levels: Height of the bin in levels; None for its height in cells if that is at most 16, else 10.
+        initial: Value of every bin at first: higher than can be reached, so that everything is tried.
+        pool: Cells along each side of what is seen as one cell; it divides the bin's.
     """
 
     in_keys: ClassVar = ["box_heightmap", "item_size", "z_map", "legal_mask"]
@@ -56,11 +61,12 @@ class PatchTables(nn.Module):
         self.bin = bin_of(space)
         self.pool = arguments.whole("PatchTables", "pool", pool, 1)
         if any(cells % self.pool for cells in self.bin.cells):
-            raise ValueError(f"PatchTables: pool must divide {tuple(self.bin.cells)} cells; got {self.pool}")
+            raise ValueError(f"PatchTables: pool must divide {tuple(self.bin.cells)} cells, and {self.pool} does not")
         self.seen = tuple(cells // self.pool for cells in self.bin.cells)
         if levels is None:
-            cells = round(self.bin.size[2] / (min(self.bin.cell) * self.pool))
-            levels = cells if cells <= 16 else 10
+            cell = min(self.bin.cell) * self.pool
+            cells = round(self.bin.size[2] / cell)
+            levels = cells if cells <= _MOST_LEVELS else _LEVELS
         self.plan = PatchPlan(tuple(patches), levels)
         self.plan.check_fits(self.seen)
         self.num_patches = self.plan.patches(self.seen)
@@ -72,32 +78,38 @@ class PatchTables(nn.Module):
         register_settings(self, cell=self.bin.cell)
         for name, value in (("weight", initial), ("drift", 0.0), ("path", 0.0)):
             self.register_buffer(name, float32_zeros(self.plan.entries).fill_(value))
+        # Made when learning begins: a policy that only acts needs none.
         self._scratch: Tensor | None = None
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
-        """Values (…, K·O·Gx·Gy) float32 of all placements, in bin volumes, `NEVER` where one is not legal."""
-        batch, (items, turns, *grid) = item_size.shape[:-3], legal_mask.shape[-4:]
+        """Values (…, K·O·Gx·Gy) float32 of all placements, bin volumes.
+
+        An illegal one has the value `NEVER`.
+        """
+        batch = item_size.shape[:-3]
+        items, turns, *grid = legal_mask.shape[-4:]
         sizes = item_size.reshape(-1, items * turns, 4)
+        # Boxes are of whole cells; rounding undoes what metres have lost.
         extent = (sizes[..., :2] / self.cell).round().long()
-        top = (z_map + item_size[..., 2, None, None]).reshape(-1, items * turns, *grid)
+        top = z_map + item_size[..., 2, None, None]
+        top = top.reshape(-1, items * turns, *grid)
+        heights = self.levels_of(box_heightmap.reshape(-1, *self.bin.cells))
+        reached = level_heights(top, self.bin.size[2], self.plan.levels)
+        legal = legal_mask.reshape(top.shape)
         after = value_placements(
-            self.levels_of(box_heightmap.reshape(-1, *self.bin.cells)),
-            extent,
-            level_heights(top, self.bin.size[2], self.plan.levels),
-            legal_mask.reshape(top.shape),
-            self.weight,
-            self.plan,
-            self.bin.step,
-            self.pool,
+            heights, extent, reached, legal, self.weight, self.plan, step=self.bin.step, pool=self.pool
         )
         gain = sizes[..., 3] / self.bin.volume
-        return (after + gain[..., None, None]).clamp_min(NEVER).reshape(*batch, -1)
+        values = after + gain[..., None, None]
+        return values.clamp_min(NEVER).reshape(*batch, -1)
 
     def levels_of(self, heightmap: Tensor) -> Tensor:
         """Levels (…, X / pool, Y / pool) uint8 of heightmaps (…, X, Y) in metres."""
         if self.pool > 1:
-            sides = [part for cells in self.seen for part in (cells, self.pool)]
-            heightmap = heightmap.unflatten(-1, sides[2:]).unflatten(-3, sides[:2]).amax((-3, -1))
+            (x, y), pool = self.seen, self.pool
+            blocks = heightmap.unflatten(-1, (y, pool))
+            blocks = blocks.unflatten(-3, (x, pool))
+            heightmap = blocks.amax((-3, -1))
         return level_heights(heightmap, self.bin.size[2], self.plan.levels)
 
     def values(self, levels: Tensor) -> Tensor:
@@ -114,7 +126,10 @@ class PatchTables(nn.Module):
         part: Sequence[int] | None = None,
         changes: Changes | None = None,
     ) -> None:
-        """Moves the values of bins by about `rate` times their errors; arguments are those of `learn_bins`."""
+        """Move the values of bins by about `rate` times their errors.
+
+        Arguments are those of `learn_bins`.
+        """
         tables = Tables(self.weight, self.drift, self.path)
         learn_bins(levels, error, counts, tables, self.plan, rate, self._zeros(), part=part, changes=changes)
 
@@ -127,7 +142,7 @@ class PatchTables(nn.Module):
         """Tensors that learning changes."""
         return [self.weight, self.drift, self.path, self._zeros()]
 
-    def unpack_state(self, where: str, prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    def unpack_state(self, where: str, prefix: str, state: Mapping[str, object]) -> dict[str, object]:
         """Undo the sparse form of checkpoints, see `packed_tables`."""
         return unpack_table(where, prefix, self.plan, state)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,17 +39,22 @@ from torchrl_gpu.policies.packing.ntuple.tables import NEVER, PatchTables
 from torchrl_gpu.policies.packing.ntuple.triton_tables import entries_of, geometry, sums_of_shapes, value_of
 from torchrl_gpu.policies.packing.ntuple.triton_values import (
     add_gains,
-    described,
+    describe_shapes,
     most_cells,
     placement_lanes,
     values_of,
 )
 from torchrl_gpu.policies.spaces import AgentSpace, greedy_module
 
-_LANES = 256  # of a program, for what has no shape of its own
+# Lanes of a program, for what has no shape of its own.
+_LANES = 256
 _WARPS = 8
-_MOST_REGISTERS = 255  # of a thread; left to itself ptxas would rather spill
-_NO_CUTS = (1,) * 8  # numbers of a source that cuts nothing, which no program reads
+# Registers of a thread: left to itself, ptxas would rather spill.
+_MOST_REGISTERS = 255
+# Numbers of a source that cuts nothing, which no program reads.
+_NO_CUTS = (1,) * 8
+# Cells a side of a bin that is cut, from which its numbers do not fit.
+_TOO_MANY_CELLS = 1 << 12
 _STATE = ("heightmap", "item_id", "position", "key", "episode", "num_packed", "step_count", "volume", "stable")
 _MAPS = ("placements", "placement_z", "z_map", "legal")
 _NEVER = tl.constexpr(NEVER)
@@ -61,14 +65,14 @@ _ORIGIN = tl.constexpr(12582912.0)
 
 @triton.jit
 def _level(metres, scale, levels):
-    """As `values.level_heights`."""
+    """`values.level_heights` of metres."""
     whole = metres * scale + _ORIGIN - _ORIGIN
     return tl.minimum(tl.maximum(whole, 0.0), levels).to(tl.uint8)
 
 
 @triton.jit
 def _key_of(env_number, episode, seed, number, stride, KIND: tl.constexpr):
-    """As `ItemSequences.begin`, of one episode and a `number` of sequences in a pool."""
+    """`ItemSequences.begin` of one episode, and of `number` sequences in a pool."""
     if KIND == "in order":
         key = (env_number + stride * episode) % number
     else:
@@ -80,7 +84,7 @@ def _key_of(env_number, episode, seed, number, stride, KIND: tl.constexpr):
 
 @triton.jit
 def _item_at(place, key, begin, sequences, length, number, KIND: tl.constexpr):
-    """As `ItemSequences.items`, of one place, with a cut sequence at `begin`."""
+    """`ItemSequences.items` of one place, with a cut sequence at `begin`."""
     inside = place < length
     if KIND == "endless":
         item = drawn(mixed(key), place) * number >> 32
@@ -97,7 +101,7 @@ def _see(
     SLOTS: tl.constexpr, ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr,
     POOL: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Writes what the tables see of a bin.
+    """Write what the tables see of a bin.
 
     That is its heights in levels, the sides of the boxes, and the level that each placement reaches.
     """
@@ -132,9 +136,9 @@ def _best(
     SLOTS: tl.constexpr, ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr,
     POOL: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """The first action of the largest value, and that value.
+    """First action of the largest value, and that value.
 
-    Writes the values of all actions, and the least float for illegal ones.
+    Values of all actions are written, and the least float for illegal ones.
     """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
@@ -169,7 +173,7 @@ def _drop(
     SLOTS: tl.constexpr, ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr,
     LEVELS: tl.constexpr, RULE: tl.constexpr, LINES: tl.constexpr,
 ):  # fmt: skip
-    """Writes the maps of one bin, as `drop_boxes_kernel`."""
+    """Write the maps of one bin, as `drop_boxes_kernel`."""
     GY: tl.constexpr = (Y + STEP - 1) // STEP
     for start in range(0, SLOTS * ORIENTATIONS * GY, LINES):
         line = start + tl.arange(0, LINES)
@@ -192,7 +196,7 @@ def _empty(
     ORIENTATIONS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr, ACTIONS: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
-    """Writes heights and maps of an empty bin, as `restart_kernel`."""
+    """Write heights and maps of an empty bin, as `restart_kernel`."""
     for start in range(0, X * Y, LANES):
         cell = start + tl.arange(0, LANES)
         tl.store(heightmap + cell, tl.zeros([LANES], tl.float32), mask=cell < X * Y)
@@ -210,7 +214,7 @@ def _empty(
 
 @triton.jit
 def _any(flags, NUMBER: tl.constexpr, LANES: tl.constexpr):
-    """1 if any of some flags is set."""
+    """1 if any of some flags is set, otherwise 0."""
     some = tl.full([], 0, tl.int32)
     for start in range(0, NUMBER, LANES):
         place = start + tl.arange(0, LANES)
@@ -249,7 +253,8 @@ def rollout_kernel(
     """`steps` steps of one bin per program.
 
     State and catalogue are as in `advance_kernel` and `restart_kernel`, in place; `sequences` are those that were cut,
-    or a pool. `bins` to `slot` are scratch; what follows is written: (N, T, …) of each step, values of the last one.
+    or a pool. `bins` to `slot` are scratch; the tensors behind them are written: (N, T, …) of each step, values of the
+    last one.
     """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
@@ -257,12 +262,15 @@ def rollout_kernel(
     VARIANTS: tl.constexpr = SLOTS * ORIENTATIONS
     ACTIONS: tl.constexpr = VARIANTS * GX * GY
     n = tl.program_id(0).to(tl.int64)
-    heights, shown = heightmap + n * AREA, item_id + n * SLOTS
-    rests, fine = z_map + n * ACTIONS, legal + n * ACTIONS
+    heights = heightmap + n * AREA
+    shown = item_id + n * SLOTS
+    rests = z_map + n * ACTIONS
+    fine = legal + n * ACTIONS
     bins = bins + n * ((X // POOL) * (Y // POOL))
     sides = sides + n * (VARIANTS * 2)
     top = top + n * ACTIONS
-    found, gains = found + n * patches, gains + n * num_shapes * ACTIONS
+    found = found + n * patches
+    gains = gains + n * num_shapes * ACTIONS
     following = following + n
     next_item = next_item + n * SLOTS
     slot = slot + n * SLOTS
@@ -271,8 +279,10 @@ def rollout_kernel(
     place = tl.load(position + n)
     name = tl.load(key + n)
     turn = tl.load(episode + n)
-    packed, counted = tl.load(num_packed + n), tl.load(step_count + n)
-    filled, stood = tl.load(volume + n), tl.load(stable + n).to(tl.int32)
+    packed = tl.load(num_packed + n)
+    counted = tl.load(step_count + n)
+    filled = tl.load(volume + n)
+    stood = tl.load(stable + n).to(tl.int32)
     begin = n * 0
     if KIND == "cut":
         begin = sequence_of(
@@ -340,6 +350,7 @@ def rollout_kernel(
         )  # fmt: skip
         _copy(heights, after + row * AREA, AREA, LANES)
         tl.debug_barrier()
+        # An episode ends after an illegal placement, or when nothing is legal any more.
         over = (was_fine == 0) | (_any(fine, ACTIONS, LANES) == 0)
         tl.store(was_legal + row, was_fine.to(tl.uint8))
         tl.store(filled_after + row, filled)
@@ -356,7 +367,8 @@ def rollout_kernel(
                 )  # fmt: skip
             for k in range(SLOTS):
                 tl.store(shown + k, _item_at(turn * 0 + k, name, begin, sequences, length, number, KIND))
-            place, turn = place * 0 + SLOTS, turn + 1
+            place = place * 0 + SLOTS
+            turn = turn + 1
             packed = packed * 0
             counted = counted * 0
             filled = tl.full([], 0.0, tl.float32)
@@ -377,120 +389,159 @@ def rollout_kernel(
 
 
 def problem(env: PackingEnv) -> str:
-    """Reason why the kernel does not play in an environment, or "" where it does.
+    """Reason why the kernel does not play in an environment, or "".
 
     Options that no whole rollout covers are for the caller to see.
     """
     if env.bin.cells[0] > MOST_CELLS_X:
-        return f"a whole rollout in Triton wants bins of at most {MOST_CELLS_X} cells along x; got {env.bin.cells[0]}"
+        return f"a whole rollout in Triton has at most {MOST_CELLS_X} cells along x, not {env.bin.cells[0]}"
     if env.bin.stability not in DROP_RULES:
         return f"a whole rollout in Triton does not cover stability {env.bin.stability!r}"
-    if isinstance(env.item_sequences, CutSequences) and max(env.item_sequences.whole) >= 1 << 12:
-        return f"a whole rollout in Triton cuts bins of fewer than 4,096 cells a side; got {env.item_sequences.whole}"
+    sequences = env.item_sequences
+    if isinstance(sequences, CutSequences) and max(sequences.whole) >= _TOO_MANY_CELLS:
+        return f"a whole rollout in Triton cuts bins of fewer than 4,096 cells a side, not {sequences.whole}"
     return ""
 
 
 def play(env: PackingEnv, tables: PatchTables, state: PackingState, steps: int) -> dict[str, Tensor]:
-    """Plays steps from a state, which is written in place.
+    """Play steps from a state, which is written in place.
 
     Returns:
         Of each step (N, T, …) `before` and `after`, heightmaps, `action`, `reward`, `utilization` and `done`; and of
         the last step the `value` of all actions (N, A), and that of the one `chosen`, (N, 1).
     """
-    made = _outputs(env, steps)
-    pointers, numbers, constants = _arguments(env, tables, state, made, steps)
+    outputs = _outputs(env, steps)
+    pointers, numbers, constants = _arguments(env, tables, state, outputs, steps)
     if env.num_envs and steps:
+        # A fused multiplication and addition would round otherwise than single steps do.
+        options = {"enable_fp_fusion": False, "num_warps": _WARPS, "maxnreg": _MOST_REGISTERS}
         with torch.cuda.device(env.device) if env.device.type == "cuda" else contextlib.nullcontext():
-            rollout_kernel[(env.num_envs,)](
-                *pointers, *numbers, **constants, enable_fp_fusion=False, num_warps=_WARPS, maxnreg=_MOST_REGISTERS
-            )
-    filled = made["filled_after"], made["filled_before"]
-    gained = (filled[0] - filled[1]) / env.bin.volume
-    found = {name: made[name] for name in ("before", "after", "action", "value")}
-    found["reward"] = torch.where(made["was_legal"], gained, 0.0)[..., None]
-    found["utilization"] = (filled[0] / env.bin.volume)[..., None]
-    return found | {"done": made["done"][..., None], "chosen": made["best_value"][:, None]}
+            rollout_kernel[(env.num_envs,)](*pointers, *numbers, **constants, **options)
+    filled = outputs["filled_after"]
+    gained = (filled - outputs["filled_before"]) / env.bin.volume
+    found = {name: outputs[name] for name in ("before", "after", "action", "value")}
+    found["reward"] = torch.where(outputs["was_legal"], gained, 0.0)[..., None]
+    found["utilization"] = (filled / env.bin.volume)[..., None]
+    found["done"] = outputs["done"][..., None]
+    found["chosen"] = outputs["best_value"][:, None]
+    return found
 
 
 def _outputs(env: PackingEnv, steps: int) -> dict[str, Tensor]:
     """Uninitialised outputs of `rollout_kernel`, in the order of its arguments."""
-    rows, cells = env.num_envs, env.bin.cells
-    kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-        "before": (torch.float32, (rows, steps, *cells)),
-        "action": (torch.int64, (rows, steps)),
-        "after": (torch.float32, (rows, steps, *cells)),
-        "was_legal": (torch.bool, (rows, steps)),
-        "filled_before": (torch.float32, (rows, steps)),
-        "filled_after": (torch.float32, (rows, steps)),
-        "done": (torch.bool, (rows, steps)),
-        "value": (torch.float32, (rows, env.num_actions)),
-        "best_value": (torch.float32, (rows,)),
+    rows = env.num_envs
+    heights = (rows, steps, *env.bin.cells)
+    each_step = (rows, steps)
+    shapes: dict[str, tuple[int, ...]] = {
+        "before": heights,
+        "action": each_step,
+        "after": heights,
+        "was_legal": each_step,
+        "filled_before": each_step,
+        "filled_after": each_step,
+        "done": each_step,
+        "value": (rows, env.num_actions),
+        "best_value": (rows,),
     }
-    return {name: torch.empty(shape, dtype=dtype, device=env.device) for name, (dtype, shape) in kinds.items()}
+    dtypes = {"action": torch.int64, "was_legal": torch.bool, "done": torch.bool}
+    outputs = {}
+    for name, shape in shapes.items():
+        outputs[name] = torch.empty(shape, dtype=dtypes.get(name, torch.float32), device=env.device)
+    return outputs
 
 
 def _arguments(
-    env: PackingEnv, tables: PatchTables, state: PackingState, made: dict[str, Tensor], steps: int
-) -> tuple[list[Tensor], tuple[int | float, ...], dict[str, Any]]:
+    env: PackingEnv, tables: PatchTables, state: PackingState, outputs: dict[str, Tensor], steps: int
+) -> tuple[list[Tensor], tuple[int | float, ...], dict[str, object]]:
     """Pointers, numbers and constants of `rollout_kernel`."""
-    catalogue, bin_ = env.catalogue, env.bin.dropped
-    plan, device = tables.plan, env.device
+    catalogue = env.catalogue
+    bin_ = env.bin.dropped
+    plan = tables.plan
+    device = env.device
     g = geometry(plan, tables.seen, device)
     source = _source(env.item_sequences, device, env.num_envs)
     lying, placements = placement_lanes(plan)
-    slots, orientations = env.visible_items, catalogue.num_orientations
+    slots = env.visible_items
+    orientations = catalogue.num_orientations
     pointers = [getattr(state, name) for name in (*_STATE, *_MAPS)]
-    assert all(each.is_contiguous() for each in pointers)  # they are written in place
+    # They are written in place.
+    assert all(each.is_contiguous() for each in pointers)
     pointers += [catalogue.extent, catalogue.height, catalogue.volume, standing_height(catalogue, bin_).contiguous()]
     pointers += [(env.item_sizes[..., 3] / tables.bin.volume).contiguous(), env.env_numbers]
     pointers += [*source.pointers, tables.weight.contiguous()]
-    pointers += [g.cell, g.factor, g.clip, g.offset, g.start, described(plan, tables.seen, device)]
-    pointers += [*_scratch(env, tables, g.cell.shape[1]), *made.values()]
+    pointers += [g.cell, g.factor, g.clip, g.offset, g.start, describe_shapes(plan, tables.seen, device)]
+    pointers += [*_scratch(env, tables, g.cell.shape[1]), *outputs.values()]
     numbers = (steps, state.placements.shape[1], catalogue.num_items, _signed(seed_bits(env.seed)), *source.numbers)
-    numbers += (g.cell.shape[1], len(plan.lying), plan.levels)
+    numbers += (g.cell.shape[1], len(plan.oriented), plan.levels)
     scale = float(np.float32(plan.levels / tables.bin.size[2]))
+    # Triton's tensors have powers of two as sizes.
     lines = triton.next_power_of_2(slots * orientations * bin_.grid[1])
-    constants = dict(
-        KIND=source.kind, LAYERS=source.by_layers, P=source.lanes, SLOTS=slots,
-        PADDED=triton.next_power_of_2(slots), ORIENTATIONS=orientations, X=bin_.cells[0], Y=bin_.cells[1],
-        STEP=bin_.step, POOL=tables.pool, LEVELS=min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1,
-        RULE=bin_.stability, CELLS=most_cells(plan), LYING=lying, T=placements, LINES=min(lines, _LANES),
-        LANES=_LANES,
-    )  # fmt: skip
+    of_items = {
+        "KIND": source.kind,
+        "LAYERS": source.by_layers,
+        "P": source.lanes,
+        "SLOTS": slots,
+        "PADDED": triton.next_power_of_2(slots),
+        "ORIENTATIONS": orientations,
+    }
+    of_bin = {
+        "X": bin_.cells[0],
+        "Y": bin_.cells[1],
+        "STEP": bin_.step,
+        "POOL": tables.pool,
+        "LEVELS": min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1,
+        "RULE": bin_.stability,
+    }
+    of_lanes = {
+        "CELLS": most_cells(plan),
+        "LYING": lying,
+        "T": placements,
+        "LINES": min(lines, _LANES),
+        "LANES": _LANES,
+    }
     flat = [each.view(torch.uint8) if each.dtype == torch.bool else each for each in pointers]
-    return flat, (*numbers, *heights_of(bin_), scale), constants
+    return flat, (*numbers, *heights_of(bin_), scale), {**of_items, **of_bin, **of_lanes}
 
 
 def _scratch(env: PackingEnv, tables: PatchTables, patches: int) -> list[Tensor]:
     """Scratch of `rollout_kernel`, in the order of its arguments."""
-    rows, slots, actions = env.num_envs, env.visible_items, env.num_actions
+    rows = env.num_envs
+    slots = env.visible_items
+    actions = env.num_actions
     variants = slots * env.catalogue.num_orientations
-    kinds: list[tuple[torch.dtype, tuple[int, ...]]] = [
-        (torch.uint8, (rows, *tables.seen)),
-        (torch.int64, (rows, variants, 2)),
-        (torch.uint8, (rows, actions)),
-        (torch.float32, (rows, patches)),
-        (torch.float32, (rows, len(tables.plan.lying), actions)),
-        (torch.int64, (rows,)),
-        (torch.int64, (rows, slots)),
-        (torch.int64, (rows, slots)),
-    ]
-    return [torch.empty(shape, dtype=dtype, device=env.device) for dtype, shape in kinds]
+
+    def empty(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=env.device)
+
+    bins = empty(torch.uint8, rows, *tables.seen)
+    sides = empty(torch.int64, rows, variants, 2)
+    top = empty(torch.uint8, rows, actions)
+    found = empty(torch.float32, rows, patches)
+    gains = empty(torch.float32, rows, len(tables.plan.oriented), actions)
+    following = empty(torch.int64, rows)
+    next_item = empty(torch.int64, rows, slots)
+    slot = empty(torch.int64, rows, slots)
+    return [bins, sides, top, found, gains, following, next_item, slot]
 
 
 class _Source:
     """Item sequences as `rollout_kernel` takes them."""
 
     def __init__(self, kind: str, pointers: list[Tensor], numbers: tuple[int, ...]) -> None:
-        self.kind, self.pointers, self.numbers = kind, pointers, numbers
-        self.by_layers, self.lanes = False, 1
+        self.kind = kind
+        self.pointers = pointers
+        self.numbers = numbers
+        self.by_layers = False
+        self.lanes = 1
 
 
 def _source(sequences: ItemSequences, device: torch.device, rows: int) -> _Source:
     if isinstance(sequences, CutSequences):
-        made = _Source("cut", list(sequences.kept_on(device, rows)), (sequences.length, 1, 1, *numbers_of(sequences)))
-        made.by_layers, made.lanes = sequences.by_layers, lanes_of(sequences)
-        return made
+        numbers = (sequences.length, 1, 1, *numbers_of(sequences))
+        source = _Source("cut", list(sequences.kept_on(device, rows)), numbers)
+        source.by_layers = sequences.by_layers
+        source.lanes = lanes_of(sequences)
+        return source
     if isinstance(sequences, EndlessSequences):
         none = torch.empty(1, dtype=torch.int64, device=device)
         return _Source("endless", [none] * 3, (sequences.length, sequences.num_types, 1, *_NO_CUTS))
@@ -501,7 +552,7 @@ def _source(sequences: ItemSequences, device: torch.device, rows: int) -> _Sourc
 
 
 def _signed(bits: int) -> int:
-    """32 bits as an int32, which a kernel takes in one form whatever they are."""
+    """32 bits as an int32, so that a kernel takes every seed in one form."""
     return bits - 2**32 if bits >= 2**31 else bits
 
 
@@ -509,14 +560,14 @@ def _signed(bits: int) -> int:
 
 
 def self_test(device: str) -> str:
-    """Difference of whole rollouts from single steps on a device, or "" for none."""
+    """Difference of whole rollouts from single steps on a device, or ""."""
     sources: list[tuple[ItemSource, str, int]] = [
         (RandomBoxes(1, 3), "none", 2),
         (CutBoxes(1, 3, order="stack", pool=None), "corners", 1),
         (CutBoxes(2, 3, order="layers", pool=None), "support", 1),
     ]
     for items, stability, visible in sources:
-        # By name: its own self-tests have passed where a rollout asks for this one, and would take minutes again.
+        # By name: its own self-tests have passed when a rollout asks for this one, and would take minutes again.
         env = PackingEnv(
             3,
             bin_size=(4.0, 4.0, 4.0),
@@ -530,13 +581,14 @@ def self_test(device: str) -> str:
         )
         space = AgentSpace.of(env)
         tables = PatchTables(space, ["2x2", "1x2:1"]).to(env.device)
-        if other := difference(env, tables, 8):
-            return f"want the rollout of single steps of {type(items).__name__}, {stability}; got another {other}"
+        other = difference(env, tables, 8)
+        if other:
+            return f"{other} after a rollout of {type(items).__name__}, {stability} differs from that of single steps"
     return ""
 
 
 def difference(env: PackingEnv, tables: PatchTables, steps: int) -> str:
-    """First tensor in which a whole rollout differs from single steps, or "" for none.
+    """First tensor in which a whole rollout differs from single steps, or "".
 
     Both begin at a reset; afterwards the environment is where the single steps have led.
     """
@@ -545,19 +597,25 @@ def difference(env: PackingEnv, tables: PatchTables, steps: int) -> str:
     state = _copied(env.state)
     played: list[TensorDictBase] = []
     for _ in range(steps):
-        value = tables(*(current[key] for key in tables.in_keys))
-        stepped, current = env.step_and_maybe_reset(policy(current.set("action_value", value)))
+        observations = [current[key] for key in tables.in_keys]
+        current.set("action_value", tables(*observations))
+        stepped, current = env.step_and_maybe_reset(policy(current))
         played.append(stepped)
     kept: dict[str, NestedKey] = {"before": "box_heightmap", "action": "action", "after": ("next", "box_heightmap")}
     kept |= {name: ("next", name) for name in ("reward", "utilization", "done")}
     wanted: dict[str, Tensor] = {}
     for name, key in kept.items():
         wanted[name] = torch.stack([each.get(key) for each in played], 1)
-    wanted |= {"value": played[-1].get("action_value"), "chosen": played[-1].get("chosen_action_value")}
-    made = play(env, tables, state, steps)
+    wanted["value"] = played[-1].get("action_value")
+    wanted["chosen"] = played[-1].get("chosen_action_value")
+    rollout = play(env, tables, state, steps)
     for name in (*_STATE, *_MAPS):
-        wanted[name], made[name] = getattr(env.state, name), getattr(state, name)
-    return next((name for name, value in wanted.items() if not torch.equal(value, made[name])), "")
+        wanted[name] = getattr(env.state, name)
+        rollout[name] = getattr(state, name)
+    for name, value in wanted.items():
+        if not torch.equal(value, rollout[name]):
+            return name
+    return ""
 
 
 def _copied(state: PackingState) -> PackingState:

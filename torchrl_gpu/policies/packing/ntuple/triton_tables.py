@@ -1,10 +1,10 @@
 """Look-ups and updates of n-tuple tables in Triton, for CUDA devices.
 
-Defined in `values` and `sweep`. Learning takes two launches. In the first, every patch adds its bin's error to the
-entry of its heights, in whole numbers, so that the order of programs does not matter; the patch that comes first owns
-the entry. In the second, owners move their entries. A single launch would need a barrier between all programs, which
-only a cooperative launch makes safe. `scratch` is zeros before and after, and nothing is read back: a CUDA graph can
-hold any number of updates.
+Operations are defined in `values` and `sweep`. Learning takes two launches. In the first, every patch adds its bin's
+error to the entry of its heights, in whole numbers, so that the order of programs does not matter; the patch that comes
+first owns the entry. In the second, owners move their entries. A single launch would need a barrier between all
+programs, which only a cooperative launch makes safe. `scratch` is zeros before and after, and nothing is read back: a
+CUDA graph can hold any number of updates.
 
 The value of a bin is summed shape after shape and patch after patch, as in C++ (`native/afterstates.h`): it is the same
 to the last bit, and so are the tables. With `TRITON_INTERPRET=1` the kernels run on a CPU.
@@ -30,10 +30,12 @@ from torchrl_gpu.policies.packing.ntuple import values as afterstates
 from torchrl_gpu.policies.packing.ntuple.sweep import sweep_bins as sweep_on_cpu
 from torchrl_gpu.policies.packing.ntuple.values import PatchPlan, Tables
 
-_MOST_LANES = 2048  # patches of a program
-_LANES = 128  # of a program that moves entries
-_LARGEST = tl.constexpr(1024.0)  # error; as `values._LARGEST`
-_ONE = tl.constexpr(4294967296.0)  # an error of 1 in whole numbers; as `values._ONE`
+# Patches of a program, and of a program that moves entries.
+_MOST_LANES = 2048
+_LANES = 128
+# Largest error, and an error of 1 in whole numbers, as in `values`.
+_LARGEST = tl.constexpr(1024.0)
+_ONE = tl.constexpr(4294967296.0)
 # A float64 of this size counts in ones: adding it and taking it away rounds to a whole number, halves to even ones.
 _ORIGIN = tl.constexpr(6755399441055744.0)
 
@@ -41,35 +43,50 @@ _ORIGIN = tl.constexpr(6755399441055744.0)
 class Geometry(NamedTuple):
     """Patches of a bin of some cells, and their images, as int32 on the device.
 
-    There are P of them, of at most C cells each.
+    There are P patches of S shapes, of at most C cells each.
+
+    Attributes:
+        cell: Cell of the bin behind each digit of a patch's index, (C, P); −1 for one of the frame, and for none.
+        factor: What the digit counts in the index, (C, P); 0 for none.
+        clip: Largest difference from the first cell, (P,); −1 if heights are the digits.
+        offset: Where the patch's table begins, (P,).
+        shape: Oriented shape of the patch, (P,), in the order of `PatchPlan.oriented`.
+        start: First patch of each shape, (S + 1,).
+        image: What the digits count, (S, J, C), for each way to turn and mirror a patch.
+        first_image: Least equivalent index of each entry, (E,).
     """
 
-    cell: Tensor  # (C, P), cell of the bin behind each digit of a patch's index; −1 for one of the frame, and for none
-    factor: Tensor  # (C, P), what the digit counts in the index; 0 for none
-    clip: Tensor  # (P,), largest difference from the first cell; −1 where heights are the digits
-    offset: Tensor  # (P,), where the patch's table begins
-    shape: Tensor  # (P,), its shape as it lies, in the order of `PatchPlan.lying`
-    start: Tensor  # (S + 1,), first patch of each shape
-    image: Tensor  # (S, J, C), what the digits count, for each way to turn and mirror a patch
-    first_image: Tensor  # (E,), least equivalent index of each entry
+    cell: Tensor
+    factor: Tensor
+    clip: Tensor
+    offset: Tensor
+    shape: Tensor
+    start: Tensor
+    image: Tensor
+    first_image: Tensor
 
 
 @lru_cache(maxsize=8)
 def geometry(plan: PatchPlan, cells: tuple[int, int], device: torch.device) -> Geometry:
-    """The patches of a plan in a bin of (X, Y) cells."""
-    most = max(len(each.cells) for each in plan.lying)
-    ways = max(len(each.weights) for each in plan.lying)
-    cell, factor, clip, offset, shape, start = [], [], [], [], [], [0]
-    image = torch.zeros(len(plan.lying), ways, most, dtype=torch.int64, device="cpu")
-    for number, each in enumerate(plan.lying):
-        sides = plan.sides(each, cells)
-        patches = sides[0] * sides[1]
+    """Describe the patches of a plan in a bin of (X, Y) cells."""
+    most = max(len(each.cells) for each in plan.oriented)
+    ways = max(len(each.weights) for each in plan.oriented)
+    cell = []
+    factor = []
+    clip: list[int] = []
+    offset: list[int] = []
+    shape: list[int] = []
+    start = [0]
+    image = torch.zeros(len(plan.oriented), ways, most, dtype=torch.int64, device="cpu")
+    for number, each in enumerate(plan.oriented):
+        rows, columns = plan.sides(each, cells)
+        patches = rows * columns
         of_shape = torch.full((most, patches), -1, dtype=torch.int64, device="cpu")
         counts = torch.zeros(most, patches, dtype=torch.int64, device="cpu")
         for i, (x, y) in enumerate(each.cells):
             # The frame is one cell wide: the first patch begins one before the bin.
-            row = torch.arange(sides[0], dtype=torch.int64, device="cpu")[:, None] + (x - 1)
-            column = torch.arange(sides[1], dtype=torch.int64, device="cpu") + (y - 1)
+            row = torch.arange(rows, dtype=torch.int64, device="cpu")[:, None] + (x - 1)
+            column = torch.arange(columns, dtype=torch.int64, device="cpu") + (y - 1)
             inside = (row >= 0) & (row < cells[0]) & (column >= 0) & (column < cells[1])
             of_shape[i] = torch.where(inside, row * cells[1] + column, -1).flatten()
             counts[i] = each.weights[0][i]
@@ -83,9 +100,9 @@ def geometry(plan: PatchPlan, cells: tuple[int, int], device: torch.device) -> G
             # Images behind the last repeat the first.
             weights = each.weights[way if way < len(each.weights) else 0]
             image[number, way, : len(each.cells)] = torch.tensor(weights, dtype=torch.int64, device="cpu")
-    lists = (torch.tensor(each, dtype=torch.int64, device="cpu") for each in (clip, offset, shape, start))
-    tensors = (torch.cat(cell, 1), torch.cat(factor, 1), *lists, image, plan.first_images)
-    return Geometry(*(each.int().to(device) for each in tensors))
+    lists = [torch.tensor(each, dtype=torch.int64, device="cpu") for each in (clip, offset, shape, start)]
+    tensors = [torch.cat(cell, 1), torch.cat(factor, 1), *lists, image, plan.first_images]
+    return Geometry(*[each.int().to(device) for each in tensors])
 
 
 # -- device functions --
@@ -93,7 +110,7 @@ def geometry(plan: PatchPlan, cells: tuple[int, int], device: torch.device) -> G
 
 @triton.jit
 def _height(bins, base, cell, patch, there, levels):
-    """Heights of cells of patches, in levels, or the bin's where there is none."""
+    """Heights of cells of patches, in levels, or the bin's for cells of the frame."""
     at = tl.load(cell + patch, mask=there, other=-1)
     height = tl.load(bins + base + at, mask=at >= 0, other=255)
     return tl.minimum(height.to(tl.int32), levels)
@@ -101,11 +118,12 @@ def _height(bins, base, cell, patch, there, levels):
 
 @triton.jit
 def _digits(bins, base, patch, there, cell, clip, patches, levels, CELLS: tl.constexpr):
-    """The digits of patches' indices, a tuple of CELLS tensors.
+    """Digits of patches' indices, a tuple of CELLS tensors.
 
     `base` is where the bin of a patch begins.
     """
     limit = tl.load(clip + patch, mask=there, other=-1)
+    # The first digit is a height; the others are heights or differences from it.
     first = _height(bins, base, cell, patch, there, levels)
     alike = (first,) * CELLS
     digits = alike[:1]
@@ -118,7 +136,7 @@ def _digits(bins, base, patch, there, cell, clip, patches, levels, CELLS: tl.con
 
 @triton.jit
 def entries_of(bins, base, patch, there, cell, factor, clip, offset, patches, levels, CELLS: tl.constexpr):
-    """Table entries of patches, (T,) int32, or 0 where there is none."""
+    """Table entries of patches, (T,) int32, or 0 for lanes without a patch."""
     digits = _digits(bins, base, patch, there, cell, clip, patches, levels, CELLS)
     entry = tl.load(offset + patch, mask=there, other=0)
     for i in tl.static_range(CELLS):
@@ -159,14 +177,14 @@ def value_of(sums, which, shapes, LYING: tl.constexpr):
 
 @triton.jit
 def _units(error):
-    """A finite error in whole numbers, int64."""
+    """Turn a finite error into whole numbers, int64."""
     clipped = tl.minimum(tl.maximum(error.to(tl.float64), -_LARGEST), _LARGEST)
     return (clipped * _ONE + _ORIGIN - _ORIGIN).to(tl.int64)
 
 
 @triton.jit
 def _add_errors(first, seen, units, counts, there):
-    """Adds an error to the entries (T,) at `first`.
+    """Add an error to the entries (T,) at `first`.
 
     Those that had none before stay there, for this program to move, and −1 replaces the others. `counts` is 0 for an
     error that does not count.
@@ -205,7 +223,7 @@ def add_errors_kernel(
     bins, units, counts, seen, first, cell, factor, clip, offset, first_image, area, patches, levels,
     CELLS: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Adds errors to the entries of bins, a part of one per program."""
+    """Add errors to the entries of bins, a part of one per program."""
     n = tl.program_id(0).to(tl.int64)
     patch = tl.program_id(1) * T + tl.arange(0, T)
     there = patch < patches
@@ -222,14 +240,15 @@ def sweep_kernel(
     steps, t, lam, area, patches, shapes, levels,
     CELLS: tl.constexpr, LYING: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Adds the error of the bin after step t to its entries, a bin per program.
+    """Add the error of the bin after step t to its entries, a bin per program.
 
-    It is the bin's λ-return, less its value. `goal` (N,) holds the returns of step t + 1, and then those of t.
+    It is the bin's λ-return minus its value. `goal` (N,) holds the returns of step t + 1, and then those of t.
     """
     n = tl.program_id(0).to(tl.int64)
     last = steps - 1
     here = n * steps + t
-    weights, of_bin = found + n * (2 * patches), first + n * patches
+    weights = found + n * (2 * patches)
+    of_bin = first + n * patches
     # The bin, and behind it the one a step later.
     for tile in range(0, 2 * patches, T):
         place = tile + tl.arange(0, T)
@@ -242,7 +261,8 @@ def sweep_kernel(
         tl.store(of_bin + patch, tl.load(first_image + entry, mask=there, other=0), mask=there & (place < patches))
     tl.debug_barrier()
     sums = sums_of_shapes(weights, start, shapes, patches, 2, LYING)
-    before, value = value_of(sums, 0, shapes, LYING), value_of(sums, 1, shapes, LYING)
+    before = value_of(sums, 0, shapes, LYING)
+    value = value_of(sums, 1, shapes, LYING)
     ends = tl.load(done + here) != 0
     goes_on = t < last
     follows = tl.load(goal + n, mask=goes_on, other=0.0)
@@ -271,7 +291,7 @@ def move_entries_kernel(
     stride, from_bin, area, patches, levels,
     RATE: tl.constexpr, CELLS: tl.constexpr, IMAGES: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """Moves the entries that patches of a bin own, and their images.
+    """Move the entries that patches of a bin own, and their images.
 
     What was seen of them is cleared. Bins lie `stride` apart, the first of them `from_bin` bins behind the beginning.
     """
@@ -311,44 +331,46 @@ def move_entries_kernel(
 
 
 def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
-    """As `values.value_bins`, of checked and contiguous tensors."""
+    """`values.value_bins` of checked and contiguous tensors."""
     return values_and_weights(heights, weight, plan)[0]
 
 
 def values_and_weights(heights: Tensor, weight: Tensor, plan: PatchPlan) -> tuple[Tensor, Tensor]:
     """Values (N,) of bins, and the weights (N, patches) that they are the sums of."""
-    g, rows = geometry(plan, _cells(heights), heights.device), len(heights)
+    g = geometry(plan, _cells(heights), heights.device)
+    rows = len(heights)
     patches = g.cell.shape[1]
     out = torch.empty(rows, dtype=torch.float32, device=heights.device)
     found = torch.empty(rows, patches, dtype=torch.float32, device=heights.device)
     lanes = _lanes(patches)
     if rows:
+        tensors = (heights, weight, found, out, g.cell, g.factor, g.clip, g.offset, g.start)
+        numbers = (heights[0].numel(), patches, len(plan.oriented), plan.levels)
+        options = _options(len(g.cell), lanes, lanes // 128)
         with _on(heights.device):
-            value_bins_kernel[(rows,)](
-                heights, weight, found, out, g.cell, g.factor, g.clip, g.offset, g.start,
-                heights[0].numel(), patches, len(plan.lying), plan.levels,
-                CELLS=len(g.cell), LYING=_padded(plan), T=lanes, enable_fp_fusion=False, num_warps=max(1, lanes // 128),
-            )  # fmt: skip
+            value_bins_kernel[(rows,)](*tensors, *numbers, LYING=_padded(plan), **options)
     return out, found
 
 
 def learn_bins(
     heights: Tensor, units: Tensor, counts: Tensor, tables: Tables, plan: PatchPlan, rate: float, scratch: Tensor
 ) -> None:
-    """As `values.learn_bins`, of checked and contiguous tensors.
+    """`values.learn_bins` of checked and contiguous tensors.
 
     Errors are whole numbers, and `rate` is that of one entry.
     """
-    g, rows = geometry(plan, _cells(heights), heights.device), len(heights)
+    g = geometry(plan, _cells(heights), heights.device)
+    rows = len(heights)
     patches = g.cell.shape[1]
     first = torch.empty(rows, patches, dtype=torch.int32, device=heights.device)
     if rows:
+        tensors = (heights, units, counts.view(torch.uint8), scratch, first)
+        patches_of_bin = (g.cell, g.factor, g.clip, g.offset, g.first_image)
+        numbers = (heights[0].numel(), patches, plan.levels)
+        options = _options(len(g.cell), _LANES, _LANES // 32)
         with _on(heights.device):
-            add_errors_kernel[(rows, triton.cdiv(patches, _LANES))](
-                heights, units, counts.view(torch.uint8), scratch, first,
-                g.cell, g.factor, g.clip, g.offset, g.first_image, heights[0].numel(), patches, plan.levels,
-                CELLS=len(g.cell), T=_LANES, enable_fp_fusion=False, num_warps=_LANES // 32,
-            )  # fmt: skip
+            launch = add_errors_kernel[(rows, triton.cdiv(patches, _LANES))]
+            launch(*tensors, *patches_of_bin, *numbers, **options)
             _move(heights[:, None], 0, first, tables, plan, rate, scratch, g)
 
 
@@ -362,27 +384,28 @@ def sweep_bins(
     lam: float,
     scratch: Tensor,
 ) -> Tensor:
-    """As `sweep.sweep_bins`, of checked tensors, in two launches a step.
+    """`sweep.sweep_bins` of checked tensors, in two launches a step.
 
     `rate` is that of one entry.
     """
     rows, steps = reward.shape
     g = geometry(plan, _cells(levels[:, 0]), levels.device)
-    patches, device = g.cell.shape[1], levels.device
+    patches = g.cell.shape[1]
+    device = levels.device
     lanes = _lanes(2 * patches)
-    lam = float(np.float32(lam))  # as torch and kernels take it, not the interpreter
+    # As torch and kernels take it, but not the interpreter.
+    lam = float(np.float32(lam))
     goal = torch.empty(rows, dtype=torch.float32, device=device)
     square = torch.empty(steps, rows, dtype=torch.float32, device=device)
     found = torch.empty(rows, 2 * patches, dtype=torch.float32, device=device)
     first = torch.empty(rows, patches, dtype=torch.int32, device=device)
+    tensors = (levels, reward, done.view(torch.uint8), tables.weight, scratch, goal, square, found, first)
+    patches_of_bin = (g.cell, g.factor, g.clip, g.offset, g.start, g.first_image)
+    options = _options(len(g.cell), lanes, lanes // 128)
     with _on(device) if rows else contextlib.nullcontext():
         for t in range(steps - 1, -1, -1) if rows else ():
-            sweep_kernel[(rows,)](
-                levels, reward, done.view(torch.uint8), tables.weight, scratch, goal, square, found, first,
-                g.cell, g.factor, g.clip, g.offset, g.start, g.first_image,
-                steps, t, lam, levels[0, 0].numel(), patches, len(plan.lying), plan.levels,
-                CELLS=len(g.cell), LYING=_padded(plan), T=lanes, enable_fp_fusion=False, num_warps=max(1, lanes // 128),
-            )  # fmt: skip
+            numbers = (steps, t, lam, levels[0, 0].numel(), patches, len(plan.oriented), plan.levels)
+            sweep_kernel[(rows,)](*tensors, *patches_of_bin, *numbers, LYING=_padded(plan), **options)
             _move(levels, t, first, tables, plan, rate, scratch, g)
     return square.mean(1).mean()
 
@@ -390,14 +413,19 @@ def sweep_bins(
 def _move(
     bins: Tensor, t: int, first: Tensor, tables: Tables, plan: PatchPlan, rate: float, scratch: Tensor, g: Geometry
 ) -> None:
-    """Moves the entries that bins (N, T, X, Y) own at moment t."""
+    """Move the entries that bins (N, T, X, Y) own at moment t."""
     rows, patches = first.shape
-    move_entries_kernel[(rows, triton.cdiv(patches, _LANES))](
-        bins, first, *tables, scratch, g.cell, g.clip, g.offset, g.shape, g.image,
-        bins.shape[1], t, bins[0, 0].numel(), patches, plan.levels,
-        RATE=rate, CELLS=len(g.cell), IMAGES=g.image.shape[1], T=_LANES, enable_fp_fusion=False,
-        num_warps=_LANES // 32,
-    )  # fmt: skip
+    tensors = (bins, first, *tables, scratch, g.cell, g.clip, g.offset, g.shape, g.image)
+    numbers = (bins.shape[1], t, bins[0, 0].numel(), patches, plan.levels)
+    options = _options(len(g.cell), _LANES, _LANES // 32)
+    launch = move_entries_kernel[(rows, triton.cdiv(patches, _LANES))]
+    launch(*tensors, *numbers, RATE=rate, IMAGES=g.image.shape[1], **options)
+
+
+def _options(cells: int, lanes: int, warps: int) -> dict[str, int | bool]:
+    """Constants and options that all launches have."""
+    # A fused multiplication and addition would round otherwise than C++ does.
+    return {"CELLS": cells, "T": lanes, "enable_fp_fusion": False, "num_warps": max(1, warps)}
 
 
 def _cells(heights: Tensor) -> tuple[int, int]:
@@ -409,7 +437,7 @@ def _lanes(places: int) -> int:
 
 
 def _padded(plan: PatchPlan) -> int:
-    return int(triton.next_power_of_2(len(plan.lying)))
+    return int(triton.next_power_of_2(len(plan.oriented)))
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager:
@@ -439,7 +467,7 @@ def some_sweep(plan: PatchPlan, cells: tuple[int, int], rows: int = 3, steps: in
         return torch.rand(shape, generator=g, dtype=torch.float32, device="cpu")
 
     high = (uniform(rows, steps, *cells) * (plan.levels + 2)).to(torch.uint8)
-    # Few bins alike, so that environments share entries.
+    # Few bins differ, so that environments share entries.
     high[:, 1:] = torch.where(uniform(rows, steps - 1, 1, 1) < 0.5, high[:1, 1:], high[:, 1:])
     weight = (uniform(plan.entries) - 0.5) * torch.exp2(-24 * uniform(plan.entries))
     tables = Tables(weight[plan.first_images], uniform(plan.entries) - 0.5, uniform(plan.entries))
@@ -447,24 +475,28 @@ def some_sweep(plan: PatchPlan, cells: tuple[int, int], rows: int = 3, steps: in
 
 
 def self_test(device: str) -> str:
-    """Difference of tables learned on a device from those of a CPU, or "" for none."""
-    there, rate, lam = torch.device(device), 0.4, 0.8
-    for plan, cells in ((PatchPlan(("1x3", "2x2:1"), 6), (5, 4)), (PatchPlan(("2x3", "1x1"), 3), (3, 4))):
+    """Difference of tables learned on a device from those of a CPU, or ""."""
+    there = torch.device(device)
+    rate = 0.4
+    lam = 0.8
+    cases = [(PatchPlan(("1x3", "2x2:1"), 6), (5, 4)), (PatchPlan(("2x3", "1x1"), 3), (3, 4))]
+    for plan, cells in cases:
         given = some_sweep(plan, cells)
         first = given.levels[:, 0].contiguous()
-        wanted = Tables(*(each.clone() for each in given.tables))
-        made = Tables(*(each.to(there, copy=True) for each in given.tables))
-        values = value_bins(first.to(there), made.weight, plan).cpu()
+        wanted = Tables(*[each.clone() for each in given.tables])
+        learned = Tables(*[each.to(there, copy=True) for each in given.tables])
+        values = value_bins(first.to(there), learned.weight, plan).cpu()
         if not torch.equal(values, afterstates.value_bins(first, wanted.weight, plan)):
-            return f"want the values that a CPU gives of {cells} cells; got others"
+            return f"the values of {cells} cells differ from a CPU's"
         seen = torch.zeros(plan.entries, 2, dtype=torch.int64, device="cpu")
         sweep_on_cpu(*given[:3], wanted, plan, rate=rate, lam=lam, scratch=seen)
         cleared = seen.to(there, copy=True)
-        played = given.levels.to(there), given.reward.to(there), given.done.to(there)
-        sweep_bins(*played, made, plan, rate / plan.patches(cells), lam, cleared)
-        for name, ours, theirs in zip(Tables._fields, made, wanted, strict=True):
+        share = rate / plan.patches(cells)
+        played = (given.levels.to(there), given.reward.to(there), given.done.to(there))
+        sweep_bins(*played, learned, plan, share, lam, cleared)
+        for name, ours, theirs in zip(Tables._fields, learned, wanted, strict=True):
             if not torch.equal(ours.cpu(), theirs):
-                return f"want the {name} that a CPU gives after a sweep in {cells} cells; got another"
+                return f"the {name} after a sweep in {cells} cells differs from a CPU's"
         if bool(cleared.any()):
-            return f"want scratch of zeros after a sweep in {cells} cells; got what was seen"
+            return f"scratch is not zero after a sweep in {cells} cells"
     return ""
