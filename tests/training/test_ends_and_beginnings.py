@@ -121,7 +121,7 @@ def test_a_loader_takes_no_counts_that_cannot_be() -> None:
 
 def test_workers_of_a_run_that_steps_its_environment_itself_are_refused(tmp_path: Path) -> None:
     run = training.PlacementEvolution(partial(packing_env, 8), members=4)
-    with pytest.raises(ValueError, match=r"EnvWorkers: PlacementEvolution steps"):
+    with pytest.raises(ValueError, match="EnvWorkers: PlacementEvolution steps"):
         fit(run, tmp_path, 1, EnvWorkers())
 
 
