@@ -205,7 +205,7 @@ def test_bits_are_those_of_the_torch_form(dtype: torch.dtype) -> None:
         (
             torch.zeros(3).long(),
             torch.zeros(4).long(),
-            r"want a key and a counter that broadcast; got \(3,\) and \(4,\)",
+            r"key and counter of shapes \(3,\) and \(4,\) do not broadcast",
         ),
     ],
 )

@@ -1,4 +1,8 @@
-"""C++ kernels, compiled at first use on this machine for its widest vector instructions, or those of the wheel."""
+"""C++ kernels, compiled at first use on this machine, or those of the wheel.
+
+They are compiled for the widest vector instructions of the processor. Not here: the kernels in torch and Triton, which
+stand beside their callers. Read `operators` first.
+"""
 
 from torchrl_gpu.native.build import CompilerError, compiler, library, problem, tune
 from torchrl_gpu.native.operators import (

@@ -33,18 +33,19 @@ _COMMON = ("-O3", *_FLOATS, "-std=c++17", "-pthread", "-shared", "-fPIC", "-fvis
 # In this order; the first that compiles is taken. Some compilers have no -march=native.
 _VARIANTS = (("-march=native",), ("-mcpu=native",), ())
 _BASELINE = "x86-64-v3"
-_BASELINE_SETS = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))  # as /proc/cpuinfo names them
+# By the names of /proc/cpuinfo.
+_BASELINE_SETS = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))
 
 _use_prebuilt = True
 
 
 class CompilerError(RuntimeError):
-    """The kernels cannot be compiled on this machine; the message is the reason, in one line."""
+    """The kernels cannot be compiled on this machine, for the reason in the message."""
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library of compiled kernels.
+    """Return the library of compiled kernels.
 
     It is cached in `$TORCHRL_GPU_CACHE`, or else in the user's cache folder, under a name hashed from the sources, the
     compiler and the processor. Where it is not there yet, the one of the wheel serves, if there is one; else the first
@@ -70,7 +71,10 @@ def library() -> ctypes.CDLL:
 
 @cache
 def problem() -> str:
-    """The reason why the C++ operators cannot be used, in one line; "" where they compile and pass their self-test."""
+    """Return why the C++ operators cannot be used, in one line.
+
+    It is "" where they compile and pass their self-test.
+    """
     global _use_prebuilt
     path, failure = _tried()
     if failure and path is not None and path == prebuilt():
@@ -82,9 +86,10 @@ def problem() -> str:
 
 
 def _tried() -> tuple[Path | None, str]:
-    """Path of the library, and what its self-test says."""
+    """Return the path of the library, and what its self-test says."""
     try:
-        path = Path(library()._name)  # hashed from sources, compiler and processor
+        # The name is hashed from sources, compiler and processor.
+        path = Path(library()._name)
     except CompilerError as error:
         return None, str(error)
     function = "torchrl_gpu.native.self_test:wrong_operator"
@@ -92,8 +97,9 @@ def _tried() -> tuple[Path | None, str]:
 
 
 def prebuilt() -> Path | None:
-    """The library that came with the wheel, where it is of these sources and this processor can run it."""
-    path, lines = _prebuilt_path(), [line for line in _processor().splitlines() if line.startswith("flags")]
+    """Return the library of the wheel, if it is of these sources and runs here."""
+    path = _prebuilt_path()
+    lines = [line for line in _processor().splitlines() if line.startswith("flags")]
     runs = any(_BASELINE_SETS.issubset(line.split()) for line in lines)
     return path if _use_prebuilt and runs and path.exists() else None
 
@@ -103,19 +109,22 @@ def _prebuilt_path() -> Path:
 
 
 def prebuild() -> None:
-    """Compiles the library of a wheel."""
+    """Compile the library of a wheel."""
     _compile(compiler(), _prebuilt_path(), [(f"-march={_BASELINE}",)])
 
 
 def tune() -> None:
-    """Compiles the library for this processor, unless it has been; processes that begin from now on take it."""
+    """Compile the library for this processor, unless it has been.
+
+    Processes that begin from now on take it.
+    """
     path, command = _tuned()
     if not path.exists():
         _compile(command, path)
 
 
 def _tuned() -> tuple[Path, tuple[str, ...]]:
-    """Path of the library for this processor, and the compiler that makes it."""
+    """Return the path of the library for this processor, and the compiler for it."""
     if sys.platform == "win32":
         raise CompilerError("the compiled kernels are written for Linux and macOS")
     command = compiler()
@@ -123,7 +132,7 @@ def _tuned() -> tuple[Path, tuple[str, ...]]:
 
 
 def compiler() -> tuple[str, ...]:
-    """The C++ compiler: `$CXX`, c++, g++, clang++, or the one of the Python package `ziglang`.
+    """Find the C++ compiler: `$CXX`, c++, g++, clang++, or the one of `ziglang`.
 
     Raises:
         CompilerError: None of them is installed.
@@ -199,7 +208,8 @@ def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[s
             first = next((line for line in lines if "error" in line), lines[0])
             error = first if run.returncode else _load_error(made)
             if not error:
-                made.replace(path)  # atomic, also while another process compiles
+                # This is atomic, even while another process compiles.
+                made.replace(path)
                 return
             said = said or error
     raise CompilerError(f"{name_of(command)} does not compile the packing kernels: {said}")

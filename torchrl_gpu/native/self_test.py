@@ -6,21 +6,24 @@ import torch
 
 from torchrl_gpu.native import operators
 
-_BITS = {  # by key, of the counters 0 to 3; as `counter_rng.draw_bits`
+# By key, the bits of the counters 0 to 3 as `counter_rng.draw_bits` defines them.
+_BITS = {
     0: [2926543089, 587614100, 3611133913, 2242130007],
     -1: [584422765, 3896282126, 948074587, 669113510],
     2**31: [2910044769, 1573909606, 863744087, 2981291548],
     5 - 2**40: [392224323, 2257233470, 2945362972, 2918109836],
 }
-_CUTS = {  # a stack, layers; by `CutSequences.cut`, of the keys 1 and 2
+# A stack and layers, cut for the keys 1 and 2 as `CutSequences.cut` defines them.
+_CUTS = {
     (6, 7, 6, 2, 5, 0, 8, 3): [[12, 10, 0, 40, 36, 6, 38, 42], [42, 40, 5, 37, 8, 10, 21, 21]],
     (6, 7, 6, 2, 5, 1, 8, 32): [[38, 42, 2, 14, 4, 8, 40, 36], [42, 10, 36, 5, 38, 5, 8, 40]],
 }
 
 
 def wrong_operator() -> str:
-    """Name and fault of the first operator with wrong results; "" for none."""
-    key, counter = _integers(list(_BITS)), _integers(range(4))
+    """Return the name and fault of the first operator with wrong results, or ""."""
+    key = _integers(list(_BITS))
+    counter = _integers(range(4))
     drawn = operators.draw_bits(key[:, None], counter)
     if drawn.tolist() != list(_BITS.values()):
         return "draw_bits gives wrong numbers"
@@ -30,17 +33,17 @@ def wrong_operator() -> str:
     rows = zip(mask.tolist(), draw.tolist(), strict=True)
     if operators.pick_true(mask, draw).tolist() != [_pick(*row) for row in rows]:
         return "pick_true gives wrong numbers"
-    scores = [(drawn >> shift & 3).double().repeat(1, 32) for shift in (0, 2)]  # (4, 128), with ties
+    # Two bits make scores with ties, (4, 128).
+    scores = [(drawn >> shift & 3).double().repeat(1, 32) for shift in (0, 2)]
     ranked = zip(*(score.tolist() for score in scores), mask.tolist(), strict=True)
     if operators.first_best(scores, mask).tolist() != [_best(*row) for row in ranked]:
         return "first_best gives wrong numbers"
     if operators.any_true(mask).tolist() != [any(row) for row in mask.tolist()]:
         return "any_true gives wrong numbers"
     bounds = [0.0, 1.0, 2.5]
-    counted = [
-        [sum(m and v <= b for m, v in zip(*row, strict=True)) for b in bounds]
-        for row in zip(mask.tolist(), scores[0].tolist(), strict=True)
-    ]
+    counted = []
+    for chosen, values in zip(mask.tolist(), scores[0].tolist(), strict=True):
+        counted.append([_at_most(bound, chosen, values) for bound in bounds])
     if operators.count_at_most(scores[0].float(), mask, bounds).tolist() != counted:
         return "count_at_most gives wrong numbers"
     for cuts, items in _CUTS.items():
@@ -48,22 +51,28 @@ def wrong_operator() -> str:
             return "cut_boxes gives wrong numbers"
         kept = _integers([[-1, -1], [-1, -1]]), _integers([0, 0]), _integers([[[0] * 8] * 2] * 2)
         position = _integers([range(8)] * 2)
-        for _ in range(2):  # the second time from the cached sequences
+        # The second time they come from the cached sequences.
+        for _ in range(2):
             if operators.cut_items(_integers([1, 2]), position, cuts, *kept).tolist() != items:
                 return "cut_items gives wrong numbers"
     return ""
 
 
 def _pick(mask: list[bool], draw: float) -> int:
-    """Index of the true value of rank ⌊draw · count⌋; 0 where there is none."""
+    """Return the index of the true value of rank ⌊draw · count⌋, 0 for none."""
     true = [index for index, value in enumerate(mask) if value]
     return true[int(draw * len(true))] if true else 0
 
 
 def _best(first: list[float], second: list[float], legal: list[bool]) -> int:
-    """Index of the legal element with the least scores, of equal ones the first; 0 where there is none."""
+    """Return the index of the first legal element with the least scores, 0 for none."""
     found = [(*scores, index) for index, scores in enumerate(zip(first, second, strict=True)) if legal[index]]
     return min(found)[-1] if found else 0
+
+
+def _at_most(bound: float, chosen: list[bool], values: list[float]) -> int:
+    """Count the chosen values at or below a bound."""
+    return sum(is_chosen and value <= bound for is_chosen, value in zip(chosen, values, strict=True))
 
 
 def _integers(values: object) -> torch.Tensor:
