@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -111,7 +110,7 @@ def cell_volume(sizes: np.ndarray, bin_: Bin) -> np.ndarray:
     return sizes.astype(np.float64).prod(-1) * bin_.cell_area * bin_.cell[0]
 
 
-def _sides(where: str, min_side: Any, max_side: Any) -> tuple[int, int]:
+def _sides(where: str, min_side: object, max_side: object) -> tuple[int, int]:
     min_side = arguments.whole(where, "min_side", min_side, high=MOST_SIDE)
     max_side = arguments.whole(where, "max_side", max_side, high=MOST_SIDE)
     if not 1 <= min_side <= max_side:
@@ -287,6 +286,8 @@ def _rows_of(pieces: list[tuple[Cells, Cells]], row: dict[Cells, int]) -> list[i
 
 
 def _by_stack(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
+    # A piece may come as soon as all that support it have come. Sorting by height would be simpler, but then every
+    # layer of the bin would be complete before the next one begins, and no stack would ever be seen.
     corner, size = np.array(pieces).transpose(1, 0, 2)  # (I, 3) each
     last = corner + size
     overlap = (corner[:, None, :2] < last[None, :, :2]) & (corner[None, :, :2] < last[:, None, :2])

@@ -50,6 +50,7 @@ def union(triangles: np.ndarray, columns: int = 160, parts: int = 1) -> tuple[fl
     high = triangles.max((0, 1))
     ax, ay = (triangles[:, 1, :2] - triangles[:, 0, :2]).T
     bx, by = (triangles[:, 2, :2] - triangles[:, 0, :2]).T
+    # A column costs time for every surface that it passes, so their mean number decides how many columns there are.
     per_column = np.abs(ax * by - ay * bx).sum() / 2 / max((high - low)[:2].prod(), 1e-300)
     passed = np.clip(columns**2 * per_column, parts * _PER_PART, _MOST_PASSED)
     columns = round(np.clip((passed / max(per_column, 1e-300)) ** 0.5, 8, 20 * columns))

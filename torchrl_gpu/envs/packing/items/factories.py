@@ -6,9 +6,9 @@ They are read from the installed package `packsim`.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -106,11 +106,12 @@ class FactoryBoxes(ItemSource):
         rows = torch.from_numpy(row.reshape(-1))
         if self.data == "repetitive":
             return catalogue, RunSequences(rows, min(num_items, len(rows)))
+        # Drawn bits are compared with the cumulated shares, which needs one search for each item and no table.
         shares = np.bincount(row.reshape(-1), self.shares[inside])
         below = np.round(shares.cumsum() / shares.sum() * NUM_BITS).astype(np.int64)
         return catalogue, WeightedSequences(torch.from_numpy(below), num_items)
 
-    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+    def label(self, item: int, bin_: Bin) -> dict[str, object]:
         """Label of a row of the catalogue: its true sides, centimetres."""
         return {"item": item, "sides": self.true_sides(bin_)[item].tolist()}
 
@@ -155,11 +156,11 @@ def _read(data: str, split: str) -> tuple[np.ndarray, np.ndarray]:
     return boxes[:, :3], boxes[:, 3] if data == "diverse" else np.ones(len(boxes))
 
 
-def _numbers(row: list[Any], columns: list[int]) -> list[float]:
+def _numbers(row: Sequence[object], columns: list[int]) -> list[float]:
     return [number_of(row[at]) or 0.0 for at in columns]
 
 
-def _found(header: list[Any], wanted: list[str], path: Path) -> list[int]:
+def _found(header: Sequence[object], wanted: list[str], path: Path) -> list[int]:
     missing = [name for name in wanted if name not in header]
     if missing:
         raise ValueError(f"FactoryBoxes: {path}: the column {missing[0]} is missing; needed are {', '.join(wanted)}")

@@ -83,6 +83,10 @@ _ROTATION = re.compile(r"rotation ([xyz]{3})")
 _UNIT = re.compile(rf"(?:[\s_/]|[(\[（])\s*({'|'.join([*LENGTHS, *WEIGHTS])})\s*[)\]）]?\s*$")
 
 
+# Facts about a box that plans show: its line in the file, and what else the list has.
+Label = dict[str, Any]
+
+
 class BoxList(NamedTuple):
     """Boxes of a list, in its order, grouped by customer order.
 
@@ -110,7 +114,7 @@ class BoxList(NamedTuple):
     max_loads: list[np.ndarray]
     up: list[np.ndarray]
     fragile: list[np.ndarray]
-    labels: list[list[dict[str, Any]]]
+    labels: list[list[Label]]
     unit: str
     own_unit: str
     names_unit: bool
@@ -177,7 +181,7 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
         total += number
         if total > MOST_BOXES:
             raise ValueError(f"{where}: more than {MOST_BOXES:,} boxes by line {line}")
-        label: dict[str, Any] = {"line": line}
+        label: Label = {"line": line}
         if article := _text(cells.get("article")):
             label["article"] = article
         masses = {name: (number_of(cells[name]) or 0.0) * per_kg[name] for name in per_kg if _text(cells[name])}
@@ -217,7 +221,7 @@ def read_list(path: Path, where: str, unit: str = "cells", columns: Mapping[str,
 
 
 # Number of boxes of a row, their numbers, and their label.
-_Row = tuple[int, list[float], dict[str, Any]]
+_Row = tuple[int, list[float], Label]
 
 
 def _repeated_numbers(rows: Sequence[_Row]) -> np.ndarray:
@@ -225,7 +229,7 @@ def _repeated_numbers(rows: Sequence[_Row]) -> np.ndarray:
     return np.repeat([numbers for _, numbers, _ in rows], [number for number, _, _ in rows], 0)
 
 
-def _repeated_labels(rows: Sequence[_Row]) -> list[dict[str, Any]]:
+def _repeated_labels(rows: Sequence[_Row]) -> list[Label]:
     """Label of every box of an order, shared by the boxes of a row."""
     labels = []
     for number, _, label in rows:
@@ -238,7 +242,7 @@ _KILOGRAMS = {"weight": math.nan, "max_load": math.inf}
 _FLAGS = ("upright", "fragile")
 
 
-def _fault_free(cells: Mapping[str, Any], unit: str) -> tuple[int, str]:
+def _fault_free(cells: Mapping[str, object], unit: str) -> tuple[int, str]:
     """Return the number of boxes of a row and its fault, "" for a valid row."""
     for side in SIDES:
         value = number_of(cells[side])
@@ -297,7 +301,7 @@ def _rotation_fault(permitted: Sequence[bool | None], up: tuple[bool, bool, bool
     return "" if any(up) else "one side must be permitted to be vertical; got none"
 
 
-def _flag(cell: Any) -> bool | None:
+def _flag(cell: object) -> bool | None:
     """Read yes or no in several languages.
 
     An empty cell is no. None for anything else.
@@ -360,7 +364,7 @@ def _unit_of(header: str, known: Mapping[str, float]) -> str:
     return match[1] if match and match[1] in known else ""
 
 
-def _text(cell: Any) -> str:
+def _text(cell: object) -> str:
     """Return a cell as text, "" for an empty one.
 
     Parquet may have NaN for an empty cell.
@@ -372,7 +376,7 @@ def _text(cell: Any) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def number_of(cell: Any) -> float | None:
+def number_of(cell: object) -> float | None:
     """Read a number, or text such as 12.5, 12,5 or 1,200.
 
     None for anything else.
@@ -391,7 +395,7 @@ def number_of(cell: Any) -> float | None:
 # -- files ----------------------------------------------------------------------------------------------------------
 
 
-def table_rows(path: Path, where: str) -> Iterator[list[Any]]:
+def table_rows(path: Path, where: str) -> Iterator[Sequence[object]]:
     """Yield the rows of the first table of a file, cells as it holds them.
 
     ValueError, which begins with `where`, if the file holds no table.
@@ -423,7 +427,7 @@ def check_size(path: Path) -> None:
         raise ValueError(f"{size:,} bytes, more than {MOST_BYTES:,}")
 
 
-def _json_rows(path: Path) -> Iterator[list[Any]]:
+def _json_rows(path: Path) -> Iterator[Sequence[object]]:
     raw = json.loads(path.read_bytes())
     orders = list(raw.values()) if isinstance(raw, dict) else [raw]
     if not all(isinstance(each, dict) and "item_sequence" in each for each in orders):
@@ -438,13 +442,17 @@ def _json_rows(path: Path) -> Iterator[list[Any]]:
         yield [row.get(name) for name in header]
 
 
-def _text_rows(path: Path) -> Iterator[list[Any]]:
+def _text_rows(path: Path) -> Iterator[Sequence[object]]:
+    # Files seldom say their encoding. Spreadsheets write UTF-16 and UTF-8 with a mark, and older programs the code page
+    # of western Windows, which is what is left when the bytes are no UTF-8.
     raw = path.read_bytes()
     encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         text = raw.decode(encoding)
     except UnicodeDecodeError:
         text = raw.decode("cp1252", errors="replace")
+    # The delimiter is the most frequent one in the first line. The sniffer of the module `csv` may guess wrongly where
+    # cells hold other delimiters.
     line = text.split("\n", 1)[0]
     delimiter = max(";\t|,", key=line.count)
     if not line.count(delimiter):
@@ -455,7 +463,7 @@ def _text_rows(path: Path) -> Iterator[list[Any]]:
         yield [cell.replace(",", ".") if delimiter != "," and re.fullmatch(r"\d+,\d+", cell) else cell for cell in row]
 
 
-def _excel(path: Path) -> Iterator[list[Any]]:
+def _excel(path: Path) -> Iterator[Sequence[object]]:
     book = _library("openpyxl", path).load_workbook(path, read_only=True, data_only=True)
     try:
         for row in book.worksheets[0].iter_rows(values_only=True):
@@ -464,7 +472,7 @@ def _excel(path: Path) -> Iterator[list[Any]]:
         book.close()
 
 
-def _parquet(path: Path) -> Iterator[list[Any]]:
+def _parquet(path: Path) -> Iterator[Sequence[object]]:
     file = _library("pyarrow.parquet", path, "parquet").ParquetFile(path)
     yield list(file.schema_arrow.names)
     about = file.metadata

@@ -6,7 +6,6 @@ import hashlib
 import logging
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -85,6 +84,7 @@ class MeshCache:
 
 
 def _keep(key: str, maps: Heightmaps) -> None:
+    # The dictionary is in the order of use: what was used last stands at its end, and its front is evicted.
     _kept[key, str(maps.top.device)] = maps
     _kept.move_to_end((key, str(maps.top.device)))
     total = sum(_bytes(each) for each in _kept.values())
@@ -96,7 +96,7 @@ def _bytes(maps: Heightmaps) -> int:
     return sum(value.numel() * value.element_size() for value in maps)
 
 
-def _checked(held: Any, key: str, num_orientations: int) -> Heightmaps:
+def _checked(held: object, key: str, num_orientations: int) -> Heightmaps:
     if not isinstance(held, dict) or held.get("key") != key:
         raise ValueError("it has another key")
     extent = Entry(torch.int64, (num_orientations, 2), Bounds(1)).check("it", "extent", held.get("extent"))

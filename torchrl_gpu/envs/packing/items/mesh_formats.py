@@ -6,7 +6,7 @@ import codecs
 import re
 from array import array
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -231,7 +231,7 @@ class _Binary(_Source):
         return {name: rows[name] for name, *_ in element.properties}
 
     def _lists(self, element: _Element) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        order: Any = "big" if self.order == ">" else "little"
+        order: Literal["big", "little"] = "big" if self.order == ">" else "little"
         sizes = [(name, np.dtype(kind).itemsize, int(length[1:] or 0)) for name, kind, length in element.properties]
         values: dict[str, list[bytes]] = {name: [] for name, _, length in sizes if length}
         number: dict[str, list[int]] = {name: [] for name in values}

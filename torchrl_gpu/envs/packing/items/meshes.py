@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -133,7 +133,7 @@ class MeshItems(ItemSource):
         shape, scale = self._item(item, bin_)
         return shape.solid(scale)
 
-    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+    def label(self, item: int, bin_: Bin) -> dict[str, object]:
         shape, scale = self._item(item, bin_)
         return {"item": item, "name": shape.name, "scale": scale}
 
@@ -173,6 +173,7 @@ class MeshItems(ItemSource):
         Items that are far too large have none.
         """
         room = np.array(bin_.size) + max(bin_.cell)
+        # Items of the same shape and scale share a key, so that their heightmaps are made once.
         keys = {}
         for row, item in enumerate(self.items):
             # Heightmaps of an item in millimetres that are taken for metres would fill any memory.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -134,7 +133,7 @@ class OrderBoxes(ItemSource):
         return catalogue, OrderSequences(self.num_articles, self.most_articles, self.repeat, num_items)
 
 
-def _range(name: str, given: Any) -> tuple[int, int]:
+def _range(name: str, given: object) -> tuple[int, int]:
     wanted = "a smallest and a largest, whole millimetres"
     ends = arguments.listed("OrderBoxes", name, wanted, given)
     ends = tuple(arguments.whole("OrderBoxes", name, each, 1, MOST_MILLIMETRES) for each in ends)

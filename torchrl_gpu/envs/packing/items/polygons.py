@@ -72,6 +72,8 @@ def _ears(vertices: np.ndarray, corners: np.ndarray) -> np.ndarray:
 
     What is left when there is no ear becomes a fan.
     """
+    # Ears are cut one by one, which is the simplest way that keeps the outline of a polygon with dents. A fan from one
+    # corner would be simpler still, but its triangles may lie outside of the polygon.
     points = vertices[corners] - vertices[corners[0]]
     normal = np.cross(points, np.roll(points, -1, 0)).sum(0)
     # The axis along which the polygon is seen.

@@ -6,7 +6,6 @@ Bowls, mugs, L and U shapes, cylinders and convex hulls.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -152,7 +151,7 @@ class ProceduralSolids(ItemSource):
             done[item] = solid_of(self._name(item), voxels[item], cell)
         return done[item]
 
-    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+    def label(self, item: int, bin_: Bin) -> dict[str, object]:
         return {"item": item, "name": self._name(item)}
 
     def _name(self, item: int) -> str:
@@ -168,7 +167,7 @@ class ProceduralSolids(ItemSource):
         return made
 
 
-def scale_of(where: str, given: Any) -> tuple[float, float]:
+def scale_of(where: str, given: object) -> tuple[float, float]:
     """Read the smallest and the largest factor.
 
     ValueError unless they are two finite numbers.

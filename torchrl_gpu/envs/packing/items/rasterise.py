@@ -125,6 +125,7 @@ def _blocks(
     meshes: Sequence[Mesh], orientations: int, cell: tuple[float, float], device: torch.device
 ) -> Iterator[Sequence[Mesh]]:
     """Blocks of consecutive meshes whose maps fit the memory."""
+    # All maps of a block are as large as its largest one could be in any orientation: the diagonal of its bounds.
     start, largest = 0, 0.0
     for end, (vertices, _) in enumerate(meshes):
         side = float(np.linalg.norm(np.ptp(vertices, 0))) / min(cell) + 2

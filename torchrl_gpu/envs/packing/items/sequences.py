@@ -11,10 +11,10 @@ import re
 import warnings
 import zipfile
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -104,7 +104,7 @@ class BoxSequences(ItemSource):
             # Only a file of orders says which unit its sizes are in.
             self.names_unit = bool(self.labels)
 
-    def _listed(self, unit: str) -> tuple[list[str], list[np.ndarray], list[list[dict[str, Any]]], str]:
+    def _listed(self, unit: str) -> tuple[list[str], list[np.ndarray], list[Labels], str]:
         """Orders of a list of boxes, without its rows that give none."""
         read = lists.read_list(self.path, self._where, unit, self.columns)
         self.names_unit = read.names_unit
@@ -281,7 +281,7 @@ def _shown(size: np.ndarray) -> str:
     return " × ".join(f"{side:g}" for side in size)
 
 
-def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], list[list[dict[str, Any]]], str]:
+def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], list[Labels], str]:
     """Read names, sizes, labels of boxes, and the unit of a file.
 
     Sizes are (items, 3) float64 for every episode. Only orders have labels.
@@ -290,7 +290,7 @@ def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], list[list
     if not path.is_file():
         raise FileNotFoundError(f"{where}: there is no such file of box sequences")
     raw = _load(path, where)
-    labels: list[list[dict[str, Any]]] = []
+    labels: list[Labels] = []
     if isinstance(raw, dict):
         orders = [_order(order, f"{where}: order {name}") for name, order in raw.items()]
         names = list(raw)
@@ -306,7 +306,7 @@ def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], list[list
     return names, [_checked(s, f"{where}: {kind} {n}") for n, s in zip(names, sizes, strict=True)], labels, unit
 
 
-def _load(path: Path, where: str) -> Any:
+def _load(path: Path, where: str) -> object:
     suffix = path.suffix.lower()
     if suffix not in _READERS:
         known = f"{', '.join([*_READERS, *lists.SUFFIXES[:-1]])} or {lists.SUFFIXES[-1]}"
@@ -325,7 +325,7 @@ def _load(path: Path, where: str) -> Any:
         ) from error
 
 
-def _read_tensor(file: BinaryIO) -> Any:
+def _read_tensor(file: BinaryIO) -> object:
     try:
         loaded = torch.load(file, weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
@@ -353,7 +353,7 @@ def _read_npz(file: BinaryIO) -> np.ndarray:
             return _read_npy(inner)
 
 
-def _read_npy(file: Any) -> np.ndarray:
+def _read_npy(file: IO[bytes]) -> np.ndarray:
     file.seek(0)
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
@@ -367,7 +367,7 @@ def _read_npy(file: Any) -> np.ndarray:
     return np.lib.format.read_array(file, allow_pickle=False)
 
 
-_READERS: dict[str, Callable[[BinaryIO], Any]] = {
+_READERS: dict[str, Callable[[BinaryIO], object]] = {
     ".npy": _read_npy,
     ".npz": _read_npz,
     ".pt": _read_tensor,
@@ -376,7 +376,7 @@ _READERS: dict[str, Callable[[BinaryIO], Any]] = {
 }
 
 
-def _order(order: Any, where: str) -> tuple[np.ndarray, list[dict[str, Any]]]:
+def _order(order: Any, where: str) -> tuple[np.ndarray, Labels]:
     """Return sizes (items, 3) of an order, and the labels of its boxes.
 
     A label holds the place of a box and its `NAMES` there.
@@ -395,16 +395,17 @@ def _order(order: Any, where: str) -> tuple[np.ndarray, list[dict[str, Any]]]:
         ) from error
 
 
-def _names(item: dict[str, Any]) -> dict[str, str | int]:
-    return {name: item[name] for name in NAMES if isinstance(item.get(name), (str, int))}
+def _names(item: Mapping[str, object]) -> dict[str, str | int]:
+    given = ((name, item.get(name)) for name in NAMES)
+    return {name: value for name, value in given if isinstance(value, (str, int))}
 
 
-def _weight(item: dict[str, Any]) -> dict[str, float]:
+def _weight(item: Mapping[str, object]) -> dict[str, float]:
     given = item.get(_WEIGHT)
     return {_WEIGHT: given} if isinstance(given, (int, float)) and 0 < given <= _MOST_KG else {}
 
 
-def _episodes(raw: Any, where: str) -> list[np.ndarray]:
+def _episodes(raw: object, where: str) -> list[np.ndarray]:
     if isinstance(raw, np.ndarray):
         if raw.ndim != 3 or raw.shape[-1] != 3 or raw.dtype.kind not in "iuf":
             raise ValueError(

@@ -201,7 +201,7 @@ class ItemSource(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} gives no solids")
 
-    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+    def label(self, item: int, bin_: Bin) -> dict[str, object]:
         """Label in plans of a row of the catalogue that `build` makes for a bin."""
         return {"item": item}
 
@@ -262,7 +262,7 @@ class SameItems(ItemSource):
         return self.source.masses(number, items, bin_, orientations)
 
 
-def check_built(where: str, catalogue: Any, sequences: Any) -> None:
+def check_built(where: str, catalogue: object, sequences: object) -> None:
     """Validate what `ItemSource.build` returned.
 
     A ValueError begins with `where`. Reads the device.
