@@ -92,7 +92,7 @@ def test_what_cannot_be_read_says_so(name: str, data: bytes, tmp_path: Path) -> 
 
 def test_other_suffixes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
-    with pytest.raises(ValueError, match=r".obj, .stl, .ply, .glb or .urdf file, not '.txt'$"):
+    with pytest.raises(ValueError, match=r".obj, .stl, .ply, .glb or .urdf, not '.txt'$"):
         read_groups(tmp_path / "a.txt", "m")
 
 

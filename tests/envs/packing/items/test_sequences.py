@@ -298,7 +298,7 @@ BAD: dict[str, tuple[str, Write, str]] = {
     "negative in order": ("a.json", text(side(length=1, width=2, height=-3)), "order A: sizes must not be negative"),
     "null in order": ("a.json", text(side(length=1, width=2, height=None)), "order A: sizes must be finite; got"),
     "unknown suffix": ("a.doc", raw(b"1,2,3"), f"{SUFFIXES}, not '.doc'"),
-    "no suffix": ("boxes", raw(b"1,2,3"), f"{SUFFIXES}, not 'of no suffix'"),
+    "no suffix": ("boxes", raw(b"1,2,3"), f"{SUFFIXES}, not ''"),
 }
 
 

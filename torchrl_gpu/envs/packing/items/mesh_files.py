@@ -54,7 +54,7 @@ def read_mesh(path: Path) -> list[Mesh]:
 
     suffix = path.suffix.lower()
     if suffix not in MESH_SUFFIXES[:-1]:
-        raise ValueError(f"a mesh must be a {_wanted()} file, not {suffix or 'of no suffix'!r}")
+        raise ValueError(f"the suffix of a mesh must be {_wanted()}, not {suffix!r}")
     try:
         if suffix in READERS:
             return READERS[suffix](path.read_bytes())

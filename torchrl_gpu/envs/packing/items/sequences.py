@@ -310,7 +310,7 @@ def _load(path: Path, where: str) -> object:
     suffix = path.suffix.lower()
     if suffix not in _READERS:
         known = f"{', '.join([*_READERS, *lists.SUFFIXES[:-1]])} or {lists.SUFFIXES[-1]}"
-        raise ValueError(f"{where}: the file must be {known}, not {suffix or 'of no suffix'!r}")
+        raise ValueError(f"{where}: the suffix must be {known}, not {suffix!r}")
     try:
         with path.open("rb") as file, warnings.catch_warnings():
             # Warnings about oddities of a file that is refused anyway would be noise.
