@@ -287,7 +287,7 @@ NEWS = ("Seed set to", "GPU available", "INFO: ", "Restor")
 WRONG = [
     (["--model.agent.gama=0.9"], "'gama' is not"),
     (["--model.replay.capacity=4"], "OffPolicy: replay must hold a batch and a rollout, 16 transitions; got 4"),
-    (["--data.sequences=no.json"], "BoxSequences: no.json: want a file of box sequences; there is none"),
+    (["--data.sequences=no.json"], "BoxSequences: no.json: "),
 ]
 
 

@@ -328,7 +328,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("--protocol=rs --policy rs --visible=2 --depth=2", "with --visible=2 --depth 2 has no effect without --beam"),
         ("--protocol=rs --policy rs --visible=2 --beam=2 --depth=3", "VisibleSearch: depth must be at most 2; got 3"),
         ("--protocol=rs --policy rs --knows all", "boxes, stream; got 'all'"),
-        ("--protocol=rs --sequences none.pt", "none.pt: want a file of box sequences; there is none"),
+        ("--protocol=rs --sequences none.pt", "BoxSequences: none.pt: "),
     ],
     " ".join(["play", *small("packing_dqn.yaml")]): [
         ("--host 0.0.0.0", "host '0.0.0.0' lets other machines connect"),

@@ -165,7 +165,7 @@ def test_what_makes_no_sense_is_refused(name: str, monkeypatch: pytest.MonkeyPat
             pytest.fail(f"{argument} {value!r} makes {made}")
         where, _, rest = line.partition(": ")
         assert where, (argument, value)
-        assert any(words in rest for words in ("; got ", ", not ", "there is none")), line
+        assert any(words in rest for words in ("; got ", ", not ", "there is no")), line
         assert "\n" not in line
         assert len(line) < 400
 
@@ -208,7 +208,7 @@ def solids() -> Catalogue:
 SEQUENCES = torch.tensor([[0, 1, -1], [1, 1, 0]])
 # types, shapes and extents are the catalogue's own: see packing/test_types.py
 BUILT: list[tuple[Callable[[], Any], Any, str]] = [
-    (lambda: None, SEQUENCES, "want a Catalogue and ItemSequences; got None and "),
+    (lambda: None, SEQUENCES, "`build` must return a Catalogue and ItemSequences, not None and "),
     (lambda: replace(solids(), volume=torch.tensor([NAN, 3.0])), SEQUENCES, "volume must be from 0 to .*; got nan at"),
     (lambda: replace(solids(), height=torch.tensor([[-1.0], [1.0]])), SEQUENCES, "height must be from 0 to .*; got -1"),
     (

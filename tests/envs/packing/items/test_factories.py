@@ -88,11 +88,11 @@ def test_picks_come_in_the_order_of_the_file(installed: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "wanted"),
     [
-        ([SALES[:-1], *GOODS], "want the columns .*占比; got none named 占比"),
-        ([SALES, GOODS[0]], "want boxes of three positive sides; got none"),
+        ([SALES[:-1], *GOODS], "column 占比 .*占比"),
+        ([SALES, GOODS[0]], "three positive sides"),
         (
             [SALES, ["a", "wide", 3, 4, 1.0], ["b", 2, 1e9, 4, 1.0]],
-            "want a bin for a box of diverse; got 120 × ",
+            "diverse .* 120 × ",
         ),
     ],
 )
@@ -103,7 +103,7 @@ def test_files_of_another_kind_are_refused(installed: Path, rows: list[list[Any]
 
 
 def test_what_is_missing_is_named(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"want time_series/pg_test.xlsx of packsim 0.0.4; got .* without it"):
+    with pytest.raises(ValueError, match=r"time_series/pg_test.xlsx.* packsim 0.0.4"):
         FactoryBoxes("repetitive", "test")
     with pytest.raises(ValueError, match="orientations must be yaw, as goods stand upright; got 'cube'"):
         make_protocol("boards", 1, device="cpu", orientations="cube")

@@ -132,7 +132,7 @@ def test_rows_of_rotations_that_give_no_box(tmp_path: Path) -> None:
         (4, "rotations must be yes or no"),
         (5, "one side must be permitted to be vertical; got none"),
     ]
-    with pytest.raises(ValueError, match="want six columns of rotations; got Rotation_XYZ, rotation yxz"):
+    with pytest.raises(ValueError, match=r"rotations.* Rotation_XYZ, rotation yxz"):
         read(tmp_path, "x,y,z,Rotation_XYZ,rotation yxz\n1,2,3,1,1\n")
 
 
@@ -166,7 +166,7 @@ def test_orders_in_json_are_rows_too(tmp_path: Path) -> None:
     assert found.faults == [(2, "7", "height must be a positive number; got 0")]
     assert found.fragile[1].tolist() == [True]
     for broken in ("[[[1, 2, 3]]]", "{}", '{"7": {}}', '{"7": {"item_sequence": [1]}}', "[" * 100_000, "1"):
-        with pytest.raises(ValueError, match=r"^here: want a "):
+        with pytest.raises(ValueError, match=r"^here: .+"):
             read(tmp_path, broken, "a.json")
 
 
@@ -214,7 +214,7 @@ def test_a_table_of_no_boxes_counts_its_faults(tmp_path: Path) -> None:
 
 def test_columns_can_be_named(tmp_path: Path) -> None:
     text = "a,b,c,how many\n1,2,3,2\n"
-    with pytest.raises(ValueError, match=r"want a column for the length \(options: columns.length\); got a, b, c"):
+    with pytest.raises(ValueError, match=r"length.* a, b, c.*columns.length"):
         read(tmp_path, text)
     columns = {"length": "a", "width": "b", "height": "c", "quantity": "how many"}
     assert read(tmp_path, text, columns=columns).sizes[0].tolist() == [[1, 2, 3]] * 2
@@ -322,19 +322,19 @@ def test_misfits_decides_on_them(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"", r"want a column for the length .*; got no header"),
-        ("a.csv", b"l,w,h\n", "want at least one order of boxes; got none"),
-        ("a.csv", b"l cm,w mm,h cm\n1,2,3\n", "want one unit for all sides; got columns l cm, w mm, h cm"),
-        ("a.csv", b"l,w,h,unit\n1,2,3,cm\n1,2,3,mm\n", "want one unit for all rows; got cm, mm"),
+        ("a.csv", b"", r"length.*no header"),
+        ("a.csv", b"l,w,h\n", "no order of boxes"),
+        ("a.csv", b"l cm,w mm,h cm\n1,2,3\n", "l cm, w mm, h cm.*unit"),
+        ("a.csv", b"l,w,h,unit\n1,2,3,cm\n1,2,3,mm\n", "unit.* cm, mm"),
         ("a.csv", b"l,w,h,unit\n1,2,3,ell\n", "line 2: unit must be one of mm, cm, m, in.*; got ell"),
         ("a.csv", b"l,w,h,weight\n1,2,3,heavy\n", "line 2: weight must be a positive number, or nothing; got heavy"),
         ("a.csv", b"l,w,h,fragile\n1,2,3,maybe\n", "line 2: fragile must be yes or no; got maybe"),
         ("a.csv", b"l,w,h,max load\n1,2,3,-1\n", "line 2: max_load must be a number of at least 0, or nothing; got -1"),
-        ("a.csv", b"l,w,h,qty\n1,2,3,99999999999\n", "want at most 16,777,216 boxes; got more by line 2"),
-        ("a.csv", b"l,w,h\n" + 2000 * b"1,", "got a file that fails with: more than"),
+        ("a.csv", b"l,w,h,qty\n1,2,3,99999999999\n", "16,777,216 boxes.*line 2"),
+        ("a.csv", b"l,w,h\n" + 2000 * b"1,", "fails with: more than"),
         ("a.csv", b"l,w,h\n1,2,3e9\n", "sizes must be at most 1e[+]09"),
-        ("a.xlsx", b"PK\x03\x04 and so on", "want a table of boxes; got a file that fails with"),
-        ("a.parquet", b"PAR1 and so on", "want a table of boxes; got a file that fails with"),
+        ("a.xlsx", b"PK\x03\x04 and so on", "table of boxes.*fails with"),
+        ("a.parquet", b"PAR1 and so on", "table of boxes.*fails with"),
     ],
 )
 def test_other_files_are_refused_in_a_line(name: str, content: bytes, message: str, tmp_path: Path) -> None:

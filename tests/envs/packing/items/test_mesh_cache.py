@@ -133,7 +133,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "a.pt").touch()
-    with pytest.raises(ValueError, match=r"^MeshCache: .*a.pt: want a folder; got a file$"):
+    with pytest.raises(ValueError, match=r"^MeshCache: .*a.pt: .*folder"):
         MeshCache(tmp_path / "a.pt")
 
 

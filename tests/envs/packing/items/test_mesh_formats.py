@@ -126,9 +126,9 @@ def test_solids_of_a_text_are_groups() -> None:
 
 
 def test_a_file_that_ends_early_is_open() -> None:
-    with pytest.raises(ValueError, match="want a closed surface, or closed parts; got 3 open edges"):
+    with pytest.raises(ValueError, match="3 open edges"):
         MeshShape.of("short", read_stl(stl()[:-30]))
-    with pytest.raises(ValueError, match="three vertices wanted for each facet, 35 are in all"):
+    with pytest.raises(ValueError, match=r"three vertices.* 35 "):
         read_stl(text_stl().replace(b"vertex", b"vortex", 1))
 
 

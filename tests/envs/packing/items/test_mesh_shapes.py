@@ -160,7 +160,7 @@ def test_parts_that_lie_apart_are_summed_exactly() -> None:
 
 def test_an_open_part_that_touches_a_closed_one_is_open() -> None:
     vertices, faces = exploded(box((1, 1, 1), (0, 0, 1)))
-    with pytest.raises(ValueError, match="want a closed surface, or closed parts; got 3 open edges"):
+    with pytest.raises(ValueError, match="3 open edges"):
         shape_of(together(box((1, 1, 1)), (vertices, faces[:-1])))
 
 
@@ -212,18 +212,18 @@ VERTICES, FACES = arrays(box((1, 1, 1)))
 @pytest.mark.parametrize(
     ("groups", "reason"),
     [
-        ([], "want triangles; got none"),
-        ([(VERTICES, FACES[:0])], "want triangles; got none"),
-        ([(VERTICES * 0, FACES)], "want triangles with area; got none"),
-        ([(VERTICES, FACES[:-1])], "want a closed surface, or closed parts; got 3 open edges"),
-        ([(VERTICES, FACES), (VERTICES + 5, FACES[:-1])], "want a closed surface, or closed parts; got 3 open edges"),
-        ([(np.where(VERTICES == 1, np.nan, VERTICES), FACES)], "want finite coordinates; got [["),
-        ([(VERTICES + np.inf, FACES)], "want finite coordinates; got [["),
-        ([(VERTICES[:5], FACES)], "want faces of its 5 vertices; got vertex 7"),
-        ([(VERTICES * [1, 1, 0], FACES)], "want a solid; got one of 0 m³ within 1 × 1 × 0 m"),
+        ([], "no triangles"),
+        ([(VERTICES, FACES[:0])], "no triangles"),
+        ([(VERTICES * 0, FACES)], "no triangle has an area"),
+        ([(VERTICES, FACES[:-1])], "3 open edges"),
+        ([(VERTICES, FACES), (VERTICES + 5, FACES[:-1])], "3 open edges"),
+        ([(np.where(VERTICES == 1, np.nan, VERTICES), FACES)], "coordinates must be finite, not [["),
+        ([(VERTICES + np.inf, FACES)], "coordinates must be finite, not [["),
+        ([(VERTICES[:5], FACES)], "vertex 7, of 5 vertices"),
+        ([(VERTICES * [1, 1, 0], FACES)], "0 m³ within 1 × 1 × 0 m"),
     ],
 )
 def test_what_is_no_solid_says_why(groups: list[Mesh], reason: str) -> None:
     with pytest.raises(ValueError) as error:
         shape_of(*groups)
-    assert str(error.value).startswith(reason)
+    assert reason in str(error.value)

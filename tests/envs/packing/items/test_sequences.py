@@ -20,7 +20,7 @@ from torchrl_gpu.envs.packing.types import Bin
 Write = Callable[[Path], object]
 TEN = Bin((10.0, 10.0, 10.0), (10, 10))
 
-SUFFIXES = "want a .npy, .npz, .pt, .pth, .json, .csv, .tsv, .txt, .xlsx or .parquet file"
+SUFFIXES = ".npy, .npz, .pt, .pth, .json, .csv, .tsv, .txt, .xlsx or .parquet"
 TWO_EPISODES = np.array([[[2, 3, 4], [1, 1, 1]], [[5, 5, 5], [0, 0, 0]]])
 LISTS = [[[2, 3, 4], [1, 1, 1]], [[5, 5, 5]]]
 
@@ -184,7 +184,7 @@ def bombs(mark: Path) -> dict[str, Write]:
 def test_code_in_a_file_does_not_run(name: str, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     path = saved(tmp_path / name, bombs(mark)[name])
-    assert_refused(path, "want numbers only, no pickled objects; got a file that fails with: ")
+    assert_refused(path, READABLE)
     assert not mark.exists()
 
 
@@ -199,7 +199,6 @@ def assert_refused(path: str, message: str) -> None:
     line = str(error.value)
     assert line.startswith(f"BoxSequences: {path}: ")
     assert message in line
-    assert "; got " in line
     assert "\n" not in line
     assert line.isprintable()
     assert len(line) - len(path) < 200
@@ -209,10 +208,10 @@ def side(**sizes: object) -> dict[str, object]:
     return {"A": {"item_sequence": {"1": {f"{name}/mm": value for name, value in sizes.items()}}}}
 
 
-NUMBERS = "want numbers of shape (episodes, items, 3); got "
-THREE = "want items of three numbers each; got "
-ORDER = 'order A: want "item_sequence" of items with "length/mm", "width/mm" and "height/mm"; got '
-READABLE = "want numbers only, no pickled objects; got a file that fails with: "
+NUMBERS = "(episodes, items, 3), not "
+THREE = "every item must be three numbers"
+ORDER = 'order A: an order must have "item_sequence" of items with "length/mm", "width/mm" and "height/mm";'
+READABLE = "no pickled objects; reading it fails with: "
 BAD: dict[str, tuple[str, Write, str]] = {
     "wrong rank": ("a.npy", array(np.ones((4, 3))), NUMBERS + "float64 (4, 3)"),
     "four sides": ("a.npy", array(np.ones((1, 2, 4))), NUMBERS + "float64 (1, 2, 4)"),
@@ -221,9 +220,13 @@ BAD: dict[str, tuple[str, Write, str]] = {
     "negative": ("a.npy", array([[[1, 2, 3], [1, -2, 3]]]), "episode 0: sizes must not be negative"),
     "NaN": ("a.npy", array([[[1, 2, np.nan]]]), "episode 0: sizes must be finite"),
     "infinite": ("a.json", text("[[[1, 2, Infinity]]]"), "episode 0: sizes must be finite"),
-    "no episode": ("a.npy", array(np.ones((0, 2, 3))), "want at least one episode; got none"),
-    "no box": ("a.npy", array(np.ones((1, 0, 3))), "episode 0: want at least one box; got none"),
-    "only padding": ("a.npy", array(np.zeros((1, 4, 3))), "episode 0: want at least one box; got zeros only"),
+    "no episode": ("a.npy", array(np.ones((0, 2, 3))), "no episode"),
+    "no box": ("a.npy", array(np.ones((1, 0, 3))), "episode 0: there must be at least one box; there are none"),
+    "only padding": (
+        "a.npy",
+        array(np.zeros((1, 4, 3))),
+        "episode 0: there must be at least one box; there are zeros only",
+    ),
     "padding first": ("a.npy", array([[[0, 0, 0], [1, 1, 1]]]), "zeros may only pad the end of"),
     "a zero side": ("a.npy", array([[[1, 0, 1], [1, 1, 1]]]), "zeros may only pad the end of"),
     "truncated npy": ("a.npy", raw(b"\x93NUMPY\x01\x00"), READABLE),
@@ -250,12 +253,16 @@ BAD: dict[str, tuple[str, Write, str]] = {
         tensor_file(torch.ones(1).expand(10**6, 10**6, 3)),
         READABLE + "3,000,000,000,000 numbers, more than",
     ),
-    "booleans in pt": ("a.pt", tensor_file([[[True, 1, 1]]]), "episode 0: " + THREE + "other values"),
-    "no box in pt": ("a.pt", tensor_file([[], [[1, 1, 1]]]), "episode 0: want at least one box; got none"),
+    "booleans in pt": ("a.pt", tensor_file([[[True, 1, 1]]]), "episode 0: " + THREE + "; the list has other values"),
+    "no box in pt": (
+        "a.pt",
+        tensor_file([[], [[1, 1, 1]]]),
+        "episode 0: there must be at least one box; there are none",
+    ),
     "truncated pt": ("a.pt", truncated(tensor_file(LISTS)), READABLE),
     "truncated npz": ("a.npz", truncated(lambda path: np.savez(path, TWO_EPISODES)), READABLE),
     "truncated array": ("a.npy", truncated(array(TWO_EPISODES)), READABLE),
-    "a number beyond floats": ("a.json", text(f"[[[1, 2, 1{'0' * 400}]]]"), "a number beyond all floats"),
+    "a number beyond floats": ("a.json", text(f"[[[1, 2, 1{'0' * 400}]]]"), "one is too large for a float"),
     "a number of too many digits": ("a.json", text(f"[[[1, 2, 1{'0' * 5000}]]]"), READABLE),
     "a number beyond floats in an order": (
         "a.json",
@@ -265,21 +272,33 @@ BAD: dict[str, tuple[str, Write, str]] = {
     "too large a size": ("a.json", text([[[1, 2, 1e200]]]), "episode 0: sizes must be at most 1e+09"),
     "lists without end": ("a.json", text("[" * 100_000), READABLE),
     "not UTF-8": ("a.json", raw(b"[[[1, 1, \xff]]]"), READABLE),
-    "a number": ("a.json", text(3), "want a list of episodes; got int"),
-    "ragged items": ("a.json", text([[[1, 2, 3], [1, 2]]]), "episode 0: " + THREE + "a ragged list or other values"),
-    "pairs": ("a.json", text([[[1, 2, 3]], [[1, 2]]]), "episode 1: " + THREE + "shape (1, 2)"),
+    "a number": ("a.json", text(3), "list of episodes, not int"),
+    "ragged items": (
+        "a.json",
+        text([[[1, 2, 3], [1, 2]]]),
+        "episode 0: " + THREE + "; the list is ragged or has other values",
+    ),
+    "pairs": ("a.json", text([[[1, 2, 3]], [[1, 2]]]), "episode 1: " + THREE + ", not an array of shape (1, 2)"),
     "word in list": ("a.json", text([[[1, 2, "tall"]]]), "episode 0: " + THREE),
-    "no list": ("a.json", text([]), "want at least one episode; got none"),
-    "no orders": ("a.json", text({}), "want at least one episode; got none"),
-    "empty order": ("a.json", text({"A": {"item_sequence": {}}}), "order A: want at least one box; got none"),
-    "order without items": ("a.json", text({"A": {}}), ORDER + "what fails with KeyError: 'item_sequence'"),
+    "no list": ("a.json", text([]), "no episode"),
+    "no orders": ("a.json", text({}), "no episode"),
+    "empty order": (
+        "a.json",
+        text({"A": {"item_sequence": {}}}),
+        "order A: there must be at least one box; there are none",
+    ),
+    "order without items": ("a.json", text({"A": {}}), ORDER + " reading it fails with KeyError: 'item_sequence'"),
     "order of a list": ("a.json", text({"A": [1]}), ORDER),
-    "order without height": ("a.json", text(side(length=1, width=2)), ORDER + "what fails with KeyError: 'height/mm'"),
+    "order without height": (
+        "a.json",
+        text(side(length=1, width=2)),
+        ORDER + " reading it fails with KeyError: 'height/mm'",
+    ),
     "word in order": ("a.json", text(side(length=1, width=2, height="x")), ORDER),
     "negative in order": ("a.json", text(side(length=1, width=2, height=-3)), "order A: sizes must not be negative"),
     "null in order": ("a.json", text(side(length=1, width=2, height=None)), "order A: sizes must be finite; got"),
-    "unknown suffix": ("a.doc", raw(b"1,2,3"), f"{SUFFIXES}; got '.doc'"),
-    "no suffix": ("boxes", raw(b"1,2,3"), f"{SUFFIXES}; got 'no suffix'"),
+    "unknown suffix": ("a.doc", raw(b"1,2,3"), f"{SUFFIXES}, not '.doc'"),
+    "no suffix": ("boxes", raw(b"1,2,3"), f"{SUFFIXES}, not ''"),
 }
 
 
@@ -294,7 +313,7 @@ def test_a_missing_file_is_named(make: Write, tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npy", make)
     with pytest.raises(FileNotFoundError) as error:
         BoxSequences(path)
-    assert str(error.value) == f"BoxSequences: {path}: want a file of box sequences; there is none"
+    assert str(error.value).startswith(f"BoxSequences: {path}: ")
 
 
 def test_a_file_that_would_unpack_to_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,21 +326,19 @@ def test_cells_are_whole(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npy", array([[[1, 2.5, 3]]]))
     with pytest.raises(ValueError) as error:
         BoxSequences(path).build(TEN, "fixed", 10, 1)
-    assert (
-        str(error.value)
-        == f"BoxSequences: {path}: sizes in cells must be whole numbers; got 1 × 2.5 × 3 in episode 0, box 0"
-    )
+    assert str(error.value).startswith(f"BoxSequences: {path}: sizes in cells ")
+    assert str(error.value).endswith("1 × 2.5 × 3 in episode 0, box 0")
 
 
 def test_boxes_too_large_for_the_bin_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npy", array([[[1, 2, 11]]]))
     with pytest.raises(ValueError) as error:
         PackingEnv(1, items=path, device="cpu")
-    assert str(error.value) == (
-        f"BoxSequences: {path}: want boxes that fit the bin of 10 × 10 × 10 cells in some orientation; got episode 0,"
-        " box 0: 1 × 2 × 11 cells, the first of 1 such box in 1 of 1 episodes (unit says what sizes are in; misfits"
-        " skip_boxes or skip_orders leaves them out)"
-    )
+    line = str(error.value)
+    assert line.startswith(f"BoxSequences: {path}: ")
+    assert "10 × 10 × 10 cells" in line
+    assert "episode 0, box 0: 1 × 2 × 11 cells, the first of 1 such box in 1 of 1 episodes" in line
+    assert "skip_boxes or skip_orders" in line
 
 
 PALLET = Bin((1.2, 0.8, 1.5), (120, 80))  # cells of 10 mm
@@ -354,9 +371,10 @@ def test_a_box_that_does_not_fit_is_named_as_the_file_has_it(tmp_path: Path) -> 
     with pytest.raises(ValueError) as error:
         BoxSequences(path).build(PALLET, "yaw", 100, 1)
     line = str(error.value)
-    assert line.startswith(
-        f"BoxSequences: {path}: want boxes that fit the bin of 1200 × 800 × 1500 mm in some orientation; got order B,"
-        " box 2: 1300 × 200 × 100 mm (130 × 20 × 10 cells), the first of 2 such boxes in 2 of 4 orders ("
+    assert line.startswith(f"BoxSequences: {path}: ")
+    assert "1200 × 800 × 1500 mm" in line
+    assert (
+        "order B, box 2: 1300 × 200 × 100 mm (130 × 20 × 10 cells), the first of 2 such boxes in 2 of 4 order" in line
     )
     assert "\n" not in line
 
@@ -388,7 +406,7 @@ def test_what_does_not_fit_is_left_out_and_counted(
 
 def test_a_file_of_which_nothing_fits(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.json", text([[[11, 1, 1], [1, 1, 1]], [[12, 1, 1]]]))
-    with pytest.raises(ValueError, match="want a box that fits the bin of 10 × 10 × 10 cells; got none"):
+    with pytest.raises(ValueError, match=r"BoxSequences.*10 × 10 × 10 cells"):
         BoxSequences(path, misfits="skip_orders").build(TEN, "fixed", 10, 1)
 
 
@@ -402,7 +420,8 @@ def test_boxes_far_smaller_than_cells_are_refused_with_numbers(unit: str, tmp_pa
     with pytest.raises(ValueError) as error:  # 0.024 + 0.001 m³ become two metre cubes
         PackingEnv(1, items=BoxSequences(path, unit), device="cpu")
     line = str(error.value)
-    assert line.startswith(f"BoxSequences: {path}: want boxes no smaller than cells; got boxes such as ")
+    assert line.startswith(f"BoxSequences: {path}: ")
+    assert "resolution" in line
     side, cell = f"{100 / factor:g}", f"{1000 / factor:g}"
     wanted = f"{side} × {side} × {side} {unit} in cells of {cell} × {cell} × {cell} {unit}, which rounded up to whole"
     assert f"{wanted} cells take 80 times their volume" in line
@@ -418,9 +437,9 @@ def test_rounding_by_more_than_a_tenth_is_told_once(tmp_path: Path, caplog: pyte
 
 
 def test_orders_drawn_at_random_are_no_smaller_than_cells_either() -> None:
-    with pytest.raises(ValueError, match=r"OrderBoxes: want boxes no smaller than cells; got .* mm in cells of 1000"):
+    with pytest.raises(ValueError, match=r"OrderBoxes: .* mm in cells of 1000"):
         PackingEnv(1, items="orders", device="cpu")
-    with pytest.raises(ValueError, match=r"OrderBoxes: want articles that fit the bin of 1200 × 800 × 1500 mm .*mm$"):
+    with pytest.raises(ValueError, match=r"OrderBoxes: .*mm.* 1200 × 800 × 1500 mm"):
         OrderBoxes(length=(1500, 2000)).build(PALLET, "yaw", 10, 1)
 
 
@@ -457,8 +476,7 @@ def test_a_box_that_the_source_has_not_is_named(tmp_path: Path) -> None:
     file = file_of(tmp_path / "some.json", [[2, 2, 2], [6, 2, 2]])
     alike = AlikeSequences(file, RandomBoxes(2, 5))
     assert alike.foreign(TEN, "yaw") == "6 × 2 × 2 cells"
-    wanted = "want no boxes but the 64 boxes of RandomBoxes; got one of 6 × 2 × 2 cells"
-    with pytest.raises(ValueError, match=wanted):
+    with pytest.raises(ValueError, match=r"6 × 2 × 2 cells.* 64 boxes of RandomBoxes"):
         alike.build(TEN, "fixed", 100, 1)
     assert file.drawn_as is file
 

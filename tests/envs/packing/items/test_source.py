@@ -102,7 +102,7 @@ def test_a_source_is_itself_and_anything_else_a_path(tmp_path: Path) -> None:
     assert item_source(source) is source
     np.save(tmp_path / "boxes.npy", np.ones((1, 1, 3), dtype=int))
     assert isinstance(item_source(str(tmp_path / "boxes.npy")), BoxSequences)
-    with pytest.raises(FileNotFoundError, match=r"^BoxSequences: randon: want a file of box sequences; there is none$"):
+    with pytest.raises(FileNotFoundError, match=r"^BoxSequences: randon: "):
         item_source("randon")
-    with pytest.raises(ValueError, match=r"^item_source: want an ItemSource, a word or a path; got 3$"):
+    with pytest.raises(ValueError, match=r"^item_source: .* 3$"):
         item_source(3)  # type: ignore[arg-type]

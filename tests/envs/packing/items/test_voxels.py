@@ -178,5 +178,5 @@ def test_an_item_larger_than_the_bin_is_named() -> None:
 
 
 def test_an_empty_solid_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^heightmaps: want solids with material; got an empty one$"):
+    with pytest.raises(ValueError, match=r"^heightmaps: .*empty$"):
         heightmaps([np.zeros((2, 2, 2), dtype=bool)], np.eye(3)[None], BIN)

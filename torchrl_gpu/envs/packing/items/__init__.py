@@ -1,4 +1,8 @@
-"""Item sources: boxes drawn or cut from a full bin, sequences from a file, irregular solids, mesh files."""
+"""Item sources: where the items of an environment come from.
+
+Boxes are drawn, cut from a full bin, or read from a file; irregular solids are made, or read from mesh files. How items
+are placed is in `kernels`, and how they are shown in `render`. Read `source.py` first: it defines `ItemSource`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,9 @@ _WORDS = {"random": RandomBoxes, "cut": CutBoxes, "orders": OrderBoxes, "procedu
 
 
 def item_source(items: str | Path | ItemSource) -> ItemSource:
-    """The item source that a word, "random", "cut", "orders" or "procedural", or a path names.
+    """Return the item source that a word or a path names.
+
+    The words are "random", "cut", "orders" and "procedural".
 
     A path is that of a file of box sequences, of a mesh file, or of a folder of mesh files. FileNotFoundError where it
     is neither a word nor an existing file; ValueError where the file does not hold what can be used.
@@ -39,7 +45,7 @@ def item_source(items: str | Path | ItemSource) -> ItemSource:
     if isinstance(items, ItemSource):
         return items
     if not isinstance(items, (str, Path)) or not str(items):
-        raise ValueError(f"item_source: want an ItemSource, a word or a path; got {shown(items)}")
+        raise ValueError(f"item_source: items must be an ItemSource, a word or a path, not {shown(items)}")
     if isinstance(items, str) and items in _WORDS:
         return _WORDS[items]()
     path = Path(items).expanduser()

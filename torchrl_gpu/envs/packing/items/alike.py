@@ -1,4 +1,4 @@
-"""Box sequences from a file with the catalogue of another source, whose boxes they are."""
+"""Box sequences from a file with the catalogue of another source."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 
 class AlikeSequences(BoxSequences):
-    """Sequences of a file with the catalogue of a source that draws the same boxes, as a protocol's published ones.
+    """Sequences of a file with the catalogue of a source of the same boxes.
+
+    A protocol's published sequences are such a file.
 
     What was made for that source's items, such as `NextItems`, takes these. Boxes that it lacks are an error of
     `build`.
     """
 
     def __init__(self, file: BoxSequences, source: ItemSource) -> None:
-        self.__dict__ |= file.__dict__  # read once
+        # The file is read only once.
+        self.__dict__ |= file.__dict__
         self.source = source
 
     @property
@@ -28,14 +31,18 @@ class AlikeSequences(BoxSequences):
         return self.source
 
     def foreign(self, bin_: Bin, orientations: str | float) -> str:
-        """First box of the file that the other source lacks, as "6 × 2 × 2 cells"; "" for none."""
+        """Return the first box of the file that the other source lacks.
+
+        It is written as "6 × 2 × 2 cells", and is "" if there is none.
+        """
         of_file, _ = super().build(bin_, orientations, 1, 1)
         catalogue, _ = self.source.build(bin_, orientations, 1, 1)
         rows = _rows(of_file, catalogue, bin_)
         return "" if None not in rows else _boxes(of_file, bin_)[rows.index(None)]
 
     def masses(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Masses:
-        return None  # the items are rows of the other source
+        # The items are rows of the other source.
+        return None
 
     def labels_of(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Labels:
         return [self.label(item, bin_) for item in items]
@@ -47,14 +54,18 @@ class AlikeSequences(BoxSequences):
         if None in rows:
             wanted = f"the {catalogue.num_items} boxes of {type(self.source).__name__}"
             came = _boxes(of_file, bin_)[rows.index(None)]
-            raise ValueError(f"BoxSequences: {self.path}: want no boxes but {wanted}; got one of {came}")
+            raise ValueError(f"BoxSequences: {self.path}: a box of {came} is not among {wanted}")
         assert isinstance(sequences, PooledSequences)
-        place = torch.tensor([*rows, -1], dtype=torch.int64, device="cpu")  # the last place is also number −1, no box
+        # The last place is also number −1, which is no box.
+        place = torch.tensor([*rows, -1], dtype=torch.int64, device="cpu")
         return catalogue, PooledSequences(place[sequences.sequences], sequences.in_order, sequences.stride)
 
 
 def _rows(of_file: Catalogue, catalogue: Catalogue, bin_: Bin) -> list[int | None]:
-    """Row of each box of one catalogue in another one, with the same volume; None where it has none."""
+    """Return the row of each box of one catalogue in another one.
+
+    Volumes must agree, too. None if the other catalogue lacks the box.
+    """
     row = {box: i for i, box in enumerate(_boxes(catalogue, bin_))}
     found = [row.get(box) for box in _boxes(of_file, bin_)]
     ours, theirs = of_file.volume.tolist(), catalogue.volume.tolist()

@@ -1,11 +1,13 @@
-"""Boxes drawn at random, and boxes cut from a full bin so that the best packing is known."""
+"""Boxes drawn at random, and boxes cut from a full bin.
+
+A bin that was cut can be packed completely, so that the best packing is known.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +22,18 @@ from torchrl_gpu.system import arguments
 MOST_SIDE = 2**20  # cells
 # Volume of whole cells over that of the boxes: above the first a warning, above the second an error.
 MOST_ROUNDING = 1.1, 10.0
-MOST_SIZES = 1_000_000  # rows of a catalogue of boxes
-MOST_PIECES = 10_000_000  # of all episodes of a pool that are cut
-_BY_LAYERS = {"layers": True, "stack": False}  # orders of `CutBoxes`
+# Rows of a catalogue of boxes.
+MOST_SIZES = 1_000_000
+# Boxes in all episodes of a pool that is cut.
+MOST_PIECES = 10_000_000
+# Orders of `CutBoxes`: whether it cuts layers.
+_BY_LAYERS = {"layers": True, "stack": False}
 
 
 def box_catalogue(sizes: np.ndarray, volume: np.ndarray, bin_: Bin, orientations: str | float) -> Catalogue:
-    """Catalogue of boxes of sizes (M, 3), whole cells as high as they are long, and volumes (M,), cubic metres.
+    """Build the catalogue of boxes of sizes (M, 3) and volumes (M,).
+
+    Sizes are whole cells, which are as high as they are long; volumes are cubic metres.
 
     ValueError where a box fits the bin in no orientation, or boxes are to be turned on cells that are not square.
     """
@@ -43,7 +50,10 @@ def box_catalogue(sizes: np.ndarray, volume: np.ndarray, bin_: Bin, orientations
 
 
 def fits(sizes: np.ndarray, bin_: Bin, orientations: str | float) -> np.ndarray:
-    """Mask of the boxes (M, 3), of whole cells, that fit a bin in some orientation, (M,) bool."""
+    """Return the mask (M,) of the boxes that fit a bin in some orientation.
+
+    `sizes` (M, 3) are whole cells.
+    """
     return _inside(_turned(sizes, bin_, orientations), bin_)
 
 
@@ -66,7 +76,9 @@ def whole_cells(sizes: np.ndarray, unit: str, bin_: Bin) -> np.ndarray:
 
 
 def check_rounding(where: str, sizes: np.ndarray, number: np.ndarray, unit: str, bin_: Bin) -> str:
-    """Warning text where `whole_cells` makes boxes of sizes (M, 3), so many of each (M,), a tenth larger; else empty.
+    """Return a warning if `whole_cells` makes boxes a tenth larger, else "".
+
+    `sizes` (M, 3) are counted `number` (M,) times.
 
     ValueError where the cells hold more than ten times the volume of the boxes.
     """
@@ -82,7 +94,7 @@ def check_rounding(where: str, sizes: np.ndarray, number: np.ndarray, unit: str,
     )
     if factor > MOST_ROUNDING[1]:
         raise ValueError(
-            f"{where}: want boxes no smaller than cells; got {came}: give bin_size in metres and a resolution of cells"
+            f"{where}: the boxes are smaller than the cells: {came}; give bin_size in metres and a resolution of cells"
             " smaller than the boxes, as packing_orders.yaml does"
         )
     return f"{where}: {came}: smaller cells (a higher resolution) would cost less room"
@@ -98,11 +110,13 @@ def cell_volume(sizes: np.ndarray, bin_: Bin) -> np.ndarray:
     return sizes.astype(np.float64).prod(-1) * bin_.cell_area * bin_.cell[0]
 
 
-def _sides(where: str, min_side: Any, max_side: Any) -> tuple[int, int]:
+def _sides(where: str, min_side: object, max_side: object) -> tuple[int, int]:
     min_side = arguments.whole(where, "min_side", min_side, high=MOST_SIDE)
     max_side = arguments.whole(where, "max_side", max_side, high=MOST_SIDE)
     if not 1 <= min_side <= max_side:
-        raise ValueError(f"{where}: want 1 <= min_side <= max_side, in cells; got {min_side} and {max_side}")
+        raise ValueError(
+            f"{where}: min_side and max_side must be at least 1 and in order, not {min_side} and {max_side} cells"
+        )
     return min_side, max_side
 
 
@@ -133,7 +147,7 @@ class RandomBoxes(ItemSource):
 
 
 class CutBoxes(ItemSource):
-    """Boxes cut from a full bin, so that packing all of it is possible: the optimum is 100%.
+    """Boxes cut from a full bin, so that the optimum is 100%.
 
     A piece with a side above `max_side` is cut across a random such side until there is none, see `CutSequences`.
 
@@ -170,14 +184,18 @@ class CutBoxes(ItemSource):
             sizes = np.array(fresh.sizes())
             return box_catalogue(sizes, cell_volume(sizes, bin_), bin_, orientations), fresh
         episodes = self.cut(bin_)
-        sizes = np.array(sorted({size for episode in episodes for _, size in episode}))
+        different = {size for _, size in itertools.chain.from_iterable(episodes)}
+        sizes = np.array(sorted(different))
         row = {tuple(size): i for i, size in enumerate(sizes.tolist())}
         catalogue = box_catalogue(sizes, cell_volume(sizes, bin_), bin_, orientations)
-        sequences = pad_sequences([[row[size] for _, size in episode[:num_items]] for episode in episodes])
-        return catalogue, PooledSequences(sequences)
+        sequences = [_rows_of(episode[:num_items], row) for episode in episodes]
+        return catalogue, PooledSequences(pad_sequences(sequences))
 
     def cut(self, bin_: Bin) -> list[list[tuple[Cells, Cells]]]:
-        """Pool of known packings: each episode's pieces in order, (corner, size) in cells, filling the whole bin."""
+        """Cut the pool of known packings.
+
+        Each episode's pieces in order, (corner, size) in cells, fill the whole bin.
+        """
         if self.pool is None:
             raise ValueError("CutBoxes: cut gives a pool, which this source has not; see fresh")
         whole = self._whole(bin_)
@@ -214,13 +232,14 @@ class CutBoxes(ItemSource):
         return whole
 
     def _layers(self, whole: Cells, rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
-        """Pieces of one bin, in layers as `CutSequences` cuts them, with no limit on the steps."""
+        """Cut one bin into layers as `CutSequences` does, without a limit on the steps."""
         done: list[tuple[Cells, Cells]] = []
         waiting: list[tuple[Cells, Cells]] = []
         (waiting if max(whole) > self.max_side else done).append(((0, 0, 0), whole))
         while waiting:
             stay, i = [], 0
-            while i < len(waiting):  # which grows
+            # The list grows while it is walked.
+            while i < len(waiting):
                 corner, size = waiting[i]
                 long = [axis for axis in range(3) if size[axis] > self.max_side]
                 axis = long[int(rng.random() * len(long))]
@@ -233,7 +252,8 @@ class CutBoxes(ItemSource):
                 for start, extent in ((0, low), (low, size[axis] - low)):
                     part = _replaced(corner, axis, corner[axis] + start), _replaced(size, axis, extent)
                     (waiting if max(part[1]) > self.max_side else done).append(part)
-                stay += waiting[i : i + 1]  # the next one is passed over
+                # The walk skips the next box.
+                stay += waiting[i : i + 1]
                 i += 1
             waiting = stay
         return sorted(done, key=lambda piece: piece[0][2])
@@ -260,12 +280,21 @@ def _replaced(values: Cells, axis: int, value: int) -> Cells:
     return out[0], out[1], out[2]
 
 
+def _rows_of(pieces: list[tuple[Cells, Cells]], row: dict[Cells, int]) -> list[int]:
+    """Catalogue rows of pieces, by the row of each size."""
+    return [row[size] for _, size in pieces]
+
+
 def _by_stack(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
+    # A piece may come as soon as all that support it have come. Sorting by height would be simpler, but then every
+    # layer of the bin would be complete before the next one begins, and no stack would ever be seen.
     corner, size = np.array(pieces).transpose(1, 0, 2)  # (I, 3) each
     last = corner + size
     overlap = (corner[:, None, :2] < last[None, :, :2]) & (corner[None, :, :2] < last[:, None, :2])
-    carries = overlap.all(-1) & (last[:, None, 2] == corner[None, :, 2])  # (a, b): piece a supports piece b
-    missing = carries.sum(0)  # pieces that must come before each
+    # Piece a supports piece b at (a, b).
+    carries = overlap.all(-1) & (last[:, None, 2] == corner[None, :, 2])
+    # Pieces that must come before each piece.
+    missing = carries.sum(0)
     waiting, ordered = list(range(len(pieces))), []
     while waiting:
         free = [i for i in waiting if missing[i] == 0]
@@ -277,6 +306,9 @@ def _by_stack(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> li
 
 
 def pad_sequences(sequences: list[list[int]]) -> Tensor:
-    """Sequences of different lengths as one int64 tensor (R, T), −1 behind the end of each."""
+    """Pad sequences of different lengths to one int64 tensor (R, T).
+
+    Behind the end of each is −1.
+    """
     padded = [torch.tensor(sequence, dtype=torch.int64, device="cpu") for sequence in sequences]
     return torch.nn.utils.rnn.pad_sequence(padded, batch_first=True, padding_value=-1)

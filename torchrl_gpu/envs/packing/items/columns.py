@@ -1,4 +1,6 @@
-"""Closed surfaces cut by vertical columns: volume, centre of mass and voxels of the enclosed points.
+"""Closed surfaces cut by vertical columns.
+
+The columns give volume, centre of mass and voxels of the enclosed points.
 
 A point is inside where the surfaces wind about it more often outward than inward. So the overlap of two solids counts
 once, and a hollow, whose surface is inside out, does not count.
@@ -12,36 +14,55 @@ import numpy as np
 
 from torchrl_gpu.envs.packing.rotations import turn
 
-_PER_PART, _MOST_PASSED = 64, 4_000_000  # surfaces that columns pass: of each part at least, and in all at most
-_ASKEW = turn(20, 10, 35)  # faces along columns would be counted by whole columns: ten times the error
+# Surfaces that columns pass: at least so many of each part, and at most so many in all.
+_PER_PART = 64
+_MOST_PASSED = 4_000_000
+# Solids are turned askew: faces along the columns would count for whole columns, with ten times the error.
+_ASKEW = turn(20, 10, 35)
 
 
 class Crossings(NamedTuple):
-    """Intersections of columns with surfaces, all (C,)."""
+    """Intersections of columns with surfaces, all (C,).
 
-    x: np.ndarray  # int64, number of the column
-    y: np.ndarray  # int64
-    z: np.ndarray  # float64
-    enters: np.ndarray  # int64, +1 where a ray that rises comes in, −1 where it leaves
+    Attributes:
+        x: Number of the column along x, int64.
+        y: Number of the column along y, int64.
+        z: Height, float64.
+        enters: +1 where a rising ray enters the solid, −1 where it leaves, int64.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    z: np.ndarray
+    enters: np.ndarray
 
 
 def union(triangles: np.ndarray, columns: int = 160, parts: int = 1) -> tuple[float, np.ndarray]:
-    """Volume and centre of mass of the union of solids within closed surfaces (F, 3, 3), outward by the right hand.
+    """Return volume and centre of mass of the union of solids.
+
+    The solids are within closed surfaces (F, 3, 3), outward by the right hand.
 
     There are `columns` along x and y; more where they would hardly meet the `parts`, fewer where they would pass
     surfaces too often.
     """
     triangles = triangles @ _ASKEW.T
-    low, high = triangles.min((0, 1)), triangles.max((0, 1))
-    (ax, ay), (bx, by) = ((triangles[:, k, :2] - triangles[:, 0, :2]).T for k in (1, 2))
+    low = triangles.min((0, 1))
+    high = triangles.max((0, 1))
+    ax, ay = (triangles[:, 1, :2] - triangles[:, 0, :2]).T
+    bx, by = (triangles[:, 2, :2] - triangles[:, 0, :2]).T
+    # A column costs time for every surface that it passes, so their mean number decides how many columns there are.
     per_column = np.abs(ax * by - ay * bx).sum() / 2 / max((high - low)[:2].prod(), 1e-300)
     passed = np.clip(columns**2 * per_column, parts * _PER_PART, _MOST_PASSED)
     columns = round(np.clip((passed / max(per_column, 1e-300)) ** 0.5, 8, 20 * columns))
     side = np.append((high - low)[:2] / columns, 1.0)
     found = crossings((triangles - low) / side, columns, columns)
     order = np.lexsort((found.z, found.y, found.x))
-    x, y, z, enters = (values[order] for values in found)
-    inside = np.cumsum(enters)[:-1] > 0  # every column ends outside, so the sum goes on from one to the next
+    x = found.x[order]
+    y = found.y[order]
+    z = found.z[order]
+    enters = found.enters[order]
+    # Every column ends outside, so one sum serves all columns, one after the other.
+    inside = np.cumsum(enters)[:-1] > 0
     length = np.where(inside, np.diff(z), 0.0)
     total = length.sum()
     if total <= 0:
@@ -51,7 +72,9 @@ def union(triangles: np.ndarray, columns: int = 160, parts: int = 1) -> tuple[fl
 
 
 def voxelised(triangles: np.ndarray, longest: int = 32) -> tuple[np.ndarray, np.ndarray, float]:
-    """Voxels, `longest` along the longest side, whose centres closed surfaces (F, 3, 3) enclose.
+    """Return the voxels whose centres closed surfaces (F, 3, 3) enclose.
+
+    `longest` voxels lie along the longest side.
 
     Returned are their mask (A, B, C), the corner (3,) of the first one, and the side of one.
     """
@@ -63,37 +86,54 @@ def voxelised(triangles: np.ndarray, longest: int = 32) -> tuple[np.ndarray, np.
 
 
 def enclosed(triangles: np.ndarray, a: int, b: int, c: int) -> np.ndarray:
-    """Mask (A, B, C) of the voxels whose centres closed surfaces (F, 3, 3), in units of voxels, enclose."""
+    """Return the mask (A, B, C) of the voxels whose centres surfaces enclose.
+
+    The closed surfaces (F, 3, 3) are in units of voxels.
+    """
     found = crossings(triangles, a, b)
-    first = np.clip(np.ceil(found.z - 0.5), 0, c).astype(int)  # the first voxel with its centre above
+    # The first voxel whose centre lies above.
+    first = np.clip(np.ceil(found.z - 0.5), 0, c).astype(int)
     winding = np.zeros((a, b, c + 1), dtype=np.int32)
     np.add.at(winding, (found.x, found.y, first), found.enters)
     return winding.cumsum(2)[:, :, :-1] > 0
 
 
 def crossings(triangles: np.ndarray, columns_x: int, columns_y: int) -> Crossings:
-    """Intersections of columns with triangles (F, 3, 3), in units of columns; the axis of column i is at i + 0.5.
+    """Return the intersections of columns with triangles (F, 3, 3).
+
+    Coordinates are in units of columns, and the axis of column i is at i + 0.5.
 
     Every edge is cut the same way for the two triangles that share it, and ends are half open, so that a closed surface
     is left as often as entered.
     """
     triangles = triangles - [0.5, 0.5, 0.0]
     order = triangles[:, :, 0].argsort(1)
-    a, b, c = np.moveaxis(np.take_along_axis(triangles, order[:, :, None], 1), 1, 0)  # (F, 3) each, by x
+    # Corners in the order of x, (F, 3) each.
+    by_x = np.take_along_axis(triangles, order[:, :, None], 1)
+    a, b, c = np.moveaxis(by_x, 1, 0)
     owner, x = _between(a[:, 0], c[:, 0], columns_x)
     near = (x <= b[owner, 0])[:, None]
-    ends = [_at(x, a[owner], c[owner]), _at(x, np.where(near, a[owner], b[owner]), np.where(near, b[owner], c[owner]))]
-    low, high = (np.where((ends[0][:, 0] <= ends[1][:, 0])[:, None], *pair) for pair in (ends, ends[::-1]))
+    start = np.where(near, a[owner], b[owner])
+    stop = np.where(near, b[owner], c[owner])
+    across = _at(x, a[owner], c[owner])
+    along = _at(x, start, stop)
+    in_order = (across[:, 0] <= along[:, 0])[:, None]
+    low = np.where(in_order, across, along)
+    high = np.where(in_order, along, across)
     chord, y = _between(low[:, 0], high[:, 0], columns_y)
     share = (y - low[chord, 0]) / (high[chord, 0] - low[chord, 0])
     z = low[chord, 1] + share * (high[chord, 1] - low[chord, 1])
-    (ux, uy), (vx, vy) = ((triangles[:, k, :2] - triangles[:, 0, :2]).T for k in (1, 2))
+    ux, uy = (triangles[:, 1, :2] - triangles[:, 0, :2]).T
+    vx, vy = (triangles[:, 2, :2] - triangles[:, 0, :2]).T
     faces_down = np.where(ux * vy - uy * vx < 0, 1, -1)
     return Crossings(x[chord], y, z, faces_down[owner][chord])
 
 
 def _between(low: np.ndarray, high: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers k, 0 ≤ k < count, with low < k ≤ high: index of the interval, and k."""
+    """Enumerate the whole numbers k, 0 ≤ k < count, with low < k ≤ high.
+
+    Returns the index of the interval of each number, and the number.
+    """
     first = np.maximum(np.floor(low).astype(int) + 1, 0)
     number = np.maximum(np.minimum(np.floor(high).astype(int), count - 1) - first + 1, 0)
     owner = np.repeat(np.arange(len(low)), number)

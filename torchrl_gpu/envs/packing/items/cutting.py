@@ -1,7 +1,11 @@
-"""Sequences of boxes cut from a full bin when they are read: fresh ones for every episode, in batches."""
+"""Sequences of boxes cut from a full bin when they are read.
+
+Every episode has fresh boxes, which are cut in batches.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,24 +23,33 @@ from torchrl_gpu.system.tracing import is_traced
 from torchrl_gpu.system.triton_kernels import load_kernels
 
 Cells = tuple[int, int, int]
-Kept = tuple[Tensor, Tensor, Tensor]  # keys (N, 2), which was read last (N,), rows of `sizes` (N, 2, T)
+# Keys (N, 2), the index of the key that was read last (N,), and rows of `sizes` (N, 2, T).
+Kept = tuple[Tensor, Tensor, Tensor]
 TRITON_CUTS = "torchrl_gpu.envs.packing.items.triton_cuts"
-MOST_FRESH_PIECES = 1024  # that a bin may be cut into: support is computed for every pair
-_CHUNK = {"cpu": 1 << 21}  # pairs of pieces, or numbers of layers, worked on at once: more leaves a core's cache
-_MOST_PAIRS = 1 << 26  # elsewhere
+# Pieces that a bin may be cut into: support is computed for every pair.
+MOST_FRESH_PIECES = 1024
+# Pairs of pieces, or numbers of layers, worked on at once. More do not fit the cache of a core.
+_CHUNK = {"cpu": 1 << 21}
+# The same for other devices.
+_MOST_PAIRS = 1 << 26
 
 
 class Pieces(NamedTuple):
-    """Bins cut into boxes, in the order in which they arrive: each a packing of the whole bin."""
+    """Bins cut into boxes, in the order in which the boxes arrive.
+
+    Each is a packing of the whole bin. Sizes are 0 behind the last piece.
+    """
 
     corner: Tensor  # (B, T, 3) int64, cells
-    size: Tensor  # (B, T, 3) int64, cells; 0 behind the last piece
+    size: Tensor  # (B, T, 3) int64, cells
     number: Tensor  # (B,) int64, pieces
 
 
 @dataclass(frozen=True)
 class CutSequences(DrawnSequences):
-    """Box sequences cut from a full bin by a key: the same key gives the same sequence in any batch.
+    """Box sequences cut from a full bin by a key.
+
+    The same key gives the same sequence in any batch.
 
     A box with sides above `max_side` is cut across one of them drawn uniformly, at a place drawn uniformly that leaves
     at least `min_side`, until there is none.
@@ -56,13 +69,20 @@ class CutSequences(DrawnSequences):
 
     What is drawn is drawn by counter, so that every device gives the same sequences. Those that were read last are
     cached, on a CPU with a compiler and on CUDA with Triton; elsewhere every look-up cuts again.
+
+    Attributes:
+        whole: Sides of the bin, cells.
+        min_side: Smallest side of a box, cells.
+        max_side: Largest side of a box, cells.
+        by_layers: True for layers (CUT-1), False for a stack (CUT-2).
+        num_items: Most boxes of an episode; the others are left out.
     """
 
-    whole: Cells  # sides of the bin, cells
-    min_side: int  # of the boxes, cells
-    max_side: int  # likewise
-    by_layers: bool  # True for layers (CUT-1), False for a stack (CUT-2)
-    num_items: int  # boxes of an episode beyond so many are left out
+    whole: Cells
+    min_side: int
+    max_side: int
+    by_layers: bool
+    num_items: int
     _kept: list[Kept] = field(default_factory=list, compare=False, repr=False)
     _kept_on: dict[tuple[torch.device, int], Kept] = field(default_factory=dict, compare=False, repr=False)
 
@@ -86,19 +106,30 @@ class CutSequences(DrawnSequences):
 
         For `most_pieces` the mean number where cuts fail most often, and 16.
         """
-        shortest = self.max_side + 1  # of the sides that are cut; of its lengths the fewest can be
+        # The shortest side that is cut has the smallest share of lengths that can be cut.
+        shortest = self.max_side + 1
         return -(-self.most_pieces * shortest // (shortest - 2 * self.min_side + 1)) + 16
 
     @cached_property
     def num_sides(self) -> Cells:
-        """Lengths that a side of a box may have, along each axis of the bin, from `min_side` on."""
-        x, y, z = (min(side, self.max_side) - self.min_side + 1 for side in self.whole)
-        return x, y, z
+        """Numbers of lengths of the sides of a box, along each axis of the bin.
+
+        Lengths begin at `min_side`.
+        """
+        x, y, z = self.whole
+        return self._num_lengths(x), self._num_lengths(y), self._num_lengths(z)
+
+    def _num_lengths(self, side: int) -> int:
+        return min(side, self.max_side) - self.min_side + 1
 
     def sizes(self) -> list[Cells]:
-        """Every box that may occur, cells; their places here are the rows that `items` gives."""
-        x, y, z = (range(self.min_side, self.min_side + number) for number in self.num_sides)
-        return [(p, q, h) for p in x for q in y for h in z]
+        """Return every box that may occur, cells.
+
+        The place of a box here is the row that `items` returns.
+        """
+        low = self.min_side
+        x, y, z = self.num_sides
+        return list(itertools.product(range(low, low + x), range(low, low + y), range(low, low + z)))
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
         inside = position < self.length
@@ -112,7 +143,10 @@ class CutSequences(DrawnSequences):
         return torch.where(inside, found, -1)
 
     def rows(self, key: Tensor) -> Tensor:
-        """Rows of `sizes` of the boxes of whole sequences: int64 (B, T), −1 behind the last."""
+        """Return the rows of `sizes` of the boxes of whole sequences.
+
+        Shape (B, T), int64; −1 behind the last.
+        """
         if native.runs_on(key):
             return native.cut_boxes(key, self.numbers)[1]
         _, size, _ = self.cut(key)
@@ -121,22 +155,37 @@ class CutSequences(DrawnSequences):
         return torch.where(size[..., 0] > 0, row, -1)
 
     def cut(self, key: Tensor) -> Pieces:
-        """Pieces of the sequences of keys (B,), with the corner that each box was cut from."""
-        cut, numbers = (self._walked, 8 * self.steps) if self.by_layers else (self._stacked, self.most_pieces**2)
+        """Cut the sequences of keys (B,).
+
+        The pieces hold the corner that each box was cut from.
+        """
+        if self.by_layers:
+            cut = self._walked
+            numbers = 8 * self.steps
+        else:
+            cut = self._stacked
+            numbers = self.most_pieces**2
         width = max(1, _CHUNK.get(key.device.type, _MOST_PAIRS) // numbers)
         parts = [cut(each) for each in key.split(width)]
         return Pieces(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Sides of the bin, smallest and largest side, whether by layers, most pieces, steps or rounds."""
+        """Numbers that describe the cuts to a kernel.
+
+        Sides of the bin, smallest and largest side, whether by layers, most pieces, and steps or rounds.
+        """
         turns = self.steps if self.by_layers else self.rounds
         return (*self.whole, self.min_side, self.max_side, int(self.by_layers), self.most_pieces, turns)
 
     def _looked_up(self, key: Tensor, position: Tensor) -> Tensor:
-        """Rows of `sizes` at places (N, K) of the sequences of keys (N,); each of the N caches its last two."""
+        """Return the rows of `sizes` at places (N, K) of the sequences of keys (N,).
+
+        Each of the N caches its last two sequences.
+        """
         try:
-            kept = self._kept.pop()  # by one thread at a time
+            # Only one thread at a time can hold the cache.
+            kept = self._kept.pop()
         except IndexError:
             kept = None
         if kept is None or len(kept[0]) != len(key):
@@ -146,7 +195,8 @@ class CutSequences(DrawnSequences):
         return found
 
     def _runs_in_triton(self, key: Tensor) -> bool:
-        small = max(self.whole) < 1 << 12  # its kernel holds a side in 12 bits
+        # The kernel holds a side in 12 bits.
+        small = max(self.whole) < 1 << 12
         return small and key.is_cuda and not is_traced() and _kernels(key.device) is not None
 
     def _looked_up_on_cuda(self, key: Tensor, position: Tensor) -> Tensor:
@@ -156,7 +206,8 @@ class CutSequences(DrawnSequences):
     def kept_on(self, device: torch.device, rows: int) -> Kept:
         """The cache of so many rows on a device."""
         at = device, rows
-        if at not in self._kept_on:  # and never given back: a captured graph goes on to write there
+        # The cache is never freed: a captured graph continues to write there.
+        if at not in self._kept_on:
             self._kept_on[at] = self.nothing_kept(rows, device)
         return self._kept_on[at]
 
@@ -171,22 +222,34 @@ class CutSequences(DrawnSequences):
     # -- layers -----------------------------------------------------------------------------------------------------
 
     def _walked(self, key: Tensor) -> Pieces:
-        """Pieces in layers. The list is a linked one: boxes that leave it stay in memory, unlinked."""
-        most, device, rows = self.most_pieces, key.device, len(key)
-        places = most + 2  # of a list: place 0 stands before the first box, two at the end are never read
-        boxes = torch.zeros(rows, 2 * places, 6, dtype=torch.int64, device=device)  # to be cut, then finished
-        is_whole = max(self.whole) <= self.max_side  # is a piece as it is
+        """Cut layers.
+
+        The list is a linked one: boxes that leave it stay in memory, unlinked.
+        """
+        most = self.most_pieces
+        device = key.device
+        rows = len(key)
+        # Places of a list: place 0 stands before the first box, and two at the end are never read.
+        places = most + 2
+        # Boxes to be cut, then those that are finished.
+        boxes = torch.zeros(rows, 2 * places, 6, dtype=torch.int64, device=device)
+        # A bin that is small enough is a piece.
+        is_whole = max(self.whole) <= self.max_side
         for axis, side in enumerate(self.whole):
             boxes[:, places if is_whole else 1, 3 + axis] = side
         following = torch.arange(1, places + 1, device=device, dtype=torch.int64).repeat(rows, 1)
-        before = torch.zeros(rows, 1, dtype=torch.int64, device=device)  # the place before the box at hand
-        end = before + (1 if is_whole else 2)  # of the list
-        finished, cuts = before + int(is_whole), before
+        # The place before the box at hand.
+        before = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+        # End of the list.
+        end = before + (1 if is_whole else 2)
+        finished = before + int(is_whole)
+        cuts = before
         counter = torch.arange(2 * self.steps, device=device, dtype=torch.int64)
         drawn = draw_bits(key, counter[:, None]).view(self.steps, 2, rows, 1).unbind()
         for step, (axis_draw, length_draw) in enumerate(drawn):
             here = following.gather(1, before)
-            box = boxes.gather(1, here[..., None].expand(-1, 1, 6))[:, 0]  # (B, 6): corner and size
+            # Corner and size.
+            box = boxes.gather(1, here[..., None].expand(-1, 1, 6))[:, 0]  # (B, 6)
             must = self.steps - step <= most - 1 - cuts
             first, second, cuttable = self._parts(box, axis_draw, length_draw, must)
             is_cut = cuttable & (here < end)
@@ -195,7 +258,8 @@ class CutSequences(DrawnSequences):
             listed = torch.cat([end, end + is_long[:, :1]], 1)
             done = torch.cat([finished, finished + ~is_long[:, :1]], 1) + places
             target = torch.where(is_long, listed, done)
-            boxes.scatter_(1, target[..., None].expand(-1, 2, 6), parts)  # where none is cut, places that are free yet
+            # Where no box is cut, this writes to places that are still free.
+            boxes.scatter_(1, target[..., None].expand(-1, 2, 6), parts)
             end = end + (is_long & is_cut).sum(1, keepdim=True)
             finished = finished + (~is_long & is_cut).sum(1, keepdim=True)
             cuts = cuts + is_cut
@@ -214,11 +278,15 @@ class CutSequences(DrawnSequences):
     def _parts(
         self, box: Tensor, axis_draw: Tensor, length_draw: Tensor, must: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Both parts (B, 6) of boxes (B, 6), and mask of valid cuts (B, 1); under `must` all long boxes are cut."""
+        """Cut boxes (B, 6) into two parts (B, 6), with a mask (B, 1) of valid cuts.
+
+        Under `must` all long boxes are cut.
+        """
         corner, size = box.split(3, 1)
         long = size > self.max_side
         which = axis_draw * long.sum(1, keepdim=True) >> 32
-        across = long & (long.cumsum(1) - 1 == which)  # (B, 3), true once or nowhere
+        # At most one axis of a box is true.
+        across = long & (long.cumsum(1) - 1 == which)  # (B, 3)
         side = (size * across).sum(1, keepdim=True)
         number = torch.where(must, side - 2 * self.min_side + 1, side)
         length = torch.where(must, self.min_side, 1) + (length_draw * number >> 32)
@@ -242,20 +310,26 @@ class CutSequences(DrawnSequences):
         uniform = (drawn.double() + 0.5) / NUM_BITS  # (B, T)
         early = torch.where(number < count[:, None], self._earliness(corner, size, uniform), -1.0)
         order = early.argsort(dim=1, descending=True, stable=True)
-        corner, size = (each.gather(2, order.expand(3, -1, -1)).permute(1, 2, 0) for each in (corner, size))
+        order = order.expand(3, -1, -1)
+        corner = corner.gather(2, order).permute(1, 2, 0)
+        size = size.gather(2, order).permute(1, 2, 0)
         return Pieces(corner, size, count)
 
     def _halved(
         self, key: Tensor, turn: int, corner: Tensor, size: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Cuts every box with a long side once; second halves go behind the other boxes, (3, B, W) to (3, B, W')."""
+        """Cut every box with a long side once.
+
+        The second halves go behind the other boxes, (3, B, W) to (3, B, W').
+        """
         width = size.shape[2]
         wider = min(2 * width, self.most_pieces)
         counter = 2 * (turn * self.most_pieces + torch.arange(width, device=key.device, dtype=torch.int64))
         long = size > self.max_side
         number = long.sum(0)  # (B, W)
         which = draw_bits(key[:, None], counter) * number >> 32
-        across = long & (long.cumsum(0) - 1 == which)  # (3, B, W), true once or nowhere
+        # At most one axis of a box is true.
+        across = long & (long.cumsum(0) - 1 == which)  # (3, B, W)
         length = (size * across).sum(0)
         places = (length - 2 * self.min_side + 1).clamp_min(0)
         at = self.min_side + (draw_bits(key[:, None], counter + 1) * places >> 32)
@@ -272,8 +346,11 @@ class CutSequences(DrawnSequences):
 
     def _earliness(self, corner: Tensor, size: Tensor, uniform: Tensor) -> Tensor:
         """Order of arrival of each box of a stack as exp(−time), (B, T) float64."""
-        (x, y, z), (p, q, h) = corner.short(), size.short()  # of a bin of at most 4,096 cells a side
-        below = (z + h)[:, None, :] == z[:, :, None]  # (B, T, T): box, and its possible supports
+        # A bin has at most 4,096 cells a side, so that 16 bits are enough.
+        x, y, z = corner.short()
+        p, q, h = size.short()
+        # Every box, and its possible supports.
+        below = (z + h)[:, None, :] == z[:, :, None]  # (B, T, T)
         for first, extent in ((x, p), (y, q)):
             last = first + extent
             below = below & (first[:, None, :] < last[:, :, None]) & (first[:, :, None] < last[:, None, :])
@@ -301,9 +378,13 @@ def most_cuts(side: int, min_side: int, max_side: int) -> int:
 
 
 def _most(side: int, min_side: int, max_side: int, whole: int, joined: Callable[..., np.ndarray]) -> int:
-    """Maximum over all ways to cut a side: `whole` without a cut, else `joined` of two parts, the shorter first."""
+    """Return the maximum over all ways to cut a side.
+
+    It is `whole` without a cut, else `joined` of two parts, the shorter first.
+    """
     most = np.full(side + 1, whole, dtype=np.int64)
-    for each in range(max_side + 1, side + 1):  # shorter sides first
+    # Shorter sides come first: a longer side is computed from them.
+    for each in range(max_side + 1, side + 1):
         shorter = np.arange(min_side, each // 2 + 1)
         most[each] = joined(most[shorter], most[each - shorter]).max()
     return int(most[side])

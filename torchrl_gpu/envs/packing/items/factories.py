@@ -1,11 +1,14 @@
-"""Boxes of three factories, those of RoboBPP (arXiv 2512.04415), read from the installed package `packsim`."""
+"""Boxes of three factories, those of RoboBPP (arXiv 2512.04415).
+
+They are read from the installed package `packsim`.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,22 +22,26 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.extras import how_to_install
 
-DATA, SPLITS = ("repetitive", "diverse", "boards"), ("train", "test")
+DATA = ("repetitive", "diverse", "boards")
+SPLITS = ("train", "test")
 _FILES = {
     "repetitive": {"train": "time_series/pg_train.xlsx", "test": "time_series/pg_test.xlsx"},
     "diverse": {"train": "occupancy/deli.xlsx", "test": "occupancy/deli.xlsx"},
     "boards": {"train": "flat_long/opai_train.txt", "test": "flat_long/opai_test.txt"},
 }
 _SIDES = {"repetitive": ["Length_cm", "Width_cm", "Height_cm"], "diverse": ["尺寸（L）", "尺寸（W）", "尺寸（H）"]}
-_SHARE = "占比"  # of a good in all that was sent
-_EVERY = 5  # goods, by falling share, of which one is for tests
+# Share of an article in all that was sent.
+_SHARE = "占比"
+# By falling share, one article in five is for tests.
+_EVERY = 5
 
 
 @dataclass(frozen=True)
 class RunSequences(DrawnSequences):
     """Runs of consecutive rows, each from a row drawn uniformly."""
 
-    rows: Tensor  # (R,) int64, catalogue rows
+    # Catalogue rows, int64.
+    rows: Tensor  # (R,)
     length: int
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
@@ -51,7 +58,8 @@ class RunSequences(DrawnSequences):
 class WeightedSequences(DrawnSequences):
     """Items drawn independently, each with a probability of its own."""
 
-    below: Tensor  # (M,) int64, drawn bits below which the item is of this row or of one before it
+    # An item is of this row or of an earlier one if its drawn bits are below, int64.
+    below: Tensor  # (M,)
     length: int
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
@@ -63,7 +71,7 @@ class WeightedSequences(DrawnSequences):
 
 
 class FactoryBoxes(ItemSource):
-    """Boxes of a factory's records, with the true volumes, in sequences drawn by counter.
+    """Boxes of a factory's records, in sequences drawn by counter.
 
     Boxes are of true length and width, rounded up to whole cells when packed, and of a height in whole millimetres, as
     `packsim` rounds them. Those that fit the bin in no orientation, or have no size, are never drawn.
@@ -92,26 +100,33 @@ class FactoryBoxes(ItemSource):
         turned, inside = self._turned(bin_)
         sides, first, row = np.unique(self.sides[inside], axis=0, return_index=True, return_inverse=True)
         if not len(sides):
-            raise ValueError(f"FactoryBoxes: want a bin for a box of {self.data}; got {written(bin_.size, 'cm', bin_)}")
+            raise ValueError(f"FactoryBoxes: no box of {self.data} fits the bin of {written(bin_.size, 'cm', bin_)}")
         volume = torch.from_numpy((sides / 100).prod(1))
         catalogue = Catalogue.of_boxes(torch.from_numpy(turned[inside][first]), volume)
         rows = torch.from_numpy(row.reshape(-1))
         if self.data == "repetitive":
             return catalogue, RunSequences(rows, min(num_items, len(rows)))
+        # Drawn bits are compared with the cumulated shares, which needs one search for each item and no table.
         shares = np.bincount(row.reshape(-1), self.shares[inside])
         below = np.round(shares.cumsum() / shares.sum() * NUM_BITS).astype(np.int64)
         return catalogue, WeightedSequences(torch.from_numpy(below), num_items)
 
-    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+    def label(self, item: int, bin_: Bin) -> dict[str, object]:
         """Label of a row of the catalogue: its true sides, centimetres."""
         return {"item": item, "sides": self.true_sides(bin_)[item].tolist()}
 
     def true_sides(self, bin_: Bin) -> np.ndarray:
-        """True length, width and height of every row of the catalogue of a bin, (M, 3) float64, centimetres."""
+        """Return the true sides of every row of the catalogue of a bin.
+
+        Length, width and height, (M, 3) float64, centimetres.
+        """
         return np.unique(self.sides[self._turned(bin_)[1]], axis=0)
 
     def _turned(self, bin_: Bin) -> tuple[np.ndarray, np.ndarray]:
-        """Boxes (R, 2, 3) as they lie and turned, cells along x and y and metres of height; mask of those that fit."""
+        """Return boxes (R, 2, 3) as listed and turned, and the mask of those that fit.
+
+        Sides are cells along x and y, and metres of height.
+        """
         turned = self.sides[:, [[0, 1, 2], [1, 0, 2]]] / 100
         turned[..., :2] = np.ceil(turned[..., :2] / bin_.cell - 1e-6)
         inside = np.asarray((turned <= np.array([*bin_.cells, bin_.size[2]]) + 1e-6).all(-1).any(-1))
@@ -119,18 +134,21 @@ class FactoryBoxes(ItemSource):
 
 
 def _read(data: str, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Sides (R, 3) float64, centimetres, of the boxes of a split, in the file's order, and their shares (R,)."""
+    """Read the boxes of a split, in the order of the file.
+
+    Sides are (R, 3) float64, centimetres; the shares of the boxes are (R,).
+    """
     path = data_folder() / _FILES[data][split]
     if not path.is_file():
-        raise ValueError(f"FactoryBoxes: want {_FILES[data][split]} of packsim 0.0.4; got {path.parent} without it")
+        raise ValueError(f"FactoryBoxes: {path.parent} has no {_FILES[data][split]}; install packsim 0.0.4")
     rows = table_rows(path, f"FactoryBoxes: {path}")
     wanted = [*_SIDES.get(data, []), *([_SHARE] if data == "diverse" else [])]
     columns = _found(next(rows, []), wanted, path) if wanted else [0, 1, 2]
-    cells = np.array([[number_of(row[at]) or 0.0 for at in columns] for row in rows if len(row) > max(columns)])
-    cells = cells.reshape(-1, len(columns))
+    full = (row for row in rows if len(row) > max(columns))
+    cells = np.array([_numbers(row, columns) for row in full]).reshape(-1, len(columns))
     boxes = cells[(cells > 0).all(1)]
     if not len(boxes):
-        raise ValueError(f"FactoryBoxes: {path}: want boxes of three positive sides; got none")
+        raise ValueError(f"FactoryBoxes: {path}: no box has three positive sides")
     if data == "diverse":
         boxes = boxes[np.argsort(-boxes[:, 3], kind="stable")]
         boxes = boxes[(np.arange(len(boxes)) % _EVERY == 0) == (split == "test")]
@@ -138,20 +156,24 @@ def _read(data: str, split: str) -> tuple[np.ndarray, np.ndarray]:
     return boxes[:, :3], boxes[:, 3] if data == "diverse" else np.ones(len(boxes))
 
 
-def _found(header: list[Any], wanted: list[str], path: Path) -> list[int]:
+def _numbers(row: Sequence[object], columns: list[int]) -> list[float]:
+    return [number_of(row[at]) or 0.0 for at in columns]
+
+
+def _found(header: Sequence[object], wanted: list[str], path: Path) -> list[int]:
     missing = [name for name in wanted if name not in header]
     if missing:
-        raise ValueError(f"FactoryBoxes: {path}: want the columns {', '.join(wanted)}; got none named {missing[0]}")
+        raise ValueError(f"FactoryBoxes: {path}: the column {missing[0]} is missing; needed are {', '.join(wanted)}")
     return [header.index(name) for name in wanted]
 
 
 def data_folder() -> Path:
-    """Folder of the data in `packsim`, which is not imported: that wants OMPL."""
+    """Folder of the data in `packsim`, which is not imported: that needs OMPL."""
     found = importlib.util.find_spec("packsim")
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError(
-            "FactoryBoxes: want packsim, which an extra brings; got an install without it;"
-            f" to bring it: {how_to_install('robobpp')}",
+            "FactoryBoxes: the boxes are in packsim, which is not installed;"
+            f" to install it: {how_to_install('robobpp')}",
             name="packsim",
         )
     return Path(found.submodule_search_locations[0]) / "data"

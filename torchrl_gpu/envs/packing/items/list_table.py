@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -11,7 +12,8 @@ from rich.table import Table
 
 from torchrl_gpu.envs.packing.items.lists import LENGTHS, BoxList
 
-_MOST_NAMED = 20  # rows of the table for boxes that are left out
+# Rows of the table for boxes that are left out.
+_MOST_NAMED = 20
 
 
 def misfits(
@@ -28,14 +30,16 @@ def misfits(
         found.orders, found.sizes, found.weights, found.up, found.labels, strict=True
     ):
         limits, stands = np.sort(room[:2]), np.zeros(len(sizes), bool)
-        for height in range(3) if tipped else (2,):  # the side that is vertical
+        # `height` is the side that is vertical.
+        for height in range(3) if tipped else (2,):
             bottom = np.sort(np.delete(sizes, height, 1), 1)
             lies = (bottom <= limits + 1e-6).all(1) & (sizes[:, height] <= room[2] + 1e-6)
             stands |= lies & up[:, height]
         for i in np.flatnonzero(~stands | (weights > most_weight)).tolist():
             line = labels[i]["line"]
             if left_out and left_out[-1][0] == line:
-                continue  # another of the row
+                # The row is reported already, for another of its boxes.
+                continue
             if stands[i]:
                 reason = f"weighs {weights[i]:g} kg, more than {most_weight:g}"
             else:
@@ -46,11 +50,14 @@ def misfits(
 
 
 def list_table(found: BoxList, title: str, left_out: Sequence[tuple[int, str, str]] = ()) -> Table:
-    """Orders, boxes, sides, volume, weight and columns of a list, and its rows that give no box or a misfit."""
+    """Make the table of what was read from a list.
+
+    It shows orders, boxes, sides, volume, weight and columns, and the rows that give no box or a misfit.
+    """
     shown = Table("read", "", title=escape(title), title_justify="left", show_header=False)
     sizes = np.concatenate([np.zeros((0, 3)), *found.sizes]) * _per_own_unit(found)
     weights = np.concatenate([np.zeros(0), *found.weights])
-    lines = {label["line"] for labels in found.labels for label in labels}
+    lines = {label["line"] for label in itertools.chain.from_iterable(found.labels)}
     shown.add_row("orders", f"{len(found.orders):,}")
     shown.add_row("boxes", f"{len(sizes):,} in {len(lines):,} rows")
     if len(sizes):
@@ -66,7 +73,8 @@ def list_table(found: BoxList, title: str, left_out: Sequence[tuple[int, str, st
         if number := sum(int(each.sum()) for each in flags):
             shown.add_row(name, f"{number:,} boxes")
     loads = np.concatenate([np.zeros(0), *found.max_loads])
-    if (limited := np.isfinite(loads)).any():
+    limited = np.isfinite(loads)
+    if limited.any():
         shown.add_row("most load", f"{_range(loads[limited])} kg on {limited.sum():,} boxes")
     for name, header in found.columns.items():
         shown.add_row(f"{name.replace('_', ' ')} from", escape(header))

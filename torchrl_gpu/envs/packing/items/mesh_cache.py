@@ -6,7 +6,6 @@ import hashlib
 import logging
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,26 +16,33 @@ from torchrl_gpu.envs.state_validation import ANY, Bounds, Entry
 from torchrl_gpu.system.files import write_whole
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 1  # of what the rasteriser gives and of the files; another number makes all be made again
+# Version of the heightmaps and of the files. Another number makes all of them again.
+_VERSION = 1
 _MOST_BYTES = 1 << 30
 
 _kept: OrderedDict[tuple[str, str], Heightmaps] = OrderedDict()
 
 
 def cache_key(digest: str, scale: float, rotations: np.ndarray, cell: tuple[float, float]) -> str:
-    """Key of a mesh's heightmaps: hash of its content and scale, the orientations and the size of a cell."""
+    """Return the key of a mesh's heightmaps.
+
+    It is a hash of content, scale, orientations and size of a cell.
+    """
     numbers = np.array([scale, *cell, EDGE, *np.round(rotations, 12).ravel() + 0.0])
     return hashlib.sha256(f"{_VERSION} {digest} ".encode() + numbers.tobytes()).hexdigest()
 
 
 class MeshCache:
-    """Cache of heightmaps by key: in the process, where all caches share a gibibyte, and in a folder, if given."""
+    """Cache of heightmaps by key, in the process and in a folder, if given.
+
+    All caches of the process share a gibibyte.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         if folder is not None:
             if folder.exists() and not folder.is_dir():
-                raise ValueError(f"MeshCache: {folder}: want a folder; got a file")
+                raise ValueError(f"MeshCache: {folder}: the cache must be a folder, not a file")
             folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: str, num_orientations: int, device: torch.device) -> Heightmaps | None:
@@ -48,7 +54,8 @@ class MeshCache:
         elif self.folder is not None and not in_file:
             self._write(key, found)
         if found is not None:
-            _keep(key, found)  # now the last to be evicted
+            # It is now the last to be evicted.
+            _keep(key, found)
         return found
 
     def put(self, key: str, maps: Heightmaps) -> None:
@@ -69,13 +76,15 @@ class MeshCache:
         try:
             held = torch.load(self._path(key), weights_only=True, map_location=device)
             return _checked(held, key, num_orientations)
-        except Exception as error:  # whatever a broken or foreign file makes the reader raise
+        except Exception as error:
+            # A broken or foreign file can make the reader raise anything.
             reason = str(error).strip().split("\n")[0][:200]
             _LOG.warning("MeshCache: %s: made again: %s", self._path(key), reason)
             return None
 
 
 def _keep(key: str, maps: Heightmaps) -> None:
+    # The dictionary is in the order of use: what was used last stands at its end, and its front is evicted.
     _kept[key, str(maps.top.device)] = maps
     _kept.move_to_end((key, str(maps.top.device)))
     total = sum(_bytes(each) for each in _kept.values())
@@ -87,7 +96,7 @@ def _bytes(maps: Heightmaps) -> int:
     return sum(value.numel() * value.element_size() for value in maps)
 
 
-def _checked(held: Any, key: str, num_orientations: int) -> Heightmaps:
+def _checked(held: object, key: str, num_orientations: int) -> Heightmaps:
     if not isinstance(held, dict) or held.get("key") != key:
         raise ValueError("it has another key")
     extent = Entry(torch.int64, (num_orientations, 2), Bounds(1)).check("it", "extent", held.get("extent"))

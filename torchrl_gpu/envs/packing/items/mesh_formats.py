@@ -6,7 +6,7 @@ import codecs
 import re
 from array import array
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,13 @@ _PLY_END = re.compile(rb"(\r\n|\n|\r)end_header[ \t]*")
 
 
 def read_obj(data: bytes) -> list[Mesh]:
-    """Triangles of each object and group; ValueError, with the reason alone, for a broken number or face."""
+    """Read the triangles of each object and group.
+
+    ValueError, with the reason alone, for a broken number or face.
+    """
     vertices = array("d")
-    groups: dict[tuple[str, str], tuple[list[int], list[int]]] = {}  # corners of its faces, and how many of each
+    # Corners of the faces of each group, and the number of corners of each face.
+    groups: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
     name, corners, number = ("", ""), *groups.setdefault(("", ""), ([], []))
     for line in _decoded(data).replace("\\\n", " ").split("\n"):
         words = line.partition("#")[0].split()
@@ -39,10 +43,10 @@ def read_obj(data: bytes) -> list[Mesh]:
             x, y, z = map(float, words[1:4])
             vertices.extend((x, y, z))
         elif word == "f":
-            end = len(vertices) // 3  # from which negative numbers count back
-            face = [int(each.partition("/")[0]) for each in words[1:]]
-            corners += [each - 1 if each > 0 else each + end if each else -1 for each in face]
-            number.append(len(face))
+            # Negative numbers count back from here.
+            end = len(vertices) // 3
+            corners += [_vertex_index(int(each.partition("/")[0]), end) for each in words[1:]]
+            number.append(len(words) - 1)
         elif word in ("o", "g"):
             title = " ".join(words[1:])
             name = (title, "") if word == "o" else (name[0], title)
@@ -57,8 +61,17 @@ def read_obj(data: bytes) -> list[Mesh]:
     return meshes
 
 
+def _vertex_index(number: int, end: int) -> int:
+    """Return the index of a vertex, −1 for number 0, which OBJ does not have."""
+    if number > 0:
+        return number - 1
+    return number + end if number else -1
+
+
 def read_stl(data: bytes) -> list[Mesh]:
-    """Triangles of each solid of a text or binary file, each with three vertices of its own.
+    """Read the triangles of each solid of a text or binary file.
+
+    Each triangle has three vertices of its own.
 
     Bytes may follow the triangles, or the header count others. ValueError, with the reason alone, for broken text.
     """
@@ -71,24 +84,30 @@ def read_stl(data: bytes) -> list[Mesh]:
 
 
 def _text_triangles(text: str) -> np.ndarray:
-    found = _STL_VERTEX.findall(re.sub(r"(?im)^\s*solid\b.*$", "", text))  # a name may be anything
+    # The name of a solid may be anything, even words that look like a vertex.
+    found = _STL_VERTEX.findall(re.sub(r"(?im)^\s*solid\b.*$", "", text))
     if len(found) % 3:
-        raise ValueError(f"three vertices wanted for each facet, {len(found)} are in all")
+        raise ValueError(f"each facet must have three vertices; there are {len(found)} in all")
     return np.array(found, dtype=np.float64).reshape(-1, 3, 3)
 
 
 def _binary_triangles(data: bytes) -> np.ndarray:
-    """Triangles of a binary file, (F, 3, 3) float64: as many as the header counts, or as there are if it is wrong."""
+    """Return the triangles of a binary file, (F, 3, 3) float64.
+
+    Their number is the one in the header, or what the file holds if that is wrong.
+    """
     if len(data) < _STL_HEADER + 48:
         return np.zeros((0, 3, 3))
     body = data[_STL_HEADER:]
-    body += b"\0\0" * (len(body) % 50 >= 48)  # the last attribute may be missing
+    # The last attribute may be missing.
+    body += b"\0\0" * (len(body) % 50 >= 48)
     count, most = int.from_bytes(data[80:_STL_HEADER], "little"), len(body) // 50
     records = np.frombuffer(body, _STL_RECORD, most)
     with np.errstate(all="ignore"):
         length = np.linalg.norm(records["normal"].astype(np.float64), axis=1)
         sound = np.isfinite(records["corners"]).all((1, 2)) & ((np.abs(length - 1) < 0.1) | (length == 0))
-    alike = most if sound.all() else int(np.argmin(sound))  # records from the first on that look like triangles
+    # Number of leading records that look like triangles.
+    alike = most if sound.all() else int(np.argmin(sound))
     number = max(count, alike) if count <= most else alike or most
     return records["corners"][:number].astype(np.float64)
 
@@ -96,12 +115,16 @@ def _binary_triangles(data: bytes) -> np.ndarray:
 def _decoded(data: bytes) -> str:
     """Text of a file without a byte order mark, its lines ended by line feeds."""
     mark = next((each for each in _MARKS if data.startswith(each)), b"")
-    text = data[len(mark) :].decode(_MARKS.get(mark, "utf-8"), errors="replace")  # names may be in any encoding
+    # Names may be in any encoding.
+    text = data[len(mark) :].decode(_MARKS.get(mark, "utf-8"), errors="replace")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 class _Property(NamedTuple):
-    """Column of a PLY element; of a list, `length` is the type of its length, else it is empty."""
+    """Column of a PLY element.
+
+    `length` is the type of the length of a list, and empty for a plain column.
+    """
 
     name: str
     kind: str
@@ -115,11 +138,14 @@ class _Element(NamedTuple):
 
 
 def read_ply(data: bytes) -> list[Mesh]:
-    """Triangles, as one group, or none of points alone; ValueError, with the reason alone, for a broken file."""
+    """Read triangles as one group, or no group if there are points only.
+
+    ValueError, with the reason alone, for a broken file.
+    """
     data = data.removeprefix(b"\xef\xbb\xbf")
     end = _PLY_END.search(data)
     if not data[:3].lower() == b"ply" or end is None:
-        raise ValueError("a header from ply to end_header wanted")
+        raise ValueError("the file must begin with a header from ply to end_header")
     lines = [line.split() for line in re.split(r"\r\n|\n|\r", data[: end.start()].decode("latin-1"))]
     kind = next((line[1] for line in lines if line[:1] == ["format"]), "")
     body = data[end.end() :].removeprefix(end[1])
@@ -131,7 +157,8 @@ def read_ply(data: bytes) -> list[Mesh]:
             vertices = np.stack([columns[axis] for axis in "xyz"], 1).astype(np.float64)
         elif element.name == "face":
             polygons = next(each for name, each in columns.items() if isinstance(each, tuple))
-            break  # what comes behind is nothing to us
+            # Elements behind the faces are not needed.
+            break
     if polygons is None:
         return []
     faces = triangulated(vertices, *polygons)
@@ -153,12 +180,14 @@ class _Source:
     """Rest of a body: words or bytes."""
 
     def __init__(self, values: Any, told: str) -> None:
-        self.values, self.told, self.at = values, told, 0
+        self.values = values
+        self.told = told
+        self.at = 0
 
     def _take(self, number: int) -> Any:
         self.at += number
         if number < 0 or self.at > len(self.values):
-            raise ValueError(f"at least {self.at} {self.told} wanted, there are {len(self.values)}")
+            raise ValueError(f"the file ends early: {len(self.values)} {self.told} where at least {self.at} are needed")
         return self.values[self.at - number : self.at]
 
 
@@ -191,7 +220,10 @@ class _Binary(_Source):
         self.order = order
 
     def read(self, element: _Element) -> dict[str, Any]:
-        """Columns by name, as `_Text.read`; of an element with lists the lists alone."""
+        """Columns by name, as in `_Text.read`.
+
+        Of an element with lists only the lists are returned.
+        """
         if any(length for *_, length in element.properties):
             return self._lists(element)
         kind = np.dtype([(name, self.order + each) for name, each, _ in element.properties])
@@ -199,7 +231,7 @@ class _Binary(_Source):
         return {name: rows[name] for name, *_ in element.properties}
 
     def _lists(self, element: _Element) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        order: Any = "big" if self.order == ">" else "little"
+        order: Literal["big", "little"] = "big" if self.order == ">" else "little"
         sizes = [(name, np.dtype(kind).itemsize, int(length[1:] or 0)) for name, kind, length in element.properties]
         values: dict[str, list[bytes]] = {name: [] for name, _, length in sizes if length}
         number: dict[str, list[int]] = {name: [] for name in values}

@@ -1,4 +1,7 @@
-"""`MeshShape`: a mesh as a solid, with closed parts, volume, centre of mass, and convex pieces."""
+"""`MeshShape`: a mesh as a solid.
+
+It has closed parts, volume, centre of mass, and convex pieces.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,39 @@ from torchrl_gpu.envs.packing.items.rasterise import Mesh, joined
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.items.voxels import boxes_of, corners_of
 
-_MERGE = 1e-6  # of the longest side: vertices closer than this are one
-_SAME_ANGLE = 1e-4  # radians between faces that lie on each other
-_MOST_PAIRS = 20_000_000  # of parts that are compared
-_VOXELS = 32, 96  # along the longest side of what is cut into boxes, fewest and most
-_CONVEX = 0.97  # a part that fills so much of its convex hull is taken for it
+# Vertices closer than this share of the longest side are one.
+_MERGE = 1e-6
+# Faces at a smaller angle lie on each other, radians.
+_SAME_ANGLE = 1e-4
+# Most pairs of parts that are compared.
+_MOST_PAIRS = 20_000_000
+# Fewest and most voxels along the longest side of what is cut into boxes.
+_VOXELS = 32, 96
+# A part that fills this share of its convex hull counts as convex.
+_CONVEX = 0.97
 
 
 @dataclass(frozen=True, eq=False)
 class MeshShape:
-    """A solid as its file gives it, in metres and in the file's frame."""
+    """A solid as its file gives it, in metres and in the file's frame.
 
-    name: str  # the file
-    parts: tuple[Mesh, ...]  # closed surfaces, outward by the right hand; those of hollows inward. They may overlap.
-    volume: float  # cubic metres, of the union where parts overlap
-    centre: np.ndarray  # (3,) float64, centre of mass at even density
+    Attributes:
+        name: Path of the file.
+        parts: Closed surfaces, which may overlap; outward by the right hand, those of hollows inward.
+        volume: Volume of the union of the parts, cubic metres.
+        centre: Centre of mass at even density, (3,) float64.
+    """
+
+    name: str
+    parts: tuple[Mesh, ...]
+    volume: float
+    centre: np.ndarray
 
     @staticmethod
     def of(name: str, groups: Sequence[Mesh]) -> MeshShape:
-        """Solid made of groups of triangles: each group a union of closed parts, or all of them together.
+        """Make a solid of groups of triangles.
+
+        Each group is a union of closed parts, or all of them together are.
 
         ValueError, with the reason alone, where it is empty, not finite, not closed, or without volume.
         """
@@ -51,7 +68,7 @@ class MeshShape:
         size = np.ptp(np.concatenate([vertices for vertices, _ in parts]), 0)
         if not volume > 1e-9 * size.max() ** 3:
             sides = " × ".join(f"{side:.3g}" for side in size)
-            raise ValueError(f"want a solid; got one of {volume:.3g} m³ within {sides} m")
+            raise ValueError(f"the mesh has no volume: {volume:.3g} m³ within {sides} m")
         return MeshShape(name, tuple(parts), volume, centre)
 
     @cached_property
@@ -90,34 +107,43 @@ class MeshShape:
 
 
 def _closed_parts(groups: Sequence[Mesh]) -> list[Mesh]:
-    """Parts of the groups, each closed; of all groups together where one alone is open."""
+    """Return the closed parts of the groups.
+
+    If a group alone is open, the parts are those of all groups together.
+    """
     groups = [group for group in groups if len(group[1])]
     if not groups:
-        raise ValueError("want triangles; got none")
+        raise ValueError("the file has no triangles")
     for vertices, faces in groups:
         if faces.min() < 0 or faces.max() >= len(vertices):
-            raise ValueError(f"want faces of its {len(vertices)} vertices; got vertex {faces.max()}")
+            raise ValueError(f"a face has vertex {faces.max()}, of {len(vertices)} vertices")
         finite = np.isfinite(vertices[faces]).all((1, 2))
         if not finite.all():
-            raise ValueError(f"want finite coordinates; got {vertices[faces[~finite][0]].tolist()}")
+            raise ValueError(f"coordinates must be finite, not {vertices[faces[~finite][0]].tolist()}")
     longest = np.ptp(np.concatenate([vertices[faces].reshape(-1, 3) for vertices, faces in groups]), 0).max()
     parts, still_open = _split_all(groups, longest)
     if len(groups) > 1 and still_open:
         parts, still_open = _split_all([joined(groups)], longest)
     if not parts:
-        raise ValueError("want triangles with area; got none")
+        raise ValueError("no triangle has an area")
     if still_open:
-        raise ValueError(f"want a closed surface, or closed parts; got {still_open} open edges")
+        raise ValueError(f"the surface is not closed: {still_open} open edges; close it, or use closed parts")
     return parts
 
 
 def _split_all(groups: Sequence[Mesh], longest: float) -> tuple[list[Mesh], int]:
     found = [_split(group, longest) for group in groups]
-    return [part for parts, _ in found for part in parts], sum(number for _, number in found)
+    all_parts: list[Mesh] = []
+    for parts, _ in found:
+        all_parts += parts
+    return all_parts, sum(number for _, number in found)
 
 
 def _merged(mesh: Mesh, longest: float) -> Mesh:
-    """Vertices at the same place made one; faces that this leaves without area are dropped."""
+    """Merge vertices at the same place.
+
+    Faces that this leaves without area are dropped.
+    """
     vertices, faces = mesh
     used, faces = np.unique(faces, return_inverse=True)
     vertices = vertices[used]
@@ -132,7 +158,9 @@ def _merged(mesh: Mesh, longest: float) -> Mesh:
 
 
 def _split(mesh: Mesh, longest: float) -> tuple[list[Mesh], int]:
-    """Parts connected by edges of two faces, their faces turned to agree, and the number of open edges.
+    """Split a mesh into parts whose faces agree, and count the open edges.
+
+    Parts are connected by edges of two faces; faces are turned to agree.
 
     Where some are open, parts may touch along edges or faces. Then they are the components that the file's own shared
     vertices connect, or else their faces are separated by their winding.
@@ -155,11 +183,15 @@ def _split(mesh: Mesh, longest: float) -> tuple[list[Mesh], int]:
 
 
 def _patches(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs (E, 2) of faces that alone share an edge, labels (F,) of their components, and mask of faces to turn."""
+    """Return pairs of faces, their components, and the faces to turn.
+
+    Pairs (E, 2) are those faces that share an edge with no other face, labels (F,) are of their components.
+    """
     _, upward, side, starts = _by_edge(faces)
     twice = starts[:-1][np.diff(starts) == 2]
     pairs = np.stack([side[twice] // 3, side[twice + 1] // 3], 1)
-    disagree = upward[twice] == upward[twice + 1]  # unless one of the two is turned
+    # The faces of such a pair agree only if one of the two is turned.
+    disagree = upward[twice] == upward[twice + 1]
     label = _components(len(faces), pairs)
     return pairs, label, _turned(label, pairs, disagree)
 
@@ -178,7 +210,8 @@ def _parts(vertices: np.ndarray, faces: np.ndarray, label: np.ndarray) -> list[M
     """A mesh for each label of faces (F,), with the vertices that it uses."""
     order = np.argsort(label, kind="stable")
     used, index = np.unique(label[order, None] * len(vertices) + faces[order], return_inverse=True)
-    starts = np.searchsorted(used, np.arange(label.max() + 2) * len(vertices))  # of vertices of each part
+    # Where the vertices of each part begin.
+    starts = np.searchsorted(used, np.arange(label.max() + 2) * len(vertices))
     ends = np.cumsum(np.bincount(label))
     own = index.reshape(-1, 3) - starts[label[order], None]
     pairs = zip(np.split(vertices[used % len(vertices)], starts[1:-1]), np.split(own, ends[:-1]), strict=True)
@@ -186,7 +219,10 @@ def _parts(vertices: np.ndarray, faces: np.ndarray, label: np.ndarray) -> list[M
 
 
 def _directed(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Edges of faces, face by face: (3F, 2) sorted, and mask of those from their lower to their higher vertex."""
+    """Return the edges of faces, face by face.
+
+    They are (3F, 2) sorted, with a mask of those from their lower to their higher vertex.
+    """
     edges = faces[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2)
     return np.sort(edges, 1), edges[:, 0] < edges[:, 1]
 
@@ -205,7 +241,10 @@ def _by_edge(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 
 def _turned(label: np.ndarray, pairs: np.ndarray, disagree: np.ndarray) -> np.ndarray:
-    """Mask of the faces to turn, (F,) bool, so that all of a part agree with its first face."""
+    """Return the mask (F,) of the faces to turn.
+
+    All faces of a part then agree with its first face.
+    """
     if not disagree.any():
         return np.zeros(len(label), dtype=bool)
     # Each face is two nodes, as it is and turned: pairs that agree connect nodes of a kind, the others crosswise.
@@ -219,32 +258,45 @@ def _turned(label: np.ndarray, pairs: np.ndarray, disagree: np.ndarray) -> np.nd
 
 
 def _touching(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
-    """Pairs (E, 2) of faces with material between them, along edges of more than two faces.
+    """Return pairs (E, 2) of faces with material between them.
+
+    They lie along edges of more than two faces.
 
     Going about such an edge, one enters the material through a face and leaves it through another. Where one leaves and
     enters at once, as between boxes that are stacked, one leaves first. Edges that are passed in one direction more
     often than in the other have none.
     """
-    edges, leaves, side, starts = _by_edge(faces)  # a face that runs upward along its edge has its inside behind it
+    # A face that runs upward along its edge has its inside behind it.
+    edges, leaves, side, starts = _by_edge(faces)
     number = np.diff(starts)
     balance = np.add.reduceat(np.where(leaves, 1, -1), starts[:-1])
     chosen = np.repeat((number > 2) & (balance == 0), number)
     if not chosen.any():
         return np.zeros((0, 2), dtype=np.int64)
     edge = np.repeat(np.arange(len(number)), number)[chosen]
-    edges, leaves, side = edges[chosen], leaves[chosen], side[chosen]
+    edges = edges[chosen]
+    leaves = leaves[chosen]
+    side = side[chosen]
     angle = _angles(vertices, faces, edges, side, edge)
     order = np.lexsort((angle, edge))
     apart = np.diff(edge[order]) | (np.diff(angle[order]) > _SAME_ANGLE)
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.cumsum(np.r_[0, apart.astype(bool)])
     face = side // 3
-    order = np.lexsort((np.where(leaves, -face, face), ~leaves, place))  # of copies the last one is left first
-    edge, leaves, face = edge[order], leaves[order], face[order]
+    # Of copies of a face the last one is left first.
+    order = np.lexsort((np.where(leaves, -face, face), ~leaves, place))
+    edge = edge[order]
+    leaves = leaves[order]
+    face = face[order]
     within = np.cumsum(np.where(leaves, -1, 1))
-    depth = np.where(leaves, within + 1, within)  # which sums to nothing over an edge
-    order = np.lexsort((depth, edge))  # at one depth one enters and leaves in turn
-    edge, leaves, face, depth = edge[order], leaves[order], face[order], depth[order]
+    # The steps of the depth sum to nothing over an edge.
+    depth = np.where(leaves, within + 1, within)
+    # At one depth one enters and leaves in turn.
+    order = np.lexsort((depth, edge))
+    edge = edge[order]
+    leaves = leaves[order]
+    face = face[order]
+    depth = depth[order]
     starts = np.flatnonzero(np.r_[True, (np.diff(edge) != 0) | (np.diff(depth) != 0)])
     after = np.arange(1, len(face) + 1)
     after[np.r_[starts[1:], len(face)] - 1] = starts
@@ -254,7 +306,10 @@ def _touching(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
 def _angles(
     vertices: np.ndarray, faces: np.ndarray, edges: np.ndarray, side: np.ndarray, edge: np.ndarray
 ) -> np.ndarray:
-    """Angles (S,) of faces about their edges from the first face of each, 0 to 2π; sides and edges as in `_by_edge`."""
+    """Return the angles (S,) of faces about their edges, 0 to 2π.
+
+    They count from the first face of each edge. Sides and edges are those of `_by_edge`.
+    """
     low, third = vertices[edges[:, 0]], vertices[faces[side // 3, (side + 2) % 3]]
     along = vertices[edges[:, 1]] - low
     along /= np.linalg.norm(along, axis=1)[:, None]
@@ -266,7 +321,10 @@ def _angles(
 
 
 def _open_edges(faces: np.ndarray, label: np.ndarray) -> int:
-    """Number of edges that faces of a label (F,) pass in one direction more often than in the other."""
+    """Count the open edges of faces by label (F,).
+
+    The faces of a label pass them in one direction more often than in the other.
+    """
     edges, upward = _directed(faces)
     part = np.repeat(label, 3)
     order = np.lexsort((*edges.T, part))
@@ -276,7 +334,10 @@ def _open_edges(faces: np.ndarray, label: np.ndarray) -> int:
 
 
 def _oriented(parts: list[Mesh]) -> list[Mesh]:
-    """Parts turned outward, but for those inside out and within the bounds of another: hollows."""
+    """Turn parts outward, except hollows.
+
+    A hollow is inside out and within the bounds of another part.
+    """
     volumes = [_moments(part)[0] for part in parts]
     if sum(volumes) < 0:
         parts, volumes = [_flipped(part) for part in parts], [-volume for volume in volumes]
@@ -294,13 +355,17 @@ def _bounds(parts: Sequence[Mesh]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lie_apart(parts: Sequence[Mesh]) -> bool:
-    """True where no two parts have bounds that overlap; False where there are too many pairs to compare."""
+    """Return whether no two parts have bounds that overlap.
+
+    False if there are too many pairs to compare.
+    """
     low, high = _bounds(parts)
     room = _MERGE * (high.max(0) - low.min(0)).max()
     axes = []
     for axis in range(3):
         order = np.argsort(low[:, axis], kind="stable")
-        last = np.searchsorted(low[order, axis], high[order, axis] - room)  # those behind begin where a part has ended
+        # Parts behind this place begin where the part has ended.
+        last = np.searchsorted(low[order, axis], high[order, axis] - room)
         axes.append((np.maximum(last - np.arange(len(order)) - 1, 0), order))
     number, order = min(axes, key=lambda each: each[0].sum())
     if number.sum() > _MOST_PAIRS:
@@ -316,7 +381,10 @@ def _flipped(part: Mesh) -> Mesh:
 
 
 def _moments(part: Mesh) -> tuple[float, np.ndarray]:
-    """Signed volume and centre of mass of a closed surface: sums over tetrahedra about the middle of its bounds."""
+    """Return the signed volume and the centre of mass of a closed surface.
+
+    They are sums over tetrahedra about the middle of its bounds.
+    """
     middle = (part[0].min(0) + part[0].max(0)) / 2
     triangles = part[0][part[1]] - middle
     volumes = np.linalg.det(triangles) / 6
@@ -329,11 +397,15 @@ def _hull(vertices: np.ndarray) -> ConvexHull:
     try:
         return ConvexHull(vertices)
     except QhullError:
-        return ConvexHull(vertices, qhull_options="QJ")  # of a sliver: joggled until it has volume
+        # A sliver is joggled until it has a volume.
+        return ConvexHull(vertices, qhull_options="QJ")
 
 
 def _boxes(triangles: np.ndarray, volume: float) -> list[np.ndarray]:
-    """Corners of boxes that fill the solid in triangles (F, 3, 3), of voxels no larger than its walls are thick."""
+    """Return the corners of boxes that fill the solid in triangles (F, 3, 3).
+
+    The boxes consist of voxels no larger than the walls of the solid are thick.
+    """
     areas = np.linalg.norm(np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]), axis=1) / 2
     wall = 2 * volume / areas.sum()
     longest = np.ptp(triangles.reshape(-1, 3), 0).max()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -42,7 +42,9 @@ class MeshItem(NamedTuple):
 
 
 class MeshItems(ItemSource):
-    """Objects from mesh files: OBJ, STL, PLY, GLB, and the collision geometry of URDFs. Needs the extra `meshes`.
+    """Objects from mesh files. Needs the extra `meshes`.
+
+    Formats are OBJ, STL, PLY and GLB, and the collision geometry of URDFs.
 
     A file is one object: one closed surface, or a union of closed parts, which may overlap. It keeps the orientation
     that its file gives it, z up.
@@ -82,12 +84,16 @@ class MeshItems(ItemSource):
         seed: int = 0,
     ) -> None:
         where = "MeshItems"
-        self.unit, self.scale = arguments.choice(where, "unit", unit, UNITS), scale_of(where, scale)
+        self.unit = arguments.choice(where, "unit", unit, UNITS)
+        self.scale = scale_of(where, scale)
         if not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f"MeshItems: scales must be positive and in order; got {tuple(scale)}")
         self.num_scales = arguments.whole(where, "num_scales", num_scales, 1, MOST_SCALES)
-        self.path, self.skip_invalid = path, arguments.flag(where, "skip_invalid", skip_invalid)
-        self.cache, self.device, self.seed = cache, get_device(device), arguments.seed(where, "seed", seed, low=0)
+        self.path = path
+        self.skip_invalid = arguments.flag(where, "skip_invalid", skip_invalid)
+        self.cache = cache
+        self.device = get_device(device)
+        self.seed = arguments.seed(where, "seed", seed, low=0)
         for each in path if isinstance(path, list) else [path]:
             if not isinstance(each, str | Path):
                 arguments.refuse(where, "path", "a file, a folder, or a list of them", path)
@@ -99,7 +105,9 @@ class MeshItems(ItemSource):
         paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
         shapes = self._read(find_meshes([each.expanduser() for each in paths]))
         factors = np.random.default_rng(self.seed).uniform(*self.scale, (len(shapes), self.num_scales))
-        self.items = [MeshItem(shape, float(s)) for shape, own in zip(shapes, factors, strict=True) for s in own]
+        self.items: list[MeshItem] = []
+        for shape, own in zip(shapes, factors, strict=True):
+            self.items += [MeshItem(shape, float(factor)) for factor in own]
 
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         rotations = orientation_set(orientations, boxes=False)
@@ -107,8 +115,8 @@ class MeshItems(ItemSource):
         rows = self._fitting(maps, bin_)
         if self._rows.setdefault(bin_, rows) != rows:
             raise ValueError(
-                "MeshItems: want the same items in every environment with this bin, since `solid` tells them by their"
-                " row; got other orientations, in which others fit: make a second MeshItems"
+                "MeshItems: other items fit this bin in these orientations than in those of an earlier environment,"
+                " and `solid` knows items by their row; make a second MeshItems"
             )
         top, bottom, extent = padded([maps[row] for row in rows])
         items = [self.items[row] for row in rows]
@@ -125,7 +133,7 @@ class MeshItems(ItemSource):
         shape, scale = self._item(item, bin_)
         return shape.solid(scale)
 
-    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+    def label(self, item: int, bin_: Bin) -> dict[str, object]:
         shape, scale = self._item(item, bin_)
         return {"item": item, "name": shape.name, "scale": scale}
 
@@ -144,7 +152,7 @@ class MeshItems(ItemSource):
                 self._refuse(file, str(error))
         self._report(len(self.skipped), len(files), "files")
         if not shapes:
-            raise ValueError(f"MeshItems: {self.path}: want a mesh that can be used; got none among {len(files)} files")
+            raise ValueError(f"MeshItems: {self.path}: no usable mesh among {len(files)} files")
         return shapes
 
     def _refuse(self, file: str | Path, reason: str) -> None:
@@ -160,8 +168,12 @@ class MeshItems(ItemSource):
     # -- heightmaps -------------------------------------------------------------------------------------------------
 
     def _heightmaps(self, rotations: np.ndarray, bin_: Bin) -> dict[int, Heightmaps]:
-        """Heightmaps by item number, from the cache where it has them; none of items that are far too large."""
+        """Return heightmaps by item number, from the cache where it has them.
+
+        Items that are far too large have none.
+        """
         room = np.array(bin_.size) + max(bin_.cell)
+        # Items of the same shape and scale share a key, so that their heightmaps are made once.
         keys = {}
         for row, item in enumerate(self.items):
             # Heightmaps of an item in millimetres that are taken for metres would fill any memory.
@@ -173,7 +185,8 @@ class MeshItems(ItemSource):
         for key, made in zip(missing, rasterise(meshes, rotations, bin_.cell, self.device), strict=True):
             self._cache.put(key, made)
             found[key] = made
-        return {row: maps for row, key in keys.items() if (maps := found[key]) is not None}
+        by_row = {row: found[key] for row, key in keys.items()}
+        return {row: maps for row, maps in by_row.items() if maps is not None}
 
     def _fitting(self, maps: dict[int, Heightmaps], bin_: Bin) -> list[int]:
         rows, before = [], len(self.skipped)
@@ -185,7 +198,7 @@ class MeshItems(ItemSource):
                 self._refuse(item.shape.name, reason)
         self._report(len(self.skipped) - before, len(self.items), "items")
         if not rows:
-            raise ValueError(f"MeshItems: {self.path}: want at least one item that fits the bin; got none")
+            raise ValueError(f"MeshItems: {self.path}: no item fits the bin")
         return rows
 
 
@@ -201,19 +214,22 @@ def _shapes() -> Callable[[str, Sequence[Mesh]], MeshShape]:
 
 
 def _misfit(maps: Heightmaps | None, item: MeshItem, bin_: Bin, unit: str) -> str:
-    """Reason why an item cannot be packed, lengths in a unit; empty if it can. Without heightmaps it is too large."""
+    """Return why an item cannot be packed, or "" if it can.
+
+    Lengths are in `unit`. An item without heightmaps is too large.
+    """
     if maps is not None:
         height = maps.top.amax((1, 2))  # (O,)
         cells = torch.tensor(bin_.cells, device=height.device, dtype=torch.int64)
         if not maps.bottom.isfinite().flatten(1).any(1).all():
-            return f"want an item as thick as a ten-thousandth of a cell; got one at scale {item.scale:.3g} that is not"
+            return f"the item at scale {item.scale:.3g} is thinner than a ten-thousandth of a cell"
         inside = (maps.extent <= cells).all(-1) & (height <= bin_.size[2] + bin_.tolerance)
         if inside.any():
             return ""
     size = np.ptp(item.vertices, 0)
     return (
-        f"want an item that fits the bin of {_lengths(bin_.size, unit)} in some orientation; got one of"
-        f" {_lengths(size, unit)} at scale {item.scale:.3g}"
+        f"an item of {_lengths(size, unit)} at scale {item.scale:.3g} fits the bin of"
+        f" {_lengths(bin_.size, unit)} in no orientation"
     )
 
 

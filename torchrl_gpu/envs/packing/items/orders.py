@@ -1,11 +1,13 @@
-"""Orders drawn at random: a few articles each, of which several copies arrive one after the other."""
+"""Orders drawn at random, a few articles each.
+
+Several copies of an article arrive one after the other.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +20,10 @@ from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.system import arguments
 
 _LOG = logging.getLogger(__name__)
-MOST_MILLIMETRES = 10_000  # along a side
-_MOST_ARTICLES = 2**16  # of an order
+# Longest side, millimetres.
+MOST_MILLIMETRES = 10_000
+# Most articles of an order.
+_MOST_ARTICLES = 2**16
 
 
 @dataclass(frozen=True)
@@ -29,27 +33,38 @@ class OrderSequences(DrawnSequences):
     An order has A of them, A drawn uniformly from 1 to `most_articles`, and a chance r, drawn uniformly from 0 to
     `repeat`. A box is of the same article as the one before it with the chance r, otherwise of one of the A, drawn
     uniformly. All is drawn by counter.
+
+    Attributes:
+        num_articles: Rows of the catalogue.
+        most_articles: Most articles of one order.
+        repeat: Largest chance of a repetition, from 0 to 1.
+        length: Boxes of an order.
     """
 
-    num_articles: int  # rows of the catalogue
-    most_articles: int  # of one order
-    repeat: float  # from 0 to 1
-    length: int  # boxes of an order
+    num_articles: int
+    most_articles: int
+    repeat: float
+    length: int
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
         place = torch.arange(self.length, device=key.device, dtype=torch.int64)  # (T,)
         number = 1 + draw_integers(_salted(key, 0), torch.zeros_like(key), self.most_articles)  # (N,)
         repeat = draw_bits(_salted(key, 1), torch.zeros_like(key)).double() * (self.repeat / NUM_BITS)
         again = draw_bits(_salted(key, 2)[:, None], place) < (repeat * NUM_BITS).long()[:, None]  # (N, T)
-        first = torch.where(again & (place > 0), 0, place).cummax(1).values  # where the run of equal boxes began
-        slot = (draw_bits(_salted(key, 3)[:, None], first) * number[:, None]) >> 32  # (N, T), which of the A
+        # Place at which the run of equal boxes began.
+        first = torch.where(again & (place > 0), 0, place).cummax(1).values
+        # Which of the A articles, (N, T).
+        slot = (draw_bits(_salted(key, 3)[:, None], first) * number[:, None]) >> 32
         article = draw_integers(_salted(key, 4)[:, None], slot, self.num_articles)
         found = article.gather(1, position.clamp(0, self.length - 1))
         return torch.where(position < self.length, found, -1)
 
 
 def _salted(key: Tensor, use: int) -> Tensor:
-    """Keys derived from those of orders, one for each `use`, so that draws are independent."""
+    """Derive keys from those of orders, one for each `use`.
+
+    Draws of different uses are independent.
+    """
     return draw_bits(key, torch.full_like(key, -1 - use))
 
 
@@ -84,9 +99,9 @@ class OrderBoxes(ItemSource):
         seed: int = 0,
     ) -> None:
         where = "OrderBoxes"
-        self.length, self.width, self.height = (
-            _range(name, given) for name, given in (("length", length), ("width", width), ("height", height))
-        )
+        self.length = _range("length", length)
+        self.width = _range("width", width)
+        self.height = _range("height", height)
         self.num_articles = arguments.whole(where, "num_articles", num_articles, 1, MOST_SIZES)
         self.most_articles = arguments.whole(where, "most_articles", most_articles, 1, _MOST_ARTICLES)
         self.repeat = arguments.number(where, "repeat", repeat, 0, 1)
@@ -106,10 +121,11 @@ class OrderBoxes(ItemSource):
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         articles = self.articles()
         cells = whole_cells(articles, self.unit, bin_)
-        if not (inside := fits(cells, bin_, orientations)).all():
+        inside = fits(cells, bin_, orientations)
+        if not inside.all():
             raise ValueError(
-                f"OrderBoxes: want articles that fit the bin of {written(bin_.size, self.unit, bin_)} in some"
-                f" orientation; got one of {written(articles[~inside][0] * 1e-3, self.unit, bin_)}"
+                f"OrderBoxes: an article of {written(articles[~inside][0] * 1e-3, self.unit, bin_)} fits the bin of"
+                f" {written(bin_.size, self.unit, bin_)} in no orientation"
             )
         if warning := check_rounding("OrderBoxes", articles, np.ones(len(articles)), self.unit, bin_):
             _LOG.warning(warning)
@@ -117,7 +133,7 @@ class OrderBoxes(ItemSource):
         return catalogue, OrderSequences(self.num_articles, self.most_articles, self.repeat, num_items)
 
 
-def _range(name: str, given: Any) -> tuple[int, int]:
+def _range(name: str, given: object) -> tuple[int, int]:
     wanted = "a smallest and a largest, whole millimetres"
     ends = arguments.listed("OrderBoxes", name, wanted, given)
     ends = tuple(arguments.whole("OrderBoxes", name, each, 1, MOST_MILLIMETRES) for each in ends)

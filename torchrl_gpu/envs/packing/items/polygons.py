@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-_STARTS = 8  # corners that the fan of a polygon with dents is tried from
-_MOST_EARS = 200  # corners of a polygon that is cut ear by ear, as the time may grow by the cube
-_MOST_CUT = 1000  # of such polygons in a file
+# Corners that the fan of a polygon with dents is tried from.
+_STARTS = 8
+# Most corners of a polygon that is cut ear by ear, as the time may grow by the cube.
+_MOST_EARS = 200
+# Most of such polygons in a file.
+_MOST_CUT = 1000
 
 
 def triangulated(vertices: np.ndarray, corners: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Triangles (F, 3) of polygons, which may have dents; those of fewer than three corners are left out.
+    """Triangulate polygons, which may have dents, to triangles (F, 3).
+
+    Polygons of fewer than three corners are left out.
 
     Large polygons with dents that no corner sees all of become fans: their volume is right, their outline may not be.
     `corners` (C,) int64 are the vertices (V, 3) of one polygon after the other, `number` (P,) how many each has.
     ValueError where a corner is no vertex.
     """
     if len(corners) and not 0 <= corners.min() <= corners.max() < len(vertices):
-        raise ValueError(f"faces of the {len(vertices)} vertices wanted, some are of others")
+        raise ValueError(f"a face has a corner that is none of the {len(vertices)} vertices")
     found = []
     for _ in range(_STARTS):
         faces, polygon = _fans(corners, number)
@@ -27,7 +32,8 @@ def triangulated(vertices: np.ndarray, corners: np.ndarray, number: np.ndarray) 
         if not len(number):
             return np.concatenate(found)
         starts = np.repeat(np.cumsum(number) - number, number)
-        corners = corners[starts + (np.arange(len(corners)) - starts + 1) % np.repeat(number, number)]  # from the next
+        # Each fan is tried from the next corner.
+        corners = corners[starts + (np.arange(len(corners)) - starts + 1) % np.repeat(number, number)]
     cut = np.flatnonzero(number <= _MOST_EARS)[:_MOST_CUT]
     starts = np.cumsum(number) - number
     found += [_ears(vertices, corners[starts[k] : starts[k] + number[k]]) for k in cut]
@@ -36,7 +42,10 @@ def triangulated(vertices: np.ndarray, corners: np.ndarray, number: np.ndarray) 
 
 
 def _fans(corners: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Triangles (F, 3) from the first corner of each polygon, and the polygon index of each."""
+    """Return fans from the first corner of each polygon.
+
+    Triangles (F, 3), and the polygon index of each.
+    """
     sizes = np.maximum(number - 2, 0)
     polygon = np.repeat(np.arange(len(number)), sizes)
     first = (np.cumsum(number) - number)[polygon]
@@ -45,8 +54,13 @@ def _fans(corners: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _dented(vertices: np.ndarray, faces: np.ndarray, polygon: np.ndarray, number: int) -> np.ndarray:
-    """Mask of the polygons whose fan has a triangle that faces against the others, (P,) bool."""
-    a, b, c = (vertices[faces[:, k]] for k in range(3))
+    """Return the mask (P,) of the polygons with dents.
+
+    Their fan has a triangle that faces against the others.
+    """
+    a = vertices[faces[:, 0]]
+    b = vertices[faces[:, 1]]
+    c = vertices[faces[:, 2]]
     normals = np.cross(b - a, c - a)
     whole = np.stack([np.bincount(polygon, axis, number) for axis in normals.T], 1)[polygon]
     against = (normals * whole).sum(1) < -1e-9 * (whole**2).sum(1)
@@ -54,10 +68,16 @@ def _dented(vertices: np.ndarray, faces: np.ndarray, polygon: np.ndarray, number
 
 
 def _ears(vertices: np.ndarray, corners: np.ndarray) -> np.ndarray:
-    """Triangles of a polygon by ear clipping; what is left when there is no ear is a fan."""
+    """Triangulate a polygon by ear clipping.
+
+    What is left when there is no ear becomes a fan.
+    """
+    # Ears are cut one by one, which is the simplest way that keeps the outline of a polygon with dents. A fan from one
+    # corner would be simpler still, but its triangles may lie outside of the polygon.
     points = vertices[corners] - vertices[corners[0]]
     normal = np.cross(points, np.roll(points, -1, 0)).sum(0)
-    axis = int(np.abs(normal).argmax())  # along which it is seen
+    # The axis along which the polygon is seen.
+    axis = int(np.abs(normal).argmax())
     flat = points[:, [(axis + 1) % 3, (axis + 2) % 3]] * [np.sign(normal[axis]), 1]
     left, found = list(range(len(corners))), []
     while len(left) > 3:
@@ -71,7 +91,10 @@ def _ears(vertices: np.ndarray, corners: np.ndarray) -> np.ndarray:
 
 
 def _is_ear(flat: np.ndarray, k: int) -> bool:
-    """True where corner k of a counter-clockwise polygon (C, 2) is convex, with no other corner in its triangle."""
+    """Return whether corner k of a counter-clockwise polygon (C, 2) is an ear.
+
+    An ear is convex, and no other corner lies in its triangle.
+    """
     at = np.array([k - 1, k, k + 1]) % len(flat)
     corner, along = flat[at], np.roll(flat[at], -1, 0) - flat[at]
     others = np.delete(flat, at, 0)[:, None] - corner

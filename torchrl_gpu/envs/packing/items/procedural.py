@@ -1,9 +1,11 @@
-"""Procedural irregular solids: bowls, mugs, L and U shapes, cylinders, convex hulls. Nothing to download."""
+"""Procedural irregular solids, with nothing to download.
+
+Bowls, mugs, L and U shapes, cylinders and convex hulls.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,12 +18,16 @@ from torchrl_gpu.system import arguments
 
 Occupancy = np.ndarray  # (A, B, C) bool
 MOST_OBJECTS = 100_000
-MOST_VOXELS = 512  # along a side of an object
+# Along a side of an object.
+MOST_VOXELS = 512
 Shape = Callable[[np.ndarray, np.random.Generator], Occupancy]
 
 
 def _grid(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Coordinates of voxel centres, each in (−1, 1); three arrays that broadcast to `size`."""
+    """Return coordinates of voxel centres, each in (−1, 1).
+
+    The three arrays broadcast to `size`.
+    """
     axes = [(np.arange(n) + 0.5) / n * 2 - 1 for n in size]
     return axes[0][:, None, None], axes[1][None, :, None], axes[2][None, None, :]
 
@@ -44,7 +50,8 @@ def mug(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
     ring = np.hypot((x - 0.45) / 0.55, z / 0.6)
     handle = (ring <= 1) & (ring >= 0.62) & (np.abs(y) <= 0.2) & (r >= radius - wall)
     solid = cup | handle
-    return solid if solid.any() else np.broadcast_to(r <= radius, solid.shape)  # a wall between the centres of voxels
+    # A thin wall may lie between the centres of voxels: then the mug is full.
+    return solid if solid.any() else np.broadcast_to(r <= radius, solid.shape)
 
 
 def l_shape(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
@@ -104,9 +111,8 @@ class ProceduralSolids(ItemSource):
         self._shapes = _shapes_of(shapes)
         where = "ProceduralSolids"
         self.num_objects = arguments.whole(where, "num_objects", num_objects, 1, MOST_OBJECTS)
-        self.min_size, self.max_size = (
-            arguments.number(where, name, size) for name, size in (("min_size", min_size), ("max_size", max_size))
-        )
+        self.min_size = arguments.number(where, "min_size", min_size)
+        self.max_size = arguments.number(where, "max_size", max_size)
         self.scale = scale_of(where, scale)
         if not 0 < self.min_size <= self.max_size or not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(
@@ -133,7 +139,10 @@ class ProceduralSolids(ItemSource):
         return catalogue, EndlessSequences(catalogue.num_items, num_items)
 
     def solid(self, item: int, bin_: Bin) -> Solid:
-        """`Solid` of a row: boxes of voxels as its parts, their outer faces as its surface."""
+        """Return the `Solid` of a row.
+
+        Boxes of voxels are its parts, their outer faces its surface.
+        """
         cell = bin_.cell[0]
         if self._made[0] != cell:
             self._made = cell, self.solids(cell), {}
@@ -142,7 +151,7 @@ class ProceduralSolids(ItemSource):
             done[item] = solid_of(self._name(item), voxels[item], cell)
         return done[item]
 
-    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+    def label(self, item: int, bin_: Bin) -> dict[str, object]:
         return {"item": item, "name": self._name(item)}
 
     def _name(self, item: int) -> str:
@@ -158,8 +167,11 @@ class ProceduralSolids(ItemSource):
         return made
 
 
-def scale_of(where: str, given: Any) -> tuple[float, float]:
-    """Smallest and largest factor; a ValueError unless they are two finite numbers."""
+def scale_of(where: str, given: object) -> tuple[float, float]:
+    """Read the smallest and the largest factor.
+
+    ValueError unless they are two finite numbers.
+    """
     wanted = "two numbers, the smallest and the largest factor"
     factors = arguments.listed(where, "scale", wanted, given)
     if len(factors) != 2:

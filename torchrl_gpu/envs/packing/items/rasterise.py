@@ -1,4 +1,4 @@
-"""Top and bottom of triangle meshes over the cells of their footprints, in every orientation."""
+"""Top and bottom of triangle meshes over the cells of their footprints."""
 
 from __future__ import annotations
 
@@ -13,24 +13,36 @@ from torch.nn import functional
 
 from torchrl_gpu.envs.packing.items.segments import EDGE, Surfaces, extremes
 
-_BLOCK = {"cpu": 1 << 24, "cuda": 1 << 28}  # cells of maps at a time
+# Cells of maps that are made at a time.
+_BLOCK = {"cpu": 1 << 24, "cuda": 1 << 28}
 
 Mesh = tuple[np.ndarray, np.ndarray]
 """Vertices (V, 3) float64 and faces (F, 3) int64, triangles."""
 
 
 class Heightmaps(NamedTuple):
-    """Heightmaps of an item in every orientation, above the lowest point of the turned item."""
+    """Heightmaps of an item in every orientation.
 
-    top: Tensor  # (O, P, Q) float32, metres; 0 where there is no material
-    bottom: Tensor  # (O, P, Q) float32, metres; +inf where there is no material
-    extent: Tensor  # (O, 2) int64, cells of the footprint, whose corner is at the least x and y of the turned item
+    Heights are above the lowest point of the turned item. The corner of a footprint is at the least x and y of the
+    turned item.
+
+    Attributes:
+        top: Metres, (O, P, Q) float32; 0 where there is no material.
+        bottom: Metres, (O, P, Q) float32; +inf where there is no material.
+        extent: Cells of the footprint, (O, 2) int64.
+    """
+
+    top: Tensor
+    bottom: Tensor
+    extent: Tensor
 
 
 def rasterise(
     meshes: Sequence[Mesh], rotations: np.ndarray, cell: tuple[float, float], device: torch.device | str = "cpu"
 ) -> list[Heightmaps]:
-    """Heightmaps of finite meshes, each vertex of some face, in every orientation (O, 3, 3); made and left on `device`.
+    """Make the heightmaps of finite meshes in every orientation (O, 3, 3).
+
+    Each vertex belongs to a face. The maps are made on `device` and stay there.
 
     P and Q are as large as the orientations of each mesh need. A mesh thinner than `EDGE` cells along x or y has no
     material there.
@@ -58,7 +70,10 @@ def _one_thread() -> Iterator[None]:
 
 
 def padded(maps: Sequence[Heightmaps]) -> tuple[Tensor, Tensor, Tensor]:
-    """Top and bottom (M, O, P, Q) and extent (M, O, 2) of all items together, filled up to the largest."""
+    """Pad top and bottom (M, O, P, Q) of all items to the largest footprint.
+
+    The extents (M, O, 2) follow.
+    """
     extent = torch.stack([each.extent for each in maps])
     p, q = extent.amax((0, 1)).tolist()
     top = torch.stack([resized(each.top, p, q, 0.0) for each in maps])
@@ -71,7 +86,10 @@ def resized(maps: Tensor, p: int, q: int, value: float) -> Tensor:
 
 
 def turned_centres(centres: Sequence[np.ndarray], vertices: Sequence[np.ndarray], rotations: np.ndarray) -> Tensor:
-    """Points (3,) of items along x and y from the corners of their footprints, float32 (M, O, 2), metres."""
+    """Return points (3,) of items from the corners of their footprints.
+
+    Along x and y, (M, O, 2) float32, metres.
+    """
     sides = rotations[:, :2]  # (O, 2, 3)
     found = [sides @ point - (sides @ own.T).min(2) for point, own in zip(centres, vertices, strict=True)]
     return torch.from_numpy(np.stack(found)).float()
@@ -88,11 +106,13 @@ def _surfaces(meshes: Sequence[Mesh], device: torch.device) -> Surfaces:
     vertices, faces = joined(meshes)
     sides = np.sort(faces[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2), 1)
     code = np.unique(sides[:, 0] * len(vertices) + sides[:, 1])
+    edges = np.stack(np.divmod(code, len(vertices)))
+    mesh = np.repeat(np.arange(len(meshes)), [len(own) for own, _ in meshes])
     return Surfaces(
         _tensor(vertices.T, device),
         _tensor(faces.T, device),
-        _tensor(np.stack(np.divmod(code, len(vertices))), device),
-        _tensor(np.repeat(np.arange(len(meshes)), [len(own) for own, _ in meshes]), device),
+        _tensor(edges, device),
+        _tensor(mesh, device),
         len(meshes),
     )
 
@@ -105,6 +125,7 @@ def _blocks(
     meshes: Sequence[Mesh], orientations: int, cell: tuple[float, float], device: torch.device
 ) -> Iterator[Sequence[Mesh]]:
     """Blocks of consecutive meshes whose maps fit the memory."""
+    # All maps of a block are as large as its largest one could be in any orientation: the diagonal of its bounds.
     start, largest = 0, 0.0
     for end, (vertices, _) in enumerate(meshes):
         side = float(np.linalg.norm(np.ptp(vertices, 0))) / min(cell) + 2
@@ -122,7 +143,8 @@ def _block_maps(surfaces: Surfaces, rotations: np.ndarray, cell: tuple[float, fl
     for orientation, twin in _twins(rotations, square=abs(cell[0] - cell[1]) < 1e-9 * cell[0]):
         views[orientation] = _view(surfaces, rotations[orientation], cell)
         if twin is not None:
-            view = views[orientation]  # from below: x and y are swapped, and z points down
+            # Seen from below, x and y are swapped, and z points down.
+            view = views[orientation]
             height = view.height[:, None, None]
             top, bottom = (height - view.bottom).transpose(1, 2), (height - view.top).transpose(1, 2)
             views[twin] = _View(top, bottom, view.extent.flip(1), view.height)
@@ -137,7 +159,10 @@ def _block_maps(surfaces: Surfaces, rotations: np.ndarray, cell: tuple[float, fl
 
 
 def _twins(rotations: np.ndarray, square: bool) -> Iterator[tuple[int, int | None]]:
-    """Orientations to look at, each with the one that is the same seen from below, or None; x and y swapped."""
+    """Yield the orientations to look at, each with its twin or None.
+
+    A twin is the same orientation seen from below, with x and y swapped.
+    """
     swap = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
     index = {_key(rotation): o for o, rotation in enumerate(rotations)} if square else {}
     seen: set[int] = set()
@@ -153,10 +178,13 @@ def _key(rotation: np.ndarray) -> bytes:
 
 
 class _View(NamedTuple):
-    """Top and bottom maps of meshes in one orientation."""
+    """Top and bottom maps of meshes in one orientation.
 
-    top: Tensor  # (M, P, Q) float64, metres, −inf where there is no material
-    bottom: Tensor  # (M, P, Q) float64, metres, +inf where there is no material
+    Without material the top is −inf and the bottom +inf.
+    """
+
+    top: Tensor  # (M, P, Q) float64, metres
+    bottom: Tensor  # (M, P, Q) float64, metres
     extent: Tensor  # (M, 2) int64
     height: Tensor  # (M,) float64, metres
 

@@ -1,4 +1,6 @@
-"""The highest and the lowest point of triangle meshes over every cell of a grid, with no loop over triangles or cells.
+"""The highest and lowest points of triangle meshes over cells of a grid.
+
+No loop runs over triangles or cells: a mesh has many of both, and each step of a loop would start an operator.
 
 A triangle touches a cell where it meets the cell shrunk by `EDGE` on every side, so that what only touches a border
 does not spill over it. What it cuts from such a cell is a flat polygon, which is highest and lowest at corners; these
@@ -18,22 +20,34 @@ from torch import Tensor
 EDGE = 1e-4
 """What reaches less far into a cell, in cells, does not count: more than coordinates in float32 are off."""
 
-_STEEPEST = 1e18  # stands for 1 / 0: a segment without length is all in the cell that it touches
-_CHUNK = {"cpu": 1 << 17, "cuda": 1 << 24}  # pieces of segments at a time; on a CPU they should keep to its cache
+# Stands for 1 / 0: a segment without length lies in the cell that it touches as a whole.
+_STEEPEST = 1e18
+# Pieces of segments at a time. On a CPU they should fit the cache.
+_CHUNK = {"cpu": 1 << 17, "cuda": 1 << 24}
 
 
 class Surfaces(NamedTuple):
-    """Meshes, concatenated."""
+    """Meshes, concatenated.
 
-    vertices: Tensor  # (3, V) float64
-    faces: Tensor  # (3, F) int64, triangles
-    edges: Tensor  # (2, E) int64, each once
-    mesh: Tensor  # (V,) int64, mesh of each vertex
-    num_meshes: int  # M
+    Attributes:
+        vertices: (3, V) float64.
+        faces: Triangles, (3, F) int64.
+        edges: Edges of the triangles, each once, (2, E) int64.
+        mesh: Mesh of each vertex, (V,) int64.
+        num_meshes: Number of meshes, M.
+    """
+
+    vertices: Tensor
+    faces: Tensor
+    edges: Tensor
+    mesh: Tensor
+    num_meshes: int
 
 
 def extremes(surfaces: Surfaces, footprint: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Highest and lowest point over each cell, float64 (M, P, Q); −inf and +inf where there is none.
+    """Return the highest and the lowest point over each cell.
+
+    Both are float64 (M, P, Q), −inf and +inf where there is no material.
 
     Coordinates x and y are in cells, not negative, and less than `EDGE` beyond the footprint.
     """
@@ -51,9 +65,12 @@ def extremes(surfaces: Surfaces, footprint: tuple[int, int]) -> tuple[Tensor, Te
 
 
 class _Segments(NamedTuple):
-    """Segments that each lie over one strip of cells with the same x; all (S,), float64 but for the first."""
+    """Segments that each lie over one strip of cells with the same x.
 
-    first: Tensor  # int64, the strip's first cell in the flattened maps
+    All are (S,), float64 except `first`, the strip's first cell in the flattened maps.
+    """
+
+    first: Tensor  # (S,) int64
     start_y: Tensor  # cells
     start_z: Tensor  # metres
     end_y: Tensor
@@ -75,13 +92,20 @@ def _corners(points: Tensor, corners: Tensor) -> Tensor:
 
 
 def _chords(points: Tensor, faces: Tensor) -> tuple[Tensor, ...]:
-    """Chords in which triangles (3, F) meet borders of strips: triangle and strip of each, y and z of its ends."""
+    """Return the chords in which triangles (3, F) meet borders of strips.
+
+    They are triangle and strip of each chord, and y and z of its ends.
+    """
     order = _corners(points[:1], faces)[0].argsort(0)
-    corners = _corners(points, faces.gather(0, order))  # the second axis by x
+    # The second axis is in the order of x.
+    corners = _corners(points, faces.gather(0, order))
     owner, border = _runs(_border_above(corners[0, 0]), _border_below(corners[0, 2]))
     strip = border >> 1
     x = strip.double() + (border & 1).double() * (1 - 2 * EDGE) + EDGE
-    a, b, c = ([_of(coordinate, owner) for coordinate in corner] for corner in corners.unbind(1))
+    first, second, third = corners.unbind(1)
+    a = [_of(coordinate, owner) for coordinate in first]
+    b = [_of(coordinate, owner) for coordinate in second]
+    c = [_of(coordinate, owner) for coordinate in third]
     near = x <= b[0]
     before = [torch.where(near, *coordinates) for coordinates in zip(a, b, strict=True)]
     behind = [torch.where(near, *coordinates) for coordinates in zip(b, c, strict=True)]
@@ -89,7 +113,10 @@ def _chords(points: Tensor, faces: Tensor) -> tuple[Tensor, ...]:
 
 
 def _border_above(x: Tensor) -> Tensor:
-    """The first border at or above x, int64: strip i has borders 2i and 2i + 1, each `EDGE` inside it."""
+    """Return the first border at or above x, int64.
+
+    Strip i has borders 2i and 2i + 1, each `EDGE` inside it.
+    """
     whole = x.floor()
     rest = x - whole
     return 2 * whole.long() + (rest > EDGE).long() + (rest > 1 - EDGE).long()
@@ -102,26 +129,44 @@ def _border_below(x: Tensor) -> Tensor:
 
 
 def _at(x: Tensor, a: Sequence[Tensor], b: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Coordinates y and z where segments from a to b, x, y and z (S,) each and a not behind b, pass x (S,)."""
+    """Return y and z where segments from a to b pass x (S,).
+
+    a and b are x, y and z (S,) each, and x of a is at most x of b.
+    """
     share = ((x - a[0]) / (b[0] - a[0]).clamp_min(1e-300)).clamp_(0, 1)
-    return a[1].lerp(b[1], share), a[2].lerp(b[2], share)  # lerp keeps between its ends to the last bit
+    # lerp stays between its ends to the last bit.
+    return a[1].lerp(b[1], share), a[2].lerp(b[2], share)
 
 
 def _pieces(points: Tensor, edges: Tensor) -> tuple[Tensor, ...]:
-    """Edges (2, E) cut to strips; returns as `_chords`."""
+    """Cut edges (2, E) to strips.
+
+    Returns the same values as `_chords`.
+    """
     (ax, bx), (ay, by), (az, bz) = _corners(points, edges)
     owner, strip = _runs(*_touched(ax, bx))
-    ax, ay, az, by, bz, slope = (_of(t, owner) for t in (ax, ay, az, by, bz, _inverse(bx - ax)))
+    slope = _of(_inverse(bx - ax), owner)
+    ax = _of(ax, owner)
+    ay = _of(ay, owner)
+    az = _of(az, owner)
+    by = _of(by, owner)
+    bz = _of(bz, owner)
     ahead = strip - ax
     start, end = ((ahead + EDGE) * slope).clamp_(0, 1), ((ahead + (1 - EDGE)) * slope).clamp_(0, 1)
     return owner, strip, ay.lerp(by, start), az.lerp(bz, start), ay.lerp(by, end), az.lerp(bz, end)
 
 
 def _mark(segments: _Segments, high: Tensor, low: Tensor) -> None:
-    """Cuts segments to cells and raises `high` and lowers `low`, flattened maps, to the ends of the pieces."""
+    """Cut segments to cells and mark the ends of the pieces.
+
+    Raises `high` and lowers `low`, both flattened maps, to these ends.
+    """
     owner, row = _runs(*_touched(segments.start_y, segments.end_y))
     slope = _of(_inverse(segments.end_y - segments.start_y), owner)
-    first, start_y, start_z, end_z = (_of(t, owner) for t in (*segments[:3], segments.end_z))
+    first = _of(segments.first, owner)
+    start_y = _of(segments.start_y, owner)
+    start_z = _of(segments.start_z, owner)
+    end_z = _of(segments.end_z, owner)
     ahead = row - start_y
     near = start_z.lerp(end_z, ((ahead + EDGE) * slope).clamp_(0, 1))
     far = start_z.lerp(end_z, ((ahead + (1 - EDGE)) * slope).clamp_(0, 1))
@@ -131,7 +176,10 @@ def _mark(segments: _Segments, high: Tensor, low: Tensor) -> None:
 
 
 def _touched(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The first and the last cell, shrunk by `EDGE`, that intervals between a and b meet, int64."""
+    """Return the first and the last cell that intervals meet, int64.
+
+    The intervals are between a and b, the cells shrunk by `EDGE`.
+    """
     return (torch.minimum(a, b) - (1 - EDGE)).ceil().long(), (torch.maximum(a, b) - EDGE).floor().long()
 
 
@@ -140,7 +188,10 @@ def _inverse(length: Tensor) -> Tensor:
 
 
 def _runs(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers from `first` to `last`, both (S,): index of the run, and the number; an empty run gives none."""
+    """Enumerate the whole numbers from `first` to `last`, both (S,).
+
+    Returns the index of the run of each number, and the number. An empty run has none.
+    """
     count = (last - first + 1).clamp_min_(0)
     end = count.cumsum(0)
     total = int(end[-1]) if len(end) else 0
@@ -150,4 +201,5 @@ def _runs(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _of(values: Tensor, owner: Tensor) -> Tensor:
-    return values.index_select(0, owner)  # several times as fast as indexing
+    # Several times as fast as indexing.
+    return values.index_select(0, owner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -10,10 +11,10 @@ import re
 import warnings
 import zipfile
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -35,12 +36,17 @@ from torchrl_gpu.system.archives import describe_refusal
 
 _LOG = logging.getLogger(__name__)
 SEQUENCE_UNITS = ("cells", *UNITS)
-NAMES = ("id", "name", "sku", "article")  # keys of a box in an order that plans record
-_WEIGHT, _MOST_KG = "weight/kg", 1e6  # likewise; of a box
+# Keys of a box in an order that plans record.
+NAMES = ("id", "name", "sku", "article")
+# Another such key, and the heaviest box that is believed, kilograms.
+_WEIGHT = "weight/kg"
+_MOST_KG = 1e6
 _UPRIGHT = "not to lie on every side"
 MISFITS = ("refuse", "skip_boxes", "skip_orders")
-MOST_NUMBERS = 2**27  # of all episodes
-MOST_SIZE = 1e9  # of a side, in any unit
+# Numbers in all episodes of a file.
+MOST_NUMBERS = 2**27
+# Longest side of a box, in any unit.
+MOST_SIZE = 1e9
 
 
 class BoxSequences(ItemSource):
@@ -86,7 +92,8 @@ class BoxSequences(ItemSource):
         self.path = Path(path).expanduser()
         self.in_order = arguments.flag("BoxSequences", "in_order", in_order)
         self.columns, self._said = columns, set[str]()
-        self._limits: dict[str, int] = {}  # boxes of a list by what no environment heeds
+        # Counts of the boxes of a list with a limit that environments ignore, by the limit.
+        self._limits: dict[str, int] = {}
         self._played: dict[tuple[Bin, str | float], PlayedBoxes] = {}
         if self.path.suffix.lower() in lists.SUFFIXES:
             self.names, self.episodes, self.labels, self.unit = self._listed(unit)
@@ -94,9 +101,10 @@ class BoxSequences(ItemSource):
             arguments.refuse("BoxSequences", "columns", f"none but for {', '.join(lists.SUFFIXES)}", columns)
         else:
             self.names, self.episodes, self.labels, self.unit = _read(self.path, unit)
-            self.names_unit = bool(self.labels)  # whether the file says what its sizes are in
+            # Only a file of orders says which unit its sizes are in.
+            self.names_unit = bool(self.labels)
 
-    def _listed(self, unit: str) -> tuple[list[str], list[np.ndarray], list[list[dict[str, Any]]], str]:
+    def _listed(self, unit: str) -> tuple[list[str], list[np.ndarray], list[Labels], str]:
         """Orders of a list of boxes, without its rows that give none."""
         read = lists.read_list(self.path, self._where, unit, self.columns)
         self.names_unit = read.names_unit
@@ -110,7 +118,7 @@ class BoxSequences(ItemSource):
         broken = {order for _, order, _ in read.faults} if self.misfits == "skip_orders" else set()
         kept = [i for i, order in enumerate(read.orders) if order not in broken]
         if not kept:
-            raise ValueError(f"{self._where}: want at least one order of boxes; got none")
+            raise ValueError(f"{self._where}: the list has no order of boxes")
         names = [read.orders[i] for i in kept]
         for word, each in (
             ("fragile", read.fragile),
@@ -132,7 +140,9 @@ class BoxSequences(ItemSource):
         return catalogue, PooledSequences(pad_sequences(rows), self.in_order, num_envs)
 
     def played(self, bin_: Bin, orientations: str | float) -> PlayedBoxes:
-        """Boxes of the file that are packed into a bin: neither end marks, nor boxes left out as misfits.
+        """Return the boxes of the file that are packed into a bin.
+
+        End marks and the boxes left out as misfits are not among them.
 
         ValueError where a box does not fit, see `misfits`, or all are left out, or cells are not whole numbers.
         """
@@ -141,10 +151,12 @@ class BoxSequences(ItemSource):
         return self._played[bin_, orientations]
 
     def _find_played(self, bin_: Bin, orientations: str | float) -> PlayedBoxes:
-        whole = np.array(bin_.size) / bin_.per_unit(self.unit)  # in the unit of the file
+        # The bin in the unit of the file.
+        whole = np.array(bin_.size) / bin_.per_unit(self.unit)
         episodes = []
         for episode in self.episodes:
-            smaller = ~np.isclose(episode, whole, rtol=1e-6, atol=0).all(1)  # the others, at its end, mark it
+            # Boxes as large as the bin behind the last smaller box mark the end of the episode.
+            smaller = ~np.isclose(episode, whole, rtol=1e-6, atol=0).all(1)
             episodes.append(episode[: int(np.nonzero(smaller)[0][-1]) + 1] if smaller.any() else episode)
         sizes, row = np.unique(np.concatenate(episodes), axis=0, return_inverse=True)
         rows = np.split(row.reshape(-1), np.cumsum([len(each) for each in episodes])[:-1])
@@ -152,7 +164,7 @@ class BoxSequences(ItemSource):
             first = next(i for i, each in enumerate(episodes) if (each % 1 != 0).any())
             at = int(np.flatnonzero((episodes[first] % 1 != 0).any(1))[0])
             came = f"{_shown(episodes[first][at])} in episode {first}, box {at}"
-            raise ValueError(f"{self._where}: sizes in cells must be whole numbers; got {came}")
+            raise ValueError(f"{self._where}: sizes in cells must be whole numbers, not {came}")
         inside = fits(whole_cells(sizes, self.unit, bin_), bin_, orientations)
         places = [np.flatnonzero(inside[each]) for each in rows]
         misfits = [i for i, each in enumerate(places) if len(each) < len(rows[i])]
@@ -161,9 +173,7 @@ class BoxSequences(ItemSource):
         left_out = misfits if self.misfits == "skip_orders" else [i for i in misfits if not len(places[i])]
         kept = sorted(set(range(len(rows))) - set(left_out))
         if not kept:
-            raise ValueError(
-                f"{self._where}: want a box that fits the bin of {written(bin_.size, self.unit, bin_)}; got none"
-            )
+            raise ValueError(f"{self._where}: no box fits the bin of {written(bin_.size, self.unit, bin_)}")
         used, row = np.unique(np.concatenate([rows[i][places[i]] for i in kept]), return_inverse=True)
         parts = np.split(row.reshape(-1), np.cumsum([len(places[i]) for i in kept])[:-1])
         number = sum(map(len, rows)) - sum(map(len, parts))
@@ -172,7 +182,10 @@ class BoxSequences(ItemSource):
         return PlayedBoxes(kept, [places[i].tolist() for i in kept], boxes, sizes[used], left)
 
     def box_label(self, episode: int, place: int) -> dict[str, Any]:
-        """Label of a box of the file in plans: its row in the episode, the names that it has there, and its sides."""
+        """Return the label of a box of the file in plans.
+
+        It holds its row in the episode, the names that it has there, and its sides.
+        """
         sides = [int(side) if side.is_integer() else side for side in self.episodes[episode][place].tolist()]
         return {"row": place, **(self.labels[episode][place] if self.labels else {}), "sides": sides}
 
@@ -184,15 +197,22 @@ class BoxSequences(ItemSource):
         return [self.box_label(played.episodes[number], waiting[item].popleft()) for item in items]
 
     def masses(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Masses:
-        """As in the base class; boxes without a weight are as dense as the others of the file are on average."""
-        if (density := self._density) is None:
+        """As in the base class.
+
+        Boxes without a weight get the mean density of those boxes of the file that have one.
+        """
+        density = self._density
+        if density is None:
             return None
         labels = self.labels_of(number, items, bin_, orientations)
         return tuple(label.get(_WEIGHT) or density * math.prod(label["sides"]) for label in labels)
 
     @cached_property
     def _density(self) -> float | None:
-        """Kilograms in a cube of the file's unit, of the boxes whose weight is known; None where none is."""
+        """Mean kilograms in a cube of the file's unit.
+
+        Over the boxes whose weight is known. None if there are none.
+        """
         weight = volume = 0.0
         for labels, sizes in zip(self.labels, self.episodes, strict=False):
             for label, size in zip(labels, sizes, strict=True):
@@ -201,7 +221,10 @@ class BoxSequences(ItemSource):
         return weight / volume if volume else None
 
     def _say_misfits(self, episodes: list[int], places: list[np.ndarray], bin_: Bin) -> None:
-        """Reports the number of misfits, at `places` of some episodes, as an error or as a warning."""
+        """Report misfits as an error or as a warning.
+
+        `places` are their places in each of `episodes`.
+        """
         first, at = episodes[0], int(places[0][0])
         box = self.episodes[first][at]
         kind, label = ("order", self.labels[first][at]) if self.labels else ("episode", {})
@@ -215,7 +238,7 @@ class BoxSequences(ItemSource):
         count = f"{number:,} {such} in {len(episodes):,} of {len(self.episodes):,} {kind}s"
         if self.misfits == "refuse":
             raise ValueError(
-                f"{self._where}: want boxes that fit the bin of {room} in some orientation; got {told}, the first of"
+                f"{self._where}: boxes do not fit the bin of {room} in any orientation: {told}, the first of"
                 f" {count} (unit says what sizes are in; misfits skip_boxes or skip_orders leaves them out)"
             )
         what = "boxes" if self.misfits == "skip_boxes" else "orders"
@@ -237,56 +260,72 @@ class BoxSequences(ItemSource):
 
 
 class PlayedBoxes(NamedTuple):
-    """The boxes of a file that are packed into a bin."""
+    """The boxes of a file that are packed into a bin.
 
-    episodes: list[int]  # number of each episode in the file
-    places: list[list[int]]  # of each of its boxes there
-    rows: list[list[int]]  # of each of its boxes in `sizes`
-    sizes: np.ndarray  # (M, 3), in the unit of the file
-    left_out: dict[str, int]  # numbers of "boxes" and of whole "orders" that are left out because they do not fit
+    Attributes:
+        episodes: Number of each episode in the file.
+        places: Place of each box of an episode in the file's episode.
+        rows: Row in `sizes` of each box of an episode.
+        sizes: Different sizes, shape (M, 3), in the unit of the file.
+        left_out: Numbers of "boxes" and of whole "orders" that are left out because they do not fit.
+    """
+
+    episodes: list[int]
+    places: list[list[int]]
+    rows: list[list[int]]
+    sizes: np.ndarray
+    left_out: dict[str, int]
 
 
 def _shown(size: np.ndarray) -> str:
     return " × ".join(f"{side:g}" for side in size)
 
 
-def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], list[list[dict[str, Any]]], str]:
-    """Names and sizes (items, 3) float64 of every episode of a file; of orders the names of boxes; and its unit."""
+def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], list[Labels], str]:
+    """Read names, sizes, labels of boxes, and the unit of a file.
+
+    Sizes are (items, 3) float64 for every episode. Only orders have labels.
+    """
     where = f"BoxSequences: {path}"
     if not path.is_file():
-        raise FileNotFoundError(f"{where}: want a file of box sequences; there is none")
+        raise FileNotFoundError(f"{where}: there is no such file of box sequences")
     raw = _load(path, where)
-    labels: list[list[dict[str, Any]]] = []
+    labels: list[Labels] = []
     if isinstance(raw, dict):
         orders = [_order(order, f"{where}: order {name}") for name, order in raw.items()]
-        names, sizes, labels, unit = list(raw), [each[0] for each in orders], [each[1] for each in orders], "mm"
+        names = list(raw)
+        sizes = [each[0] for each in orders]
+        labels = [each[1] for each in orders]
+        unit = "mm"
     else:
         sizes = _episodes(raw, where)
         names = [str(i) for i in range(len(sizes))]
     if not sizes:
-        raise ValueError(f"{where}: want at least one episode; got none")
+        raise ValueError(f"{where}: the file has no episode")
     kind = "order" if labels else "episode"
     return names, [_checked(s, f"{where}: {kind} {n}") for n, s in zip(names, sizes, strict=True)], labels, unit
 
 
-def _load(path: Path, where: str) -> Any:
+def _load(path: Path, where: str) -> object:
     suffix = path.suffix.lower()
     if suffix not in _READERS:
-        wanted = f"want a {', '.join([*_READERS, *lists.SUFFIXES[:-1]])} or {lists.SUFFIXES[-1]} file"
-        raise ValueError(f"{where}: {wanted}; got {suffix or 'no suffix'!r}")
+        known = f"{', '.join([*_READERS, *lists.SUFFIXES[:-1]])} or {lists.SUFFIXES[-1]}"
+        raise ValueError(f"{where}: the suffix must be {known}, not {suffix!r}")
     try:
         with path.open("rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on what is odd about a file that is refused anyway
+            # Warnings about oddities of a file that is refused anyway would be noise.
+            warnings.simplefilter("ignore")
             lists.check_size(path)
             return _READERS[suffix](file)
-    except Exception as error:  # whatever a broken or foreign file makes a reader raise
+    except Exception as error:
+        # A broken or foreign file can make a reader raise anything.
         reason = re.split(r"\.\s|\n", str(error).strip())[0][:100] or type(error).__name__
         raise ValueError(
-            f"{where}: want numbers only, no pickled objects; got a file that fails with: {reason}"
+            f"{where}: the file must hold numbers only, no pickled objects; reading it fails with: {reason}"
         ) from error
 
 
-def _read_tensor(file: BinaryIO) -> Any:
+def _read_tensor(file: BinaryIO) -> object:
     try:
         loaded = torch.load(file, weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
@@ -295,7 +334,8 @@ def _read_tensor(file: BinaryIO) -> Any:
         return list(loaded)
     if not isinstance(loaded, torch.Tensor):
         raise TypeError(f"a {type(loaded).__name__} in place of a tensor or of lists")
-    if loaded.numel() > MOST_NUMBERS:  # of a small storage, by strides of 0
+    # Strides of 0 make a large tensor of a small storage.
+    if loaded.numel() > MOST_NUMBERS:
         raise ValueError(f"{loaded.numel():,} numbers, more than {MOST_NUMBERS:,}")
     return loaded.detach().numpy()
 
@@ -303,27 +343,31 @@ def _read_tensor(file: BinaryIO) -> Any:
 def _read_npz(file: BinaryIO) -> np.ndarray:
     with zipfile.ZipFile(file) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
-        name = "sequences" if "sequences" in names else names[0] if len(names) == 1 else None
-        if name is None:
+        if "sequences" in names:
+            name = "sequences"
+        elif len(names) == 1:
+            name = names[0]
+        else:
             raise ValueError(f'neither one array nor one named "sequences" but {names}')
         with archive.open(f"{name}.npy") as inner:
             return _read_npy(inner)
 
 
-def _read_npy(file: Any) -> np.ndarray:
+def _read_npy(file: IO[bytes]) -> np.ndarray:
     file.seek(0)
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the format")
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = header(file)
-    if math.prod(shape) > MOST_NUMBERS or dtype.itemsize > 16:  # before any memory is taken for it
+    # Checked before any memory is allocated for it.
+    if math.prod(shape) > MOST_NUMBERS or dtype.itemsize > 16:
         raise ValueError(f"{dtype} {shape}, more than {MOST_NUMBERS:,} numbers")
     file.seek(0)
     return np.lib.format.read_array(file, allow_pickle=False)
 
 
-_READERS: dict[str, Callable[[BinaryIO], Any]] = {
+_READERS: dict[str, Callable[[BinaryIO], object]] = {
     ".npy": _read_npy,
     ".npz": _read_npz,
     ".pt": _read_tensor,
@@ -332,58 +376,65 @@ _READERS: dict[str, Callable[[BinaryIO], Any]] = {
 }
 
 
-def _order(order: Any, where: str) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """Sizes (items, 3) of an order, and the labels of its boxes: their place, and their `NAMES` there."""
+def _order(order: Any, where: str) -> tuple[np.ndarray, Labels]:
+    """Return sizes (items, 3) of an order, and the labels of its boxes.
+
+    A label holds the place of a box and its `NAMES` there.
+    """
     try:
         items = order["item_sequence"]
         places = [{"place": place} for place in items] if isinstance(items, dict) else [{} for _ in items]
         items = list(items.values()) if isinstance(items, dict) else items
-        sizes = [[item[f"{side}/mm"] for side in ("length", "width", "height")] for item in items]
-        labels = [
-            place | {name: item[name] for name in NAMES if isinstance(item.get(name), (str, int))} | _weight(item)
-            for place, item in zip(places, items, strict=True)
-        ]
+        sizes = [[item["length/mm"], item["width/mm"], item["height/mm"]] for item in items]
+        labels = [place | _names(item) | _weight(item) for place, item in zip(places, items, strict=True)]
         return np.array(sizes, dtype=np.float64).reshape(len(sizes), 3), labels
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(
-            f'{where}: want "item_sequence" of items with "length/mm", "width/mm" and "height/mm"; got what fails with'
-            f" {type(error).__name__}: {str(error)[:120]}"
+            f'{where}: an order must have "item_sequence" of items with "length/mm", "width/mm" and "height/mm";'
+            f" reading it fails with {type(error).__name__}: {str(error)[:120]}"
         ) from error
 
 
-def _weight(item: dict[str, Any]) -> dict[str, float]:
+def _names(item: Mapping[str, object]) -> dict[str, str | int]:
+    given = ((name, item.get(name)) for name in NAMES)
+    return {name: value for name, value in given if isinstance(value, (str, int))}
+
+
+def _weight(item: Mapping[str, object]) -> dict[str, float]:
     given = item.get(_WEIGHT)
     return {_WEIGHT: given} if isinstance(given, (int, float)) and 0 < given <= _MOST_KG else {}
 
 
-def _episodes(raw: Any, where: str) -> list[np.ndarray]:
+def _episodes(raw: object, where: str) -> list[np.ndarray]:
     if isinstance(raw, np.ndarray):
         if raw.ndim != 3 or raw.shape[-1] != 3 or raw.dtype.kind not in "iuf":
-            raise ValueError(f"{where}: want numbers of shape (episodes, items, 3); got {raw.dtype} {raw.shape}")
+            raise ValueError(
+                f"{where}: the array must be numbers of shape (episodes, items, 3), not {raw.dtype} {raw.shape}"
+            )
         return [episode.astype(np.float64) for episode in raw]
     if not isinstance(raw, list):
-        raise ValueError(f"{where}: want a list of episodes; got {type(raw).__name__}")
+        raise ValueError(f"{where}: the file must hold a list of episodes, not {type(raw).__name__}")
     if len(raw) > MOST_NUMBERS // 3:
-        raise ValueError(f"{where}: want at most {MOST_NUMBERS // 3:,} episodes; got {len(raw):,}")
+        raise ValueError(f"{where}: {len(raw):,} episodes are more than the limit of {MOST_NUMBERS // 3:,}")
     return [_listed(episode, f"{where}: episode {i}") for i, episode in enumerate(raw)]
 
 
 def _listed(episode: Any, where: str) -> np.ndarray:
-    wanted = f"{where}: want items of three numbers each"
+    wanted = f"{where}: every item must be three numbers"
     if isinstance(episode, (torch.Tensor, np.ndarray)):
         episode = episode.tolist()
     try:
         sizes = np.array(episode, dtype=np.float64)
     except OverflowError as error:
-        raise ValueError(f"{wanted}; got a number beyond all floats") from error
+        raise ValueError(f"{wanted}, and one is too large for a float") from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{wanted}; got a ragged list or other values") from error
+        raise ValueError(f"{wanted}; the list is ragged or has other values") from error
     if len(sizes.shape) == 1 and not sizes.size:
         return sizes.reshape(0, 3)
     if sizes.ndim != 2 or sizes.shape[1] != 3:
-        raise ValueError(f"{wanted}; got shape {sizes.shape}")
-    if not all(type(side) in (int, float) for item in episode for side in item):
-        raise ValueError(f"{wanted}; got other values")
+        raise ValueError(f"{wanted}, not an array of shape {sizes.shape}")
+    if not all(type(side) in (int, float) for side in itertools.chain.from_iterable(episode)):
+        raise ValueError(f"{wanted}; the list has other values")
     return sizes
 
 
@@ -399,7 +450,7 @@ def _checked(sizes: np.ndarray, where: str) -> np.ndarray:
     used = np.atleast_1d((sizes > 0).any(1))
     length = len(sizes) - int(np.argmax(used[::-1])) if used.any() else 0
     if length == 0:
-        raise ValueError(f"{where}: want at least one box; got {'zeros only' if len(sizes) else 'none'}")
+        raise ValueError(f"{where}: there must be at least one box; there are {'zeros only' if len(sizes) else 'none'}")
     if (sizes[:length] == 0).any():
         at = int(np.flatnonzero((sizes[:length] == 0).any(1))[0])
         came = f"{sizes[at].tolist()}, its box {at}, before it"

@@ -1,4 +1,4 @@
-"""`Solid`: shape of an item for physics, scenes and plans, beside its heightmaps."""
+"""`Solid`: shape of an item for physics, scenes and plans."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Solid:
-    """A solid in a frame of its own, which the orientations turn; metres."""
+    """A solid in a frame of its own, which the orientations turn, in metres.
 
-    name: str  # of the object, or of the file that it came from
-    # Vertices (V, 3) float64 of convex parts; together they fill the solid, and may overlap
+    Attributes:
+        name: Of the object, or of the file that it came from.
+        parts: Vertices (V, 3) float64 of convex parts, which fill the solid together and may overlap.
+        vertices: Vertices of the surface, (V, 3) float64.
+        faces: Triangles, outward by the right hand, (F, 3) int64.
+        centre: Centre of mass at even density, (3,) float64.
+        volume: Cubic metres, of the union where parts overlap.
+        scale: Factor from the object that `name` names to this solid.
+    """
+
+    name: str
     parts: tuple[np.ndarray, ...]
-    vertices: np.ndarray  # (V, 3) float64, of the surface
-    faces: np.ndarray  # (F, 3) int64, triangles, outward by the right hand
-    centre: np.ndarray  # (3,) float64, centre of mass at even density
-    volume: float  # cubic metres; of the union where parts overlap
-    scale: float = 1.0  # how many times larger than the object that `name` names
+    vertices: np.ndarray
+    faces: np.ndarray
+    centre: np.ndarray
+    volume: float
+    scale: float = 1.0
 
     @staticmethod
     def of_box(name: str, size: np.ndarray) -> Solid:

@@ -1,4 +1,4 @@
-"""Item sources: a catalogue, and the sequence of items of every episode of every environment."""
+"""Item sources: a catalogue, and the item sequence of every episode."""
 
 from __future__ import annotations
 
@@ -17,19 +17,27 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.envs.state_validation import ANY, Bounds, Entry
 from torchrl_gpu.system.arguments import refuse, shown, whole
 
-NUM_BITS = 2**32  # what `draw_bits` gives is below
-_SIXTEENTHS = 16  # of a cell, see `Catalogue.centre_16ths`
+# Numbers that `draw_bits` draws are below this.
+NUM_BITS = 2**32
+# Parts of a cell, see `Catalogue.centre_16ths`.
+_SIXTEENTHS = 16
 
 
 class ItemSequences(ABC):
-    """Item sequences of all episodes, with random access and without a generator's state."""
+    """Item sequences of all episodes, with random access.
+
+    No generator holds a state: a key and a position decide an item.
+    """
 
     length: int
     """Most items of an episode."""
 
     @property
     def num_keys(self) -> int | None:
-        """Number of keys, whole numbers from 0; None where any number is a key."""
+        """Number of keys, which are whole numbers from 0.
+
+        None if any number is a key.
+        """
         return None
 
     @abstractmethod
@@ -38,7 +46,10 @@ class ItemSequences(ABC):
 
     @abstractmethod
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        """Catalogue rows at `position` (N, K) of the episodes `key` (N,); int64 (N, K), −1 past the end."""
+        """Return catalogue rows at `position` (N, K) of the episodes `key` (N,).
+
+        Shape (N, K), int64; −1 past the end.
+        """
 
     def to(self, device: torch.device) -> ItemSequences:
         """The same on `device`."""
@@ -46,7 +57,10 @@ class ItemSequences(ABC):
 
 
 class DrawnSequences(ItemSequences):
-    """Sequences drawn by counter from keys of 32 drawn bits: every episode has its own."""
+    """Sequences drawn by counter from keys of 32 drawn bits.
+
+    Every episode has its own sequence.
+    """
 
     @property
     def num_keys(self) -> int:
@@ -69,11 +83,17 @@ class EndlessSequences(DrawnSequences):
 
 @dataclass(frozen=True)
 class PooledSequences(ItemSequences):
-    """Episodes picked from a pool of sequences."""
+    """Episodes picked from a pool of sequences.
 
-    sequences: Tensor  # (R, T) int64, catalogue rows, −1 behind the end of a sequence
-    in_order: bool = False  # environment i plays sequence i, then i + stride, …; else each episode draws one
-    stride: int = 1  # sequences between one episode of an environment and its next, when in order
+    Attributes:
+        sequences: Catalogue rows, (R, T) int64; −1 behind the end of a sequence.
+        in_order: Environment i plays sequence i, then i + stride, …; otherwise each episode draws a sequence.
+        stride: Sequences between one episode of an environment and its next, if `in_order`.
+    """
+
+    sequences: Tensor
+    in_order: bool = False
+    stride: int = 1
 
     @property
     def length(self) -> int:  # type: ignore[override]
@@ -98,10 +118,17 @@ class PooledSequences(ItemSequences):
 
 @dataclass(frozen=True)
 class SortedSequences(ItemSequences):
-    """The episodes of other sequences, each from its largest item to its smallest; ties keep their order."""
+    """The episodes of other sequences, each from its largest item to its smallest.
 
-    episodes: ItemSequences  # the others; an episode is drawn whole and sorted at each look-up
-    volume: Tensor  # (M,) float32, cubic metres of the catalogue's items
+    Items of the same volume keep their order.
+
+    Attributes:
+        episodes: The other sequences. A whole episode is drawn and sorted at each look-up.
+        volume: Volumes of the catalogue's items, (M,) float32, cubic metres.
+    """
+
+    episodes: ItemSequences
+    volume: Tensor
 
     @property
     def length(self) -> int:  # type: ignore[override]
@@ -118,7 +145,8 @@ class SortedSequences(ItemSequences):
         every = torch.arange(self.length, device=key.device, dtype=torch.int64).expand(len(key), -1)
         items = self.episodes.items(key, every)  # (N, T)
         known = items.clamp(0, len(self.volume) - 1)
-        of_item = torch.where(items == known, self.volume[known], -1.0)  # behind the end of an episode it is −1
+        # Behind the end of an episode the row is −1, and so is its volume: it is sorted last.
+        of_item = torch.where(items == known, self.volume[known], -1.0)
         ordered = items.gather(1, of_item.sort(dim=1, descending=True, stable=True).indices)
         return torch.where(position < self.length, ordered.gather(1, position.clamp_max(self.length - 1)), -1)
 
@@ -143,26 +171,37 @@ class ItemSource(ABC):
     """Of the sizes that the user gave: "cells", "m", "cm" or "mm". Plans and pictures are in it."""
 
     def reseeded(self, seed: int) -> ItemSource:
-        """Source of the same kind of items with other episodes; itself where it has no pool of its own."""
+        """Return a source of the same kind of items with other episodes.
+
+        A source without a pool of its own returns itself.
+        """
         return self
 
     @property
     def drawn_as(self) -> ItemSource:
-        """Source that defines how the items are drawn: itself, or of a file another one with the same items."""
+        """Source that defines how the items are drawn.
+
+        Itself, or for a file another source with the same items.
+        """
         return self
 
     @abstractmethod
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
-        """Catalogue and sequences on the CPU, of at most `num_items` an episode, for `num_envs` environments.
+        """Build the catalogue and the sequences on the CPU.
+
+        An episode has at most `num_items` items. `num_envs` environments play the sequences.
 
         Orientations are those of `orientation_set`.
         """
 
     def solid(self, item: int, bin_: Bin) -> Solid:
-        """`Solid` of a row of the catalogue that `build` makes for a bin; a source of boxes needs none."""
+        """Return the `Solid` of a row of the catalogue that `build` makes for a bin.
+
+        A source of boxes does not need this method.
+        """
         raise NotImplementedError(f"{type(self).__name__} gives no solids")
 
-    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+    def label(self, item: int, bin_: Bin) -> dict[str, object]:
         """Label in plans of a row of the catalogue that `build` makes for a bin."""
         return {"item": item}
 
@@ -171,7 +210,10 @@ class ItemSource(ABC):
         return [self.label(item, bin_) for item in items]
 
     def masses(self, number: int, items: Sequence[int], bin_: Bin, orientations: str | float) -> Masses:
-        """Kilograms of items that were placed of a sequence, in that order; None where they are not known."""
+        """Return the kilograms of placed items of a sequence, in that order.
+
+        None if they are not known.
+        """
         return None
 
 
@@ -200,7 +242,8 @@ class SameItems(ItemSource):
         self._made = catalogue, episodes
 
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
-        if orientations != self.orientations:  # as the principal views of items are
+        # Principal views of the items, for example, are built in other orientations.
+        if orientations != self.orientations:
             return self.source.build(bin_, orientations, num_items, num_envs)
         return self._made
 
@@ -219,11 +262,14 @@ class SameItems(ItemSource):
         return self.source.masses(number, items, bin_, orientations)
 
 
-def check_built(where: str, catalogue: Any, sequences: Any) -> None:
-    """Validates what `ItemSource.build` gave; a ValueError, whose message begins with `where`. Reads the device."""
+def check_built(where: str, catalogue: object, sequences: object) -> None:
+    """Validate what `ItemSource.build` returned.
+
+    A ValueError begins with `where`. Reads the device.
+    """
     if not isinstance(catalogue, Catalogue) or not isinstance(sequences, ItemSequences):
         came = f"{shown(catalogue)} and {shown(sequences)}"
-        raise ValueError(f"{where}: want a Catalogue and ItemSequences; got {came}")
+        raise ValueError(f"{where}: `build` must return a Catalogue and ItemSequences, not {came}")
     # Types, shapes and extents have been checked when the catalogue was made.
     finite = Bounds(0, torch.finfo(torch.float32).max)
     limits = {"height": finite, "volume": finite, "bottom": Bounds(0, ANY[1]), "centre": Bounds()}

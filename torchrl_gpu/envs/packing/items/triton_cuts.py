@@ -1,4 +1,6 @@
-"""Boxes cut from a bin in Triton, for CUDA devices; `cutting.CutSequences` defines every draw and the order.
+"""Boxes cut from a bin in Triton, for CUDA devices.
+
+`cutting.CutSequences` defines every draw and the order.
 
 A program holds the pieces of one bin in registers and cuts only where neither of the last two sequences of its row is
 wanted: in torch every look-up cuts all bins anew, in hundreds of launches. With `TRITON_INTERPRET=1` it runs on a CPU.
@@ -51,7 +53,10 @@ def _is_long(size, max_side):
 
 @triton.jit
 def _axis(size, max_side, draw):
-    """Bits by which the drawn axis, one with a long side, lies in a packed number, and that side; 0 without one."""
+    """Draw one of the axes with a long side.
+
+    Returns the bits by which the axis is shifted in a packed number, and the long side, 0 if there is none.
+    """
     x = (_first(size) > max_side).to(tl.int64)
     y = (_second(size) > max_side).to(tl.int64)
     z = (_third(size) > max_side).to(tl.int64)
@@ -62,8 +67,12 @@ def _axis(size, max_side, draw):
 
 @triton.jit
 def _layers(key, whole, min_side, max_side, most, turns, lane):
-    """As `CutSequences._walked`: sizes, number of pieces, and their places in the order of arrival."""
-    listed = tl.where(lane == 1, whole, 0)  # size, and the height of the base in the bits above
+    """Cut layers as `CutSequences._walked` does.
+
+    Returns sizes, number of pieces, and their places in the order of arrival.
+    """
+    # Size, and the height of the base in the bits above.
+    listed = tl.where(lane == 1, whole, 0)
     following = lane + 1
     is_listed = _is_long(whole, max_side).to(tl.int32)
     made = tl.where((lane == 0) & (is_listed == 0), whole, 0)
@@ -90,7 +99,8 @@ def _layers(key, whole, min_side, max_side, most, turns, lane):
             count += 2 - first_long - second_long
             cuts += 1
             following = tl.where(lane == before, after, following)
-            before = after  # which is passed over
+            # The walk skips the next box.
+            before = after
         else:
             before = here
         here = _at(following, lane, before)
@@ -113,7 +123,10 @@ def _overlap(first, extent, other, other_extent):
 
 @triton.jit
 def _stack(key, whole, min_side, max_side, most, turns, levels, lane, P: tl.constexpr):
-    """As `CutSequences._stacked`: sizes, number of pieces, and their places in the order of arrival."""
+    """Cut a stack as `CutSequences._stacked` does.
+
+    Returns sizes, number of pieces, and their places in the order of arrival.
+    """
     size = tl.where(lane == 0, whole, 0)
     corner = size * 0
     count = most - most + 1
@@ -177,7 +190,8 @@ def sequence_of(
         row = ((_first(size) - min_side) * of_y + _second(size) - min_side) * of_z + _third(size) - min_side
         rows = tl.where(lane < count, row, -1)
         place = tl.where(lane < count, place, lane)
-        tl.debug_barrier()  # all threads have seen which sequences there were
+        # All threads have now seen which sequences there were.
+        tl.debug_barrier()
         tl.store(kept + begin + place, rows, mask=lane < most)
         tl.store(kept_key + 2 * n + slot, wanted)
     tl.store(last + n, slot)
@@ -202,13 +216,18 @@ def cut_items_kernel(
 
 
 def items(made: CutSequences, key: Tensor, position: Tensor, kept: Kept) -> Tensor:
-    """Rows of `sizes` (N, K) int64 at places (N, K) in [0, T) of the sequences of keys (N,); writes `kept`."""
+    """Return rows of `sizes` (N, K) int64, and write `kept`.
+
+    They are those at places (N, K) in [0, T) of the sequences of keys (N,).
+    """
     out = torch.empty_like(position, memory_format=torch.contiguous_format)
     lanes = lanes_of(made)
+    numbers = numbers_of(made)
+    warps = max(1, min(4, lanes // 256))
     with torch.cuda.device(key.device) if key.is_cuda else contextlib.nullcontext():
         cut_items_kernel[(len(key),)](
-            key.contiguous(), position.contiguous(), *kept, out, position.shape[1], *numbers_of(made),
-            LAYERS=made.by_layers, P=lanes, enable_fp_fusion=False, num_warps=max(1, min(4, lanes // 256)),
+            key.contiguous(), position.contiguous(), *kept, out, position.shape[1], *numbers,
+            LAYERS=made.by_layers, P=lanes, enable_fp_fusion=False, num_warps=warps,
         )  # fmt: skip
     return out
 
@@ -225,13 +244,17 @@ def numbers_of(made: CutSequences) -> tuple[int, ...]:
 
 
 def self_test(device: str) -> str:
-    """Difference from torch on a device, in one line; "" where the kernel cuts the same boxes."""
+    """Return the difference from torch on a device in one line.
+
+    It is "" if the kernel cuts the same boxes.
+    """
     there = torch.device(device)
     for whole, low, high, layers in (((7, 6, 9), 2, 4, True), ((7, 6, 9), 2, 4, False)):
         made = CutSequences(whole, low, high, layers, 100)
         position = torch.arange(made.most_pieces, device=there, dtype=torch.int64).expand(6, -1)
         kept = made.nothing_kept(6, there)
-        for first in (0, 1, 0, 5):  # anew, some kept, all of the last but one, anew
+        # The keys are cut anew, partly kept, the last but one, and anew.
+        for first in (0, 1, 0, 5):
             key = torch.arange(first, first + 6, device=there, dtype=torch.int64) * 77_777
             if not torch.equal(items(made, key, position, kept), made.rows(key)):
                 return f"boxes cut by keys {key.tolist()} are others than those of torch"

@@ -14,18 +14,22 @@ from torchrl_gpu.envs.packing.items.rasterise import Mesh
 from torchrl_gpu.envs.packing.rotations import turn
 
 URDF = ".urdf"
-_SECTIONS = 48  # of a cylinder
+# Sections of a cylinder.
+_SECTIONS = 48
 
 
 def urdf_groups(path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mesh]:
-    """Triangles of the collision elements of all links, joints at zero; metres, in the frame of the root link.
+    """Read the triangles of the collision elements of all links.
+
+    Joints are at zero; coordinates are metres in the frame of the root link.
 
     Round primitives become polyhedra about them; `read_mesh` reads the files that the URDF refers to. ValueError, with
     the reason alone, where it is no URDF with collision geometry, or refers to what is not there.
     """
     robot = _parsed(path)
     poses = _link_poses(robot)
-    read_mesh = cache(read_mesh)  # links may have the same
+    # Several links may refer to the same file.
+    read_mesh = cache(read_mesh)
     groups: list[Mesh] = []
     for link in robot.findall("link"):
         for collision in link.findall("collision"):
@@ -33,12 +37,15 @@ def urdf_groups(path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mes
             for vertices, faces in _geometry(collision, path, read_mesh):
                 groups.append((vertices @ pose[:3, :3].T + pose[:3, 3], faces))
     if not groups:
-        raise ValueError("want links with collision geometry; got none")
+        raise ValueError("no link has collision geometry; add a collision element")
     return groups
 
 
 def referred_meshes(path: Path) -> set[Path]:
-    """Existing files that a URDF refers to as visual or collision meshes; none if it is invalid."""
+    """Return the existing files that a URDF refers to as meshes.
+
+    Visual and collision meshes both count. An invalid URDF has none.
+    """
     try:
         elements = list(_parsed(path).iter("mesh"))
     except ValueError:
@@ -48,15 +55,19 @@ def referred_meshes(path: Path) -> set[Path]:
         try:
             found.add(_resolved(element.get("filename", ""), path).resolve())
         except ValueError:
-            continue  # reading the URDF will say so, if it matters
+            # Reading the URDF reports the fault, if the mesh is used.
+            continue
     return found
 
 
 class _NoDoctype(ET.TreeBuilder):
-    """Refuses what could define entities: they can grow without bounds, or fetch other files."""
+    """Tree builder that refuses what could define entities.
+
+    Entities can grow without bounds, or fetch other files.
+    """
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
-        raise ValueError("want XML without a DOCTYPE; got one")
+        raise ValueError("the XML has a DOCTYPE, which is refused; remove it")
 
 
 def _parsed(path: Path) -> ET.Element:
@@ -65,9 +76,9 @@ def _parsed(path: Path) -> ET.Element:
         parser.feed(path.read_bytes())
         robot = parser.close()
     except (ET.ParseError, OSError) as error:
-        raise ValueError(f"want a URDF; reading it fails with: {error}") from error
+        raise ValueError(f"invalid URDF; reading it fails with: {error}") from error
     if robot.tag != "robot":
-        raise ValueError(f"want a URDF, whose root is robot; got {robot.tag}")
+        raise ValueError(f"the root of a URDF must be robot, not {robot.tag}")
     return robot
 
 
@@ -75,17 +86,19 @@ def _link_poses(robot: ET.Element) -> Callable[[str], np.ndarray]:
     """A function from the name of a link to its pose (4, 4) in the root's frame."""
     above: dict[str, tuple[str, np.ndarray]] = {}
     for joint in robot.findall("joint"):
-        parent, child = (joint.find(end) for end in ("parent", "child"))
+        parent = joint.find("parent")
+        child = joint.find("child")
         if parent is not None and child is not None:
             above[child.get("link", "")] = parent.get("link", ""), _origin(joint)
 
-    known: dict[str, np.ndarray] = {}  # so that a chain of links is not followed to its root for each of them
+    # Poses are kept, so that a chain of links is not followed to its root for every link.
+    known: dict[str, np.ndarray] = {}
 
     def pose(link: str) -> np.ndarray:
         way: dict[str, np.ndarray] = {}
         while link in above and link not in known:
             if link in way:
-                raise ValueError(f"want a tree of links; link {link} is above itself")
+                raise ValueError(f"the links must form a tree; link {link} is above itself")
             way[link] = above[link][1]
             link = above[link][0]
         found = known.setdefault(link, np.eye(4))
@@ -110,9 +123,10 @@ def _geometry(collision: ET.Element, path: Path, read_mesh: Callable[[Path], lis
 
     shape = collision.find("geometry/*")
     if shape is None:
-        raise ValueError("want a geometry in every collision element; got one without")
+        raise ValueError("a collision element has no geometry")
     if shape.tag == "mesh":
-        name, scale = shape.get("filename", ""), np.array(_numbers(shape, "scale", 3, "1 1 1"))
+        name = shape.get("filename", "")
+        scale = np.array(_numbers(shape, "scale", 3, "1 1 1"))
         file = _resolved(name, path)
         try:
             groups = read_mesh(file)
@@ -123,14 +137,15 @@ def _geometry(collision: ET.Element, path: Path, read_mesh: Callable[[Path], lis
     if shape.tag == "box":
         made = creation.box(_positive(shape, "size", 3))
     elif shape.tag == "cylinder":
-        (radius,), (length,) = _positive(shape, "radius", 1), _positive(shape, "length", 1)
+        (radius,) = _positive(shape, "radius", 1)
+        (length,) = _positive(shape, "length", 1)
         made = creation.cylinder(radius / math.cos(math.pi / _SECTIONS), length, _SECTIONS)
     elif shape.tag == "sphere":
         (radius,) = _positive(shape, "radius", 1)
         made = creation.icosphere(subdivisions=3)
         made.vertices *= radius / (made.face_normals * made.triangles_center).sum(1).min()
     else:
-        raise ValueError(f"want a mesh, box, cylinder or sphere; got {shape.tag}")
+        raise ValueError(f"a geometry must be a mesh, box, cylinder or sphere, not {shape.tag}")
     return [(np.array(made.vertices), np.array(made.faces))]
 
 
@@ -145,11 +160,11 @@ def _resolved(name: str, path: Path) -> Path:
     elif scheme in ("", "file"):
         places = [path.resolve().parent / rest]
     else:
-        raise ValueError(f"want meshes in files beside it; got {name!r}")
+        raise ValueError(f"meshes must be files next to the URDF, not {name!r}")
     for place in places:
         if rest and place.is_file():
             return place
-    raise ValueError(f"want the mesh {name!r}; there is none at {places[0]}")
+    raise ValueError(f"the mesh {name!r} does not exist at {places[0]}")
 
 
 def _numbers(element: ET.Element, name: str, count: int, default: str = "") -> list[float]:
@@ -159,12 +174,12 @@ def _numbers(element: ET.Element, name: str, count: int, default: str = "") -> l
     except ValueError:
         numbers = []
     if len(numbers) != count or not all(math.isfinite(number) for number in numbers):
-        raise ValueError(f"want {count} numbers as {name} of {element.tag}; got {text!r}")
+        raise ValueError(f"{name} of {element.tag} must be {count} numbers, not {text!r}")
     return numbers
 
 
 def _positive(element: ET.Element, name: str, count: int) -> list[float]:
     numbers = _numbers(element, name, count)
     if min(numbers) <= 0:
-        raise ValueError(f"want positive numbers as {name} of {element.tag}; got {element.get(name)!r}")
+        raise ValueError(f"{name} of {element.tag} must be positive, not {element.get(name)!r}")
     return numbers

@@ -1,4 +1,4 @@
-"""Conversion of voxels to heightmaps in every orientation, to boxes and to a surface."""
+"""Conversion of voxels to heightmaps, to boxes and to a surface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def heightmaps(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Ca
     voxels' surface is turned and rasterised. ValueError where a solid is empty, or fits the bin in no orientation.
     """
     if not all(solid.any() for solid in solids):
-        raise ValueError("heightmaps: want solids with material; got an empty one")
+        raise ValueError("heightmaps: every solid must have material; one is empty")
     quarter = np.isclose(np.abs(rotations), np.round(np.abs(rotations))).all()
     catalogue = (_of_quarter_turns if quarter else _of_any_turns)(solids, rotations, bin_)
     _check_fit(catalogue, bin_)
@@ -25,7 +25,9 @@ def heightmaps(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Ca
 
 
 def boxes_of(voxels: np.ndarray) -> np.ndarray:
-    """Boxes (N, 2, 3) int64, first voxels and those past the last, that fill voxels (A, B, C) without overlap.
+    """Fill voxels (A, B, C) with boxes that do not overlap.
+
+    Boxes are (N, 2, 3) int64, first voxels and those past the last.
 
     They are few, not the fewest. Each starts at the first voxel that is left and grows along z, then y, then x.
     """
@@ -53,7 +55,10 @@ def corners_of(boxes: np.ndarray) -> np.ndarray:
 
 
 def solid_of(name: str, voxels: np.ndarray, cell: float) -> Solid:
-    """Voxels (X, Y, Z) of `cell` metres as a solid: boxes as its parts, their outer faces as its surface."""
+    """Make a solid of voxels (X, Y, Z) of `cell` metres.
+
+    Boxes are its parts, their outer faces its surface.
+    """
     vertices, faces = _surface(voxels)
     centre = (np.argwhere(voxels).mean(0) + 0.5) * cell
     parts = tuple(corners_of(boxes_of(voxels)) * cell)
@@ -62,7 +67,9 @@ def solid_of(name: str, voxels: np.ndarray, cell: float) -> Solid:
 
 def _of_quarter_turns(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Catalogue:
     cell = bin_.cell[0]
-    views = [_seen(_turned(solid, rotation)) for solid in map(_cropped, solids) for rotation in rotations]
+    views = []
+    for solid in map(_cropped, solids):
+        views += [_seen(_turned(solid, rotation)) for rotation in rotations]
     shape = len(solids), len(rotations)
     extent = torch.tensor([high.shape for high, _, _ in views], dtype=torch.int64, device="cpu").view(*shape, 2)
     p, q = extent.amax((0, 1)).tolist()
@@ -119,7 +126,10 @@ def _cropped(solid: np.ndarray) -> np.ndarray:
 
 
 def _seen(solid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Top and bottom over the footprint, in voxels above the base, and the centre of mass (2,) from its corner."""
+    """Return top, bottom and centre of mass of a solid seen from above.
+
+    Heights are voxels above the base, the centre (2,) counts from the corner of the footprint.
+    """
     solid = np.ascontiguousarray(solid)
     filled = np.count_nonzero(solid, 2)
     low = np.where(filled > 0, solid.argmax(2), np.inf)
@@ -133,9 +143,12 @@ def _surface(voxels: np.ndarray) -> Mesh:
     padded_voxels = np.pad(voxels, 1)
     quads: list[np.ndarray] = []
     for axis in range(3):
-        u, v = np.eye(3)[(axis + 1) % 3], np.eye(3)[(axis + 2) % 3]  # u × v points along the axis
+        # u × v points along the axis.
+        u = np.eye(3)[(axis + 1) % 3]
+        v = np.eye(3)[(axis + 2) % 3]
         step = np.diff(padded_voxels.astype(np.int8), axis=axis)
-        for sign, ring in ((-1, (0 * u, u, u + v, v)), (1, (0 * u, v, u + v, u))):  # upper faces, lower faces
+        # Upper faces, then lower faces.
+        for sign, ring in ((-1, (0 * u, u, u + v, v)), (1, (0 * u, v, u + v, u))):
             # Where the step is, the face lies at the coordinate of the first voxel behind it, padding taken off.
             face = np.argwhere(step == sign) - (1 - np.eye(3)[axis])
             quads.append(face[:, None] + np.array(ring))
