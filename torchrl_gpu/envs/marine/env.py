@@ -52,6 +52,9 @@ from torchrl_gpu.system.tracing import is_traced
 
 # Kinds of actions of each version, the published one first.
 ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}
+# Tensors by key. Robots are a nested TensorDict, or not, so that mypy cannot know the type of a value.
+Outputs = dict[str, Any]
+
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MOST_STEPS = 2**53
 MOST_WORLDS = 2**20
@@ -191,7 +194,7 @@ class MarineNavEnv(BatchedEnv):
 
     @property
     def num_actions(self) -> int:
-        """Number of discrete actions A of a robot; 0 where they are continuous."""
+        """Number of discrete actions A of a robot, 0 if they are continuous."""
         return self.craft.num_actions if self.actions == "discrete" else 0
 
     @property
@@ -200,7 +203,7 @@ class MarineNavEnv(BatchedEnv):
         return Scene.split(self.state.scene, self.sizes)
 
     def level_at(self, step: int) -> int:
-        """Return the row of the curriculum that is played after a count of environment steps."""
+        """Return the row of the curriculum after a count of environment steps."""
         step = arguments.whole("MarineNavEnv.level_at", "step", step)
         return max(0, sum(level.from_step <= step for level in self.levels) - 1)
 
@@ -440,7 +443,7 @@ class MarineNavEnv(BatchedEnv):
         return seen[index : index + 1]
 
     def _observed(self, known: Shown | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the current observations of the robots, (N, R, …), and of the worlds, (N,).
+        """Return the current observations of robots, (N, R, …), and worlds, (N,).
 
         A kernel may have written some of them: those are `known`.
         """
@@ -465,15 +468,15 @@ class MarineNavEnv(BatchedEnv):
         success = (state.arrived | ~state.exists).all(0)
         return Shown(to_bool(state.object_mask), action_mask, success, None)
 
-    def _nested(self, robots: dict[str, Tensor], root: dict[str, Tensor]) -> dict[str, Any]:
-        out: dict[str, Any] = {name: value.unsqueeze(-1) for name, value in root.items()}
+    def _nested(self, robots: dict[str, Tensor], root: dict[str, Tensor]) -> Outputs:
+        out: Outputs = {name: value.unsqueeze(-1) for name, value in root.items()}
         if self.flat:
             return out | {name: value.squeeze(1) for name, value in robots.items()}
         size = self.num_envs, self.num_robots
-        out[GROUP] = TensorDict(cast(dict[str, Any], robots), batch_size=size, device=self.device)
+        out[GROUP] = TensorDict(cast(Outputs, robots), batch_size=size, device=self.device)
         return out
 
-    def _started(self, observation: dict[str, Any]) -> TensorDict:
+    def _started(self, observation: Outputs) -> TensorDict:
         out = super()._started(observation)
         if not self.flat:
             size = len(DONE_KEYS), self.num_envs, self.num_robots, 1
@@ -483,13 +486,13 @@ class MarineNavEnv(BatchedEnv):
         return out
 
     @runs_single_threaded
-    def _observe_reset(self, mask: Tensor) -> dict[str, Any]:
+    def _observe_reset(self, mask: Tensor) -> Outputs:
         if self._is_fused and not is_traced():
             self._state, shown = self._restarted(mask)
             return self._nested(*self._observed(shown))
         return self._observe_reset_plain(mask)
 
-    def _observe_reset_plain(self, mask: Tensor) -> dict[str, Any]:
+    def _observe_reset_plain(self, mask: Tensor) -> Outputs:
         """`_observe_reset` by torch's operators."""
         s = self.state
         env = self._env_index
@@ -587,10 +590,13 @@ class MarineNavEnv(BatchedEnv):
         high = torch.tensor(scene + [FAR] * m, dtype=self.dtype, device=self.device)[:, None]
         # Values at a bound may have been rounded beyond it.
         slack = 1 + 1e-4
+        scene_bounds = Bounds(low * slack, high * slack)
+        energy = Bounds(0, MOST_MOTION)
+        key = Bounds(0, 2**32 - 1)
         return {
-            "scene": Bounds(low * slack, high * slack),
+            "scene": scene_bounds,
             "motion": number,
-            "energy": Bounds(0, MOST_MOTION),
+            "energy": energy,
             "score": number,
             "observation": number,
             "object_mask": flag,
@@ -599,7 +605,7 @@ class MarineNavEnv(BatchedEnv):
             "episode": count,
             "level": level,
             "next_level": level,
-            "key": Bounds(0, 2**32 - 1),
+            "key": key,
         }
 
     def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:

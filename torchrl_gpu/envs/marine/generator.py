@@ -169,7 +169,7 @@ def _place_robots(craft: Craft, key: Tensor, wanted: Tensor, least: Tensor, most
 def _place_cores(
     craft: Craft, key: Tensor, wanted: Tensor, most: int, start: Tensor, goal: Tensor, quirks: frozenset[str]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return positions (P, C, 2), circulations (P, C), and the number of cores placed (P,)."""
+    """Return positions (P, C, 2), circulations (P, C) and number (P,) of cores placed."""
     core = _nowhere(key, most)
     circulation = torch.zeros(len(key), most, dtype=torch.float64, device="cpu")
     slow, fast = craft.edge_speed
@@ -245,9 +245,9 @@ def _fill(wanted: Tensor, candidate: Callable[[Tensor, int], tuple[Tensor, ...]]
 
 
 def _clear_of_robots(place: Tensor, start: Tensor, goal: Tensor, radius: float) -> Tensor:
-    """Return whether a position (W, 1, 2) is further than `radius` from every start and goal (W, R, 2).
+    """Return whether a position (W, 1, 2) is clear of starts and goals (W, R, 2).
 
-    The result is (W,) bool.
+    It is if it is further than `radius` from all of them. The result is (W,) bool.
     """
     return (_distance(torch.cat((start, goal), 1), place) > radius).all(1)
 
@@ -336,11 +336,12 @@ class Pool:
         """Fetch worlds by their numbers, int64 (N,)."""
         rows = contiguous_copy(self._numbers.index_select(0, world).t())
         scene, motion, clearance = rows.split(self._lengths)
+        exists = self._exists.index_select(0, world).t().contiguous()
         return Begun(
             scene=scene,
             motion=motion.view(*self._shape, len(world)),
             clearance=clearance,
-            exists=self._exists.index_select(0, world).t().contiguous(),
+            exists=exists,
             observation=self._observation.index_select(0, world),
             object_mask=self._object_mask.index_select(0, world),
         )

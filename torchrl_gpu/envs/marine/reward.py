@@ -1,6 +1,6 @@
-"""Rewards of actions, ends of episodes, and turns that collision regulations ask for.
+"""Rewards of actions, ends of episodes, and turns asked for by regulations.
 
-The regulations are the COLREGs, and the turns are to starboard.
+The regulations are those against collisions at sea (COLREGs), and the turns are to starboard.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def rewards_and_ends(
     end_on_collision: bool,
     cut_is_end: bool,
 ) -> Outcome:
-    """Return rewards and ends of an action that led from the state `before` to `motion`.
+    """Return rewards and ends of an action from the state `before` to `motion`.
 
     The time limit goes before a collision, and a collision before an arrival.
 
@@ -166,7 +166,7 @@ def _norm(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _gives_way(ahead: Tensor, aside: Tensor, along: Tensor, across: Tensor) -> Tensor:
-    """Return whether a robot meets the other one head on, or crosses from its port side.
+    """Return whether a robot meets the other head on, or crosses from its port side.
 
     Head on is within 45° of the opposite course, and a crossing is within 45° of a course across.
     """

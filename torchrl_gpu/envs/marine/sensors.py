@@ -114,7 +114,7 @@ def see_v2(motion: Tensor, scene: Scene, active: Tensor, craft: Craft) -> Sight:
 
 
 def reaches(craft: Craft) -> tuple[float, float]:
-    """Return the largest gaps, metres, at which a robot detects an obstacle and a robot."""
+    """Return the largest gaps, metres, at which obstacles and robots are detected."""
     to_obstacle = craft.sight - craft.radius
     to_robot = craft.sight + craft.detection_radius - 2 * craft.radius
     return to_obstacle, to_robot
@@ -215,7 +215,7 @@ def _frame(motion: Tensor) -> Frame:
 
 
 def _own(motion: Tensor, scene: Scene, frame: Frame) -> list[Tensor]:
-    """Return goal and velocity over ground in the robots' frames, x and y each, (R, N)."""
+    """Return goal and velocity over ground in the robots' frames, by axis, (R, N)."""
     vectors = torch.stack((scene.goal - motion[PLACE], motion[VELOCITY]), 2)  # (2, R, 2, N)
     x, y = frame.turn(vectors.transpose(0, 1))  # (R, 2, N)
     return [x[:, 0], y[:, 0], x[:, 1], y[:, 1]]
@@ -275,7 +275,7 @@ def _nearest_keys(gap: Tensor) -> Tensor:
 
 
 def draw_noise(key: Tensor, step: Tensor, objects: int, table: Tensor) -> Tensor:
-    """Draw sensor errors for each of J objects as every robot observes it, (5, R, J, N).
+    """Draw sensor errors of J objects for every robot, (5, R, J, N).
 
     The first four are added to x, y (metres), vx and vy (m/s), along the axes of the map. The last one multiplies the
     radius. `key` (R, 1, N) names the draws of each robot. `table` is the result of `radius_factors`, and the errors
