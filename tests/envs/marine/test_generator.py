@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.marine.dynamics import Unicycle
 from torchrl_gpu.envs.marine.generator import Pool, Worlds, generate
-from torchrl_gpu.envs.marine.levels import EVALUATION, FINAL_TEST, PAPER, Level, Sizes, chosen_levels
+from torchrl_gpu.envs.marine.levels import EVALUATION, FINAL_TEST, PAPER, Level, Sizes, choose_levels
 from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation, see_v2
 from torchrl_gpu.envs.marine.types import CRAFTS, DRIFT, FAR, HEADING, PLACE, QUIRKS, SPEED, VELOCITY, Scene
 
@@ -200,17 +200,17 @@ def test_the_rows_of_the_papers() -> None:
 
 
 def test_what_is_not_given_is_the_version_s_own() -> None:
-    assert chosen_levels("v2", FREE, None) == (Level(0, 5, 6, 6, 40.0),)
-    assert chosen_levels("v3", FREE, None) == (Level(0, 5, 0, 4, 40.0),)
-    assert chosen_levels("v2", (3, None, 0, 30), None) == (Level(0, 3, 6, 0, 30.0),)
+    assert choose_levels("v2", FREE, None) == (Level(0, 5, 6, 6, 40.0),)
+    assert choose_levels("v3", FREE, None) == (Level(0, 5, 0, 4, 40.0),)
+    assert choose_levels("v2", (3, None, 0, 30), None) == (Level(0, 3, 6, 0, 30.0),)
 
 
 def test_rows_and_words() -> None:
-    assert chosen_levels("v2", FREE, "paper") == PAPER["v2"]
-    assert chosen_levels("v3", FREE, "evaluation") == EVALUATION["v3"]
-    assert chosen_levels("v2", FREE, "test") == FINAL_TEST
+    assert choose_levels("v2", FREE, "paper") == PAPER["v2"]
+    assert choose_levels("v3", FREE, "evaluation") == EVALUATION["v3"]
+    assert choose_levels("v2", FREE, "test") == FINAL_TEST
     rows = [[0, 1, 0, 0, 10], (500, 2, 1, 3, 20.5)]
-    assert chosen_levels("v2", FREE, rows) == (Level(0, 1, 0, 0, 10.0), Level(500, 2, 1, 3, 20.5))
+    assert choose_levels("v2", FREE, rows) == (Level(0, 1, 0, 0, 10.0), Level(500, 2, 1, 3, 20.5))
 
 
 def test_there_is_room_for_one_obstacle_at_least() -> None:
@@ -234,4 +234,4 @@ def test_there_is_room_for_one_obstacle_at_least() -> None:
 )
 def test_what_makes_no_sense_is_refused(version: str, single: Any, curriculum: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        chosen_levels(version, single, curriculum)
+        choose_levels(version, single, curriculum)

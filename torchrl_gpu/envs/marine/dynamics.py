@@ -84,7 +84,7 @@ class Unicycle:
         N), is acceleration i and turn j of −1, 0, 1 times their largest; any other number does nothing. Of the scene
         only the cores are used.
         """
-        push, turn = _looked_up(self.signs, action, idle=4)
+        push, turn = _look_up(self.signs, action, idle=4)
         # Speed and heading do not depend on where the robot is, so all substeps of both are computed at once, where a
         # loop would launch operators for each: u' = clip(u + (a − k u) dt, 0, 2) is a geometric series towards
         # a/k, and a speed that has been clipped stays clipped.
@@ -140,7 +140,7 @@ class Vessel:
         if action.is_floating_point():
             command = action.to(motion.dtype).nan_to_num(0.0).clamp(-1, 1)
         else:
-            command = _looked_up(self.commands, action, idle=0)
+            command = _look_up(self.commands, action, idle=0)
         thrust = (motion[THRUST] + command * (THRUST_RATE * DT * SUBSTEPS)).clamp(LEAST_THRUST, MOST_THRUST)
         force = thrust[0] + thrust[1]
         torque = (thrust[0] - thrust[1]) * THRUST_ARM
@@ -152,7 +152,7 @@ class Vessel:
             x = x + vx * DT
             y = y + vy * DT
             heading = heading + yaw * DT
-            wx, wy, yaw = self._accelerated(vx, vy, wx, wy, yaw, heading, force, torque)
+            wx, wy, yaw = self._accelerate(vx, vy, wx, wy, yaw, heading, force, torque)
             drift_x, drift_y = flow(x, y, scene.core, scene.circulation)
         if not self.lagged:
             vx = wx + drift_x
@@ -172,7 +172,7 @@ class Vessel:
         none = torch.zeros_like(heading)[None]
         return torch.cat((place, heading[None], rest if still else drift, drift, none, rest, none, rest))
 
-    def _accelerated(
+    def _accelerate(
         self, vx: Tensor, vy: Tensor, wx: Tensor, wy: Tensor, r: Tensor, *loads: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return velocity through the water and yaw rate after one substep.
@@ -194,7 +194,7 @@ class Vessel:
         return cos * u_r - sin * v_r, sin * u_r + cos * v_r, r
 
 
-def _looked_up(table: Tensor, action: Tensor, idle: int) -> Tensor:
+def _look_up(table: Tensor, action: Tensor, idle: int) -> Tensor:
     """Return the columns (2, R, N) of a table (2, A) for actions (R, N).
 
     An action that does not exist gets the column of `idle`.

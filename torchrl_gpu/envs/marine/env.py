@@ -18,7 +18,7 @@ from torchrl_gpu.envs.marine import fused
 from torchrl_gpu.envs.marine.compiled import sail
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.generator import Pool, generate
-from torchrl_gpu.envs.marine.levels import Sizes, chosen_levels
+from torchrl_gpu.envs.marine.levels import Sizes, choose_levels
 from torchrl_gpu.envs.marine.reward import Outcome, rewards_and_ends, starboard_turn
 from torchrl_gpu.envs.marine.sensors import (
     NOISE_STREAM,
@@ -38,9 +38,9 @@ from torchrl_gpu.envs.marine.types import (
     MOTION_SIZE,
     QUIRKS,
     After,
+    Derived,
     MarineState,
     Scene,
-    Shown,
     contiguous_copy,
     to_bool,
 )
@@ -52,7 +52,7 @@ from torchrl_gpu.system.tracing import is_traced
 
 # Kinds of actions of each version, the published one first.
 ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}
-# Tensors by key. Robots are a nested TensorDict, or not, so that mypy cannot know the type of a value.
+# Tensors by key. The robots are a nested TensorDict unless the environment is flat.
 Outputs = dict[str, Any]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -133,7 +133,7 @@ class MarineNavEnv(BatchedEnv):
         arguments.choice(where, "version", version, CRAFTS)
         arguments.choice(where, "actions", actions, ("auto", *ACTIONS[version]))
         single = robots, cores, obstacles, min_distance
-        self.levels = chosen_levels(version, single, curriculum)
+        self.levels = choose_levels(version, single, curriculum)
         self.sizes = Sizes.of(self.levels)
         self.craft = CRAFTS[version]
         quirks = upstream_compat
@@ -334,8 +334,8 @@ class MarineNavEnv(BatchedEnv):
 
     def _step_fused(self, tensordict: TensorDictBase) -> TensorDictBase:
         """`_step` as one launch."""
-        self._state, outcome, shown = fused.kernels().step(self.state, self._given(tensordict), self._rules)
-        return self._result(outcome, shown)
+        self._state, outcome, derived = fused.kernels().step(self.state, self._given(tensordict), self._rules)
+        return self._result(outcome, derived)
 
     @property
     def _rules(self) -> fused.Rules:
@@ -363,7 +363,7 @@ class MarineNavEnv(BatchedEnv):
         action = torch.zeros(shape, dtype=dtype, device=self.device)
         nobody = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         fused.kernels().step(self.state, action, self._rules)
-        self._restarted(nobody)
+        self._restart_fused(nobody)
 
     def _after(self, action: Tensor, scene: Scene, there: Tensor) -> After:
         s = self.state
@@ -424,13 +424,13 @@ class MarineNavEnv(BatchedEnv):
             cut_is_end="terminal_limit" in self.quirks,
         )
 
-    def _result(self, outcome: Outcome, shown: Shown | None = None) -> TensorDictBase:
-        robots, root = self._observed(shown)
+    def _result(self, outcome: Outcome, derived: Derived | None = None) -> TensorDictBase:
+        robots, root = self._observed(derived)
         robots["reward"] = _by_env(outcome.reward)
         root |= {"done": outcome.over, "terminated": outcome.decided, "truncated": outcome.cut}
         if not self.flat:
             robots |= {"terminated": _by_env(outcome.terminated), "truncated": _by_env(outcome.truncated)}
-            known = None if shown is None else shown.done
+            known = None if derived is None else derived.done
             done = outcome.terminated | outcome.truncated if known is None else known
             robots["done"] = _by_env(done)
         return TensorDict(self._nested(robots, root), batch_size=self.batch_size, device=self.device)
@@ -442,7 +442,7 @@ class MarineNavEnv(BatchedEnv):
         seen = TensorDict(self._nested(*self._observed()), batch_size=self.batch_size, device=self.device)
         return seen[index : index + 1]
 
-    def _observed(self, known: Shown | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _observed(self, known: Derived | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the current observations of robots, (N, R, …), and worlds, (N,).
 
         A kernel may have written some of them: those are `known`.
@@ -452,21 +452,21 @@ class MarineNavEnv(BatchedEnv):
             robots_own = ("observation", "object_mask", "active", "arrived", "collided", "clearance", "energy")
             names = (*robots_own, "step_count", "level")
             s = replace(s, **{name: getattr(s, name).clone() for name in names})
-        shown = self._shown(s) if known is None else known
-        robots = {"observation": s.observation, "object_mask": shown.object_mask}
+        derived = self._derive(s) if known is None else known
+        robots = {"observation": s.observation, "object_mask": derived.object_mask}
         for name in ("active", "arrived", "collided", "clearance", "energy"):
             robots[name] = _by_env(getattr(s, name))
-        if shown.action_mask is not None:
-            robots["action_mask"] = shown.action_mask
-        return robots, {"episode_step": s.step_count, "level": s.level, "success": shown.success}
+        if derived.action_mask is not None:
+            robots["action_mask"] = derived.action_mask
+        return robots, {"episode_step": s.step_count, "level": s.level, "success": derived.success}
 
-    def _shown(self, state: MarineState) -> Shown:
+    def _derive(self, state: MarineState) -> Derived:
         """Return the outputs that are derived from a state."""
         action_mask = None
         if self.num_actions:
             action_mask = (_by_env(state.active).view(torch.uint8) | self._idle).view(torch.bool)
         success = (state.arrived | ~state.exists).all(0)
-        return Shown(to_bool(state.object_mask), action_mask, success, None)
+        return Derived(to_bool(state.object_mask), action_mask, success, None)
 
     def _nested(self, robots: dict[str, Tensor], root: dict[str, Tensor]) -> Outputs:
         out: Outputs = {name: value.unsqueeze(-1) for name, value in root.items()}
@@ -488,8 +488,8 @@ class MarineNavEnv(BatchedEnv):
     @runs_single_threaded
     def _observe_reset(self, mask: Tensor) -> Outputs:
         if self._is_fused and not is_traced():
-            self._state, shown = self._restarted(mask)
-            return self._nested(*self._observed(shown))
+            self._state, derived = self._restart_fused(mask)
+            return self._nested(*self._observed(derived))
         return self._observe_reset_plain(mask)
 
     def _observe_reset_plain(self, mask: Tensor) -> Outputs:
@@ -560,7 +560,7 @@ class MarineNavEnv(BatchedEnv):
         )
         return self._nested(*self._observed())
 
-    def _restarted(self, mask: Tensor) -> tuple[MarineState, Shown]:
+    def _restart_fused(self, mask: Tensor) -> tuple[MarineState, Derived]:
         """Start new episodes in the worlds of `mask`, as one launch."""
         draws = fused.Draws(seed_bits(self.seed), self._env_index, self.in_order, self.pool)
         discrete = bool(self.num_actions)

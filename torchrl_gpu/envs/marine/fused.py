@@ -20,7 +20,7 @@ from torch import Tensor
 from torchrl_gpu.envs.marine.generator import Pool
 from torchrl_gpu.envs.marine.levels import Sizes
 from torchrl_gpu.envs.marine.reward import Outcome
-from torchrl_gpu.envs.marine.types import Craft, MarineState, Shown
+from torchrl_gpu.envs.marine.types import Craft, Derived, MarineState
 from torchrl_gpu.system import machine, self_tests
 from torchrl_gpu.system.self_tests import SelfTest
 
@@ -74,8 +74,8 @@ class Draws(NamedTuple):
 class Kernels(NamedTuple):
     """The launches of `triton.step` and `triton.restart`."""
 
-    step: Callable[[MarineState, Tensor, Rules], tuple[MarineState, Outcome, Shown]]
-    restart: Callable[[MarineState, Tensor, Pool, Draws, Craft, Sizes, bool], tuple[MarineState, Shown]]
+    step: Callable[[MarineState, Tensor, Rules], tuple[MarineState, Outcome, Derived]]
+    restart: Callable[[MarineState, Tensor, Pool, Draws, Craft, Sizes, bool], tuple[MarineState, Derived]]
 
 
 @cache

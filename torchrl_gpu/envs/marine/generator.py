@@ -274,7 +274,7 @@ def _uniform(key: Tensor, place: int, count: int) -> Tensor:
 
 
 @dataclass
-class Begun:
+class FirstState:
     """Worlds before their first step.
 
     Shapes are as in `MarineState`.
@@ -315,7 +315,7 @@ class Pool:
         exists = numbers[:, None] < worlds.num_robots.to(like.device)
         there = exists.to(like.dtype)
         sight = look(motion, scene, there)
-        scene_rows = scene.joined()
+        scene_rows = scene.join()
         motion_rows = motion.flatten(0, 1)
         self._shape = motion.shape[:2]
         self._lengths = (len(scene_rows), len(motion_rows), len(exists))
@@ -332,12 +332,12 @@ class Pool:
         """
         return self._numbers, self._exists, self._observation, self._object_mask
 
-    def begin(self, world: Tensor) -> Begun:
+    def begin(self, world: Tensor) -> FirstState:
         """Fetch worlds by their numbers, int64 (N,)."""
         rows = contiguous_copy(self._numbers.index_select(0, world).t())
         scene, motion, clearance = rows.split(self._lengths)
         exists = self._exists.index_select(0, world).t().contiguous()
-        return Begun(
+        return FirstState(
             scene=scene,
             motion=motion.view(*self._shape, len(world)),
             clearance=clearance,

@@ -97,7 +97,7 @@ CURRICULA: dict[str, dict[str, tuple[Level, ...]]] = {
 }
 
 
-def chosen_levels(
+def choose_levels(
     version: str, single: Sequence[float | None], curriculum: str | Sequence[Sequence[float]] | None
 ) -> tuple[Level, ...]:
     """Return the levels that the arguments of `MarineNavEnv` select.

@@ -96,7 +96,7 @@ def see_v2(motion: Tensor, scene: Scene, active: Tensor, craft: Craft) -> Sight:
     reach, robot_reach = reaches(craft)
     nearest = Nearest.of(gap, reach, active)
     nearest_robots = Nearest.of(robot_gap, robot_reach, active)
-    static = nearest.listed([*frame.turn(nearest.pick(to_obstacle)), *nearest.pick(radius).unbind(1)])
+    static = nearest.stack([*frame.turn(nearest.pick(to_obstacle)), *nearest.pick(radius).unbind(1)])
     moving = [*frame.turn(nearest_robots.pick(to_robot)), *frame.turn(nearest_robots.pick(velocity))]
     least = gap.amin(1)
     least_robot = robot_gap.amin(1)
@@ -106,7 +106,7 @@ def see_v2(motion: Tensor, scene: Scene, active: Tensor, craft: Craft) -> Sight:
     own = torch.stack(_own(motion, scene, frame), 1) * active.unsqueeze(1)
     return Sight(
         own=own,
-        objects=(static, nearest_robots.listed(moving)),
+        objects=(static, nearest_robots.stack(moving)),
         mask=torch.cat((nearest.mask, nearest_robots.mask), 1),
         clearance=clearance,
         touches=torch.minimum(least, least_robot) <= 0,
@@ -147,7 +147,7 @@ def see_v3(motion: Tensor, scene: Scene, active: Tensor, craft: Craft, noise: Te
     own = [*_own(motion, scene, frame), motion[YAW_RATE], *motion[THRUST]]
     return Sight(
         own=torch.stack(own, 1) * active.unsqueeze(1),
-        objects=(nearest.listed(seen),),
+        objects=(nearest.stack(seen),),
         mask=nearest.mask,
         clearance=torch.where(least <= reach, least, craft.sight),
         touches=touches,
@@ -203,7 +203,7 @@ class Nearest(NamedTuple):
         """
         return values.gather(2, self.number.expand(-1, values.shape[1], -1, -1))
 
-    def listed(self, features: list[Tensor]) -> Tensor:
+    def stack(self, features: list[Tensor]) -> Tensor:
         """Stack features (R, K, N) to (R, 5, features, N), with 0 in empty slots."""
         missing = NEAREST - self.number.shape[2]
         return functional.pad(torch.stack(features, 2), (0, 0, 0, 0, 0, missing)) * self.mask.unsqueeze(2)
@@ -287,7 +287,7 @@ def draw_noise(key: Tensor, step: Tensor, objects: int, table: Tensor) -> Tensor
     radius = ((bits[:2] >> 16).to(table.dtype) + 0.5) * 2.0**-16
     angle = (bits[:2] & 0xFFFF).to(table.dtype) * (2 * math.pi * 2.0**-16)
     normal = (-2 * radius.log()).sqrt().unsqueeze(1) * torch.stack((angle.cos(), angle.sin()), 1)
-    return torch.cat((*(normal * ERROR), _looked_up(bits[2:], table)))
+    return torch.cat((*(normal * ERROR), _look_up(bits[2:], table)))
 
 
 def radius_factors(dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -303,7 +303,7 @@ def radius_factors(dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.from_numpy(TRUE_SHARE + (1 - TRUE_SHARE) * quantile / math.pi).to(device, dtype)
 
 
-def _looked_up(bits: Tensor, table: Tensor) -> Tensor:
+def _look_up(bits: Tensor, table: Tensor) -> Tensor:
     """Interpolate linearly between the knots of a table of quantiles."""
     place = bits.to(table.dtype) * (KNOTS * 2.0**-32)
     # float32 may round up to the last knot.

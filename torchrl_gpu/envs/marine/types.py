@@ -131,7 +131,7 @@ class Scene(NamedTuple):
             obstacle_radius=radius,
         )
 
-    def joined(self) -> Tensor:
+    def join(self) -> Tensor:
         """Return one tensor of all parts, (2R + 3C + 3M, N)."""
         return torch.cat([part.flatten(0, -2) for part in self])
 
@@ -214,7 +214,7 @@ class After(NamedTuple):
     turn: Tensor | None
 
 
-class Shown(NamedTuple):
+class Derived(NamedTuple):
     """Outputs of an environment that are derived from a state.
 
     A kernel writes them together with the state.

@@ -122,7 +122,7 @@ def sail_vessel(before, command, scene, worlds, robots, cores, LAGGED: tl.conste
         x += vx * _DT
         y += vy * _DT
         heading += yaw * _DT
-        wx, wy, yaw = _accelerated(vx, vy, wx, wy, yaw, heading, force, torque)
+        wx, wy, yaw = _accelerate(vx, vy, wx, wy, yaw, heading, force, torque)
         drift_x, drift_y = flow(x, y, scene, worlds, robots, cores)
     if not LAGGED:
         vx = wx + drift_x
@@ -134,8 +134,8 @@ def sail_vessel(before, command, scene, worlds, robots, cores, LAGGED: tl.conste
 
 
 @triton.jit
-def _accelerated(vx, vy, wx, wy, r, heading, force, torque):
-    """As `Vessel._accelerated`."""
+def _accelerate(vx, vy, wx, wy, r, heading, force, torque):
+    """As `Vessel._accelerate`."""
     cos, sin = cos_sin(heading)
     u = cos * vx + sin * vy
     v = cos * vy - sin * vx

@@ -22,7 +22,7 @@ from torchrl_gpu.envs.marine.generator import Pool
 from torchrl_gpu.envs.marine.levels import Sizes
 from torchrl_gpu.envs.marine.triton.numbers import draw_bits
 from torchrl_gpu.envs.marine.triton.step import as_bytes, device_of, empties, pointers
-from torchrl_gpu.envs.marine.types import Craft, MarineState, Shown
+from torchrl_gpu.envs.marine.types import Craft, Derived, MarineState
 
 # Worlds of a program, and numbers that it copies for each of them.
 WORLDS = 16
@@ -35,7 +35,7 @@ _READ = (
 
 def restart(
     state: MarineState, mask: Tensor, pool: Pool, draws: Draws, craft: Craft, sizes: Sizes, discrete: bool
-) -> tuple[MarineState, Shown]:
+) -> tuple[MarineState, Derived]:
     """Start a new episode in the worlds of `mask` (N,).
 
     The state and the derived outputs are those of `MarineNavEnv._observe_reset` by torch's operators.
@@ -69,12 +69,13 @@ def restart(
         fresh_observation, fresh_mask, step_count, episode, level, key,
     )  # fmt: skip
     shown_bytes = (seen.view(torch.uint8), action_mask.view(torch.uint8), success.view(torch.uint8))
+    tensors = (*drawn, *before, *next_state, *shown_bytes)
     rows = (len(s.scene), s.motion.shape[0] * robots)
     observed = (robots * craft.observation_size, robots * craft.num_seen)
     choices = (signed_seed, draws.worlds_per_level, num_actions, craft.idle)
     with device_of(s.motion):
         marine_restart_kernel[grid](
-            *drawn, *before, *next_state, *shown_bytes, envs, robots, *rows, *observed, *choices, tiles,
+            *tensors, envs, robots, *rows, *observed, *choices, tiles,
             IN_ORDER=draws.in_order, R=triton.next_power_of_2(robots), E=WORLDS, T=NUMBERS,
             enable_fp_fusion=False, num_warps=4,
         )  # fmt: skip
@@ -93,7 +94,7 @@ def restart(
         level=level,
         key=key,
     )
-    return after, Shown(seen, action_mask if num_actions else None, success, None)
+    return after, Derived(seen, action_mask if num_actions else None, success, None)
 
 
 @triton.jit(

@@ -76,8 +76,8 @@ def difference(env: MarineNavEnv, steps: int, within: float) -> str:
         if found := _first_difference(made, plain, within):
             return f"step {number}: {found}"
         state, over = env._state, plain[0]["done"].squeeze(-1)
-        env._state, shown = env._restarted(over)
-        made = _flattened(env._nested(*env._observed(shown))), env._env_state()
+        env._state, derived = env._restart_fused(over)
+        made = _flattened(env._nested(*env._observed(derived))), env._env_state()
         env._state = state
         plain = _flattened(env._observe_reset_plain(over)), env._env_state()
         if found := _first_difference(made, plain, within):

@@ -38,7 +38,7 @@ from torchrl_gpu.envs.marine.triton.sight import (
     starboard_turn,
     value_at,
 )
-from torchrl_gpu.envs.marine.types import GOAL_RADIUS, MOTION_SIZE, NEAREST, Craft, MarineState, Shown
+from torchrl_gpu.envs.marine.types import GOAL_RADIUS, MOTION_SIZE, NEAREST, Craft, Derived, MarineState
 from torchrl_gpu.system import arguments
 
 # Lanes of a program. Each plays one robot.
@@ -118,7 +118,7 @@ def empties(number: int, *shape: int, dtype: torch.dtype, device: torch.device) 
     return [torch.empty(shape, dtype=dtype, device=device) for _ in range(number)]
 
 
-def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState, Outcome, Shown]:
+def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState, Outcome, Derived]:
     """Take a step with actions (N, R) int64 or (N, R, 2).
 
     The state, its rewards and ends, and the derived outputs equal those of `MarineNavEnv._step` by torch's operators
@@ -173,13 +173,15 @@ def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState,
         "GOAL_REWARD": craft.goal_reward,
         "ROWS": MOTION_SIZE[craft.version],
     }
+    tensors = (
+        *before, action.contiguous(), given["key"], factors,
+        *next_state, observation, object_mask, *shown_bytes, reward, *robot_ends, *world_ends,
+    )  # fmt: skip
     grid = (triton.cdiv(envs, block.worlds),)
     num_warps = max(1, block.robots * block.worlds // 32)
     with device_of(motion):
         marine_step_kernel[grid](
-            *before, action.contiguous(), given["key"], factors,
-            *next_state, observation, object_mask, *shown_bytes, reward, *robot_ends, *world_ends,
-            *counts, *places, num_actions, craft.idle,
+            *tensors, *counts, *places, num_actions, craft.idle,
             **options, **constants, R=block.robots, E=block.worlds, enable_fp_fusion=False, num_warps=num_warps,
         )  # fmt: skip
     after = replace(
@@ -196,7 +198,7 @@ def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState,
         step_count=step_count,
     )
     outcome = Outcome(reward, arrived, collided, active, terminated, truncated, over, cut, decided)
-    return after, outcome, Shown(seen, action_mask if num_actions else None, success, done)
+    return after, outcome, Derived(seen, action_mask if num_actions else None, success, done)
 
 
 @triton.jit(
