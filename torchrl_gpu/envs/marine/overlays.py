@@ -180,7 +180,7 @@ class _Sheet:
         return np.asarray(self.image)
 
     def _arrow(self, robot: int, action: int, speed: float) -> None:
-        """Draw the path of a unicycle that keeps its action for `HORIZON_S`, in still water."""
+        """Draw the path of a unicycle that keeps its action, in still water."""
         push = action // 3 - 1
         turn = action % 3 - 1
         place = self.world.place[robot].copy()
