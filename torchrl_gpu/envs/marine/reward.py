@@ -130,11 +130,10 @@ def rewards_and_ends(
 def starboard_turn(velocity: Tensor, objects: Tensor, radius: float) -> Tensor:
     """Return the turn to starboard with which a robot should give way.
 
-    It gives way to the nearest object for which a rule asks that.
-    Seen from the object along its course, a robot gives way where it comes head on or crosses from the object's port
-    side. It should then head past the object's circle, widened by its own radius. In the robot's frame, `velocity` over
-    ground is (R, 2, N), and `objects` are x, y, vx, vy, r, nearest first, (R, K, 5, N). Returned are radians (R, N)
-    from 0, where no rule applies, to π.
+    It gives way to the nearest object for which a rule asks that. Seen from the object along its course, a robot gives
+    way where it comes head on or crosses from the object's port side. It should then head past the object's circle,
+    widened by its own radius. In the robot's frame, `velocity` over ground is (R, 2, N), and `objects` are x, y, vx,
+    vy, r, nearest first, (R, K, 5, N). Returned are radians (R, N) from 0, where no rule applies, to π.
     """
     x, y, vx, vy, r = objects.unbind(2)  # (R, K, N)
     own_x, own_y = velocity.unsqueeze(2).unbind(1)  # (R, 1, N)
